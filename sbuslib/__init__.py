@@ -1,0 +1,51 @@
+"""A message bus for gevent applications and the Linux hosts they run on.
+
+Names are loaded when they are first used (:pep:`562`), so that ``sbuslib.blocking`` does not pull in
+gevent and a program that only matches patterns does not pull in sockets.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import aio as aio
+    from . import blocking as blocking
+    from .client import Client as Client
+    from .hub import Hub as Hub
+    from .limits import Limits as Limits
+    from .matcher import matches as matches
+    from .packets import Message as Message
+    from .secrets import Credentials as Credentials
+    from .topic import Topic as Topic
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Client": "client",
+    "Credentials": "secrets",
+    "Hub": "hub",
+    "Limits": "limits",
+    "Message": "packets",
+    "Topic": "topic",
+    "matches": "matcher",
+}
+_MODULES = ("aio", "blocking", "errors")
+
+__all__ = [*_HOMES, *_MODULES, "__version__"]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    elif name in _MODULES:
+        value = import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,488 @@
+"""``Hub``: accepts clients, owns them, and routes between them and the embedder.
+
+What happens to a packet is told in :mod:`sbuslib.connection`, who receives it in :mod:`sbuslib.router`.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import pwd
+import secrets
+import weakref
+from collections.abc import Callable, Iterable
+from time import monotonic
+from types import TracebackType
+from typing import Any, Literal, TypeAlias
+
+import gevent
+from gevent.event import Event
+from gevent.hub import Hub as EventLoopHub
+
+from . import control
+from .addresses import Address, parse_address
+from .breaches import Breaches
+from .connection import READ, Connection, Receiver
+from .errors import StateError, UsageError
+from .inbox import Inbox
+from .limits import Limits
+from .matcher import SEPARATOR
+from .packets import check_key, encode_message
+from .router import Router
+from .secrets import Credentials
+from .seqpacket import Gather, HasFileno, Listener, PlainArea, accept, make_area, peer_credentials
+from .statistics import HubStatistics
+
+__all__ = ["Authorize", "Hub", "resolve_user"]
+
+logger = logging.getLogger("sbuslib")
+
+Authorize: TypeAlias = Callable[[Credentials, Literal["publish", "subscribe"], bytes], bool]
+"""``authorize(credentials, verb, key_or_pattern)``: asked once for each client and key or pattern."""
+
+# accept(2): over at once, and not our doing.
+_TRANSIENT = {errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.EPERM}
+# accept(2): the machine or the process has run out; letting time pass may help.
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+_hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
+
+
+def resolve_user(user: int | str) -> int:
+    """The id of a user given by id or name. Raises :exc:`~sbuslib.errors.UsageError` if there is none."""
+    if isinstance(user, str) and not (user.isascii() and user.isdigit()):
+        try:
+            return pwd.getpwnam(user).pw_uid
+        except KeyError:
+            raise UsageError(f"there is no user {user!r} on this machine") from None
+    if isinstance(user, bool) or not 0 <= int(user) < 2**32 - 1:
+        raise UsageError(f"a user is a name or an id, not {user!r}")
+    return int(user)
+
+
+class _Embedder:
+    """The embedding process as a sender."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self.credentials = Credentials(gid=os.getgid(), uid=os.getuid(), pid=os.getpid())
+
+    @property
+    def key(self) -> bytes:
+        return self._hub.router.namespace.credential_key(self.credentials)
+
+    @property
+    def wrapper(self) -> bytes:
+        return control.wrapper_from(self.key)
+
+
+class Hub:
+    """A message bus at one address, served by gevent's event loop.
+
+    ::
+
+        hub = Hub("/tmp/bus")
+        hub.start()                                   # or: with Hub("/tmp/bus") as hub: ...
+        hub.publish(b"room/1/temp", b"21")
+        for message in hub.subscribe(b"room/*/temp"):
+            ...
+
+    **Greenlets:** none. Each client is two watchers of the event loop, whose callbacks never block; the
+    listening socket is one more. The methods here are for the thread that called :meth:`start`, and raise
+    :exc:`~sbuslib.errors.StateError` in any other and in a forked child. Of them, only :meth:`stop`,
+    :meth:`serve_forever` and the inboxes' ``get`` wait.
+
+    :param listener: an address as :func:`~sbuslib.addresses.parse_address` reads it, a bound socket, or a
+        :class:`~sbuslib.seqpacket.Listener` that is open already.
+    :param mode: permission bits of the socket's file. In the abstract namespace, which has none, ``0o070``
+        lets in the hub's own group and ``0o007`` everybody; else only the hub's user and root may connect.
+    :param users: names or ids of the users who may connect; the hub's own always may. ``None``: whoever
+        the socket lets in.
+    :param separator: the byte between the segments of a key.
+    :param reuse: replace a socket that stands at the address.
+    :param authorize: decides on each ``SUB`` and each new key of a ``MSG``; it is called in the event loop, so
+        it must not block. A client that it refuses is disconnected.
+    :param stop_when_empty: stop once the last client has left.
+    :param limits: see :class:`~sbuslib.limits.Limits`.
+
+    Raises :exc:`~sbuslib.errors.UsageError` for an argument that cannot be right.
+    """
+
+    def __init__(
+        self,
+        listener: str | bytes | os.PathLike[str] | HasFileno | Listener,
+        *,
+        mode: int = 0o700,
+        users: Iterable[int | str] | None = None,
+        separator: bytes | str = SEPARATOR,
+        reuse: bool = False,
+        authorize: Authorize | None = None,
+        stop_when_empty: bool = False,
+        limits: Limits | None = None,
+    ) -> None:
+        self._given: Address | HasFileno | Listener
+        if isinstance(listener, (Listener, HasFileno)):
+            self._given = listener
+        else:
+            self._given = parse_address(listener)
+        if not 0 <= mode <= 0o777:
+            raise UsageError(f"mode is permission bits, not {mode:#o}")
+        if authorize is not None and not callable(authorize):
+            raise UsageError("authorize is a function of credentials, verb and key")
+        if isinstance(users, (str, bytes)):
+            raise UsageError("users is a list of names and ids")
+        self._users = None if users is None else {os.getuid(), *map(resolve_user, users)}
+        self._mode = mode
+        self._reuse = reuse
+        self._separator = separator.encode() if isinstance(separator, str) else separator
+        self._stop_when_empty = stop_when_empty
+        self.limits = limits if limits is not None else Limits()
+        self.authorize = authorize
+        self.hub_id = secrets.token_hex(8).encode()
+        self.router: Router[Receiver] = Router(self.limits, self._separator)
+        self._listener: Listener | None = None
+        self._connections: set[Connection] = set()
+        self._inboxes: set[Inbox] = set()
+        self._reset_counts()
+
+    def _reset_counts(self) -> None:
+        self.breaches = Breaches(self.limits.logged_breaches)
+        self.ignored = 0
+        self._clients_total = self._clients_peak = 0
+        self._received = self._delivered = self._lost = 0
+
+    def __repr__(self) -> str:
+        state = f"{len(self._connections)} clients" if self.started else "not started"
+        return f"<Hub at {self.address}, {state}>"
+
+    # -- lifecycle ----------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """Where the hub listens, in the form that :class:`~sbuslib.Client` takes."""
+        given = self._given.address if isinstance(self._given, Listener) else self._given
+        return f"/dev/fd/{given.fileno()}" if isinstance(given, HasFileno) else str(given)
+
+    @property
+    def started(self) -> bool:
+        """Whether the hub is accepting clients."""
+        return self._listener is not None
+
+    @property
+    def closed(self) -> bool:
+        """Whether the hub is not accepting clients."""
+        return self._listener is None
+
+    def __enter__(self) -> Hub:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Listen, and serve from the event loop of the calling thread. Returns at once.
+
+        Raises :exc:`~sbuslib.errors.StateError` when started already,
+        :exc:`~sbuslib.errors.AddressInUseError`, and :exc:`OSError` when the kernel refuses the address.
+        """
+        if self._listener is not None:
+            raise StateError(f"{self!r} is started already")
+        if isinstance(self._given, Listener):
+            listener = self._given
+        else:
+            listener = Listener(self._given, mode=self._mode, reuse=self._reuse, backlog=self.limits.backlog)
+        self._listener = listener
+        self._pid = os.getpid()
+        self._event_loop: EventLoopHub = gevent.get_hub()
+        self.loop: Any = self._event_loop.loop
+        self.area: PlainArea = make_area(self.limits.batch)
+        self.gather = Gather()
+        self._me = _Embedder(self)
+        self._stopping = False
+        self._stopped = Event()
+        self._flushed = Event()
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._pause: Any = None
+        self._acceptor = self.loop.io(listener.socket.fileno(), READ)
+        self._acceptor.start(self._on_acceptable)
+        _hubs.add(self)
+
+    def serve_forever(self, stop_timeout: float = 1.0) -> None:
+        """Start unless started, and wait until :meth:`stop` is called from elsewhere."""
+        if not self.started:
+            self.start()
+        try:
+            self._stopped.wait()
+        finally:
+            self.stop(stop_timeout)
+
+    def stop(self, timeout: float = 1.0) -> None:
+        """Accept no more, deliver what was sent, for at most ``timeout`` seconds, and close everything.
+
+        Stopping a hub that is not started does nothing. It may be started again.
+        """
+        if self._listener is None:
+            return
+        self._check_here()
+        if self._stopping:
+            self._stopped.wait()
+            return
+        self._stopping = True
+        self._acceptor.stop()
+        self._acceptor.close()
+        if self._pause is not None:
+            self._pause.stop()
+            self._pause.close()
+        self._listener.close()
+        try:
+            self._drain(monotonic() + timeout)
+        finally:
+            for connection in list(self._connections):
+                self._forget(connection)
+            for inbox in list(self._inboxes):
+                inbox.close()
+            os.close(self._spare)
+            self.area.close()
+            self._listener = None
+            _hubs.discard(self)
+            self._stopped.set()
+
+    def close(self) -> None:
+        """Stop without draining."""
+        self.stop(0)
+
+    def _drain(self, deadline: float) -> None:
+        """Read what clients have sent already, and wait until it was passed on."""
+        while monotonic() < deadline:
+            if not any([connection.turn() for connection in list(self._connections)]):
+                break
+            gevent.sleep(0)
+        while self._anything_queued() and (left := deadline - monotonic()) > 0:
+            self._flushed.clear()
+            self._flushed.wait(left)
+
+    def _anything_queued(self) -> bool:
+        return any(connection.queued for connection in self._connections)
+
+    def flushed(self) -> None:
+        """A connection has nothing waiting any more: for :class:`~sbuslib.connection.Connection`."""
+        if self._stopping:
+            self._flushed.set()
+
+    def _check_here(self) -> None:
+        """Raise unless the hub is started, and by this thread of this process."""
+        if self._listener is None:
+            raise StateError(f"{self!r}: start it first")
+        if self._pid != os.getpid():
+            raise StateError(f"the hub at {self.address} belongs to process {self._pid}, of which this is a fork")
+        if gevent.get_hub() is not self._event_loop:
+            raise StateError(
+                f"the hub at {self.address} belongs to the thread that started it: use a Client in this one"
+            )
+
+    def abandon(self) -> None:
+        """In the child of a fork: let go of everything and leave the parent's hub alone."""
+        if self._listener is None or self._pid == os.getpid():
+            return
+        self._acceptor.stop()
+        self._listener.release()
+        self._listener = None
+        for connection in self._connections:
+            connection.close()
+        self._connections.clear()
+        for inbox in list(self._inboxes):
+            inbox.closed = True
+        self._inboxes.clear()
+        os.close(self._spare)
+
+    # -- clients ------------------------------------------------------------------------------------
+
+    def _on_acceptable(self) -> None:
+        assert self._listener is not None
+        for _ in range(self.limits.accepts):
+            try:
+                sock = accept(self._listener.socket, self.limits.send_buffer)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _TRANSIENT:
+                    continue
+                if error.errno in _EXHAUSTED:
+                    self._refuse_one(error)
+                    return
+                raise
+            credentials = peer_credentials(sock)
+            if not self._may_connect(credentials):
+                sock.close()
+                self._breach("user not allowed", credentials)
+                continue
+            self._connections.add(Connection(self, sock, credentials))
+            self._clients_total += 1
+            self._clients_peak = max(self._clients_peak, len(self._connections))
+
+    def _refuse_one(self, error: OSError) -> None:
+        """Out of descriptors or memory: turn one client away with the spare descriptor, then pause."""
+        assert self._listener is not None
+        self.breaches.counts["accept failed"] += 1
+        if self.breaches.counts["accept failed"] == 1:
+            logger.error("sbus hub at %s cannot accept clients: %s", self.address, error.strerror)
+        os.close(self._spare)
+        try:
+            accept(self._listener.socket, self.limits.send_buffer).close()
+        except OSError:
+            pass
+        finally:
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._acceptor.stop()
+        self._pause = self.loop.timer(self.limits.accept_pause)
+        self._pause.start(self._accept_again)
+
+    def _accept_again(self) -> None:
+        self._pause.close()
+        self._pause = None
+        self._acceptor.start(self._on_acceptable)
+
+    def _may_connect(self, credentials: Credentials) -> bool:
+        assert self._listener is not None
+        if self._users is not None:
+            return credentials.uid in self._users
+        if not self._listener.is_abstract or self._mode & 0o007:
+            return True
+        if self._mode & 0o070 and credentials.gid == os.getgid():
+            return True
+        return credentials.uid in (os.getuid(), 0)
+
+    def close_connection(self, connection: Connection, why: str) -> None:
+        """A client has gone: for :class:`~sbuslib.connection.Connection`."""
+        logger.debug("client %s of %s: %s", connection.credentials, self.address, why)
+        self._forget(connection)
+        if self._stop_when_empty and not self._connections and not self._stopping:
+            gevent.spawn(self.stop)
+
+    def kick(self, connection: Connection, reason: str) -> None:
+        """Let a client go for what it did: for :class:`~sbuslib.connection.Connection`."""
+        if not connection.closed:
+            self._breach(reason, connection.credentials)
+            self.close_connection(connection, reason)
+
+    def _breach(self, reason: str, credentials: Credentials) -> None:
+        if self.breaches.note(reason, credentials.uid):
+            logger.warning(
+                "sbus hub at %s disconnected process %d of user %d: %s (further ones are only counted)",
+                self.address,
+                credentials.pid,
+                credentials.uid,
+                reason,
+            )
+
+    def _forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self.router.discard(connection)
+        connection.close()
+        self._received += connection.received
+        self._delivered += connection.delivered
+        self._lost += connection.lost
+
+    def is_authorized(self, credentials: Credentials, verb: Literal["publish", "subscribe"], key: bytes) -> bool:
+        """What ``authorize=`` says; an error in it counts as a no."""
+        assert self.authorize is not None
+        try:
+            return bool(self.authorize(credentials, verb, key))
+        except Exception:
+            logger.exception("sbus hub at %s: authorize= failed, which counts as a no", self.address)
+            return False
+
+    # -- the embedder -------------------------------------------------------------------------------
+
+    @property
+    def features(self) -> control.Features:
+        """What this hub answers to ``hub/features``."""
+        return control.Features(frozenset(control.SUPPORTED), self.hub_id, (self.hub_id,))
+
+    def whoami(self) -> bytes:
+        """The embedder's credential key: ``!/cred/<gid>/<uid>/<pid>``."""
+        self._check_here()
+        return self._me.key
+
+    def publish(self, key: bytes, payload: bytes = b"") -> None:
+        """Publish to everybody who wants ``key``; never blocks.
+
+        Raises :exc:`~sbuslib.errors.KeyFormatError`, :exc:`~sbuslib.errors.PayloadError`,
+        :exc:`~sbuslib.errors.ReservedKeyError` and :exc:`~sbuslib.errors.StateError`.
+        """
+        self._check_here()
+        packet = encode_message(key, payload)
+        header = packet[: len(packet) - len(payload)]
+        receivers = self.router.routes.get(header)
+        if receivers is None:
+            receivers = self.router.route(header)
+        self._received += 1
+        for receiver in receivers:
+            receiver.deliver_packet(self._me, packet)
+
+    def subscribe(self, *patterns: bytes) -> Inbox:
+        """Receive what matches one of ``patterns``, from now on, in this process.
+
+        Raises :exc:`~sbuslib.errors.ReservedKeyError` for secrets of others,
+        :exc:`~sbuslib.errors.KeyFormatError` and :exc:`~sbuslib.errors.StateError`.
+        """
+        self._check_here()
+        if not patterns:
+            raise UsageError("subscribe to at least one pattern; b'' is everything")
+        inbox = Inbox(self)
+        self._inboxes.add(inbox)
+        try:
+            for pattern in patterns:
+                check_key(pattern, "pattern")
+                self.router.subscribe(pattern, inbox, self._me.credentials)
+        except Exception:
+            inbox.close()
+            raise
+        return inbox
+
+    def tap(self, *, secrets: bool = False) -> Inbox:
+        """Receive every message that is routed, without counting as anybody who wants it.
+
+        With ``secrets`` also those under secret keys, for whoever has a reason to.
+        """
+        self._check_here()
+        inbox = Inbox(self)
+        self._inboxes.add(inbox)
+        self.router.add_tap(inbox, secrets)
+        return inbox
+
+    def forget_inbox(self, inbox: Inbox) -> None:
+        """An inbox was closed: for :class:`~sbuslib.inbox.Inbox`."""
+        self._inboxes.discard(inbox)
+        self.router.discard(inbox)
+        self._delivered += inbox.delivered
+        self._lost += inbox.lost
+
+    def statistics(self) -> HubStatistics:
+        """Counts since the hub was made. Frozen, and true for this instant only."""
+        there: list[Connection | Inbox] = [*self._connections, *self._inboxes]
+        return HubStatistics(
+            clients=len(self._connections),
+            clients_peak=self._clients_peak,
+            clients_total=self._clients_total,
+            patterns=self.router.pattern_count(),
+            received=self._received + sum(connection.received for connection in self._connections),
+            delivered=self._delivered + sum(receiver.delivered for receiver in there),
+            queued=sum(receiver.queued for receiver in there),
+            lost=self._lost + sum(receiver.lost for receiver in there),
+            ignored=self.ignored,
+            breaches=dict(self.breaches.counts),
+        )
+
+
+def _abandon_all() -> None:
+    for hub in list(_hubs):
+        hub.abandon()
+    _hubs.clear()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

@@ -1,0 +1,106 @@
+"""What the embedder of a hub receives: subscriptions and taps, which are clients without a socket.
+
+Both are queues inside the process, bounded as any client's, with the default rule: when full, the message
+that came last is lost and counted. They belong to the thread of the hub's event loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from gevent.event import Event
+from gevent.timeout import Timeout
+
+from .errors import DisconnectedError
+from .packets import Message, parse
+
+if TYPE_CHECKING:
+    from .connection import Batch, Sender
+    from .hub import Hub
+
+__all__ = ["Inbox"]
+
+
+class Inbox:
+    """Messages for the embedder: iterate, or :meth:`get`. What ``hub.subscribe`` and ``hub.tap`` return.
+
+    ``lost`` counts messages that came while the queue was full. Each
+    :class:`~sbuslib.packets.Message` carries its sender. ``with`` closes it at the end.
+    """
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._limits = hub.limits
+        self._waiting: deque[tuple[bytes, bytes]] = deque()
+        self._bytes = 0
+        self._ready = Event()
+        self.closed = False
+        self.delivered = 0
+        self.lost = 0
+
+    def __enter__(self) -> Inbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        """How many messages wait."""
+        return len(self._waiting)
+
+    @property
+    def queued(self) -> int:
+        """Messages that wait."""
+        return len(self._waiting)
+
+    def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
+        """Keep copies of the packets in ``slots``: the hub's side."""
+        for slot in slots:
+            self.deliver_packet(sender, batch.packet(slot))
+
+    def deliver_packet(self, sender: Sender, packet: bytes) -> None:
+        """Keep one packet: the hub's side."""
+        size = self._bytes + len(packet)
+        if self.closed or len(self._waiting) >= self._limits.queued_packets or size > self._limits.queued_bytes:
+            self.lost += 1
+            return
+        self._bytes = size
+        self._waiting.append((sender.key, packet))
+        self.delivered += 1
+        self._ready.set()
+
+    def get(self, timeout: float | None = None) -> Message:
+        """The next message, oldest first.
+
+        Raises :exc:`TimeoutError` after ``timeout`` seconds, and
+        :exc:`~sbuslib.errors.DisconnectedError` when this inbox or its hub was closed and nothing is left.
+        """
+        while not self._waiting:
+            if self.closed:
+                raise DisconnectedError("the subscription is closed")
+            self._ready.clear()
+            with Timeout(timeout, TimeoutError(f"no message within {timeout} s")):
+                self._ready.wait()
+        sender, packet = self._waiting.popleft()
+        self._bytes -= len(packet)
+        message = parse(packet)
+        assert isinstance(message, Message)
+        return Message(message.key, message.payload, sender)
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages as they come, until this inbox or its hub is closed."""
+        while True:
+            try:
+                message = self.get()
+            except DisconnectedError:
+                return
+            yield message
+
+    def close(self) -> None:
+        """Stop receiving; what waits can still be taken."""
+        if not self.closed:
+            self.closed = True
+            self._hub.forget_inbox(self)
+            self._ready.set()

@@ -1,0 +1,109 @@
+"""``Limits``: every number that bounds something, each with the reason for its default.
+
+Nothing else in the library holds such a number. ``docs/limits.md`` is generated from this module, and a
+test holds the two against each other.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from .errors import UsageError
+
+__all__ = ["CONTROL_EXTRA", "PACKET_BYTES", "Limits", "describe"]
+
+PACKET_BYTES = 409_600
+"""Longest packet of the protocol, in bytes: what the C implementation receives into. No setting:
+both ends of every connection rely on it."""
+
+CONTROL_EXTRA = 4_096
+"""How much longer than :data:`PACKET_BYTES` a hub's own control packet may be, in bytes, so that a
+wrapped message of full length still fits."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a hub allows. Immutable; derive another with ``msgspec.structs.replace``.
+
+    Raises :exc:`~sbuslib.errors.UsageError` when a number is not positive.
+    """
+
+    pattern_bytes: Annotated[
+        int, Meta(description="Longest pattern, in bytes. Real keys are far shorter.")
+    ] = 4_096
+    pattern_segments: Annotated[
+        int, Meta(description="Segments of a pattern: each may be a node of the index, so they cost more than bytes.")
+    ] = 128
+    patterns: Annotated[
+        int,
+        Meta(description="Distinct patterns one client may hold. A relay for a busy host needs tens of thousands."),
+    ] = 131_072
+    cached_keys: Annotated[
+        int,
+        Meta(description="Keys whose receivers are remembered. A remembered key saves the walk through the index."),
+    ] = 16_384
+    cached_key_bytes: Annotated[
+        int, Meta(description="Longest key that is remembered, in bytes; with cached_keys it bounds the memory.")
+    ] = 512
+    batch: Annotated[
+        int, Meta(description="Packets taken from one client before others have their turn. More gains nothing.")
+    ] = 64
+    queued_packets: Annotated[
+        int, Meta(description="Packets that may wait for one receiver that reads slowly, before new ones are lost.")
+    ] = 65_536
+    queued_bytes: Annotated[
+        int, Meta(description="Bytes that may wait for one receiver: some forty packets of full length.")
+    ] = 16 * 1024 * 1024
+    queued_answers: Annotated[
+        int,
+        Meta(
+            description="Answers to control messages that may wait for a client. They are never discarded, so a "
+            "client that asks and does not read is let go."
+        ),
+    ] = 1_024
+    token_bytes: Annotated[
+        int, Meta(description="Longest token of a hub/sync, in bytes. It is echoed, so it must not amplify.")
+    ] = 64
+    accepts: Annotated[
+        int, Meta(description="Connections accepted in one go, before the clients that are there have their turn.")
+    ] = 64
+    backlog: Annotated[
+        int, Meta(description="Connections that may wait to be accepted; the kernel caps it at net.core.somaxconn.")
+    ] = 4_096
+    send_buffer: Annotated[
+        int,
+        Meta(
+            description="Send buffer asked of the kernel for each connection, in bytes: one longest control packet "
+            "and its bookkeeping. The kernel doubles it, and caps it at net.core.wmem_max."
+        ),
+    ] = 425_984
+    accept_pause: Annotated[
+        float, Meta(description="Seconds without accepting after the kernel ran out of descriptors or memory.")
+    ] = 0.1
+    send_retry: Annotated[
+        float, Meta(description="Seconds until a send is tried again for which the kernel had no memory.")
+    ] = 0.02
+    logged_breaches: Annotated[
+        int, Meta(description="Kinds of breach (reason and user) remembered as logged; more are only counted.")
+    ] = 1_024
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+                raise UsageError(f"Limits.{name} must be a positive number, not {value!r}")
+
+
+def describe(struct: type[msgspec.Struct] = Limits) -> str:
+    """The table of a struct's limits in Markdown: name, default, reason. What ``docs/limits.md`` holds."""
+    rows = ["| limit | default | why |", "| --- | --- | --- |"]
+    info = msgspec.inspect.type_info(struct)
+    assert isinstance(info, msgspec.inspect.StructType)
+    for field in info.fields:
+        assert isinstance(field.type, msgspec.inspect.Metadata)
+        default = f"{field.default:,}" if isinstance(field.default, int) else f"{field.default}"
+        why = (field.type.extra_json_schema or {}).get("description", "")
+        rows.append(f"| `{field.name}` | {default} | {why} |")
+    return "\n".join(rows) + "\n"

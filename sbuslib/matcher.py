@@ -1,0 +1,298 @@
+"""Which patterns match a key: the plain rule, and an index that answers it for many patterns at once.
+
+**The rule.** Walk pattern and key from the left. Equal bytes advance both. When the key has ended, the
+pattern must have ended too; when the pattern has ended, it must be empty or end in the separator; on a
+``*``, the key skips to its next separator or its end; anything else is no match. The walk never goes
+back, which decides every corner: ``a/*`` does not match ``a/``, ``a/*/c`` matches ``a//c``, and a literal
+``*`` in a key equals one in the pattern, byte for byte.
+
+**The theory of the index.** A separator in the pattern is only ever consumed against one in the key, so
+the walk can be cut at separators: the *n*-th segment of the pattern meets the *n*-th segment of the key
+and nothing else. Within a segment the walk runs along equal bytes up to the first ``*`` that faces
+another byte, and from there leaps to the segment's end, where only further ``*`` may remain. A segment
+of a pattern therefore matches the segment *s* of a key in just two ways:
+
+* it equals *s*, or
+* it is a stem, which ends in no star and which *s* starts with, and then stars: more of them than *s* has
+  after the stem, since those are met one by one. In the key's last segment it has exactly one more, and
+  *s* must go on, for once the key has ended a further star would find nothing.
+
+So a node of the trie keeps its children by their whole text, and beside them, by stem, those that end in
+stars; a lookup costs one probe for the text and one for each length of stem in use there. Patterns
+without ``*`` that do not end in a separator match one key only and stand in a plain dictionary.
+
+This module knows nothing of the reserved token ``!``: see :mod:`sbuslib.secrets`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
+
+__all__ = ["SEPARATOR", "Subscriptions", "check_separator", "is_literal", "matches"]
+
+SEPARATOR = b"/"
+_STAR = ord("*")
+
+S = TypeVar("S", bound=Hashable)
+
+
+def check_separator(separator: bytes) -> bytes:
+    """``separator`` itself; raises :exc:`ValueError` unless it is one byte other than NUL, ``*`` and ``!``."""
+    if not isinstance(separator, bytes) or len(separator) != 1 or separator in b"\0*!":
+        raise ValueError(f"a separator is one byte other than NUL, '*' and '!', not {separator!r}")
+    return separator
+
+
+def matches(pattern: bytes, key: bytes, separator: bytes = SEPARATOR) -> bool:
+    """Whether ``key`` is one that ``pattern`` asks for: the rule as the module's docstring words it.
+
+    >>> matches(b"room/*/temp", b"room/1/temp"), matches(b"room/", b"room/1/temp"), matches(b"a/*", b"a/")
+    (True, True, False)
+    """
+    p = k = 0
+    pattern_end, key_end = len(pattern), len(key)
+    while k < key_end:
+        if p == pattern_end:
+            return p == 0 or pattern[p - 1 :] == separator
+        if pattern[p] == key[k]:
+            p += 1
+            k += 1
+        elif pattern[p] == _STAR:
+            p += 1
+            k = key.find(separator, k)
+            if k < 0:
+                k = key_end
+        else:
+            return False
+    return p == pattern_end
+
+
+def is_literal(pattern: bytes, separator: bytes = SEPARATOR) -> bool:
+    """Whether ``pattern`` matches one key only: itself."""
+    return bool(pattern) and _STAR not in pattern and not pattern.endswith(separator)
+
+
+class _Node(Generic[S]):
+    """One place in the trie: the segments that may follow, and the subscribers whose pattern ends here.
+
+    Most nodes have one child and nothing else, so what is rare is ``None`` until it is needed.
+    """
+
+    __slots__ = ("below", "children", "here", "lengths", "starred")
+
+    def __init__(self) -> None:
+        self.children: dict[bytes, _Node[S]] | None = None
+        # The children that end in stars once more: stem -> number of stars -> child. And how many stems
+        # there are of each length, which is what a lookup has to probe.
+        self.starred: dict[bytes, dict[int, _Node[S]]] | None = None
+        self.lengths: dict[int, int] | None = None
+        self.here: dict[S, None] | None = None  # the pattern ended with the segment that led here
+        self.below: dict[S, None] | None = None  # it ended with the separator after that segment
+
+    def child(self, segment: bytes) -> _Node[S]:
+        """The child for a pattern's segment, made if need be."""
+        if self.children is None:
+            self.children = {}
+        node = self.children.get(segment)
+        if node is None:
+            node = self.children[segment] = _Node()
+            stem = segment.rstrip(b"*")
+            if len(stem) < len(segment):
+                if self.starred is None or self.lengths is None:
+                    self.starred, self.lengths = {}, {}
+                if stem not in self.starred:
+                    self.starred[stem] = {}
+                    self.lengths[len(stem)] = self.lengths.get(len(stem), 0) + 1
+                self.starred[stem][len(segment) - len(stem)] = node
+        return node
+
+    def drop(self, segment: bytes) -> None:
+        """Forget the child for ``segment``, which has become empty."""
+        assert self.children is not None
+        del self.children[segment]
+        stem = segment.rstrip(b"*")
+        if len(stem) < len(segment):
+            assert self.starred is not None
+            assert self.lengths is not None
+            del self.starred[stem][len(segment) - len(stem)]
+            if not self.starred[stem]:
+                del self.starred[stem]
+                self.lengths[len(stem)] -= 1
+                if not self.lengths[len(stem)]:
+                    del self.lengths[len(stem)]
+
+    def is_empty(self) -> bool:
+        return not (self.children or self.here or self.below)
+
+    def end(self, below: bool) -> dict[S, None]:
+        """The subscribers whose pattern ends here, without or with (``below``) a separator after it."""
+        if below:
+            if self.below is None:
+                self.below = {}
+            return self.below
+        if self.here is None:
+            self.here = {}
+        return self.here
+
+    def follow(self, segment: bytes, last: bool, into: list[_Node[S]]) -> None:
+        """Add to ``into`` the children whose segment matches ``segment`` of a key."""
+        if self.children is None:
+            return
+        node = self.children.get(segment)
+        if node is not None:
+            into.append(node)
+        if not self.lengths:
+            return
+        assert self.starred is not None
+        size = len(segment)
+        for length in self.lengths:
+            by_count = self.starred.get(segment[:length]) if length <= size else None
+            if by_count is None:
+                continue
+            met = length
+            while met < size and segment[met] == _STAR:
+                met += 1
+            met -= length  # stars of the key that a star of the pattern equals
+            if last:
+                node = by_count.get(met + 1) if length + met < size else None
+                if node is not None:
+                    into.append(node)
+            elif met:
+                into.extend(node for count, node in by_count.items() if count > met)
+            else:
+                into.extend(by_count.values())
+
+
+class Subscriptions(Generic[S]):
+    """The index from key to subscribers. Subscribers are any hashable objects.
+
+    Subscriptions are counted: a pattern added twice is in force until it was removed twice. Not for
+    several threads at once.
+    """
+
+    def __init__(self, separator: bytes = SEPARATOR) -> None:
+        self._separator = check_separator(separator)
+        self._held: dict[S, dict[bytes, int]] = {}
+        self._literal: dict[bytes, dict[S, None]] = {}
+        self._root: _Node[S] = _Node()
+        self._depths: dict[int, int] = {}
+        self._depth = 0
+
+    def __len__(self) -> int:
+        """How many pairs of subscriber and distinct pattern are in force."""
+        return sum(map(len, self._held.values()))
+
+    def patterns(self, subscriber: S) -> dict[bytes, int]:
+        """A copy of what ``subscriber`` holds: pattern to count."""
+        return dict(self._held.get(subscriber, ()))
+
+    def count(self, subscriber: S) -> int:
+        """How many distinct patterns ``subscriber`` holds."""
+        return len(self._held.get(subscriber, ()))
+
+    def add(self, pattern: bytes, subscriber: S) -> bool:
+        """Subscribe; ``True`` when ``subscriber`` did not hold this pattern before."""
+        held = self._held.setdefault(subscriber, {})
+        count = held.get(pattern, 0)
+        held[pattern] = count + 1
+        if count:
+            return False
+        if is_literal(pattern, self._separator):
+            self._literal.setdefault(pattern, {})[subscriber] = None
+            return True
+        segments, below = self._cut(pattern)
+        node = self._root
+        for segment in segments:
+            node = node.child(segment)
+        node.end(below)[subscriber] = None
+        depth = len(segments)
+        self._depths[depth] = self._depths.get(depth, 0) + 1
+        self._depth = max(self._depth, depth)
+        return True
+
+    def remove(self, pattern: bytes, subscriber: S) -> bool | None:
+        """Take one subscription back: ``True`` when it was the last, ``None`` when there was none."""
+        held = self._held.get(subscriber)
+        if held is None or pattern not in held:
+            return None
+        if held[pattern] > 1:
+            held[pattern] -= 1
+            return False
+        del held[pattern]
+        if not held:
+            del self._held[subscriber]
+        self._forget(pattern, subscriber)
+        return True
+
+    def discard(self, subscriber: S) -> dict[bytes, int]:
+        """Take everything of ``subscriber`` out; what it held, pattern to count."""
+        held = self._held.pop(subscriber, {})
+        for pattern in held:
+            self._forget(pattern, subscriber)
+        return held
+
+    def _cut(self, pattern: bytes) -> tuple[list[bytes], bool]:
+        """The segments of ``pattern``, and whether it goes on matching below the last of them."""
+        segments = pattern.split(self._separator)
+        below = not segments[-1]
+        if below:
+            segments.pop()
+        return segments, below
+
+    def _forget(self, pattern: bytes, subscriber: S) -> None:
+        if is_literal(pattern, self._separator):
+            subscribers = self._literal[pattern]
+            del subscribers[subscriber]
+            if not subscribers:
+                del self._literal[pattern]
+            return
+        segments, below = self._cut(pattern)
+        path = [self._root]
+        for segment in segments:
+            path.append(path[-1].child(segment))
+        del path[-1].end(below)[subscriber]
+        for segment, parent, node in zip(reversed(segments), reversed(path[:-1]), reversed(path), strict=False):
+            if not node.is_empty():
+                break
+            parent.drop(segment)
+        depth = len(segments)
+        self._depths[depth] -= 1
+        if not self._depths[depth]:
+            del self._depths[depth]
+            self._depth = max(self._depths, default=0)
+
+    def subscribers(self, key: bytes) -> tuple[S, ...]:
+        """Everybody with at least one pattern that matches ``key``, each once, in no order of meaning."""
+        literal = self._literal.get(key)
+        if self._depth or self._root.below:
+            found: dict[S, None] = {}
+            if literal is not None:
+                found.update(literal)
+            for node_subscribers in self._walk(key):
+                found.update(node_subscribers)
+            return tuple(found)
+        return tuple(literal) if literal is not None else ()
+
+    def _walk(self, key: bytes) -> Iterator[dict[S, None]]:
+        # Cut no further than the deepest pattern reaches: a key of 400,000 separators costs no more than
+        # its patterns do. What is left over as one piece lies below every node, so it is never looked up.
+        segments = key.split(self._separator, self._depth)
+        last = len(segments) - 1
+        nodes = [self._root]
+        if self._root.below:  # the empty pattern
+            yield self._root.below
+        for position, segment in enumerate(segments):
+            following: list[_Node[S]] = []
+            is_last = position == last
+            for node in nodes:
+                node.follow(segment, is_last, following)
+            if not following:
+                return
+            for node in following:
+                if is_last:
+                    if node.here:
+                        yield node.here
+                elif node.below:
+                    yield node.below
+            nodes = following

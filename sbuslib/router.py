@@ -1,0 +1,119 @@
+"""From the header of a message to its receivers: the indexes, the reserved keys and the cache, together.
+
+Pure: a receiver is any hashable object. Two indexes stand side by side. The plain one never sees a
+secret key, and only the second, which holds nothing but patterns accepted by
+:class:`~sbuslib.secrets.Namespace`, is asked about one; so no wildcard can reach somebody's secrets.
+
+:attr:`Router.routes` is the cache that the hub's hot path reads directly: from the whole header of a
+message, ``MSG <key>NUL``, to the tuple of its receivers. Equal tuples are one object, so a run of messages
+for the same receivers is found by identity even where the keys differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+from .errors import PacketError
+from .limits import Limits
+from .matcher import SEPARATOR, Subscriptions, is_literal
+from .packets import MSG
+from .secrets import Credentials, Namespace
+
+__all__ = ["Router"]
+
+S = TypeVar("S", bound=Hashable)
+
+
+class Router(Generic[S]):
+    """Who receives what on one hub. Not for several threads at once."""
+
+    def __init__(self, limits: Limits, separator: bytes = SEPARATOR) -> None:
+        self.namespace = Namespace(separator)
+        self.routes: dict[bytes, tuple[S, ...]] = {}
+        self.version = 0
+        """Goes up whenever a remembered route may have become wrong: for caches elsewhere."""
+        self._limits = limits
+        self._plain: Subscriptions[S] = Subscriptions(separator)
+        self._secret: Subscriptions[S] = Subscriptions(separator)
+        self._taps: dict[S, bool] = {}
+        self._tuples: dict[tuple[S, ...], tuple[S, ...]] = {}
+
+    def patterns(self, subscriber: S) -> dict[bytes, int]:
+        """What ``subscriber`` holds: pattern to count."""
+        return self._plain.patterns(subscriber) | self._secret.patterns(subscriber)
+
+    def pattern_count(self) -> int:
+        """Pairs of subscriber and distinct pattern in force."""
+        return len(self._plain) + len(self._secret)
+
+    def subscribe(self, pattern: bytes, subscriber: S, credentials: Credentials) -> None:
+        """Put a ``SUB`` in force.
+
+        Raises :exc:`~sbuslib.errors.ReservedKeyError` for a use of the reserved token that these
+        credentials do not allow, and :exc:`~sbuslib.errors.PacketError` beyond the limits.
+        """
+        limits = self._limits
+        if len(pattern) > limits.pattern_bytes:
+            raise PacketError("pattern too long")
+        if pattern.count(self.namespace.separator) >= limits.pattern_segments:
+            raise PacketError("pattern of too many segments")
+        secret = self.namespace.check_pattern(pattern, credentials)
+        if self._plain.count(subscriber) + self._secret.count(subscriber) >= limits.patterns:
+            raise PacketError("too many patterns")
+        if (self._secret if secret else self._plain).add(pattern, subscriber):
+            self._changed(pattern)
+
+    def unsubscribe(self, pattern: bytes, subscriber: S) -> bool:
+        """Take one ``SUB`` back; ``False`` when there was none to take."""
+        index = self._secret if self.namespace.is_secret(pattern) else self._plain
+        gone = index.remove(pattern, subscriber)
+        if gone:
+            self._changed(pattern)
+        return gone is not None
+
+    def discard(self, subscriber: S) -> None:
+        """Forget everything about ``subscriber``."""
+        held = self._plain.discard(subscriber) | self._secret.discard(subscriber)
+        if self._taps.pop(subscriber, None) is not None:
+            self._forget_all()
+        for pattern in held:
+            self._changed(pattern)
+
+    def add_tap(self, tap: S, secrets: bool) -> None:
+        """From now on ``tap`` receives every message, without counting as anybody who wants it."""
+        self._taps[tap] = secrets
+        self._forget_all()
+
+    def route(self, header: bytes) -> tuple[S, ...]:
+        """The receivers of a message with this header, looked up and remembered.
+
+        Raises :exc:`~sbuslib.errors.ReservedKeyError` when nobody may publish under that key.
+        """
+        key = header[len(MSG) : -1]
+        secret = self.namespace.check_key(key)
+        found = (self._secret if secret else self._plain).subscribers(key)
+        if self._taps:
+            taps = (tap for tap, secrets in self._taps.items() if secrets or not secret)
+            found = tuple(dict.fromkeys((*found, *taps)))
+        found = self._tuples.setdefault(found, found)
+        if len(key) <= self._limits.cached_key_bytes:
+            if len(self.routes) >= self._limits.cached_keys:
+                del self.routes[next(iter(self.routes))]
+                if len(self._tuples) > len(self.routes):
+                    self._tuples.clear()
+            self.routes[header] = found
+        return found
+
+    def _changed(self, pattern: bytes) -> None:
+        """``pattern`` came or went."""
+        if is_literal(pattern, self.namespace.separator):
+            self.routes.pop(b"MSG %b\0" % pattern, None)
+            self.version += 1
+        else:
+            self._forget_all()
+
+    def _forget_all(self) -> None:
+        self.version += 1
+        self.routes.clear()
+        self._tuples.clear()

@@ -1,0 +1,109 @@
+"""Credentials, and the rules of the reserved token ``!``: who may listen where.
+
+A ``!`` standing alone between separators is reserved. Its one use in a routing key is
+
+    ``<prefix>!/cred/<gid>/<uid>/<pid>/<rest>``
+
+a *secret* key: anybody may publish to it, and only a client whose own credentials, as the kernel gives
+them, are the ids named may subscribe to it. An id may be left empty, by publisher and subscriber alike: ``!/cred//1000//x``
+is a key that every client of user 1000 may hold. ``<prefix>`` is empty at the root of a tree of hubs and the credential
+key of each link on the way down otherwise. ``<rest>`` is free, further ``!/cred/`` included.
+
+What this module proves is only what the kernel said of the process that connected, at the time it
+connected; ``docs/security.md`` tells what that is worth. Source: the section on secret messages in
+sbus's README.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from .errors import ReservedKeyError
+from .matcher import SEPARATOR, check_separator
+
+__all__ = ["OVERFLOW_ID", "RESERVED", "Credentials", "Namespace"]
+
+RESERVED = b"!"
+
+OVERFLOW_ID = 65_534
+"""What the kernel reports for a user or group that has no name in our user namespace: nobody in
+particular, so nothing can be bound to it."""
+
+
+class Credentials(msgspec.Struct, frozen=True, order=True):
+    """What the kernel says of the process at the other end of a Unix-domain socket (``SO_PEERCRED``).
+
+    ``gid`` is its primary group. A ``pid`` of 0 and an ``uid`` or ``gid`` of 65534 mean that the kernel
+    could not say, because the peer lives in another namespace.
+    """
+
+    gid: int
+    uid: int
+    pid: int
+
+    def known(self) -> tuple[int | None, int | None, int | None]:
+        """``(gid, uid, pid)`` with ``None`` for what the kernel could not vouch for."""
+        return (
+            self.gid if self.gid != OVERFLOW_ID else None,
+            self.uid if self.uid != OVERFLOW_ID else None,
+            self.pid if self.pid > 0 else None,
+        )
+
+
+class Namespace:
+    """The rules of one hub: its separator and the prefix under which its own clients' secret keys stand."""
+
+    def __init__(self, separator: bytes = SEPARATOR, prefix: bytes = b"") -> None:
+        self.separator = check_separator(separator)
+        self.prefix = prefix
+        self.start = separator.join((RESERVED, b"cred", b""))
+        self._lone = separator + RESERVED + separator
+
+    def credential_key(self, credentials: Credentials) -> bytes:
+        """``<prefix>!/cred/<gid>/<uid>/<pid>``: the answer to a whoami."""
+        ids = b"%d" % credentials.gid, b"%d" % credentials.uid, b"%d" % credentials.pid
+        return self.prefix + self.start + self.separator.join(ids)
+
+    def is_secret(self, key: bytes) -> bool:
+        """Whether a key that :meth:`check_key` accepted is secret, and so belongs to the second index."""
+        return key.startswith(self.start)
+
+    def _uses_reserved(self, key: bytes) -> bool:
+        return RESERVED in key and self._lone in self.separator + key + self.separator
+
+    def _ids(self, secret: bytes) -> list[bytes]:
+        """The three id fields that follow ``!/cred/`` at the start of ``secret``."""
+        fields = secret[len(self.start) :].split(self.separator, 3)
+        if len(fields) < 4:
+            raise ReservedKeyError("truncated secret key")
+        return fields[:3]
+
+    def check_key(self, key: bytes) -> bool:
+        """Whether ``key``, about to be published, is secret.
+
+        Raises :exc:`~sbuslib.errors.ReservedKeyError` when it uses the reserved token in any other way.
+        """
+        if not self._uses_reserved(key):
+            return False
+        if not self.is_secret(key):
+            raise ReservedKeyError("reserved token in a key")
+        if not all(not field or field.isdigit() for field in self._ids(key)):
+            raise ReservedKeyError("malformed secret key")
+        return True
+
+    def check_pattern(self, pattern: bytes, credentials: Credentials) -> bool:
+        """Whether ``pattern``, about to be subscribed to by the owner of ``credentials``, is secret.
+
+        Raises :exc:`~sbuslib.errors.ReservedKeyError` unless it is plain, or a secret pattern under our
+        own prefix that names, of each id, the owner's own or nothing.
+        """
+        if not self._uses_reserved(pattern):
+            return False
+        if not pattern.startswith(self.prefix + self.start):
+            raise ReservedKeyError("reserved token in a pattern")
+        # Compared as bytes, not as numbers: there is one way to write an id, so a sign, a leading zero or
+        # a number that would overflow somewhere is simply another's.
+        for field, own in zip(self._ids(pattern[len(self.prefix) :]), credentials.known(), strict=True):
+            if field and (own is None or field != b"%d" % own):
+                raise ReservedKeyError("secret pattern of another")
+        return True

@@ -1,0 +1,515 @@
+"""Unix-domain sequenced-packet sockets: the only module that knows ``AF_UNIX``.
+
+Sockets here are :class:`socket.SocketType`, the plain C class under :class:`socket.socket`, always
+non-blocking: what waits, and how, is the business of the floors above, and an application that has
+monkey-patched :mod:`socket` gets the same sockets.
+
+**Batches.** An :class:`Area` is a block of memory cut into slots, one packet each. One ``recvmmsg(2)``
+fills many slots, and one ``sendmmsg(2)`` sends many of them on, straight from where they lie; both
+through :mod:`ctypes`, with every header laid out once. Where the calls are missing, :class:`PlainArea`
+does the same with a call for each packet. ``SBUS_SYSCALLS=plain`` in the environment asks for that one,
+to tell faults apart.
+
+**Two traps.** When a peer closes with input unread, the kernel reports ``ECONNRESET`` on the next call
+in either direction, once, before the packets that the peer had sent; so a receive that meets it tries
+again. And at the end of a connection ``recvmmsg`` does not stop: it fills every slot with length zero.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import select
+import socket
+import stat
+import struct
+from array import array
+from collections.abc import Sequence
+from typing import Any, Final, Protocol, runtime_checkable
+
+from .addresses import AbstractAddress, Address, DescriptorAddress, PathAddress
+from .errors import AddressError, AddressInUseError
+from .limits import CONTROL_EXTRA, PACKET_BYTES
+from .secrets import Credentials
+
+__all__ = [
+    "Area",
+    "Gather",
+    "HasFileno",
+    "Listener",
+    "PlainArea",
+    "accept",
+    "connect",
+    "make_area",
+    "peer_credentials",
+    "wait",
+]
+
+_UCRED = struct.Struct("=iII")  # struct ucred of unix(7): pid, uid, gid
+SLOT_BYTES = PACKET_BYTES + CONTROL_EXTRA
+_ONE_PACKET_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+
+
+# ---------------------------------------------------------------------------------------------------
+# Batches
+
+
+@runtime_checkable
+class HasFileno(Protocol):
+    """A socket of any library, seen as what it has in common with the others."""
+
+    def fileno(self) -> int: ...
+
+
+class _Iovec(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+class _Msghdr(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_void_p),
+        ("namelen", ctypes.c_uint32),
+        ("iov", ctypes.c_void_p),
+        ("iovlen", ctypes.c_size_t),
+        ("control", ctypes.c_void_p),
+        ("controllen", ctypes.c_size_t),
+        ("flags", ctypes.c_int),
+    )
+
+
+class _Mmsghdr(ctypes.Structure):
+    _fields_ = (("header", _Msghdr), ("length", ctypes.c_uint32))
+
+
+_WORD: Final = ctypes.sizeof(ctypes.c_size_t)
+_WORD_FORMAT: Final = "Q" if _WORD == 8 else "I"
+_ONE: Final = ctypes.sizeof(_Mmsghdr)
+
+
+def _system_calls() -> tuple[Any, Any] | None:
+    """``recvmmsg`` and ``sendmmsg``, or ``None`` where the C library has not both.
+
+    Through ``PyDLL``, which keeps the interpreter's lock: the calls never wait, and giving the lock up
+    would let a busy thread keep it for its whole switch interval, five milliseconds for each batch.
+    """
+    library = ctypes.PyDLL(None)
+    try:
+        receive, send = library.recvmmsg, library.sendmmsg
+    except AttributeError:
+        return None
+    receive.argtypes = send.argtypes = None  # arguments are passed as ready-made ctypes values
+    receive.restype = send.restype = ctypes.c_int
+    return receive, send
+
+
+_CALLS = _system_calls()
+
+
+class _Vector:
+    """``count`` message headers of ``pieces`` iovecs each, and views of the fields that change."""
+
+    def __init__(self, count: int, pieces: int = 1) -> None:
+        self._iovecs = (_Iovec * (count * pieces))()
+        self._headers = (_Mmsghdr * count)()
+        iovecs = ctypes.addressof(self._iovecs)
+        for n, message in enumerate(self._headers):
+            message.header.iov = iovecs + n * pieces * ctypes.sizeof(_Iovec)
+            message.header.iovlen = pieces
+        words = memoryview(self._iovecs).cast("B").cast(_WORD_FORMAT)
+        self.bases = [words[2 * piece :: 2 * pieces] for piece in range(pieces)]
+        self.sizes = [words[2 * piece + 1 :: 2 * pieces] for piece in range(pieces)]
+        headers = memoryview(self._headers).cast("B")
+        self.lengths = headers.cast("I")[_Mmsghdr.length.offset // 4 :: _ONE // 4]
+        # Ready-made arguments: the address of each header, and each count.
+        start = ctypes.addressof(self._headers)
+        self.addresses = [ctypes.c_void_p(start + n * _ONE) for n in range(count)]
+
+
+_COUNTS: Final = [ctypes.c_uint(n) for n in range(1025)]
+_NO_WAIT: Final = ctypes.c_int(_ONE_PACKET_FLAGS)
+_NO_WAIT_RECEIVE: Final = ctypes.c_int(socket.MSG_DONTWAIT)
+
+
+class PlainArea:
+    """Slots to receive packets into and to send them from, with one system call for each packet.
+
+    ``data`` is the memory, ``offsets`` the place of each slot in it. A packet longer than a slot is cut, and
+    tells so by a length of more than ``slot_bytes``: each slot has one spare byte.
+    """
+
+    def __init__(self, slots: int = 64, slot_bytes: int = SLOT_BYTES) -> None:
+        self.slots = slots
+        self.slot_bytes = slot_bytes
+        # An odd number of cache lines beyond whole pages, so that the starts of the slots, which is all
+        # that short packets touch, do not compete for the same few sets of the processor's cache.
+        stride = -(-(slot_bytes + 1) // mmap.PAGESIZE) * mmap.PAGESIZE + 3 * 64
+        # Private, so that a fork does not share it; reserved and backed only as far as packets reach.
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+        self.data = mmap.mmap(-1, slots * stride, flags=flags)
+        self.data.madvise(mmap.MADV_NOHUGEPAGE)
+        self.offsets = [slot * stride for slot in range(slots)]
+        self._views = [memoryview(self.data)[offset : offset + slot_bytes + 1] for offset in self.offsets]
+
+    def close(self) -> None:
+        """Give the memory back."""
+        for view in self._views:
+            view.release()
+        self.data.close()
+
+    def receive(self, sock: socket.SocketType, most: int | None = None) -> list[int]:
+        """Fill slots from the first on with what waits at ``sock``; the length of each packet.
+
+        Empty when nothing waits. A length of zero is the end of the connection; nothing follows it.
+        Raises :exc:`OSError` when the kernel does, but for ``ECONNRESET``, which ends nothing.
+        """
+        lengths: list[int] = []
+        for view in self._views[:most]:
+            try:
+                length = self.receive_one(sock, view)
+            except BlockingIOError:
+                break
+            lengths.append(length)
+            if not length:
+                break
+        return lengths
+
+    @staticmethod
+    def receive_one(sock: socket.SocketType, into: memoryview, flags: int = 0) -> int:
+        """Receive one packet; its length. Raises :exc:`BlockingIOError` when nothing waits."""
+        while True:
+            try:
+                return sock.recv_into(into, 0, flags)
+            except ConnectionResetError:
+                continue  # reported once; what the peer sent before it closed comes next
+
+    def send(self, sock: socket.SocketType, slots: Sequence[int], lengths: Sequence[int]) -> int:
+        """Send the packets in ``slots``; how many went before the kernel would have blocked.
+
+        ``lengths`` is what :meth:`receive` gave. Raises :exc:`OSError`, of which ``EMSGSIZE`` concerns the
+        first packet alone.
+        """
+        return _each(sock, [self._views[slot][: lengths[slot]] for slot in slots])
+
+    def send_wrapped(self, sock: socket.SocketType, wrapper: bytes, slots: Sequence[int], lengths: Sequence[int]) -> int:
+        """As :meth:`send`, with ``wrapper`` before each packet."""
+        return _each(sock, [wrapper + self._views[slot][: lengths[slot]] for slot in slots])
+
+    def packet(self, slot: int, length: int) -> bytes:
+        """A copy of the packet in ``slot``."""
+        offset = self.offsets[slot]
+        return self.data[offset : offset + length]
+
+
+class Area(PlainArea):
+    """Slots to receive packets into and to send them from, many for each system call."""
+
+    def __init__(self, slots: int = 64, slot_bytes: int = SLOT_BYTES) -> None:
+        super().__init__(slots, slot_bytes)
+        if _CALLS is None:
+            raise OSError(errno.ENOSYS, "this C library has no recvmmsg and sendmmsg")
+        self._receive_call, self._send_call = _CALLS
+        anchor = ctypes.c_char.from_buffer(self.data)
+        start = ctypes.addressof(anchor)
+        del anchor  # only the address was wanted; while it lives, the memory cannot be given back
+        self._starts = array(_WORD_FORMAT, [start + offset for offset in self.offsets])
+        self._incoming = _Vector(slots)
+        self._outgoing = _Vector(slots)
+        self._wrapped = _Vector(slots, pieces=2)
+        for vector, piece in ((self._incoming, 0), (self._outgoing, 0), (self._wrapped, 1)):
+            vector.bases[piece][:] = memoryview(self._starts)
+        self._incoming.sizes[0][:] = memoryview(array(_WORD_FORMAT, [slot_bytes + 1] * slots))
+
+    def receive(self, sock: socket.SocketType, most: int | None = None) -> list[int]:
+        incoming = self._incoming
+        wanted = self.slots if most is None or most > self.slots else most
+        count = self._receive_call(sock.fileno(), incoming.addresses[0], _COUNTS[wanted], _NO_WAIT_RECEIVE, None)
+        if count > 0:
+            lengths: list[int] = incoming.lengths[:count].tolist()
+            return lengths
+        # Nothing there, or an error: the plain call tells which, as an exception.
+        return super().receive(sock, 1)
+
+    def send(self, sock: socket.SocketType, slots: Sequence[int], lengths: Sequence[int]) -> int:
+        count = len(slots)
+        first = slots[0]
+        outgoing = self._outgoing
+        if count == 1:
+            outgoing.sizes[0][first] = lengths[first]
+        elif slots[-1] - first + 1 == count:
+            sizes = array(_WORD_FORMAT, lengths[first : first + count])
+            outgoing.sizes[0][first : first + count] = memoryview(sizes)
+        else:
+            # Packets of one sender that are not neighbours: lay the headers out anew, for this call only.
+            starts = self._starts
+            outgoing.bases[0][:count] = memoryview(array(_WORD_FORMAT, [starts[slot] for slot in slots]))
+            outgoing.sizes[0][:count] = memoryview(array(_WORD_FORMAT, [lengths[slot] for slot in slots]))
+            sent = self._send_call(sock.fileno(), outgoing.addresses[0], _COUNTS[count], _NO_WAIT)
+            outgoing.bases[0][:count] = memoryview(starts)[:count]
+            return sent if sent > 0 else super().send(sock, slots[:1], lengths)
+        sent = self._send_call(sock.fileno(), outgoing.addresses[first], _COUNTS[count], _NO_WAIT)
+        return sent if sent > 0 else super().send(sock, slots[:1], lengths)
+
+    def send_wrapped(self, sock: socket.SocketType, wrapper: bytes, slots: Sequence[int], lengths: Sequence[int]) -> int:
+        count = len(slots)
+        wrapped = self._wrapped
+        pointer = ctypes.cast(ctypes.c_char_p(wrapper), ctypes.c_void_p).value
+        assert pointer is not None
+        wrapped.bases[0][:count] = memoryview(array(_WORD_FORMAT, [pointer]) * count)
+        wrapped.sizes[0][:count] = memoryview(array(_WORD_FORMAT, [len(wrapper)]) * count)
+        wrapped.bases[1][:count] = memoryview(array(_WORD_FORMAT, [self._starts[slot] for slot in slots]))
+        wrapped.sizes[1][:count] = memoryview(array(_WORD_FORMAT, [lengths[slot] for slot in slots]))
+        sent = self._send_call(sock.fileno(), wrapped.addresses[0], _COUNTS[count], _NO_WAIT)
+        return sent if sent > 0 else super().send_wrapped(sock, wrapper, slots[:1], lengths)
+
+
+def make_area(slots: int = 64, slot_bytes: int = SLOT_BYTES) -> PlainArea:
+    """The fastest area that this system has, unless ``SBUS_SYSCALLS=plain`` asks for the other."""
+    return (Area if _batches() else PlainArea)(slots, slot_bytes)
+
+
+def _batches() -> bool:
+    return _CALLS is not None and os.environ.get("SBUS_SYSCALLS") != "plain"
+
+
+def _each(sock: socket.SocketType, packets: Sequence[bytes | memoryview], flags: int = _ONE_PACKET_FLAGS) -> int:
+    """Send packets one by one; how many went. Raises only what concerns the first."""
+    sent = 0
+    for packet in packets:
+        try:
+            sock.send(packet, flags)
+        except BlockingIOError:
+            break
+        except OSError:
+            if not sent:
+                raise
+            break
+        sent += 1
+    return sent
+
+
+class Gather:
+    """Sends packets that lie anywhere in memory, many with one call. Not for several threads at once."""
+
+    SIZE: Final = 64
+
+    def __init__(self) -> None:
+        self._vector = _Vector(self.SIZE) if _batches() else None
+
+    def send(self, sock: socket.SocketType, packets: Sequence[bytes], flags: int = _ONE_PACKET_FLAGS) -> int:
+        """Send ``packets`` in order; how many went before the kernel would have blocked.
+
+        Raises :exc:`OSError` for the first packet alone, of which ``EMSGSIZE`` says that it is too long.
+        """
+        if self._vector is None or len(packets) == 1 or flags != _ONE_PACKET_FLAGS:
+            return _each(sock, packets, flags)
+        sent = 0
+        for start in range(0, len(packets), self.SIZE):
+            some = packets[start : start + self.SIZE]
+            went = self._send(sock, self._vector, some)
+            if went <= 0:
+                return sent or _each(sock, some[:1])
+            sent += went
+            if went < len(some):
+                break
+        return sent
+
+    @staticmethod
+    def _send(sock: socket.SocketType, vector: _Vector, packets: Sequence[bytes]) -> int:
+        assert _CALLS is not None
+        count = len(packets)
+        # A ctypes array of c_char_p holds the address of each object's bytes and keeps the object alive.
+        pointers = (ctypes.c_char_p * count)(*packets)
+        vector.bases[0][:count] = memoryview(pointers).cast("B").cast(_WORD_FORMAT)
+        vector.sizes[0][:count] = memoryview(array(_WORD_FORMAT, map(len, packets)))
+        sent: int = _CALLS[1](sock.fileno(), vector.addresses[0], _COUNTS[count], _NO_WAIT)
+        return sent
+
+
+# ---------------------------------------------------------------------------------------------------
+# Sockets
+
+
+def peer_credentials(sock: socket.SocketType) -> Credentials:
+    """What the kernel noted of the peer when it connected (or, of a hub, when it began to listen)."""
+    pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return Credentials(gid=gid, uid=uid, pid=pid)
+
+
+def _new_socket() -> socket.SocketType:
+    sock = socket.SocketType(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.setblocking(False)
+    return sock
+
+
+def _sockaddr(address: PathAddress | AbstractAddress) -> bytes:
+    return os.fsencode(address.path) if isinstance(address, PathAddress) else address.name
+
+
+def _adopt(fd: int) -> socket.SocketType:
+    """A copy of a descriptor that was passed to this process, as a socket of ours."""
+    try:
+        sock = socket.SocketType(fileno=os.dup(fd))
+    except OSError as error:
+        raise AddressError(f"/dev/fd/{fd}: no socket: {error.strerror}") from error
+    if sock.family != socket.AF_UNIX or sock.type != socket.SOCK_SEQPACKET:
+        sock.close()
+        raise AddressError(f"/dev/fd/{fd}: not a Unix-domain sequenced-packet socket")
+    os.set_inheritable(sock.fileno(), False)
+    sock.setblocking(False)
+    return sock
+
+
+def grow_send_buffer(sock: socket.SocketType, size: int) -> None:
+    """Let packets of the protocol's full length through: the default buffer stops at 212,960 bytes."""
+    if sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) < size:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+
+
+def connect(address: Address, send_buffer: int) -> socket.SocketType:
+    """A socket connected to the hub at ``address``.
+
+    Raises :exc:`BlockingIOError` when the hub's backlog is full, and :exc:`OSError`.
+    """
+    if isinstance(address, DescriptorAddress):
+        sock = _adopt(address.fd)
+    else:
+        sock = _new_socket()
+        try:
+            sock.connect(_sockaddr(address))
+        except BaseException:
+            sock.close()
+            raise
+    grow_send_buffer(sock, send_buffer)
+    return sock
+
+
+def accept(listener: socket.SocketType, send_buffer: int) -> socket.SocketType:
+    """The next connection. Raises :exc:`BlockingIOError` when there is none, and :exc:`OSError`."""
+    fd, _ = listener._accept()  # type: ignore[attr-defined]
+    sock = socket.SocketType(fileno=fd)
+    sock.setblocking(False)
+    grow_send_buffer(sock, send_buffer)
+    return sock
+
+
+class Listener:
+    """A listening socket and, where it is a path, the file that it put there.
+
+    ``mode`` is the permission bits of the file. With ``reuse`` a socket that stands there is replaced. Raises
+    :exc:`~sbuslib.errors.AddressInUseError` when something else does,
+    :exc:`~sbuslib.errors.AddressError` for a descriptor that is no such socket, and :exc:`OSError`.
+    """
+
+    def __init__(
+        self,
+        address: Address | HasFileno,
+        *,
+        mode: int = 0o700,
+        reuse: bool = False,
+        backlog: int = 4096,
+    ) -> None:
+        self._file: tuple[str, int, int] | None = None
+        self.address: Address
+        if isinstance(address, HasFileno):
+            address = DescriptorAddress(address.fileno())
+        self.address = address
+        if isinstance(address, DescriptorAddress):
+            self.socket = _adopt(address.fd)
+            self.is_abstract = _is_abstract(self.socket)
+        else:
+            self.is_abstract = isinstance(address, AbstractAddress)
+            self.socket = _new_socket()
+            try:
+                self._bind(address, mode, reuse)
+            except BaseException:
+                self.socket.close()
+                raise
+        if not self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            try:
+                self.socket.listen(backlog)
+            except OSError as error:
+                self.close()
+                raise AddressError(f"{self.address}: cannot listen: {error.strerror}") from error
+
+    def _bind(self, address: PathAddress | AbstractAddress, mode: int, reuse: bool) -> None:
+        if isinstance(address, AbstractAddress):
+            try:
+                self.socket.bind(address.name)
+            except OSError as error:
+                raise _bind_error(error, f"{address}: address in use") from error
+            return
+        path = os.path.abspath(address.path)
+        # The kernel gives the file the socket's own mode less the umask: never more than asked for, not
+        # even for a moment. What the umask took away is put back after.
+        os.fchmod(self.socket.fileno(), mode)
+        if reuse:
+            _remove_socket(path)
+        try:
+            self.socket.bind(_sockaddr(address))
+        except OSError as error:
+            raise _bind_error(error, f"{address}: address in use{_who_is_there(address)}") from error
+        found = os.lstat(path)
+        self._file = (path, found.st_dev, found.st_ino)
+        if stat.S_IMODE(found.st_mode) != mode:
+            os.chmod(path, mode)
+
+    def close(self) -> None:
+        """Stop listening, and remove the file unless it is no longer the one that was put there."""
+        self.socket.close()
+        if self._file is not None:
+            path, device, inode = self._file
+            self._file = None
+            try:
+                found = os.lstat(path)
+                if (found.st_dev, found.st_ino) == (device, inode):
+                    os.unlink(path)
+            except FileNotFoundError:
+                pass
+
+    def release(self) -> None:
+        """Close the descriptor and nothing else: for the child of a fork."""
+        self._file = None
+        self.socket.close()
+
+
+def _bind_error(error: OSError, in_use: str) -> OSError:
+    if error.errno == errno.EADDRINUSE:
+        return AddressInUseError(error.errno, in_use)
+    return error
+
+
+def _is_abstract(sock: socket.SocketType) -> bool:
+    name = sock.getsockname()
+    return isinstance(name, bytes) and name.startswith(b"\0")
+
+
+def _remove_socket(path: str) -> None:
+    try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise AddressInUseError(errno.EADDRINUSE, f"{path}: not a socket, so it is not replaced")
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def _who_is_there(address: PathAddress) -> str:
+    """A clause for the error: whether what stands at an address is alive."""
+    probe = _new_socket()
+    try:
+        probe.connect(_sockaddr(address))
+    except ConnectionRefusedError:
+        return " by a socket that nobody listens at (reuse=True, or -r, replaces it)"
+    except OSError:
+        pass
+    finally:
+        probe.close()
+    return ""
+
+
+def wait(sock: socket.SocketType, events: int, timeout: float | None) -> bool:
+    """Wait with ``poll(2)``, without gevent, for ``select.POLLIN`` or ``POLLOUT``; ``False`` on timeout."""
+    poll = select.poll()
+    poll.register(sock.fileno(), events)
+    return bool(poll.poll(None if timeout is None else max(0.0, timeout) * 1000))
