@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import pwd
 import secrets
 import weakref
 from collections.abc import Callable, Iterable
@@ -33,8 +32,9 @@ from .router import Router
 from .secrets import Credentials
 from .seqpacket import Gather, HasFileno, Listener, PlainArea, accept, make_area, peer_credentials
 from .statistics import HubStatistics
+from .users import resolve_user
 
-__all__ = ["Authorize", "Hub", "resolve_user"]
+__all__ = ["Authorize", "Hub"]
 
 logger = logging.getLogger("sbuslib")
 
@@ -47,18 +47,6 @@ _TRANSIENT = {errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.EPERM}
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
-
-
-def resolve_user(user: int | str) -> int:
-    """The id of a user given by id or name. Raises :exc:`~sbuslib.errors.UsageError` if there is none."""
-    if isinstance(user, str) and not (user.isascii() and user.isdigit()):
-        try:
-            return pwd.getpwnam(user).pw_uid
-        except KeyError:
-            raise UsageError(f"there is no user {user!r} on this machine") from None
-    if isinstance(user, bool) or not 0 <= int(user) < 2**32 - 1:
-        raise UsageError(f"a user is a name or an id, not {user!r}")
-    return int(user)
 
 
 class _Embedder:
@@ -192,6 +180,8 @@ class Hub:
         if self._listener is not None:
             raise StateError(f"{self!r} is started already")
         if isinstance(self._given, Listener):
+            if self._given.socket.fileno() < 0:
+                raise StateError(f"the listener that {self!r} was given is closed")
             listener = self._given
         else:
             listener = Listener(self._given, mode=self._mode, reuse=self._reuse, backlog=self.limits.backlog)

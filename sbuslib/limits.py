@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from .errors import UsageError
 
-__all__ = ["CONTROL_EXTRA", "PACKET_BYTES", "Limits", "describe"]
+__all__ = ["CONTROL_EXTRA", "PACKET_BYTES", "ClientLimits", "Limits", "describe"]
 
 PACKET_BYTES = 409_600
 """Longest packet of the protocol, in bytes: what the C implementation receives into. No setting:
@@ -24,7 +24,17 @@ CONTROL_EXTRA = 4_096
 wrapped message of full length still fits."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class _Numbers(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields that are all positive numbers."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+                raise UsageError(f"{type(self).__name__}.{name} must be a positive number, not {value!r}")
+
+
+class Limits(_Numbers, frozen=True, kw_only=True):
     """What a hub allows. Immutable; derive another with ``msgspec.structs.replace``.
 
     Raises :exc:`~sbuslib.errors.UsageError` when a number is not positive.
@@ -89,11 +99,28 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(description="Kinds of breach (reason and user) remembered as logged; more are only counted.")
     ] = 1_024
 
-    def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-                raise UsageError(f"Limits.{name} must be a positive number, not {value!r}")
+
+class ClientLimits(_Numbers, frozen=True, kw_only=True):
+    """What a client allows itself. Immutable, as :class:`Limits`."""
+
+    batch: Annotated[
+        int, Meta(description="Packets received or sent with one system call. More gains nothing.")
+    ] = 64
+    send_buffer: Annotated[
+        int, Meta(description="Send buffer asked of the kernel, in bytes: as for a hub, whose packets are as long.")
+    ] = 425_984
+    connect_pause: Annotated[
+        float, Meta(description="Seconds before the second attempt when a hub's backlog is full; then it grows.")
+    ] = 0.001
+    connect_pause_most: Annotated[
+        float, Meta(description="Longest pause between two attempts at a full backlog, in seconds.")
+    ] = 0.05
+    reconnect_pause: Annotated[
+        float, Meta(description="Shortest pause before reconnecting, in seconds; the next is drawn at random from more.")
+    ] = 0.05
+    reconnect_pause_most: Annotated[
+        float, Meta(description="Longest pause before reconnecting, in seconds: a hub that is back is found this soon.")
+    ] = 5.0
 
 
 def describe(struct: type[msgspec.Struct] = Limits) -> str:

@@ -187,6 +187,10 @@ class Subscriptions(Generic[S]):
         """A copy of what ``subscriber`` holds: pattern to count."""
         return dict(self._held.get(subscriber, ()))
 
+    def holders(self, pattern: bytes) -> list[S]:
+        """The subscribers that hold just this pattern."""
+        return [subscriber for subscriber, held in self._held.items() if pattern in held]
+
     def count(self, subscriber: S) -> int:
         """How many distinct patterns ``subscriber`` holds."""
         return len(self._held.get(subscriber, ()))

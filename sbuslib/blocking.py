@@ -1,0 +1,29 @@
+"""A client for programs without gevent: it blocks the calling thread, and any number of threads may share it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import AbstractContextManager
+
+from .endpoint import Endpoint, WaitableCondition
+from .seqpacket import wait
+
+__all__ = ["Client"]
+
+
+class Client(Endpoint):
+    """A client of a hub that blocks the calling thread. See :class:`~sbuslib.endpoint.Endpoint`."""
+
+    def _make_condition(self) -> WaitableCondition:
+        return threading.Condition()
+
+    def _make_lock(self) -> AbstractContextManager[object]:
+        return threading.Lock()
+
+    def _wait(self, sock: socket.SocketType, events: int, timeout: float | None) -> bool:
+        return wait(sock, events, timeout)
+
+    def _sleep(self, seconds: float) -> None:
+        time.sleep(seconds)

@@ -1,0 +1,80 @@
+"""The client for gevent applications: it blocks the calling greenlet, and any number may share it."""
+
+from __future__ import annotations
+
+import select
+import socket
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import gevent
+from gevent.event import Event
+from gevent.socket import wait_write
+from gevent.timeout import Timeout
+
+from .endpoint import Endpoint, WaitableCondition
+
+__all__ = ["Client"]
+
+
+class _Condition:
+    """As much of a condition variable as greenlets of one thread need: there is nothing to lock."""
+
+    def __init__(self) -> None:
+        self._changed = Event()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return bool(self._changed.wait(timeout))
+
+    def notify_all(self) -> None:
+        self._changed.set()
+        self._changed = Event()
+
+
+class _TimedOut(Exception):
+    """Ours, so that it cannot be taken for a timeout of the caller's."""
+
+
+class Client(Endpoint):
+    """A client of a hub that blocks the calling greenlet. See :class:`~sbuslib.endpoint.Endpoint`.
+
+    Belongs to the thread that made it. A :class:`gevent.Timeout` of the caller's passes through every
+    method and leaves the client usable.
+    """
+
+    _watcher: Any = None
+
+    def _make_condition(self) -> WaitableCondition:
+        return _Condition()
+
+    def _make_lock(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def _wait(self, sock: socket.SocketType, events: int, timeout: float | None) -> bool:
+        try:
+            if events == select.POLLIN:
+                # One greenlet reads at a time, so one watcher serves for as long as the socket does.
+                hub = gevent.get_hub()
+                if self._watcher is None:
+                    self._watcher = hub.loop.io(sock.fileno(), 1)
+                with Timeout(timeout, _TimedOut):
+                    hub.wait(self._watcher)
+            else:
+                wait_write(sock.fileno(), timeout, _TimedOut())
+        except _TimedOut:
+            return False
+        return True
+
+    def _sleep(self, seconds: float) -> None:
+        gevent.sleep(seconds)
+
+    def _release_socket(self) -> None:
+        if self._watcher is not None:
+            self._watcher.stop()
+            self._watcher.close()
+            self._watcher = None
+        super()._release_socket()

@@ -1,0 +1,181 @@
+"""A client's side of a conversation with its hub, without I/O: what it asked, what came back.
+
+The gevent, blocking and asyncio clients are shells around this: they move packets, and wait. What a
+client holds is remembered here, so that a new connection can be brought to the same state.
+
+Two facts carry the waiting. A hub acts on a client's packets in order, so once it answers a question,
+everything said before is in force. And it answers questions of one kind in the order in which they were
+asked, so counting tells which answer is whose.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from mmap import mmap
+
+from . import control
+from .errors import PacketError, PeerError
+from .packets import (
+    MSG,
+    Control,
+    Message,
+    encode_control,
+    encode_subscribe,
+    encode_unsubscribe,
+    parse,
+)
+
+
+__all__ = ["Session"]
+
+
+class Session:
+    """One client's state. Shells feed :meth:`take` and send what the other methods return."""
+
+    def __init__(self) -> None:
+        self.inbox: deque[Message] = deque()
+        """Messages received and not yet handed to the application, oldest first."""
+        self.held: Counter[bytes] = Counter()
+        """Patterns subscribed to, with their counts."""
+        self.credentials = b""
+        """The credential key that the last whoami answered."""
+        self.features: control.Features | None = None
+        """What the hub offers; ``None`` for one that did not answer, such as the C daemon."""
+        self.echo = True
+        self.senders = False
+        self._header = b""
+        self._key = b""
+        self._token = 0
+        self._scopes: dict[bytes, bytes | None] = {}
+        self._whoami_asked = self._whoami_answered = 0
+
+    # -- what to send -------------------------------------------------------------------------------
+
+    def hello(self) -> list[bytes]:
+        """The first packets of a connection. All is known when :meth:`knows_itself` of the ticket drawn next.
+
+        A hub that knows no features stays silent about them, so whoami comes second: its answer ends the
+        wait either way.
+        """
+        self.features = None
+        self._whoami_asked = self._whoami_answered = 0
+        self._scopes.clear()
+        return [encode_control(control.FEATURES), self.whoami()[1]]
+
+    def restore(self, old_credentials: bytes) -> list[bytes]:
+        """The packets that bring a new connection to the state of the old one.
+
+        Secrets under the old credentials are moved to the new ones, in :attr:`held` too.
+        """
+        old, new = old_credentials + b"/", self.credentials + b"/"
+        if old_credentials and old != new:
+            self.held = Counter(
+                {
+                    (new + pattern[len(old) :] if pattern.startswith(old) else pattern): count
+                    for pattern, count in self.held.items()
+                }
+            )
+        packets = [encode_subscribe(pattern) for pattern in self.held.elements()]
+        if not self.echo:
+            packets.append(encode_control(control.ECHO_OFF))
+        if self.senders:
+            packets.append(encode_control(control.SENDERS_ON))
+        return packets
+
+    def whoami(self) -> tuple[int, bytes]:
+        """A ticket for :meth:`knows_itself`, and the packet that asks."""
+        self._whoami_asked += 1
+        return self._whoami_asked, encode_control(control.WHOAMI)
+
+    def knows_itself(self, ticket: int = 1) -> bool:
+        """Whether the whoami with this ticket was answered."""
+        return self._whoami_answered >= ticket
+
+    def can(self, feature: bytes) -> bool:
+        """Whether the hub offers an extension."""
+        return self.features is not None and feature in self.features.words
+
+    def sync(self, scope: bytes = b"local") -> tuple[bytes, bytes]:
+        """A token for :meth:`scope_of`, and the packet that asks; for hubs with ``hub/sync``."""
+        self._token += 1
+        token = b"%x" % self._token
+        self._scopes[token] = None
+        payload = token if scope == b"local" else token + b"\0" + scope
+        return token, encode_control(control.SYNC, payload)
+
+    def scope_of(self, token: bytes) -> bytes | None:
+        """What the hub answered to a sync (``local``, ``tree`` or ``partial``); ``None`` while it has not."""
+        return self._scopes.get(token)
+
+    def forget_sync(self, token: bytes) -> None:
+        """Nobody waits for this answer any more."""
+        self._scopes.pop(token, None)
+
+    def subscribe(self, patterns: Iterable[bytes]) -> list[bytes]:
+        """Note the patterns as held; the packets to send."""
+        patterns = list(patterns)
+        packets = [encode_subscribe(pattern) for pattern in patterns]
+        self.held.update(patterns)
+        return packets
+
+    def unsubscribe(self, patterns: Iterable[bytes]) -> list[bytes]:
+        """Take one subscription to each back; the packets to send."""
+        patterns = list(patterns)
+        packets = [encode_unsubscribe(pattern) for pattern in patterns]
+        self.held.subtract(patterns)
+        self.held = +self.held
+        return packets
+
+    # -- what came ----------------------------------------------------------------------------------
+
+    def take(self, data: mmap, offsets: Sequence[int], lengths: Sequence[int]) -> bool:
+        """Sort packets that lie in ``data`` into messages and answers; ``True`` when the connection ended.
+
+        Raises :exc:`~sbuslib.errors.PeerError` for what no hub sends.
+        """
+        header, key, size = self._header, self._key, len(self._header)
+        append = self.inbox.append
+        for offset, length in zip(offsets, lengths, strict=False):
+            if size and length >= size and data[offset : offset + size] == header:
+                append(Message(key, data[offset + size : offset + length]))
+                continue
+            if not length:
+                return True
+            packet = data[offset : offset + length]
+            if packet.startswith(MSG):
+                key, nul, payload = packet[len(MSG) :].partition(b"\0")
+                if not nul:
+                    raise PeerError("the hub sent a message without NUL")
+                self._key, self._header = key, b"MSG %b\0" % key
+                header, size = self._header, len(self._header)
+                append(Message(key, payload))
+            else:
+                self._take_control(packet)
+        return False
+
+    def _take_control(self, packet: bytes) -> None:
+        try:
+            value = parse(packet)
+            if not isinstance(value, Control) or value.payload is None:
+                raise PacketError("not for a client")
+            match value.key:
+                case control.WHOAMI:
+                    self.credentials = value.payload
+                    self._whoami_answered += 1
+                case control.FEATURES:
+                    self.features = control.Features.decode(value.payload)
+                case control.SYNC:
+                    token, _, scope = value.payload.partition(b"\0")
+                    if token in self._scopes:
+                        self._scopes[token] = scope or b"local"
+                case control.FROM:
+                    sender, inner = control.unwrap_from(value.payload)
+                    message = parse(inner)
+                    if not isinstance(message, Message):
+                        raise PacketError("wrapped packet is no message")
+                    self.inbox.append(Message(message.key, message.payload, sender))
+                case _:
+                    pass  # a newer hub may say more than we know
+        except PacketError as error:
+            raise PeerError(f"the hub sent a packet that no hub sends: {error.reason}") from error
