@@ -33,7 +33,7 @@ _HOMES = {
 }
 _MODULES = ("aio", "blocking", "errors")
 
-__all__ = [*_HOMES, *_MODULES, "__version__"]  # noqa: PLE0604
+__all__ = [*_HOMES, *_MODULES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

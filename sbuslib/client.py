@@ -35,7 +35,7 @@ class _Condition:
         self._changed = Event()
 
 
-class _TimedOut(Exception):
+class _WaitTimeoutError(Exception):
     """Ours, so that it cannot be taken for a timeout of the caller's."""
 
 
@@ -61,11 +61,11 @@ class Client(Endpoint):
                 hub = gevent.get_hub()
                 if self._watcher is None:
                     self._watcher = hub.loop.io(sock.fileno(), 1)
-                with Timeout(timeout, _TimedOut):
+                with Timeout(timeout, _WaitTimeoutError):
                     hub.wait(self._watcher)
             else:
-                wait_write(sock.fileno(), timeout, _TimedOut())
-        except _TimedOut:
+                wait_write(sock.fileno(), timeout, _WaitTimeoutError())
+        except _WaitTimeoutError:
             return False
         return True
 

@@ -66,7 +66,9 @@ class Batch:
 
 
 class Receiver(Protocol):
-    """Whoever messages can be routed to: a connection, or a subscription of the embedder."""
+    """Whoever messages can be routed to: a connection, or an inbox of the embedder."""
+
+    def __hash__(self) -> int: ...
 
     def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
         """Send or copy the packets in ``slots``, now."""

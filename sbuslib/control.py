@@ -60,7 +60,8 @@ class Features(msgspec.Struct, frozen=True):
     @classmethod
     def decode(cls, line: bytes) -> Features:
         """Read an answer; words that are not known are kept, so that a newer hub can be talked to."""
-        words, hub_id, path = set(), b"", ()
+        words: set[bytes] = set()
+        hub_id, path = b"", tuple[bytes, ...]()
         for word in line.split():
             if word.startswith(b"id="):
                 hub_id = word[3:]

@@ -8,36 +8,31 @@ hub can see that they pile up.
 
 from __future__ import annotations
 
-import errno
-import random
+import os
 import select
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from time import monotonic
 from types import TracebackType
 from typing import Protocol, TypeVar
 
 from . import control
-from .addresses import default_addresses, parse_address
-from .errors import DisconnectedError, HubIdentityError, NoHubError, PayloadError, PeerError, StateError, UsageError
+from .backoff import Backoff
+from .dialer import BROKEN, NO_MEMORY, Dialer
+from .errors import DisconnectedError, PayloadError, PeerError, StateError, UsageError
 from .limits import PACKET_BYTES, ClientLimits
 from .matcher import Subscriptions
 from .packets import Control, Message, check_key, encode_control, encode_message, message_header, parse
-from .seqpacket import Gather, PlainArea, connect, make_area, peer_credentials
+from .seqpacket import Gather, PlainArea, make_area
 from .session import Session
-from .users import resolve_user
 
 __all__ = ["Endpoint", "PreparedMessage", "WaitableCondition"]
 
 Self = TypeVar("Self", bound="Endpoint")
 Callback = Callable[[Message], object]
-
-# send(2): the hub has gone, or has let us go.
-_BROKEN = {errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ESHUTDOWN, errno.EBADF}
-_NO_MEMORY = {errno.ENOBUFS, errno.ENOMEM}
 
 
 class WaitableCondition(AbstractContextManager[object], Protocol):
@@ -89,7 +84,7 @@ class Endpoint(ABC):
 
     def __init__(
         self,
-        address: str | None = None,
+        address: str | os.PathLike[str] | None = None,
         *,
         timeout: float | None = 10.0,
         reconnect: bool = False,
@@ -102,12 +97,7 @@ class Endpoint(ABC):
         self.limits = limits if limits is not None else ClientLimits()
         self.epoch = 0
         """Which connection this is: 1 for the first, one more after each reconnection."""
-        self.address = ""
-        """The address that answered."""
-        self._candidates = [str(address)] if address is not None else default_addresses()
-        for candidate in self._candidates:
-            parse_address(candidate)
-        self._hub_user = None if hub_user is None else resolve_user(hub_user)
+        self._dialer = Dialer(address, hub_user, self.limits)
         self._reconnect = reconnect
         self._on_reconnect = on_reconnect
         self._on_error = on_error
@@ -124,7 +114,7 @@ class Endpoint(ABC):
         try:
             self._begin(self._deadline(timeout))
         except BaseException:
-            self._socket.close()
+            self._release_socket()
             raise
 
     # -- how to wait: the difference between the clients ---------------------------------------------
@@ -153,35 +143,16 @@ class Endpoint(ABC):
         return None if deadline is None else max(0.0, deadline - monotonic())
 
     def _connect(self, deadline: float | None) -> socket.SocketType:
-        """A connection to the first candidate that takes one."""
-        pause = self.limits.connect_pause
+        """A connection, for which a full backlog is waited out."""
+        backoff = Backoff(self.limits.connect_pause, self.limits.connect_pause_most)
         while True:
-            tried, busy = [], False
-            for candidate in self._candidates:
-                try:
-                    sock = connect(parse_address(candidate), self.limits.send_buffer)
-                except BlockingIOError:
-                    busy = True
-                    tried.append(f"{candidate}: its backlog is full")
-                    continue
-                except OSError as error:
-                    tried.append(f"{candidate}: {error.strerror or error}")
-                    continue
-                self.address = candidate
-                self._check_hub(sock)
-                return sock
-            left = self._left(deadline)
-            if not busy or left == 0:
-                raise NoHubError("no hub at " + "; nor at ".join(tried))
-            self._sleep(min(pause, left) if left is not None else pause)
-            pause = min(self.limits.connect_pause_most, random.uniform(pause, pause * 3))
-
-    def _check_hub(self, sock: socket.SocketType) -> None:
-        if self._hub_user is not None:
-            uid = peer_credentials(sock).uid
-            if uid != self._hub_user:
-                sock.close()
-                raise HubIdentityError(f"{self.address}: its hub runs as user {uid}, not {self._hub_user}")
+            try:
+                return self._dialer.dial()
+            except BlockingIOError as error:
+                left = self._left(deadline)
+                if left == 0:
+                    raise TimeoutError(error.strerror) from None
+                self._sleep(min(backoff.next(), left if left is not None else self.limits.connect_pause_most))
 
     def _begin(self, deadline: float | None) -> None:
         """Learn who we are and what the hub offers, and restore what an earlier connection held."""
@@ -197,21 +168,21 @@ class Endpoint(ABC):
     def _connect_again(self, deadline: float | None) -> None:
         """Reconnect, trying until the deadline, with decorrelated jitter between attempts."""
         self._release_socket()
-        pause = self.limits.reconnect_pause
+        backoff = Backoff(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
         while True:
-            left = self._left(deadline)
             try:
                 self._socket = self._connect(self._deadline(self.timeout))
                 self._begin(self._deadline(self.timeout))
                 return
             except (OSError, TimeoutError):
-                self._socket.close()
+                self._release_socket()
                 if self._closed:
                     raise DisconnectedError("the client was closed") from None
+                left = self._left(deadline)
                 if left == 0:
-                    raise TimeoutError(f"{self._candidates[0]}: the hub is away") from None
+                    raise TimeoutError(f"{self.address}: the hub is away") from None
+            pause = backoff.next()
             self._sleep(pause if left is None else min(pause, left))
-            pause = min(self.limits.reconnect_pause_most, random.uniform(self.limits.reconnect_pause, pause * 3))
 
     def _release_socket(self) -> None:
         """The socket is about to be closed: let go of whatever waits on it."""
@@ -234,7 +205,7 @@ class Endpoint(ABC):
         try:
             return area.receive(self._socket)
         except OSError as error:
-            if error.errno in _BROKEN:
+            if error.errno in BROKEN:
                 return [0]
             raise
 
@@ -302,14 +273,14 @@ class Endpoint(ABC):
                 if not self._wait(self._socket, select.POLLOUT, self._left(deadline)):
                     raise TimeoutError(f"{self.address}: the hub takes no more for now") from None
             except OSError as error:
-                if error.errno in _NO_MEMORY:
+                if error.errno in NO_MEMORY:
                     self._sleep(self.limits.connect_pause_most)
                     continue
                 self._broken(error, epoch)
 
     def _broken(self, error: OSError, epoch: int) -> None:
         """A send failed: return once a new connection stands, or raise."""
-        if error.errno not in _BROKEN:
+        if error.errno not in BROKEN:
             raise error
         if self._closed:
             raise DisconnectedError("the client is closed") from None
@@ -325,7 +296,7 @@ class Endpoint(ABC):
                 with self._gather_lock:
                     done += self._gather.send(self._socket, packets[done:])
             except OSError as error:
-                if error.errno in _BROKEN:
+                if error.errno in BROKEN:
                     raise DisconnectedError(f"{self.address}: the hub closed the connection") from error
                 raise
             if done < len(packets) and not self._wait(self._socket, select.POLLOUT, self._left(deadline)):
@@ -363,7 +334,7 @@ class Endpoint(ABC):
             packets: list[bytes] = []
             try:
                 for key, payload in islice(pairs, self.limits.batch):
-                    packets.append(encode_message(key, payload))  # noqa: PERF401: what precedes a bad pair is sent
+                    packets.append(encode_message(key, payload))
             finally:
                 self._send_in_order(packets)
             count += len(packets)
@@ -449,6 +420,11 @@ class Endpoint(ABC):
         """Ask the hub for this client's credential key, ``!/cred/<gid>/<uid>/<pid>``."""
         self._ask_whoami(self._deadline(self.timeout), f"{self.address}: the hub did not answer in time")
         return self._session.credentials
+
+    @property
+    def address(self) -> str:
+        """The address of the hub."""
+        return self._dialer.address
 
     @property
     def credentials(self) -> bytes:
@@ -594,10 +570,8 @@ class Endpoint(ABC):
             if self._closed:
                 return
             self._closed = True
-            try:
+            with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)  # wakes whoever leads, who then closes
-            except OSError:
-                pass
             if not self._leading:
                 self._ended = True
                 self._release_socket()

@@ -248,7 +248,7 @@ class Hub:
     def _drain(self, deadline: float) -> None:
         """Read what clients have sent already, and wait until it was passed on."""
         while monotonic() < deadline:
-            if not any([connection.turn() for connection in list(self._connections)]):
+            if not sum(connection.turn() for connection in list(self._connections)):
                 break
             gevent.sleep(0)
         while self._anything_queued() and (left := deadline - monotonic()) > 0:

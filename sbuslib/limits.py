@@ -40,9 +40,7 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     Raises :exc:`~sbuslib.errors.UsageError` when a number is not positive.
     """
 
-    pattern_bytes: Annotated[
-        int, Meta(description="Longest pattern, in bytes. Real keys are far shorter.")
-    ] = 4_096
+    pattern_bytes: Annotated[int, Meta(description="Longest pattern, in bytes. Real keys are far shorter.")] = 4_096
     pattern_segments: Annotated[
         int, Meta(description="Segments of a pattern: each may be a node of the index, so they cost more than bytes.")
     ] = 128
@@ -103,9 +101,7 @@ class Limits(_Numbers, frozen=True, kw_only=True):
 class ClientLimits(_Numbers, frozen=True, kw_only=True):
     """What a client allows itself. Immutable, as :class:`Limits`."""
 
-    batch: Annotated[
-        int, Meta(description="Packets received or sent with one system call. More gains nothing.")
-    ] = 64
+    batch: Annotated[int, Meta(description="Packets received or sent with one system call. More gains nothing.")] = 64
     send_buffer: Annotated[
         int, Meta(description="Send buffer asked of the kernel, in bytes: as for a hub, whose packets are as long.")
     ] = 425_984
@@ -116,7 +112,8 @@ class ClientLimits(_Numbers, frozen=True, kw_only=True):
         float, Meta(description="Longest pause between two attempts at a full backlog, in seconds.")
     ] = 0.05
     reconnect_pause: Annotated[
-        float, Meta(description="Shortest pause before reconnecting, in seconds; the next is drawn at random from more.")
+        float,
+        Meta(description="Shortest pause before reconnecting, in seconds; the next is drawn at random from more."),
     ] = 0.05
     reconnect_pause_most: Annotated[
         float, Meta(description="Longest pause before reconnecting, in seconds: a hub that is back is found this soon.")

@@ -5,9 +5,10 @@ A ``!`` standing alone between separators is reserved. Its one use in a routing 
     ``<prefix>!/cred/<gid>/<uid>/<pid>/<rest>``
 
 a *secret* key: anybody may publish to it, and only a client whose own credentials, as the kernel gives
-them, are the ids named may subscribe to it. An id may be left empty, by publisher and subscriber alike: ``!/cred//1000//x``
-is a key that every client of user 1000 may hold. ``<prefix>`` is empty at the root of a tree of hubs and the credential
-key of each link on the way down otherwise. ``<rest>`` is free, further ``!/cred/`` included.
+them, are the ids named may subscribe to it. An id may be left empty, by publisher and subscriber alike:
+``!/cred//1000//x`` is a key that every client of user 1000 may hold. ``<prefix>`` is empty at the root of
+a tree of hubs and the credential key of each link on the way down otherwise. ``<rest>`` is free, further
+``!/cred/`` included.
 
 What this module proves is only what the kernel said of the process that connected, at the time it
 connected; ``docs/security.md`` tells what that is worth. Source: the section on secret messages in

@@ -99,8 +99,7 @@ def _system_calls() -> tuple[Any, Any] | None:
         receive, send = library.recvmmsg, library.sendmmsg
     except AttributeError:
         return None
-    receive.argtypes = send.argtypes = None  # arguments are passed as ready-made ctypes values
-    receive.restype = send.restype = ctypes.c_int
+    receive.restype = send.restype = ctypes.c_int  # and no argtypes: arguments come as ready-made ctypes values
     return receive, send
 
 
@@ -192,7 +191,9 @@ class PlainArea:
         """
         return _each(sock, [self._views[slot][: lengths[slot]] for slot in slots])
 
-    def send_wrapped(self, sock: socket.SocketType, wrapper: bytes, slots: Sequence[int], lengths: Sequence[int]) -> int:
+    def send_wrapped(
+        self, sock: socket.SocketType, wrapper: bytes, slots: Sequence[int], lengths: Sequence[int]
+    ) -> int:
         """As :meth:`send`, with ``wrapper`` before each packet."""
         return _each(sock, [wrapper + self._views[slot][: lengths[slot]] for slot in slots])
 
@@ -251,7 +252,9 @@ class Area(PlainArea):
         sent = self._send_call(sock.fileno(), outgoing.addresses[first], _COUNTS[count], _NO_WAIT)
         return sent if sent > 0 else super().send(sock, slots[:1], lengths)
 
-    def send_wrapped(self, sock: socket.SocketType, wrapper: bytes, slots: Sequence[int], lengths: Sequence[int]) -> int:
+    def send_wrapped(
+        self, sock: socket.SocketType, wrapper: bytes, slots: Sequence[int], lengths: Sequence[int]
+    ) -> int:
         count = len(slots)
         wrapped = self._wrapped
         pointer = ctypes.cast(ctypes.c_char_p(wrapper), ctypes.c_void_p).value

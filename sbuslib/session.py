@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from mmap import mmap
+from typing import TYPE_CHECKING
 
 from . import control
 from .errors import PacketError, PeerError
@@ -26,6 +26,8 @@ from .packets import (
     parse,
 )
 
+if TYPE_CHECKING:
+    from mmap import mmap
 
 __all__ = ["Session"]
 

@@ -1,0 +1,366 @@
+"""The client for asyncio: the same verbs, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
+from itertools import islice
+from types import TracebackType
+
+from . import control
+from .backoff import Backoff
+from .dialer import BROKEN, NO_MEMORY, Dialer
+from .errors import DisconnectedError, PeerError, StateError, UsageError
+from .limits import ClientLimits
+from .packets import Message, check_key, encode_control, encode_message
+from .seqpacket import Gather, make_area
+from .session import Session
+
+__all__ = ["Client"]
+
+
+class Client:
+    """A client of a hub for asyncio. Any number of tasks of one event loop may share it.
+
+    ::
+
+        async with Client("/tmp/bus") as client:      # or: client = await Client("/tmp/bus")
+            await client.subscribe(b"room/")
+            async for message in client: ...
+
+    The parameters and errors are those of :class:`~sbuslib.endpoint.Endpoint`; ``on_reconnect`` is called,
+    and awaited when it returns an awaitable. A task that is cancelled in any of the methods leaves the client usable.
+    """
+
+    def __init__(
+        self,
+        address: str | os.PathLike[str] | None = None,
+        *,
+        timeout: float | None = 10.0,
+        reconnect: bool = False,
+        hub_user: int | str | None = None,
+        on_reconnect: Callable[[Client], Awaitable[object] | None] | None = None,
+        limits: ClientLimits | None = None,
+    ) -> None:
+        self.timeout = timeout
+        self.limits = limits if limits is not None else ClientLimits()
+        self.epoch = 0
+        """Which connection this is: 0 before the first, then one more for each."""
+        self._dialer = Dialer(address, hub_user, self.limits)
+        self._reconnect = reconnect
+        self._on_reconnect = on_reconnect
+        self._session = Session()
+        self._area = make_area(self.limits.batch)
+        self._gather = Gather()
+        self._socket: socket.SocketType | None = None
+        self._leading = False
+        self._closed = False
+        self._changed = asyncio.Event()
+
+    # -- connecting ---------------------------------------------------------------------------------
+
+    def __await__(self) -> Generator[object, None, Client]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Client:
+        return await self._open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def _open(self) -> Client:
+        if self._socket is not None or self._closed:
+            raise StateError("a client connects once")
+        await self._connect()
+        return self
+
+    async def _connect(self) -> None:
+        backoff = Backoff(self.limits.connect_pause, self.limits.connect_pause_most)
+        session = self._session
+        async with asyncio.timeout(self.timeout):
+            while True:
+                try:
+                    self._socket = self._dialer.dial()
+                    break
+                except BlockingIOError:
+                    await asyncio.sleep(backoff.next())
+            try:
+                old = session.credentials
+                await self._send_all(session.hello())
+                while not session.knows_itself():
+                    if await self._read():
+                        raise DisconnectedError(f"{self.address}: the hub closed the connection")
+                await self._send_all(session.restore(old))
+            except BaseException:
+                self._release()
+                raise
+        self.epoch += 1
+
+    async def _connect_again(self) -> None:
+        self._release()
+        backoff = Backoff(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
+        while not self._closed:
+            try:
+                await self._connect()
+                return
+            except (OSError, TimeoutError):
+                await asyncio.sleep(backoff.next())
+        raise DisconnectedError("the client was closed")
+
+    def _here(self) -> socket.SocketType:
+        if self._socket is None:
+            raise DisconnectedError(
+                "the client is closed" if self._closed else f"{self.address}: not connected: await the client first"
+            )
+        return self._socket
+
+    def _release(self) -> None:
+        if self._socket is not None:
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._socket.fileno())
+            loop.remove_writer(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
+
+    # -- reading and sending ------------------------------------------------------------------------
+
+    async def _wait(self, write: bool) -> None:
+        """Until the socket is ready, or the client is closed."""
+        fd = self._here().fileno()
+        loop = asyncio.get_running_loop()
+        ready = loop.create_future()
+
+        def done() -> None:
+            if not ready.done():
+                ready.set_result(None)
+
+        (loop.add_writer if write else loop.add_reader)(fd, done)
+        try:
+            await ready
+        finally:
+            (loop.remove_writer if write else loop.remove_reader)(fd)
+
+    async def _read(self) -> bool:
+        """Wait for packets and sort them into the session; ``True`` when the connection ended."""
+        while True:
+            try:
+                lengths = self._area.receive(self._here())
+            except OSError as error:
+                if error.errno in BROKEN:
+                    return True
+                raise
+            if lengths:
+                return self._session.take(self._area.data, self._area.offsets, lengths)
+            await self._wait(write=False)
+
+    async def _until(self, ready: Callable[[], bool], timeout: float | None, what: str) -> None:
+        """Read, or let another task read, until ``ready()`` holds."""
+        try:
+            async with asyncio.timeout(timeout):
+                while not ready():
+                    self._here()
+                    if self._leading:
+                        await self._changed.wait()
+                    elif await self._lead() and self._on_reconnect is not None:
+                        result = self._on_reconnect(self)
+                        if result is not None:
+                            await result
+        except TimeoutError:
+            raise TimeoutError(what) from None
+
+    async def _lead(self) -> bool:
+        """Read once for everybody who waits; ``True`` when that made a new connection."""
+        self._leading = True
+        try:
+            if not await self._read():
+                return False
+            if self._reconnect and not self._closed:
+                await self._connect_again()
+                return True
+            self._release()
+            return False
+        except PeerError:
+            self._release()
+            raise
+        finally:
+            self._leading = False
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    async def _send_all(self, packets: list[bytes], flags: int = socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT) -> None:
+        """Send packets on the connection at hand, waiting for room. Takes those sent out of ``packets``."""
+        while packets:
+            try:
+                sent = self._gather.send(self._here(), packets, flags)
+            except OSError as error:
+                if error.errno in NO_MEMORY:
+                    await asyncio.sleep(self.limits.connect_pause_most)
+                    continue
+                if error.errno in BROKEN:
+                    raise DisconnectedError(f"{self.address}: the hub closed the connection") from error
+                raise
+            del packets[:sent]
+            if packets:
+                await self._wait(write=True)
+
+    async def _send(self, packets: list[bytes], flags: int = socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT) -> None:
+        """As :meth:`_send_all`, over reconnections."""
+        what = f"{self.address}: the hub takes no more for now"
+        while True:
+            epoch = self.epoch
+            try:
+                async with asyncio.timeout(self.timeout):
+                    await self._send_all(packets, flags)
+                return
+            except TimeoutError:
+                raise TimeoutError(what) from None
+            except DisconnectedError:
+                if not self._reconnect or self._closed:
+                    raise
+            await self._until(lambda epoch=epoch: self.epoch > epoch, self.timeout, what)  # type: ignore[misc]
+
+    # -- the verbs ----------------------------------------------------------------------------------
+
+    async def publish(self, key: bytes, payload: bytes = b"", *, flags: int = 0) -> None:
+        """Publish one message; waits while the hub has no room for it."""
+        await self._send([encode_message(key, payload)], flags | socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+
+    async def publish_many(self, messages: Iterable[tuple[bytes, bytes]]) -> int:
+        """Publish pairs of key and payload in order, many with each system call; how many there were."""
+        count = 0
+        pairs = iter(messages)
+        while packets := [encode_message(key, payload) for key, payload in islice(pairs, self.limits.batch)]:
+            count += len(packets)
+            await self._send(packets)
+        return count
+
+    async def subscribe(self, *patterns: bytes) -> None:
+        """Subscribe, and return once the hub has it in force."""
+        if not patterns:
+            raise UsageError("subscribe to at least one pattern; b'' is everything")
+        for pattern in patterns:
+            check_key(pattern, "pattern")
+        await self._send(self._session.subscribe(patterns))
+        await self.sync()
+
+    async def unsubscribe(self, *patterns: bytes) -> None:
+        """Take one subscription to each pattern back."""
+        await self._send(self._session.unsubscribe(patterns))
+
+    async def sync(self, scope: str = "local") -> str:
+        """Wait until all that this client said is in force; how far: ``local``, ``tree`` or ``partial``."""
+        if scope not in ("local", "tree"):
+            raise UsageError(f"a scope is 'local' or 'tree', not {scope!r}")
+        session = self._session
+        if not session.can(control.SYNC):
+            await self.whoami()
+            return "local"
+        epoch = self.epoch
+        token, packet = session.sync(scope.encode())
+        try:
+            await self._send([packet])
+            await self._until(
+                lambda: session.scope_of(token) is not None or self.epoch > epoch,
+                self.timeout,
+                f"{self.address}: the hub did not answer in time",
+            )
+            return (session.scope_of(token) or b"local").decode()
+        finally:
+            session.forget_sync(token)
+
+    async def whoami(self) -> bytes:
+        """Ask the hub for this client's credential key, ``!/cred/<gid>/<uid>/<pid>``."""
+        epoch = self.epoch
+        ticket, packet = self._session.whoami()
+        await self._send([packet])
+        await self._until(
+            lambda: self._session.knows_itself(ticket) or self.epoch > epoch,
+            self.timeout,
+            f"{self.address}: the hub did not answer in time",
+        )
+        return self._session.credentials
+
+    async def echo(self, on: bool = True) -> None:
+        """Whether messages of our own that match our own patterns come back. They do by default."""
+        self._session.echo = on
+        await self._send([encode_control(control.ECHO_ON if on else control.ECHO_OFF)])
+
+    async def senders(self, on: bool = True) -> None:
+        """Whether messages carry who sent them. Raises :exc:`~sbuslib.errors.StateError` if the hub cannot tell."""
+        if on and not self._session.can(control.SENDERS_ON):
+            raise StateError(f"{self.address}: this hub cannot tell senders")
+        self._session.senders = on
+        await self._send([encode_control(control.SENDERS_ON if on else control.SENDERS_OFF)])
+
+    async def receive(self, timeout: float | None = None) -> Message:
+        """The next message. Raises :exc:`TimeoutError` after ``timeout`` seconds."""
+        inbox = self._session.inbox
+        if not inbox:
+            await self._until(lambda: bool(inbox), timeout, f"no message within {timeout} s")
+        return inbox.popleft()
+
+    async def receive_many(self, most: int | None = None, timeout: float | None = None) -> list[Message]:
+        """At least one message, and all others that are here, up to ``most``."""
+        inbox: deque[Message] = self._session.inbox
+        await self._until(lambda: bool(inbox), timeout, f"no message within {timeout} s")
+        count = len(inbox) if most is None else min(most, len(inbox))
+        return [inbox.popleft() for _ in range(count)]
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Messages as they come, until :meth:`close`."""
+        inbox = self._session.inbox
+        while True:
+            try:
+                await self._until(lambda: bool(inbox), None, "")
+            except DisconnectedError:
+                if self._closed:
+                    return
+                raise
+            while inbox:
+                yield inbox.popleft()
+
+    @property
+    def address(self) -> str:
+        """The address of the hub."""
+        return self._dialer.address
+
+    @property
+    def credentials(self) -> bytes:
+        """The credential key that the hub told last."""
+        return self._session.credentials
+
+    @property
+    def features(self) -> control.Features | None:
+        """What the hub offers; ``None`` for one that knows no features, such as the C daemon."""
+        return self._session.features
+
+    @property
+    def socket(self) -> socket.SocketType:
+        """The connection's socket. Raises :exc:`~sbuslib.errors.DisconnectedError` without one."""
+        return self._here()
+
+    def fileno(self) -> int:
+        """The descriptor of the connection's socket."""
+        return self._here().fileno()
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Close the connection. What was published before is still delivered."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._socket is not None:
+            if self._leading:
+                self._socket.shutdown(socket.SHUT_RDWR)  # the task that leads sees the end, and lets go
+            else:
+                self._release()
+        self._changed.set()
