@@ -38,6 +38,9 @@ class Router(Generic[S]):
         self._secret: Subscriptions[S] = Subscriptions(separator)
         self._taps: dict[S, bool] = {}
         self._tuples: dict[tuple[S, ...], tuple[S, ...]] = {}
+        # What routes held when it was last full. A key in use moves back from here at its next miss, so two
+        # generations do what an eviction list would, at no cost for a hit.
+        self._older: dict[bytes, tuple[S, ...]] = {}
 
     def patterns(self, subscriber: S) -> dict[bytes, int]:
         """What ``subscriber`` holds: pattern to count."""
@@ -90,25 +93,32 @@ class Router(Generic[S]):
 
         Raises :exc:`~sbuslib.errors.ReservedKeyError` when nobody may publish under that key.
         """
-        key = header[len(MSG) : -1]
+        found = self._older.get(header)
+        if found is None:
+            found = self._look_up(header[len(MSG) : -1])
+        if len(header) <= self._limits.cached_key_bytes:
+            if len(self.routes) >= self._limits.cached_keys:
+                self._older = self.routes.copy()
+                self.routes.clear()
+            self.routes[header] = found
+        return found
+
+    def _look_up(self, key: bytes) -> tuple[S, ...]:
         secret = self.namespace.check_key(key)
         found = (self._secret if secret else self._plain).subscribers(key)
         if self._taps:
             taps = (tap for tap, secrets in self._taps.items() if secrets or not secret)
             found = tuple(dict.fromkeys((*found, *taps)))
-        found = self._tuples.setdefault(found, found)
-        if len(key) <= self._limits.cached_key_bytes:
-            if len(self.routes) >= self._limits.cached_keys:
-                del self.routes[next(iter(self.routes))]
-                if len(self._tuples) > len(self.routes):
-                    self._tuples.clear()
-            self.routes[header] = found
-        return found
+        if len(self._tuples) >= self._limits.cached_keys:
+            self._tuples.clear()
+        return self._tuples.setdefault(found, found)
 
     def _changed(self, pattern: bytes) -> None:
         """``pattern`` came or went."""
         if is_literal(pattern, self.namespace.separator):
-            self.routes.pop(b"MSG %b\0" % pattern, None)
+            header = b"MSG %b\0" % pattern
+            self.routes.pop(header, None)
+            self._older.pop(header, None)
             self.version += 1
         else:
             self._forget_all()
@@ -116,4 +126,5 @@ class Router(Generic[S]):
     def _forget_all(self) -> None:
         self.version += 1
         self.routes.clear()
+        self._older.clear()
         self._tuples.clear()
