@@ -19,15 +19,19 @@ from time import monotonic
 from types import TracebackType
 from typing import Protocol, TypeVar
 
+import msgspec
+
 from . import control
 from .backoff import Backoff
 from .dialer import BROKEN, NO_MEMORY, Dialer
 from .errors import DisconnectedError, PayloadError, PeerError, StateError, UsageError
 from .limits import PACKET_BYTES, ClientLimits
 from .matcher import Subscriptions
-from .packets import Control, Message, check_key, encode_control, encode_message, message_header, parse
+from .outbox import HARD, ORDER, SOFT, Hard, Order, Soft
+from .packets import Control, Message, check_key, encode_message, message_header, parse
 from .seqpacket import Gather, PlainArea, make_area
 from .session import Session
+from .statistics import HubStatistics
 
 __all__ = ["Endpoint", "PreparedMessage", "WaitableCondition"]
 
@@ -78,6 +82,10 @@ class Endpoint(ABC):
     :param on_error: called with the exception and the message when a callback fails; without it, the
         exception leaves :meth:`run`.
 
+    :param on_notice: called with what the hub notices about this client (a
+        :class:`~sbuslib.control.Lost`, :class:`~sbuslib.control.Kicked` or
+        :class:`~sbuslib.control.NewCredentials`), whenever the client waits for something.
+
     Raises :exc:`~sbuslib.errors.NoHubError`, :exc:`~sbuslib.errors.AddressError`,
     :exc:`~sbuslib.errors.HubIdentityError` and :exc:`TimeoutError`.
     """
@@ -91,6 +99,7 @@ class Endpoint(ABC):
         hub_user: int | str | None = None,
         on_reconnect: Callable[[Endpoint], object] | None = None,
         on_error: Callable[[Exception, Message], object] | None = None,
+        on_notice: Callable[[control.Notice], object] | None = None,
         limits: ClientLimits | None = None,
     ) -> None:
         self.timeout = timeout
@@ -101,6 +110,7 @@ class Endpoint(ABC):
         self._reconnect = reconnect
         self._on_reconnect = on_reconnect
         self._on_error = on_error
+        self._on_notice = on_notice
         self._session = Session()
         self._callbacks: Subscriptions[Callback] = Subscriptions()
         self._area: PlainArea | None = None
@@ -113,6 +123,8 @@ class Endpoint(ABC):
         self._socket = self._connect(self._deadline(timeout))
         try:
             self._begin(self._deadline(timeout))
+            if on_notice is not None:
+                self.notices()
         except BaseException:
             self._release_socket()
             raise
@@ -161,7 +173,7 @@ class Endpoint(ABC):
         self._send_all(session.hello(), deadline)
         while not session.knows_itself():
             if self._read(deadline):
-                raise DisconnectedError(f"{self.address}: the hub closed the connection")
+                raise self._disconnected()
         self._send_all(session.restore(old), deadline)
         self.epoch += 1
 
@@ -214,15 +226,19 @@ class Endpoint(ABC):
         with self._turn:
             while not ready():
                 if self._ended:
-                    raise DisconnectedError(
-                        "the client is closed" if self._closed else f"{self.address}: the hub closed the connection"
-                    )
+                    raise self._disconnected()
                 if not self._leading:
                     self._leading = True
                     return True
                 if not self._turn.wait(self._left(deadline)):
                     raise TimeoutError(what)
             return False
+
+    def _disconnected(self) -> DisconnectedError:
+        if self._closed:
+            return DisconnectedError("the client is closed")
+        why = f" ({self._session.kicked})" if self._session.kicked is not None else ""
+        return DisconnectedError(f"{self.address}: the hub closed the connection{why}")
 
     def _give_lead_back(self) -> None:
         with self._turn:
@@ -252,6 +268,14 @@ class Endpoint(ABC):
                 self._give_lead_back()
             if again and self._on_reconnect is not None:
                 self._on_reconnect(self)
+            self._tell_notices()
+
+    def _tell_notices(self) -> None:
+        notices = self._session.notices
+        while notices:
+            notice = notices.popleft()
+            if self._on_notice is not None:
+                self._on_notice(notice)
 
     # -- sending ------------------------------------------------------------------------------------
 
@@ -282,10 +306,8 @@ class Endpoint(ABC):
         """A send failed: return once a new connection stands, or raise."""
         if error.errno not in BROKEN:
             raise error
-        if self._closed:
-            raise DisconnectedError("the client is closed") from None
-        if not self._reconnect:
-            raise DisconnectedError(f"{self.address}: the hub closed the connection") from error
+        if self._closed or not self._reconnect:
+            raise self._disconnected() from error
         self._until(lambda: self.epoch > epoch, self._deadline(self.timeout), f"{self.address}: the hub is away")
 
     def _send_all(self, packets: list[bytes], deadline: float | None) -> None:
@@ -297,7 +319,7 @@ class Endpoint(ABC):
                     done += self._gather.send(self._socket, packets[done:])
             except OSError as error:
                 if error.errno in BROKEN:
-                    raise DisconnectedError(f"{self.address}: the hub closed the connection") from error
+                    raise self._disconnected() from error
                 raise
             if done < len(packets) and not self._wait(self._socket, select.POLLOUT, self._left(deadline)):
                 raise TimeoutError(f"{self.address}: the hub takes no more for now")
@@ -438,18 +460,72 @@ class Endpoint(ABC):
 
     def echo(self, on: bool = True) -> None:
         """Whether messages of our own that match our own patterns come back. They do by default."""
-        self._session.echo = on
-        self._say([encode_control(control.ECHO_ON if on else control.ECHO_OFF)])
+        self._choose(b"echo", control.ECHO_ON if on else control.ECHO_OFF)
 
     def senders(self, on: bool = True) -> None:
         """Whether messages carry who sent them, as the hub vouches.
 
         Raises :exc:`~sbuslib.errors.StateError` when the hub cannot tell.
         """
-        if on and not self._session.can(control.SENDERS_ON):
-            raise StateError(f"{self.address}: this hub cannot tell senders")
-        self._session.senders = on
-        self._say([encode_control(control.SENDERS_ON if on else control.SENDERS_OFF)])
+        self._require(control.SENDERS_ON, "tell senders")
+        self._choose(b"senders", control.SENDERS_ON if on else control.SENDERS_OFF)
+
+    def notices(self, on: bool = True) -> None:
+        """Whether the hub tells of messages lost for us (counted in :attr:`lost`) and why it lets us go.
+
+        Raises :exc:`~sbuslib.errors.StateError` when the hub cannot.
+        """
+        self._require(control.NOTICES_ON, "give notices")
+        self._choose(b"notices", control.NOTICES_ON if on else control.NOTICES_OFF)
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """Messages for this client that the hub lost, by cause, as far as :meth:`notices` told."""
+        return dict(self._session.lost)
+
+    def flood_control(self, *, soft: Soft | None = None, hard: Hard | None = None, order: Order | None = None) -> None:
+        """Choose what the hub does with messages that this client does not read in time.
+
+        ``soft`` while its queue has room: ``"queue"`` (the default), ``"discard"``, ``"block"`` or ``"error"``;
+        ``hard`` when it is full: ``"discard"`` (the default), ``"block"`` or ``"error"``; ``order`` of what waits:
+        ``"queue"`` (the default), ``"stack"`` or ``"random"``. See ``docs/flood-control.md``. ``None`` leaves a choice as it is.
+        Raises :exc:`~sbuslib.errors.UsageError`.
+        """
+        choices: list[tuple[str, str | None, tuple[str, ...], bytes]] = [
+            ("soft", soft, SOFT, control.SOFT),
+            ("hard", hard, HARD, control.HARD),
+            ("order", order, ORDER, control.ORDER),
+        ]
+        for name, choice, known, _ in choices:
+            if choice is not None and choice not in known:
+                raise UsageError(f"{name} is one of {', '.join(known)}, not {choice!r}")
+        for _, choice, _, key in choices:
+            if choice is not None:
+                self._choose(key, key + choice.encode())
+
+    def _choose(self, kind: bytes, key: bytes) -> None:
+        self._say(self._session.choose(kind, key))
+
+    def _require(self, feature: bytes, what: str) -> None:
+        if not self._session.can(feature):
+            raise StateError(f"{self.address}: this hub cannot {what}")
+
+    def statistics(self) -> HubStatistics:
+        """The hub's statistics.
+
+        Raises :exc:`~sbuslib.errors.StateError` when the hub has none or does not trust this user with them,
+        :exc:`TimeoutError` and :exc:`~sbuslib.errors.DisconnectedError`.
+        """
+        self._require(control.STATISTICS, "give statistics")
+        self._say(self._session.ask_statistics())
+        self._until(
+            lambda: self._session.statistics is not None,
+            self._deadline(self.timeout),
+            f"{self.address}: the hub did not answer in time",
+        )
+        if not self._session.statistics:
+            raise StateError(f"{self.address}: the hub gives its statistics to trusted users only")
+        return msgspec.json.decode(self._session.statistics, type=HubStatistics)
 
     # -- receiving ----------------------------------------------------------------------------------
 

@@ -8,30 +8,36 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import resource
 import secrets
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable
 from time import monotonic
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
 import gevent
+import msgspec
 from gevent.event import Event
 from gevent.hub import Hub as EventLoopHub
 
 from . import control
 from .addresses import Address, parse_address
 from .breaches import Breaches
-from .connection import READ, Connection, Receiver
+from .connection import Connection
+from .crowd import Crowd
+from .delivery import READ, Delivery, Holdable, Receiver
 from .errors import StateError, UsageError
 from .inbox import Inbox
-from .limits import Limits
+from .limits import PACKET_BYTES, Limits
 from .matcher import SEPARATOR
 from .packets import check_key, encode_message
+from .quota import Quotas
 from .router import Router
 from .secrets import Credentials
 from .seqpacket import Gather, HasFileno, Listener, PlainArea, accept, make_area, peer_credentials
-from .statistics import HubStatistics
+from .statistics import HubStatistics, UserStatistics
 from .users import resolve_user
 
 __all__ = ["Authorize", "Hub"]
@@ -64,6 +70,9 @@ class _Embedder:
     def wrapper(self) -> bytes:
         return control.wrapper_from(self.key)
 
+    def holdable_by(self, receiver: Receiver) -> Holdable | None:
+        return None  # publish() never blocks
+
 
 class Hub:
     """A message bus at one address, served by gevent's event loop.
@@ -87,6 +96,8 @@ class Hub:
         lets in the hub's own group and ``0o007`` everybody; else only the hub's user and root may connect.
     :param users: names or ids of the users who may connect; the hub's own always may. ``None``: whoever
         the socket lets in.
+    :param trusted: names or ids of users who may ask for the statistics, and hold back publishers of other users with
+        ``block``; the hub's own user and root always may.
     :param separator: the byte between the segments of a key.
     :param reuse: replace a socket that stands at the address.
     :param authorize: decides on each ``SUB`` and each new key of a ``MSG``; it is called in the event loop, so
@@ -103,6 +114,7 @@ class Hub:
         *,
         mode: int = 0o700,
         users: Iterable[int | str] | None = None,
+        trusted: Iterable[int | str] = (),
         separator: bytes | str = SEPARATOR,
         reuse: bool = False,
         authorize: Authorize | None = None,
@@ -118,9 +130,10 @@ class Hub:
             raise UsageError(f"mode is permission bits, not {mode:#o}")
         if authorize is not None and not callable(authorize):
             raise UsageError("authorize is a function of credentials, verb and key")
-        if isinstance(users, (str, bytes)):
-            raise UsageError("users is a list of names and ids")
+        if isinstance(users, (str, bytes)) or isinstance(trusted, (str, bytes)):
+            raise UsageError("users and trusted are lists of names and ids")
         self._users = None if users is None else {os.getuid(), *map(resolve_user, users)}
+        self._trusted = frozenset({os.getuid(), 0, *map(resolve_user, trusted)})
         self._mode = mode
         self._reuse = reuse
         self._separator = separator.encode() if isinstance(separator, str) else separator
@@ -128,7 +141,8 @@ class Hub:
         self.limits = limits if limits is not None else Limits()
         self.authorize = authorize
         self.hub_id = secrets.token_hex(8).encode()
-        self.router: Router[Receiver] = Router(self.limits, self._separator)
+        self.quotas = Quotas(self.limits, self._connections_most(), frozenset({os.getuid(), 0}))
+        self.router: Router[Receiver] = Router(self.limits, self.quotas, self._separator)
         self._listener: Listener | None = None
         self._connections: set[Connection] = set()
         self._inboxes: set[Inbox] = set()
@@ -138,7 +152,15 @@ class Hub:
         self.breaches = Breaches(self.limits.logged_breaches)
         self.ignored = 0
         self._clients_total = self._clients_peak = 0
-        self._received = self._delivered = self._lost = 0
+        self._received = self._routed = self._delivered = 0
+        self._lost: Counter[str] = Counter()
+        self._condemned: list[tuple[Delivery, str]] = []
+        self._forgetting: Any = None
+
+    def _connections_most(self) -> int:
+        """How many clients there are descriptors for."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return max(1, (soft if soft != resource.RLIM_INFINITY else 2**20) - self.limits.spare_descriptors)
 
     def __repr__(self) -> str:
         state = f"{len(self._connections)} clients" if self.started else "not started"
@@ -191,6 +213,7 @@ class Hub:
         self.loop: Any = self._event_loop.loop
         self.area: PlainArea = make_area(self.limits.batch)
         self.gather = Gather()
+        self.crowd = Crowd(self.loop, self.limits)
         self._me = _Embedder(self)
         self._stopping = False
         self._stopped = Event()
@@ -235,6 +258,8 @@ class Hub:
                 self._forget(connection)
             for inbox in list(self._inboxes):
                 inbox.close()
+            while self.router.forget_some(self.limits.user_patterns):
+                pass
             os.close(self._spare)
             self.area.close()
             self._listener = None
@@ -293,7 +318,7 @@ class Hub:
 
     def _on_acceptable(self) -> None:
         assert self._listener is not None
-        for _ in range(self.limits.accepts):
+        for _ in range(self.limits.crowded_accepts if self.crowd.crowded else self.limits.accepts):
             try:
                 sock = accept(self._listener.socket, self.limits.send_buffer)
             except BlockingIOError:
@@ -310,7 +335,13 @@ class Hub:
                 sock.close()
                 self._breach("user not allowed", credentials)
                 continue
-            self._connections.add(Connection(self, sock, credentials))
+            account = self.quotas.open(credentials.uid)
+            if account is None:
+                sock.close()
+                self._breach("too many connections", credentials)
+                continue
+            self._connections.add(Connection(self, sock, credentials, account))
+            self.crowd.several = self.quotas.several()
             self._clients_total += 1
             self._clients_peak = max(self._clients_peak, len(self._connections))
 
@@ -356,8 +387,28 @@ class Hub:
     def kick(self, connection: Connection, reason: str) -> None:
         """Let a client go for what it did: for :class:`~sbuslib.connection.Connection`."""
         if not connection.closed:
+            connection.notify(control.Kicked(reason).encode())
             self._breach(reason, connection.credentials)
             self.close_connection(connection, reason)
+
+    def condemn(self, receiver: Delivery, reason: str) -> None:
+        """Kick a receiver as soon as the turn at hand has ended: for :class:`~sbuslib.delivery.Delivery`."""
+        self._condemned.append((receiver, reason))
+
+    def carry_out(self) -> None:
+        """A turn has ended: kick whoever was condemned in it."""
+        while self._condemned:
+            receiver, reason = self._condemned.pop()
+            assert isinstance(receiver, Connection)
+            self.kick(receiver, reason)
+
+    def is_trusted(self, uid: int) -> bool:
+        """Whether a user may see what concerns everybody."""
+        return uid in self._trusted
+
+    def may_hold(self, publisher: Credentials, receiver: Credentials) -> bool:
+        """Whether a receiver in ``block`` mode may hold a publisher back."""
+        return receiver.uid == publisher.uid or receiver.uid in self._trusted
 
     def _breach(self, reason: str, credentials: Credentials) -> None:
         if self.breaches.note(reason, credentials.uid):
@@ -371,11 +422,25 @@ class Hub:
 
     def _forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        self.router.discard(connection)
+        if self.router.retire(connection, connection.account):
+            self._forget_later()
         connection.close()
+        self.quotas.close(connection.account)
+        self.crowd.several = self.quotas.several()
         self._received += connection.received
+        self._routed += connection.routed
         self._delivered += connection.delivered
-        self._lost += connection.lost
+        self._lost.update(connection.lost)
+
+    def _forget_later(self) -> None:
+        """Take the patterns of those who left out of the index, some in each round of the event loop."""
+        if self._forgetting is None and not self._stopping:
+            self._forgetting = self.loop.run_callback(self._forget_some)
+
+    def _forget_some(self) -> None:
+        self._forgetting = None
+        if self.router.forget_some(self.limits.forgotten_per_round):
+            self._forget_later()
 
     def is_authorized(self, credentials: Credentials, verb: Literal["publish", "subscribe"], key: bytes) -> bool:
         """What ``authorize=`` says; an error in it counts as a no."""
@@ -413,6 +478,7 @@ class Hub:
         self._received += 1
         for receiver in receivers:
             receiver.deliver_packet(self._me, packet)
+        self.carry_out()
 
     def subscribe(self, *patterns: bytes) -> Inbox:
         """Receive what matches one of ``patterns``, from now on, in this process.
@@ -423,12 +489,12 @@ class Hub:
         self._check_here()
         if not patterns:
             raise UsageError("subscribe to at least one pattern; b'' is everything")
-        inbox = Inbox(self)
+        inbox = Inbox(self, self._me.credentials)
         self._inboxes.add(inbox)
         try:
             for pattern in patterns:
                 check_key(pattern, "pattern")
-                self.router.subscribe(pattern, inbox, self._me.credentials)
+                self.router.subscribe(pattern, inbox, self._me.credentials, inbox.account)
         except Exception:
             inbox.close()
             raise
@@ -440,7 +506,7 @@ class Hub:
         With ``secrets`` also those under secret keys, for whoever has a reason to.
         """
         self._check_here()
-        inbox = Inbox(self)
+        inbox = Inbox(self, self._me.credentials)
         self._inboxes.add(inbox)
         self.router.add_tap(inbox, secrets)
         return inbox
@@ -448,25 +514,54 @@ class Hub:
     def forget_inbox(self, inbox: Inbox) -> None:
         """An inbox was closed: for :class:`~sbuslib.inbox.Inbox`."""
         self._inboxes.discard(inbox)
-        self.router.discard(inbox)
+        if self.router.retire(inbox, inbox.account):
+            self._forget_later()
+        self._routed += inbox.routed
         self._delivered += inbox.delivered
-        self._lost += inbox.lost
+        self._lost.update(inbox.lost)
 
     def statistics(self) -> HubStatistics:
         """Counts since the hub was made. Frozen, and true for this instant only."""
-        there: list[Connection | Inbox] = [*self._connections, *self._inboxes]
+        receivers: list[Connection | Inbox] = [*self._connections, *self._inboxes]
+        clients = tuple(receiver.statistics() for receiver in receivers)
+        lost = self._lost.copy()
+        for client in clients:
+            lost.update(client.lost)
         return HubStatistics(
+            hub_id=self.hub_id.decode(),
+            address=self.address,
             clients=len(self._connections),
             clients_peak=self._clients_peak,
             clients_total=self._clients_total,
             patterns=self.router.pattern_count(),
-            received=self._received + sum(connection.received for connection in self._connections),
-            delivered=self._delivered + sum(receiver.delivered for receiver in there),
-            queued=sum(receiver.queued for receiver in there),
-            lost=self._lost + sum(receiver.lost for receiver in there),
+            received=self._received + sum(client.received for client in clients),
+            routed=self._routed + sum(client.routed for client in clients),
+            delivered=self._delivered + sum(client.delivered for client in clients),
+            queued=sum(client.queued for client in clients),
+            lost=dict(lost),
             ignored=self.ignored,
             breaches=dict(self.breaches.counts),
+            per_client=clients,
+            per_user=tuple(
+                UserStatistics(
+                    uid=account.uid,
+                    connections=account.connections,
+                    patterns=account.patterns,
+                    pattern_bytes=account.pattern_bytes,
+                    queued_packets=account.packets.used,
+                    queued_bytes=account.queued_bytes.used,
+                )
+                for account in self.quotas.accounts()
+            ),
         )
+
+    def encode_statistics(self) -> bytes:
+        """The statistics as JSON, cut to those of the hub where there are too many clients for one packet."""
+        statistics = self.statistics()
+        encoded = msgspec.json.encode(statistics)
+        if len(encoded) > PACKET_BYTES:
+            encoded = msgspec.json.encode(msgspec.structs.replace(statistics, per_client=()))
+        return encoded
 
 
 def _abandon_all() -> None:

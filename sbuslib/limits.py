@@ -44,10 +44,16 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     pattern_segments: Annotated[
         int, Meta(description="Segments of a pattern: each may be a node of the index, so they cost more than bytes.")
     ] = 128
-    patterns: Annotated[
+    user_patterns: Annotated[
         int,
-        Meta(description="Distinct patterns one client may hold. A relay for a busy host needs tens of thousands."),
-    ] = 131_072
+        Meta(
+            description="Distinct patterns that all clients of one user may hold. A relay for a busy host needs many."
+        ),
+    ] = 262_144
+    user_pattern_bytes: Annotated[
+        int,
+        Meta(description="Bytes of those patterns. The index takes some ten times as much memory."),
+    ] = 16 * 1024 * 1024
     cached_keys: Annotated[
         int,
         Meta(description="Keys whose receivers are remembered. A remembered key saves the walk through the index."),
@@ -64,6 +70,23 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     queued_bytes: Annotated[
         int, Meta(description="Bytes that may wait for one receiver: some forty packets of full length.")
     ] = 16 * 1024 * 1024
+    user_queued_packets: Annotated[
+        int,
+        Meta(
+            description="Packets that may wait for all clients of one user, shared out among the users that sent "
+            "them: one alone may take half."
+        ),
+    ] = 262_144
+    user_queued_bytes: Annotated[
+        int, Meta(description="Bytes that may wait for all clients of one user, shared out likewise.")
+    ] = 128 * 1024 * 1024
+    block_timeout: Annotated[
+        float,
+        Meta(
+            description="Seconds for which a receiver in block mode may hold publishers back; one that makes no room "
+            "by then is let go."
+        ),
+    ] = 30.0
     queued_answers: Annotated[
         int,
         Meta(
@@ -77,6 +100,40 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     accepts: Annotated[
         int, Meta(description="Connections accepted in one go, before the clients that are there have their turn.")
     ] = 64
+    spare_descriptors: Annotated[
+        int,
+        Meta(
+            description="Descriptors of the process (its RLIMIT_NOFILE) that clients may not use up: the application "
+            "needs some, and so does refusing politely."
+        ),
+    ] = 64
+    crowded_accepts: Annotated[
+        int, Meta(description="Connections accepted in one go while clients of several users are busy.")
+    ] = 2
+    turns_per_round: Annotated[
+        int,
+        Meta(
+            description="Turns that the clients of one user have for each round of the event loop, where there are "
+            "clients of others."
+        ),
+    ] = 64
+    crowded_turns: Annotated[
+        int,
+        Meta(
+            description="Turns that the clients of one user have for each round of the event loop while those of other "
+            "users are busy too. It makes a thousand connections worth no more than one."
+        ),
+    ] = 1
+    controls_per_turn: Annotated[
+        int,
+        Meta(
+            description="Packets taken in one go from a client whose last were mostly no messages: those cost the hub "
+            "more than they cost the client."
+        ),
+    ] = 8
+    forgotten_per_round: Annotated[
+        int, Meta(description="Patterns of clients that left taken out of the index in one go; dead ones match nobody.")
+    ] = 128
     backlog: Annotated[
         int, Meta(description="Connections that may wait to be accepted; the kernel caps it at net.core.somaxconn.")
     ] = 4_096

@@ -191,6 +191,10 @@ class Subscriptions(Generic[S]):
         """The subscribers that hold just this pattern."""
         return [subscriber for subscriber, held in self._held.items() if pattern in held]
 
+    def holds(self, pattern: bytes, subscriber: S) -> bool:
+        """Whether ``subscriber`` holds just this pattern."""
+        return pattern in self._held.get(subscriber, ())
+
     def count(self, subscriber: S) -> int:
         """How many distinct patterns ``subscriber`` holds."""
         return len(self._held.get(subscriber, ()))
@@ -229,12 +233,16 @@ class Subscriptions(Generic[S]):
         self._forget(pattern, subscriber)
         return True
 
-    def discard(self, subscriber: S) -> dict[bytes, int]:
-        """Take everything of ``subscriber`` out; what it held, pattern to count."""
-        held = self._held.pop(subscriber, {})
-        for pattern in held:
-            self._forget(pattern, subscriber)
-        return held
+    def discard_one(self, subscriber: S) -> bytes | None:
+        """Take one of ``subscriber``'s patterns out, with all its counts: which, or ``None`` when none is left."""
+        held = self._held.get(subscriber)
+        if held is None:
+            return None
+        pattern, _ = held.popitem()
+        if not held:
+            del self._held[subscriber]
+        self._forget(pattern, subscriber)
+        return pattern
 
     def _cut(self, pattern: bytes) -> tuple[list[bytes], bool]:
         """The segments of ``pattern``, and whether it goes on matching below the last of them."""

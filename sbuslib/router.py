@@ -11,6 +11,7 @@ for the same receivers is found by identity even where the keys differ.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
@@ -18,6 +19,7 @@ from .errors import PacketError
 from .limits import Limits
 from .matcher import SEPARATOR, Subscriptions, is_literal
 from .packets import MSG
+from .quota import Account, Quotas
 from .secrets import Credentials, Namespace
 
 __all__ = ["Router"]
@@ -28,15 +30,17 @@ S = TypeVar("S", bound=Hashable)
 class Router(Generic[S]):
     """Who receives what on one hub. Not for several threads at once."""
 
-    def __init__(self, limits: Limits, separator: bytes = SEPARATOR) -> None:
+    def __init__(self, limits: Limits, quotas: Quotas, separator: bytes = SEPARATOR) -> None:
         self.namespace = Namespace(separator)
         self.routes: dict[bytes, tuple[S, ...]] = {}
         self.version = 0
         """Goes up whenever a remembered route may have become wrong: for caches elsewhere."""
         self._limits = limits
+        self._quotas = quotas
         self._plain: Subscriptions[S] = Subscriptions(separator)
         self._secret: Subscriptions[S] = Subscriptions(separator)
         self._taps: dict[S, bool] = {}
+        self._retired: deque[tuple[S, Account]] = deque()
         self._tuples: dict[tuple[S, ...], tuple[S, ...]] = {}
         # What routes held when it was last full. A key in use moves back from here at its next miss, so two
         # generations do what an eviction list would, at no cost for a hit.
@@ -50,8 +54,12 @@ class Router(Generic[S]):
         """Pairs of subscriber and distinct pattern in force."""
         return len(self._plain) + len(self._secret)
 
-    def subscribe(self, pattern: bytes, subscriber: S, credentials: Credentials) -> None:
-        """Put a ``SUB`` in force.
+    def count(self, subscriber: S) -> int:
+        """How many distinct patterns ``subscriber`` holds."""
+        return self._plain.count(subscriber) + self._secret.count(subscriber)
+
+    def subscribe(self, pattern: bytes, subscriber: S, credentials: Credentials, account: Account) -> None:
+        """Put a ``SUB`` in force, charged to the subscriber's account.
 
         Raises :exc:`~sbuslib.errors.ReservedKeyError` for a use of the reserved token that these
         credentials do not allow, and :exc:`~sbuslib.errors.PacketError` beyond the limits.
@@ -61,27 +69,47 @@ class Router(Generic[S]):
             raise PacketError("pattern too long")
         if pattern.count(self.namespace.separator) >= limits.pattern_segments:
             raise PacketError("pattern of too many segments")
-        secret = self.namespace.check_pattern(pattern, credentials)
-        if self._plain.count(subscriber) + self._secret.count(subscriber) >= limits.patterns:
+        index = self._secret if self.namespace.check_pattern(pattern, credentials) else self._plain
+        if not index.holds(pattern, subscriber) and not self._quotas.take_pattern(account, len(pattern)):
             raise PacketError("too many patterns")
-        if (self._secret if secret else self._plain).add(pattern, subscriber):
+        if index.add(pattern, subscriber):
             self._changed(pattern)
 
-    def unsubscribe(self, pattern: bytes, subscriber: S) -> bool:
+    def unsubscribe(self, pattern: bytes, subscriber: S, account: Account) -> bool:
         """Take one ``SUB`` back; ``False`` when there was none to take."""
         index = self._secret if self.namespace.is_secret(pattern) else self._plain
         gone = index.remove(pattern, subscriber)
         if gone:
+            self._quotas.give_pattern(account, len(pattern))
             self._changed(pattern)
         return gone is not None
 
-    def discard(self, subscriber: S) -> None:
-        """Forget everything about ``subscriber``."""
-        held = self._plain.discard(subscriber) | self._secret.discard(subscriber)
+    def retire(self, subscriber: S, account: Account) -> bool:
+        """``subscriber`` wants nothing any more. ``True`` when :meth:`forget_some` has work to do.
+
+        Its patterns leave the index in small steps, since there may be a hundred thousand; until then it is
+        still among the receivers, and must ignore what it is given.
+        """
         if self._taps.pop(subscriber, None) is not None:
             self._forget_all()
-        for pattern in held:
+        if self.count(subscriber):
+            self._retired.append((subscriber, account))
+        return bool(self._retired)
+
+    def forget_some(self, count: int) -> bool:
+        """Take up to ``count`` patterns of retired subscribers out of the index; whether more are left."""
+        while count and self._retired:
+            subscriber, account = self._retired[0]
+            pattern = self._plain.discard_one(subscriber)
+            if pattern is None:
+                pattern = self._secret.discard_one(subscriber)
+            if pattern is None:
+                self._retired.popleft()
+                continue
+            self._quotas.give_pattern(account, len(pattern))
             self._changed(pattern)
+            count -= 1
+        return bool(self._retired)
 
     def add_tap(self, tap: S, secrets: bool) -> None:
         """From now on ``tap`` receives every message, without counting as anybody who wants it."""
