@@ -47,15 +47,16 @@ def run(environment: dict[str, str]) -> Run:
     """Run ``python -m`` with arguments to its end; ``env`` is added to the environment."""
 
     def run(*arguments: str, env: dict[str, str] | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
-        options = {"stdin": subprocess.DEVNULL, **options} if "input" not in options else options
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        if "input" in options:
+            del pipes["stdin"]
         return subprocess.run(
             [sys.executable, "-m", *arguments],
             env=environment | (env or {}),
             timeout=PATIENCE,
-            capture_output=True,
             text=True,
             check=False,
-            **options,
+            **{**pipes, **options},
         )
 
     return run

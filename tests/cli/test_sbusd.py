@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from support import PATIENCE, WHOAMI, own_key
@@ -41,6 +42,20 @@ def serve(start: Start, path: str) -> Serve:
         return process
 
     return serve
+
+
+@pytest.fixture
+def background(run: Run, tmp_path: Path) -> Run:
+    """Run ``sbusd`` in the background. What the daemon says later goes to the same place as standard error."""
+
+    def background(*flags: str, **options: object) -> subprocess.CompletedProcess[str]:
+        with open(tmp_path / "errors", "w+") as errors:
+            done = run(SBUSD, *flags, stderr=errors, **options)
+            errors.seek(0)
+            done.stderr = errors.read()
+        return done
+
+    return background
 
 
 @pytest.fixture
@@ -266,8 +281,8 @@ def test_close_ends_it_with_its_last_client(serve: Serve, path: str) -> None:
 # -- in the background ----------------------------------------------------------------------------------
 
 
-def test_in_the_background(run: Run, path: str, pid_file: str) -> None:
-    done = run(SBUSD, "-a", path, "-p", pid_file, umask=0o777)
+def test_in_the_background(background: Run, path: str, pid_file: str) -> None:
+    done = background("-a", path, "-p", pid_file, umask=0o777)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert answers(path)
     pid = daemon_pid(pid_file)
@@ -275,22 +290,24 @@ def test_in_the_background(run: Run, path: str, pid_file: str) -> None:
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
     assert os.getsid(pid) not in (os.getsid(0), pid), "its own session, which it does not lead"
     assert handles(pid, "SigIgn", signal.SIGHUP)
+    assert os.readlink(f"/proc/{pid}/fd/1") == os.devnull
+    assert os.readlink(f"/proc/{pid}/fd/2") != os.devnull, "a log file is kept; a terminal would not be"
     os.kill(pid, signal.SIGTERM)
     await_exit(pid)
     assert not os.path.exists(path)
     assert not os.path.exists(pid_file)
 
 
-def test_relative_paths_hold_though_the_daemon_moves(run: Run, folder: str, path: str, pid_file: str) -> None:
-    assert run(SBUSD, "-a", os.path.basename(path), "-p", os.path.basename(pid_file), cwd=folder).returncode == 0
+def test_relative_paths_hold_though_the_daemon_moves(background: Run, folder: str, path: str, pid_file: str) -> None:
+    assert background("-a", os.path.basename(path), "-p", os.path.basename(pid_file), cwd=folder).returncode == 0
     pid = daemon_pid(pid_file)
     os.kill(pid, signal.SIGINT)
     await_exit(pid)
     assert os.listdir(folder) == []
 
 
-def test_without_pid_file(run: Run, path: str) -> None:
-    assert run(SBUSD, "-c", "-a", path, "-p", "/dev/null").returncode == 0
+def test_without_pid_file(background: Run, path: str) -> None:
+    assert background("-c", "-a", path, "-p", "/dev/null").returncode == 0
     with Client(path) as client:
         client.subscribe(b"")
     deadline = time.monotonic() + PATIENCE
@@ -299,26 +316,26 @@ def test_without_pid_file(run: Run, path: str) -> None:
         time.sleep(0.002)
 
 
-def test_a_random_address_of_the_background(run: Run, pid_file: str) -> None:
-    done = run(SBUSD, "-a", "/dev/unix/abstract", "-p", pid_file)
+def test_a_random_address_of_the_background(background: Run, pid_file: str) -> None:
+    done = background("-a", "/dev/unix/abstract", "-p", pid_file)
     assert answers(done.stdout.strip())
 
 
-def test_a_pid_file_of_a_running_daemon(run: Run, folder: str, path: str, pid_file: str) -> None:
-    assert run(SBUSD, "-a", path, "-p", pid_file).returncode == 0
+def test_a_pid_file_of_a_running_daemon(background: Run, folder: str, path: str, pid_file: str) -> None:
+    assert background("-a", path, "-p", pid_file).returncode == 0
     pid = daemon_pid(pid_file)
-    done = run(SBUSD, "-a", path + "2", "-p", pid_file)
+    done = background("-a", path + "2", "-p", pid_file)
     assert done.returncode == 1
     assert done.stderr == f"sbusd: {pid_file}: the pid file is there already, of process {pid}, which runs\n"
     assert sorted(os.listdir(folder)) == ["bus", "pid"]
 
 
-def test_a_pid_file_left_behind(run: Run, path: str, pid_file: str) -> None:
+def test_a_pid_file_left_behind(background: Run, path: str, pid_file: str) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     with open(pid_file, "w") as file:
         file.write(f"{gone.pid}\n")
-    done = run(SBUSD, "-a", path, "-p", pid_file)
+    done = background("-a", path, "-p", pid_file)
     os.unlink(pid_file)
     assert done.returncode == 1
     assert f"left behind by process {gone.pid}, which is gone: remove it" in done.stderr
@@ -326,10 +343,10 @@ def test_a_pid_file_left_behind(run: Run, path: str, pid_file: str) -> None:
 
 
 def test_what_is_refused_in_the_background_is_told_to_the_caller(
-    run: Run, serve: Serve, path: str, pid_file: str
+    background: Run, serve: Serve, path: str, pid_file: str
 ) -> None:
     serve()
-    done = run(SBUSD, "-a", path, "-p", pid_file)
+    done = background("-a", path, "-p", pid_file)
     assert (done.returncode, done.stderr) == (1, f"sbusd: {path}: address in use\n")
     assert not os.path.exists(pid_file)
     assert answers(path)
@@ -402,9 +419,9 @@ def test_the_group_may_connect(serve: Serve, folder: str, path: str) -> None:
     ],
 )
 @pytest.mark.parametrize("foreground", [True, False])
-def test_what_cannot_be(run: Run, folder: str, flags: tuple[str, ...], told: str, foreground: bool) -> None:
+def test_what_cannot_be(background: Run, folder: str, flags: tuple[str, ...], told: str, foreground: bool) -> None:
     where = ("-f",) if foreground else ("-p", f"{folder}/pid")
-    done = run(SBUSD, *where, *(flag.format(folder=folder) for flag in flags))
+    done = background(*where, *(flag.format(folder=folder) for flag in flags))
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert told.format(folder=folder) in done.stderr
     assert os.listdir(folder) == []
