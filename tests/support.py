@@ -69,12 +69,12 @@ def eventually(condition: Callable[[], object]) -> None:
 
 def python(*arguments: str, **environment: str) -> str:
     """Run another Python with this checkout on its path; what it printed. It must succeed and print no error."""
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
-        cwd=ROOT,
         env=os.environ | environment,
         check=False,
     )
