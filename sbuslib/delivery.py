@@ -268,7 +268,7 @@ class Delivery:
     @property
     def lost(self) -> dict[str, int]:
         """Messages lost, by cause."""
-        return {**self._outbox.lost} if self._outbox is not None else {}
+        return dict[str, int](self._outbox.lost.items()) if self._outbox is not None else {}
 
     def _update(self) -> None:
         """Bring the watcher and the shortcut into line with what waits."""

@@ -5,11 +5,11 @@ What happens to a packet is told in :mod:`sbuslib.connection`, who receives it i
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import resource
 import secrets
+import socket
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -23,11 +23,12 @@ from gevent.event import Event
 from gevent.hub import Hub as EventLoopHub
 
 from . import control
+from .acceptor import Acceptor
 from .addresses import Address, parse_address
 from .breaches import Breaches
 from .connection import Connection
 from .crowd import Crowd
-from .delivery import READ, Delivery, Holdable, Receiver
+from .delivery import Delivery, Holdable, Receiver
 from .errors import StateError, UsageError
 from .inbox import Inbox
 from .limits import PACKET_BYTES, Limits
@@ -36,7 +37,7 @@ from .packets import check_key, encode_message
 from .quota import Quotas
 from .router import Router
 from .secrets import Credentials
-from .seqpacket import Gather, HasFileno, Listener, PlainArea, accept, make_area, peer_credentials
+from .seqpacket import Gather, HasFileno, Listener, PlainArea, make_area
 from .statistics import HubStatistics, UserStatistics
 from .users import resolve_user
 
@@ -46,11 +47,6 @@ logger = logging.getLogger("sbuslib")
 
 Authorize: TypeAlias = Callable[[Credentials, Literal["publish", "subscribe"], bytes], bool]
 """``authorize(credentials, verb, key_or_pattern)``: asked once for each client and key or pattern."""
-
-# accept(2): over at once, and not our doing.
-_TRANSIENT = {errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.EPERM}
-# accept(2): the machine or the process has run out; letting time pass may help.
-_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
 
@@ -218,10 +214,7 @@ class Hub:
         self._stopping = False
         self._stopped = Event()
         self._flushed = Event()
-        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self._pause: Any = None
-        self._acceptor = self.loop.io(listener.socket.fileno(), READ)
-        self._acceptor.start(self._on_acceptable)
+        self._acceptor = Acceptor(self, listener, self._mode, self._users)
         _hubs.add(self)
 
     def serve_forever(self, stop_timeout: float = 1.0) -> None:
@@ -245,11 +238,7 @@ class Hub:
             self._stopped.wait()
             return
         self._stopping = True
-        self._acceptor.stop()
         self._acceptor.close()
-        if self._pause is not None:
-            self._pause.stop()
-            self._pause.close()
         self._listener.close()
         try:
             self._drain(monotonic() + timeout)
@@ -260,7 +249,6 @@ class Hub:
                 inbox.close()
             while self.router.forget_some(self.limits.user_patterns):
                 pass
-            os.close(self._spare)
             self.area.close()
             self._listener = None
             _hubs.discard(self)
@@ -303,7 +291,7 @@ class Hub:
         """In the child of a fork: let go of everything and leave the parent's hub alone."""
         if self._listener is None or self._pid == os.getpid():
             return
-        self._acceptor.stop()
+        self._acceptor.close()
         self._listener.release()
         self._listener = None
         for connection in self._connections:
@@ -312,70 +300,20 @@ class Hub:
         for inbox in list(self._inboxes):
             inbox.closed = True
         self._inboxes.clear()
-        os.close(self._spare)
 
     # -- clients ------------------------------------------------------------------------------------
 
-    def _on_acceptable(self) -> None:
-        assert self._listener is not None
-        for _ in range(self.limits.crowded_accepts if self.crowd.crowded else self.limits.accepts):
-            try:
-                sock = accept(self._listener.socket, self.limits.send_buffer)
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno in _TRANSIENT:
-                    continue
-                if error.errno in _EXHAUSTED:
-                    self._refuse_one(error)
-                    return
-                raise
-            credentials = peer_credentials(sock)
-            if not self._may_connect(credentials):
-                sock.close()
-                self._breach("user not allowed", credentials)
-                continue
-            account = self.quotas.open(credentials.uid)
-            if account is None:
-                sock.close()
-                self._breach("too many connections", credentials)
-                continue
-            self._connections.add(Connection(self, sock, credentials, account))
-            self.crowd.several = self.quotas.several()
-            self._clients_total += 1
-            self._clients_peak = max(self._clients_peak, len(self._connections))
-
-    def _refuse_one(self, error: OSError) -> None:
-        """Out of descriptors or memory: turn one client away with the spare descriptor, then pause."""
-        assert self._listener is not None
-        self.breaches.counts["accept failed"] += 1
-        if self.breaches.counts["accept failed"] == 1:
-            logger.error("sbus hub at %s cannot accept clients: %s", self.address, error.strerror)
-        os.close(self._spare)
-        try:
-            accept(self._listener.socket, self.limits.send_buffer).close()
-        except OSError:
-            pass
-        finally:
-            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self._acceptor.stop()
-        self._pause = self.loop.timer(self.limits.accept_pause)
-        self._pause.start(self._accept_again)
-
-    def _accept_again(self) -> None:
-        self._pause.close()
-        self._pause = None
-        self._acceptor.start(self._on_acceptable)
-
-    def _may_connect(self, credentials: Credentials) -> bool:
-        assert self._listener is not None
-        if self._users is not None:
-            return credentials.uid in self._users
-        if not self._listener.is_abstract or self._mode & 0o007:
-            return True
-        if self._mode & 0o070 and credentials.gid == os.getgid():
-            return True
-        return credentials.uid in (os.getuid(), 0)
+    def admit(self, sock: socket.SocketType, credentials: Credentials) -> None:
+        """A client connected: for :class:`~sbuslib.acceptor.Acceptor`. Closes ``sock`` if it may not."""
+        account = self.quotas.open(credentials.uid)
+        if account is None:
+            sock.close()
+            self.breach("too many connections", credentials)
+            return
+        self._connections.add(Connection(self, sock, credentials, account))
+        self._clients_total += 1
+        self._clients_peak = max(self._clients_peak, len(self._connections))
+        self.crowd.several = self.quotas.several()
 
     def close_connection(self, connection: Connection, why: str) -> None:
         """A client has gone: for :class:`~sbuslib.connection.Connection`."""
@@ -388,7 +326,7 @@ class Hub:
         """Let a client go for what it did: for :class:`~sbuslib.connection.Connection`."""
         if not connection.closed:
             connection.notify(control.Kicked(reason).encode())
-            self._breach(reason, connection.credentials)
+            self.breach(reason, connection.credentials)
             self.close_connection(connection, reason)
 
     def condemn(self, receiver: Delivery, reason: str) -> None:
@@ -410,7 +348,8 @@ class Hub:
         """Whether a receiver in ``block`` mode may hold a publisher back."""
         return receiver.uid == publisher.uid or receiver.uid in self._trusted
 
-    def _breach(self, reason: str, credentials: Credentials) -> None:
+    def breach(self, reason: str, credentials: Credentials) -> None:
+        """Count what a client did wrong, and log it the first time."""
         if self.breaches.note(reason, credentials.uid):
             logger.warning(
                 "sbus hub at %s disconnected process %d of user %d: %s (further ones are only counted)",

@@ -6,6 +6,7 @@ test holds the two against each other.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Annotated
 
 import msgspec
@@ -13,7 +14,7 @@ from msgspec import Meta
 
 from .errors import UsageError
 
-__all__ = ["CONTROL_EXTRA", "PACKET_BYTES", "ClientLimits", "Limits", "describe"]
+__all__ = ["BATCH_MOST", "CONTROL_EXTRA", "PACKET_BYTES", "ClientLimits", "Limits", "describe"]
 
 PACKET_BYTES = 409_600
 """Longest packet of the protocol, in bytes: what the C implementation receives into. No setting:
@@ -24,14 +25,24 @@ CONTROL_EXTRA = 4_096
 wrapped message of full length still fits."""
 
 
+BATCH_MOST = 1_024
+"""Most packets that one system call takes: ``UIO_MAXIOV`` of Linux."""
+
+
 class _Numbers(msgspec.Struct, frozen=True, kw_only=True):
     """Fields that are all positive numbers."""
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-                raise UsageError(f"{type(self).__name__}.{name} must be a positive number, not {value!r}")
+        for field in msgspec.structs.fields(self):
+            value = getattr(self, field.name)
+            # The fields are what their defaults are: counts are whole numbers, times need not be.
+            whole = isinstance(field.default, int)
+            if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+                raise UsageError(f"{type(self).__name__}.{field.name} is a {'whole ' * whole}number, not {value!r}")
+            if not 0 < value < inf:
+                raise UsageError(f"{type(self).__name__}.{field.name} is positive and finite, not {value!r}")
+            if field.name == "batch" and value > BATCH_MOST:
+                raise UsageError(f"{type(self).__name__}.batch is at most {BATCH_MOST}, not {value!r}")
 
 
 class Limits(_Numbers, frozen=True, kw_only=True):
