@@ -36,8 +36,7 @@ class Acceptor:
         self._listener = listener
         self._mode = mode
         self._users = users
-        self._spare: int | None = None
-        self._take_spare()
+        self._spare: int | None = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._pause: Any = None
         self._watcher: Any = hub.loop.io(listener.socket.fileno(), READ)
         self._watcher.start(self._on_acceptable)

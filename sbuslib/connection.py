@@ -42,7 +42,17 @@ Run = tuple[int, int, tuple[Receiver, ...]]
 class Connection(Delivery):
     """A client that is connected. Belongs to its hub and to the thread of the hub's event loop."""
 
-    __slots__ = ("_commands", "_holders", "_most", "_postponed", "_reader", "_routes", "_version", "received")
+    __slots__ = (
+        "_allowed",
+        "_commands",
+        "_holders",
+        "_most",
+        "_postponed",
+        "_reader",
+        "_routes",
+        "_version",
+        "received",
+    )
 
     def __init__(self, hub: Hub, sock: socket.SocketType, credentials: Credentials, account: Account) -> None:
         super().__init__(hub, sock, credentials, account)
@@ -54,6 +64,7 @@ class Connection(Delivery):
         # Without authorize= every connection reads the router's own cache; with it, a cache of what this
         # client was allowed.
         self._routes: dict[bytes, tuple[Receiver, ...]] = {} if hub.authorize else hub.router.routes
+        self._allowed: set[bytes] = set()  # headers that authorize= said yes to
         self._version = hub.router.version
         self._reader = hub.loop.io(sock.fileno(), READ)
         self._reader.start(self._on_readable)
@@ -172,11 +183,11 @@ class Connection(Delivery):
                 new_header = data[offset:end]
                 found = get(new_header)
                 if found is None:
-                    if asks:
+                    if asks and new_header not in self._allowed:
                         undecided = [batch.packet(left) for left in range(slot, len(lengths))]
                         break
                     if end and new_header.startswith(MSG):
-                        found = self._hub.router.route(new_header)
+                        found = self._look_up(new_header)
                     else:
                         if slot > start:
                             runs.append((start, slot, receivers))
@@ -222,6 +233,16 @@ class Connection(Delivery):
         for receiver, several in mine.items():
             receiver.deliver(self, batch, several)
 
+    def _look_up(self, header: bytes) -> tuple[Receiver, ...]:
+        """The receivers of a message that this client may publish."""
+        router = self._hub.router
+        found = router.routes.get(header)
+        if found is None:
+            found = router.route(header)
+        if self._routes is not router.routes and header in self._allowed:
+            self._routes[header] = found
+        return found
+
     def _route_copy(self, packet: bytes) -> None:
         """Route one packet that was copied out, and ask ``authorize=`` about what it did not decide yet."""
         hub = self._hub
@@ -229,16 +250,16 @@ class Connection(Delivery):
         if not header.startswith(MSG):
             self._command(packet)
             return
-        found = self._routes.get(header)
-        if found is None:
+        if header not in self._allowed:
             hub.router.namespace.check_key(header[len(MSG) : -1])
             if not hub.is_authorized(self.credentials, "publish", header[len(MSG) : -1]):
                 raise PacketError("publishing refused")
-            found = hub.router.route(header)
             if len(header) <= hub.limits.cached_key_bytes:
-                if len(self._routes) >= hub.limits.cached_keys:
+                if len(self._allowed) >= hub.limits.cached_keys:
+                    self._allowed.clear()
                     self._routes.clear()
-                self._routes[header] = found
+                self._allowed.add(header)
+        found = self._look_up(header)
         self.received += 1
         for receiver in found:
             receiver.deliver_packet(self, packet)

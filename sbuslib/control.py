@@ -62,13 +62,11 @@ HARD = b"blocking/hard/"
 ORDER = b"order/"
 
 SUPPORTED = (
-    b"blocking",
     b"echo/off",
     b"hub/features",
     b"hub/statistics",
     b"hub/sync",
     b"notices/on",
-    b"order",
     b"senders/on",
 )
 

@@ -51,6 +51,12 @@ Authorize: TypeAlias = Callable[[Credentials, Literal["publish", "subscribe"], b
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
 
 
+def _resolve_users(name: str, users: Iterable[int | str]) -> list[int]:
+    if isinstance(users, (str, bytes)) or not isinstance(users, Iterable):
+        raise UsageError(f"{name} is a list of names and ids, not {users!r}")
+    return [resolve_user(user) for user in users]
+
+
 class _Embedder:
     """The embedding process as a sender."""
 
@@ -122,14 +128,12 @@ class Hub:
             self._given = listener
         else:
             self._given = parse_address(listener)
-        if not 0 <= mode <= 0o777:
-            raise UsageError(f"mode is permission bits, not {mode:#o}")
+        if not isinstance(mode, int) or not 0 <= mode <= 0o777:
+            raise UsageError(f"mode is permission bits, such as 0o770, not {mode!r}")
         if authorize is not None and not callable(authorize):
             raise UsageError("authorize is a function of credentials, verb and key")
-        if isinstance(users, (str, bytes)) or isinstance(trusted, (str, bytes)):
-            raise UsageError("users and trusted are lists of names and ids")
-        self._users = None if users is None else {os.getuid(), *map(resolve_user, users)}
-        self._trusted = frozenset({os.getuid(), 0, *map(resolve_user, trusted)})
+        self._users = None if users is None else {os.getuid(), *_resolve_users("users", users)}
+        self._trusted = frozenset({os.getuid(), 0, *_resolve_users("trusted", trusted)})
         self._mode = mode
         self._reuse = reuse
         self._separator = separator.encode() if isinstance(separator, str) else separator
@@ -214,7 +218,13 @@ class Hub:
         self._stopping = False
         self._stopped = Event()
         self._flushed = Event()
-        self._acceptor = Acceptor(self, listener, self._mode, self._users)
+        try:
+            self._acceptor = Acceptor(self, listener, self._mode, self._users)
+        except OSError:
+            self._listener = None
+            self.area.close()
+            listener.close()
+            raise
         _hubs.add(self)
 
     def serve_forever(self, stop_timeout: float = 1.0) -> None:
@@ -233,7 +243,7 @@ class Hub:
         """
         if self._listener is None:
             return
-        self._check_here()
+        self.check_here()
         if self._stopping:
             self._stopped.wait()
             return
@@ -276,8 +286,8 @@ class Hub:
         if self._stopping:
             self._flushed.set()
 
-    def _check_here(self) -> None:
-        """Raise unless the hub is started, and by this thread of this process."""
+    def check_here(self) -> None:
+        """Raise :exc:`~sbuslib.errors.StateError` unless started, and by this thread of this process."""
         if self._listener is None:
             raise StateError(f"{self!r}: start it first")
         if self._pid != os.getpid():
@@ -361,8 +371,7 @@ class Hub:
 
     def _forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        if self.router.retire(connection, connection.account):
-            self._forget_later()
+        self._retire(connection)
         connection.close()
         self.quotas.close(connection.account)
         self.crowd.several = self.quotas.several()
@@ -371,15 +380,15 @@ class Hub:
         self._delivered += connection.delivered
         self._lost.update(connection.lost)
 
-    def _forget_later(self) -> None:
-        """Take the patterns of those who left out of the index, some in each round of the event loop."""
-        if self._forgetting is None and not self._stopping:
-            self._forgetting = self.loop.run_callback(self._forget_some)
+    def _retire(self, receiver: Connection | Inbox) -> None:
+        if self.router.retire(receiver, receiver.account) and self._forgetting is None:
+            self._forget_some()
 
     def _forget_some(self) -> None:
+        """Take the patterns of those who left out of the index: some now, and some in each round to come."""
         self._forgetting = None
-        if self.router.forget_some(self.limits.forgotten_per_round):
-            self._forget_later()
+        if self.router.forget_some(self.limits.forgotten_per_round) and not self._stopping:
+            self._forgetting = self.loop.run_callback(self._forget_some)
 
     def is_authorized(self, credentials: Credentials, verb: Literal["publish", "subscribe"], key: bytes) -> bool:
         """What ``authorize=`` says; an error in it counts as a no."""
@@ -399,7 +408,7 @@ class Hub:
 
     def whoami(self) -> bytes:
         """The embedder's credential key: ``!/cred/<gid>/<uid>/<pid>``."""
-        self._check_here()
+        self.check_here()
         return self._me.key
 
     def publish(self, key: bytes, payload: bytes = b"") -> None:
@@ -408,7 +417,7 @@ class Hub:
         Raises :exc:`~sbuslib.errors.KeyFormatError`, :exc:`~sbuslib.errors.PayloadError`,
         :exc:`~sbuslib.errors.ReservedKeyError` and :exc:`~sbuslib.errors.StateError`.
         """
-        self._check_here()
+        self.check_here()
         packet = encode_message(key, payload)
         header = packet[: len(packet) - len(payload)]
         receivers = self.router.routes.get(header)
@@ -425,7 +434,7 @@ class Hub:
         Raises :exc:`~sbuslib.errors.ReservedKeyError` for secrets of others,
         :exc:`~sbuslib.errors.KeyFormatError` and :exc:`~sbuslib.errors.StateError`.
         """
-        self._check_here()
+        self.check_here()
         if not patterns:
             raise UsageError("subscribe to at least one pattern; b'' is everything")
         inbox = Inbox(self, self._me.credentials)
@@ -444,7 +453,7 @@ class Hub:
 
         With ``secrets`` also those under secret keys, for whoever has a reason to.
         """
-        self._check_here()
+        self.check_here()
         inbox = Inbox(self, self._me.credentials)
         self._inboxes.add(inbox)
         self.router.add_tap(inbox, secrets)
@@ -453,8 +462,7 @@ class Hub:
     def forget_inbox(self, inbox: Inbox) -> None:
         """An inbox was closed: for :class:`~sbuslib.inbox.Inbox`."""
         self._inboxes.discard(inbox)
-        if self.router.retire(inbox, inbox.account):
-            self._forget_later()
+        self._retire(inbox)
         self._routed += inbox.routed
         self._delivered += inbox.delivered
         self._lost.update(inbox.lost)

@@ -103,7 +103,9 @@ class Inbox:
         :exc:`~sbuslib.errors.DisconnectedError` when this inbox or its hub was closed and nothing is left.
         """
         while not self._waiting:
-            if self.closed:
+            if not self.closed:
+                self._hub.check_here()
+            else:
                 raise DisconnectedError("the subscription is closed")
             self._ready.clear()
             with Timeout(timeout, TimeoutError(f"no message within {timeout} s")):
@@ -127,6 +129,8 @@ class Inbox:
     def close(self) -> None:
         """Stop receiving; what waits can still be taken."""
         if not self.closed:
+            if self._hub.started:
+                self._hub.check_here()
             self.closed = True
             self._hub.forget_inbox(self)
             self._ready.set()

@@ -29,6 +29,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
+from .errors import UsageError
+
 __all__ = ["SEPARATOR", "Subscriptions", "check_separator", "is_literal", "matches"]
 
 SEPARATOR = b"/"
@@ -38,9 +40,12 @@ S = TypeVar("S", bound=Hashable)
 
 
 def check_separator(separator: bytes) -> bytes:
-    """``separator`` itself; raises :exc:`ValueError` unless it is one byte other than NUL, ``*`` and ``!``."""
+    """``separator`` itself.
+
+    Raises :exc:`~sbuslib.errors.UsageError` unless it is one byte other than NUL, ``*`` and ``!``.
+    """
     if not isinstance(separator, bytes) or len(separator) != 1 or separator in b"\0*!":
-        raise ValueError(f"a separator is one byte other than NUL, '*' and '!', not {separator!r}")
+        raise UsageError(f"a separator is one byte other than NUL, '*' and '!', not {separator!r}")
     return separator
 
 

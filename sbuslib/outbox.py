@@ -156,8 +156,9 @@ class Outbox:
     def offer(self, packets: Sequence[bytes], sender: int, may_hold: bool, now: float) -> Action:
         """Messages of user ``sender`` that could not be sent at once: keep or lose each, as the modes say.
 
-        The worst that any of them met: :attr:`Action.HOLD` when a publisher is to be held for one that
-        was kept; after :attr:`Action.DISCONNECT` the rest is lost too. ``now`` is the time in seconds since the epoch.
+        The gravest that any of them met: :attr:`Action.DISCONNECT`, after which the rest is lost too, then
+        :attr:`Action.HOLD`, for one that was kept, then :attr:`Action.LOSE`. ``now`` is the time in seconds
+        since the epoch.
         """
         action = decide(False, self.soft, self.hard, may_hold)
         if action in _KEPT:
@@ -177,7 +178,7 @@ class Outbox:
             if action is Action.DISCONNECT:
                 self.lose("discard", len(packets) - position - 1, now)
                 return action
-            if action is Action.HOLD:
+            if action is Action.HOLD or worst is Action.KEEP:
                 worst = action
         return worst
 
@@ -318,7 +319,7 @@ class Outbox:
         That costs as much as there are messages, and so is done only when as many came since the last
         time: a client that changes its mind with every packet cannot make it dear.
         """
-        if (self.order == "random") is (self._heap is not None) or self._work < len(self):
+        if (self.order == "random") is (self._heap is not None) or self._work < self.messages:
             return
         self._work = 0
         if self._heap is None:

@@ -92,6 +92,7 @@ class Router(Generic[S]):
         """
         if self._taps.pop(subscriber, None) is not None:
             self._forget_all()
+        self._tuples.clear()  # whoever is named in one would never be freed
         if self.count(subscriber):
             self._retired.append((subscriber, account))
         return bool(self._retired)

@@ -41,9 +41,7 @@ print([name for name in sys.modules if name.partition(".")[0] in ("gevent", "gre
     assert python("-c", code) == "b'x'\n[]\n"
 
 
-def test_one_message_for_several_threads(
-    server: HubThread, address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_message_for_several_threads(server: HubThread, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the threads that wait for one message, one gets it and the others go on waiting.
 
     What lies between seeing that there is a message and taking it is a few instructions; made longer here.

@@ -68,9 +68,7 @@ SENDING: dict[str, Callable[[Client], object]] = {
 
 
 @pytest.mark.parametrize("method", WAITING)
-def test_the_callers_timeout_passes_while_waiting_for_an_answer(
-    fake: FakeHub, client: MakeClient, method: str
-) -> None:
+def test_the_callers_timeout_passes_while_waiting_for_an_answer(fake: FakeHub, client: MakeClient, method: str) -> None:
     mute, peer = greeted(fake, client)
     with pytest.raises(Patience) as caught, Patience(0.005) as patience:
         WAITING[method](mute)

@@ -303,7 +303,9 @@ def test_callbacks(server: HubThread, make: Make) -> None:
     client.subscribe(b"bad", callback=lambda message: 1 / 0)
     client.subscribe(b"end", callback=lambda message: client.close())
     client.subscribe(b"nobody")
-    client.publish_many([(b"a/b", b"1"), (b"a/c", b"2"), (b"nobody", b"3"), (b"bad", b"4"), (b"a/d", b"5"), (b"end", b"")])
+    client.publish_many(
+        [(b"a/b", b"1"), (b"a/c", b"2"), (b"nobody", b"3"), (b"bad", b"4"), (b"a/d", b"5"), (b"end", b"")]
+    )
     client.run()
     assert sorted(got[:2]) == [("a", b"1"), ("ab", b"1")]
     assert got[2:] == [("a", b"2"), ("a", b"5")]
@@ -350,7 +352,13 @@ def test_close(server: HubThread, make: Make) -> None:
     client.close()
     client.close()
     assert client.closed
-    for verb in (client.receive, lambda: client.publish(b"a"), lambda: client.subscribe(b"a"), client.whoami, client.sync):
+    for verb in (
+        client.receive,
+        lambda: client.publish(b"a"),
+        lambda: client.subscribe(b"a"),
+        client.whoami,
+        client.sync,
+    ):
         with pytest.raises(DisconnectedError, match="closed"):
             verb()
     assert list(client) == []
@@ -400,7 +408,9 @@ def test_no_hub(make: Make, address: str, monkeypatch: pytest.MonkeyPatch, folde
     assert "system" not in str(caught.value)
 
 
-def test_the_default_address(server: HubThread, make: Make, address: str, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+def test_the_default_address(
+    server: HubThread, make: Make, address: str, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
     monkeypatch.setenv("SBUS_ADDRESS", address)
     assert make(None).address == address
     monkeypatch.delenv("SBUS_ADDRESS")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from sbuslib.errors import PacketError, ReservedKeyError
 from sbuslib.limits import Limits
+from sbuslib.quota import Account, Quotas
 from sbuslib.router import Router
 from sbuslib.secrets import Credentials
 
@@ -32,10 +34,27 @@ def route(router: Router[str], key: bytes) -> set[str]:
     return set(found)
 
 
+def new_router(separator: bytes = b"/", **limits: int) -> Router[Any]:
+    bounds = Limits(**limits)
+    return Router(bounds, Quotas(bounds, 100), separator)
+
+
+def account(router: Router[Any]) -> Account:
+    """The account that every subscriber here is charged to."""
+    return router._quotas.account(ME.uid)
+
+
+def leave(router: Router[Any], subscriber: object) -> None:
+    """Retire a subscriber, and take everything it held out of the index."""
+    router.retire(subscriber, account(router))
+    while router.forget_some(1):
+        pass
+
+
 def router_of(pairs: Iterable[tuple[bytes, str]], **limits: int) -> Router[str]:
-    router: Router[str] = Router(Limits(**limits))
+    router: Router[str] = new_router(**limits)
     for pattern, subscriber in pairs:
-        router.subscribe(pattern, subscriber, ME)
+        router.subscribe(pattern, subscriber, ME, account(router))
     return router
 
 
@@ -45,12 +64,12 @@ def test_routes_follow_what_changes() -> None:
     assert route(router, b"a/c") == {"x"}
     for pattern, gone in ((b"a/b", "y"), (b"a/", "x")):
         version = router.version
-        assert router.unsubscribe(pattern, gone) is True
+        assert router.unsubscribe(pattern, gone, account(router)) is True
         assert router.version > version
         assert gone not in route(router, b"a/b")
-    router.subscribe(b"", "z", ME)
+    router.subscribe(b"", "z", ME, account(router))
     assert route(router, b"a/b") == route(router, b"a/c") == {"z"}
-    router.discard("z")
+    leave(router, "z")
     assert route(router, b"a/b") == set()
 
 
@@ -58,12 +77,12 @@ def test_a_second_subscription_to_the_same_changes_no_route() -> None:
     router = router_of([(b"a/", "x")])
     route(router, b"a/b")
     version = router.version
-    router.subscribe(b"a/", "x", ME)
+    router.subscribe(b"a/", "x", ME, account(router))
     assert router.version == version
-    assert router.unsubscribe(b"a/", "x") is True
+    assert router.unsubscribe(b"a/", "x", account(router)) is True
     assert route(router, b"a/b") == {"x"}
-    assert router.unsubscribe(b"a/", "x") is True
-    assert router.unsubscribe(b"a/", "x") is False
+    assert router.unsubscribe(b"a/", "x", account(router)) is True
+    assert router.unsubscribe(b"a/", "x", account(router)) is False
     assert route(router, b"a/b") == set()
 
 
@@ -79,15 +98,15 @@ def test_a_secret_reaches_its_holder() -> None:
     assert route(router, b"!/cred/100/1000/4711/other") == {"y"}
     assert route(router, b"!/cred//1000//x") == {"z"}
     assert router.pattern_count() == 3
-    assert router.unsubscribe(SECRET, "x")
-    router.discard("y")
+    assert router.unsubscribe(SECRET, "x", account(router))
+    leave(router, "y")
     assert route(router, SECRET) == set()
 
 
 def test_others_are_refused() -> None:
     router = router_of([])
     with pytest.raises(ReservedKeyError):
-        router.subscribe(SECRET, "x", OTHER)
+        router.subscribe(SECRET, "x", OTHER, account(router))
     with pytest.raises(ReservedKeyError):
         router.route(b"MSG !/x\0")
     assert router.pattern_count() == 0
@@ -95,20 +114,22 @@ def test_others_are_refused() -> None:
 
 
 def test_limits_of_a_pattern() -> None:
-    router = router_of([], pattern_bytes=10, pattern_segments=3, patterns=2)
-    router.subscribe(b"x" * 10, "x", ME)
+    router = router_of([], pattern_bytes=10, pattern_segments=3, user_patterns=2)
+    router.subscribe(b"x" * 10, "x", ME, account(router))
     for pattern, reason in ((b"x" * 11, "pattern too long"), (b"a/b/c/", "pattern of too many segments")):
         with pytest.raises(PacketError, match=reason):
-            router.subscribe(pattern, "x", ME)
-    router.subscribe(b"a/b/c", "x", ME)
+            router.subscribe(pattern, "x", ME, account(router))
+    router.subscribe(b"a/b/c", "x", ME, account(router))
     with pytest.raises(PacketError, match="too many patterns"):
-        router.subscribe(b"c", "x", ME)
-    router.subscribe(b"c", "y", ME)  # each its own
+        router.subscribe(b"c", "x", ME, account(router))
+    with pytest.raises(PacketError, match="too many patterns"):
+        router.subscribe(b"c", "y", ME, account(router))  # another client of the same user
+    router.subscribe(b"c", "y", OTHER, router._quotas.account(OTHER.uid))
 
 
 def test_a_count_of_a_pattern_that_is_held_is_not_another_pattern() -> None:
-    router = router_of([(b"a", "x")], patterns=1)
-    router.subscribe(b"a", "x", ME)
+    router = router_of([(b"a", "x")], user_patterns=1)
+    router.subscribe(b"a", "x", ME, account(router))
     assert router.patterns("x") == {b"a": 2}
 
 
@@ -135,11 +156,11 @@ def test_what_was_remembered_long_ago_is_forgotten_when_it_changes() -> None:
     router = router_of([(b"a", "x")], cached_keys=2)
     for key in (b"a", b"1", b"2", b"3"):
         route(router, key)
-    router.subscribe(b"a", "y", ME)
+    router.subscribe(b"a", "y", ME, account(router))
     assert route(router, b"a") == {"x", "y"}
     for key in (b"1", b"2", b"3"):
         route(router, key)
-    router.subscribe(b"*", "z", ME)
+    router.subscribe(b"*", "z", ME, account(router))
     assert route(router, b"a") == {"x", "y", "z"}
     assert route(router, b"1") == {"z"}
 
@@ -154,8 +175,8 @@ def test_a_tap_sees_what_is_routed_and_wants_nothing() -> None:
     assert router.pattern_count() == 1
     router.add_tap("all", secrets=True)
     assert route(router, SECRET) == {"all"}
-    router.discard("tap")
-    router.discard("all")
+    leave(router, "tap")
+    leave(router, "all")
     assert route(router, b"b") == route(router, SECRET) == set()
     assert route(router, b"a") == {"x"}
 
@@ -163,20 +184,20 @@ def test_a_tap_sees_what_is_routed_and_wants_nothing() -> None:
 @pytest.mark.parametrize("pattern", [b"a", b"a/", b"*", b""])
 def test_who_has_gone_is_forgotten(pattern: bytes) -> None:
     """Else each client that came and went would leave its memory behind."""
-    router: Router[Someone] = Router(Limits())
+    router: Router[Someone] = new_router()
     someone = Someone()
     gone = weakref.ref(someone)
-    router.subscribe(pattern, someone, ME)
+    router.subscribe(pattern, someone, ME, account(router))
     assert router.route(b"MSG a\0") in ((someone,), ())
-    router.discard(someone)
+    leave(router, someone)
     del someone
     gc.collect()
     assert gone() is None
 
 
 def test_the_separator_is_a_parameter() -> None:
-    router: Router[str] = Router(Limits(), b".")
-    router.subscribe(b"a.*", "x", ME)
-    router.subscribe(b"a/*", "y", ME)
+    router: Router[str] = new_router(b".")
+    router.subscribe(b"a.*", "x", ME, account(router))
+    router.subscribe(b"a/*", "y", ME, account(router))
     assert route(router, b"a.b") == {"x"}
     assert route(router, b"a/b") == {"y"}

@@ -28,7 +28,13 @@ def whoami(key: bytes) -> bytes:
 
 def test_messages_in_order() -> None:
     session = Session()
-    messages = [Message(b"a", b"1"), Message(b"a", b""), Message(b"", b"x\0"), Message(b"ab", b"2"), Message(b"a", b"3")]
+    messages = [
+        Message(b"a", b"1"),
+        Message(b"a", b""),
+        Message(b"", b"x\0"),
+        Message(b"ab", b"2"),
+        Message(b"a", b"3"),
+    ]
     assert feed(session, *(encode_message(message.key, message.payload) for message in messages)) is False
     assert list(session.inbox) == messages
     feed(session, b"MSG a\0again")
@@ -59,7 +65,7 @@ def test_what_no_hub_sends(packet: bytes) -> None:
 
 def test_what_a_newer_hub_may_say() -> None:
     session = Session()
-    assert feed(session, b"CMSG notice/lost\0 7", b"CMSG \0", b"CMSG hub/sync\0unasked\0local") is False
+    assert feed(session, b"CMSG notice/later\0 7", b"CMSG \0", b"CMSG hub/sync\0unasked\0local") is False
     assert not session.inbox
 
 
@@ -146,7 +152,9 @@ def test_what_a_new_connection_is_told() -> None:
     session.hello()
     feed(session, whoami(b"!/cred/1/2/3"))
     session.subscribe([b"a", b"a", b"!/cred/1/2/3/x", b"!/cred//2//y", b"!/cred/1/2/33/x"])
-    session.echo, session.senders = False, True
+    session.choose(b"echo", b"echo/on")
+    session.choose(b"echo", b"echo/off")  # the newest of a kind
+    session.choose(b"senders", b"senders/on")
     old = session.credentials
     session.hello()
     assert not session.knows_itself()

@@ -33,7 +33,9 @@ def test_a_value_of_another_type_is_not_sent(encoding: str, value: object) -> No
 
 
 @pytest.mark.parametrize("encoding", ["msgpack", "json"])
-@pytest.mark.parametrize("payload", [b"", b"\xff", b'{"celsius": "x"}', b"\x81\xa7celsius\xa1x", b"{}", b"\x80", b"[" * 9_999])
+@pytest.mark.parametrize(
+    "payload", [b"", b"\xff", b'{"celsius": "x"}', b"\x81\xa7celsius\xa1x", b"{}", b"\x80", b"[" * 9_999]
+)
 def test_a_payload_that_does_not_fit(encoding: str, payload: bytes) -> None:
     with pytest.raises(PayloadError):
         Topic(Reading, encoding=encoding).decode(payload)  # type: ignore[arg-type]
