@@ -57,6 +57,7 @@ def test_it_fails_when_a_process_is_ended(
     assert "The demo failed: 1 of " in output
 
 
+@pytest.mark.parametrize("name", ["hub", "wildcard"])
 def test_it_fails_when_a_process_is_ended_later(start: Start, folder: str, name: str) -> None:
     process = start(DEMO, "--rounds", "100000", "--pause", "0.01", env={"TMPDIR": folder}, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
