@@ -47,10 +47,19 @@ def report(event: str, **details: object) -> None:
     print(json.dumps({"event": event, **details}), flush=True)
 
 
+words: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+
+def heed_director() -> None:
+    """Take what the director says; end this process when the director has ended."""
+    while word := os.read(0, 1):
+        words.put(word)
+    os._exit(EXIT_FAILURE)
+
+
 def await_word() -> None:
     """Wait until the director says go on."""
-    if not sys.stdin.readline():
-        raise SystemExit("the director has gone")
+    words.get()
 
 
 def read_figures() -> Iterator[dict[str, str]]:
@@ -377,6 +386,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or else Python complains when it flushes
             return EXIT_FAILURE
     yield_to_signals()
+    threading.Thread(target=heed_director, daemon=True).start()
     try:
         with Client(options.address) as client:
             ROLES[options.role](client, *options.arguments)
