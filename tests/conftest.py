@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import gevent
+import hypothesis
 import pytest
 from support import Peer, open_descriptors
 
@@ -39,6 +40,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A deadline for each example would be an assertion about the machine; the fixtures bound each test.
+    hypothesis.settings.register_profile("sbuslib", deadline=None)
+    hypothesis.settings.load_profile("sbuslib")
     config.addinivalue_line("markers", "fails_on_c_daemon(reason): the C daemon is known to fail this case")
 
 
