@@ -50,7 +50,12 @@ PACKETS = st.one_of(
         st.sampled_from([control.WHOAMI, control.FEATURES, control.SYNC, control.FROM, control.SENDERS_ON]),
         PAYLOADS,
     ),
-    st.builds(lambda sender, key, payload: control.wrapper_from(sender) + encode_message(key, payload), TRIPLES, KEYS, PAYLOADS),
+    st.builds(
+        lambda sender, key, payload: control.wrapper_from(sender) + encode_message(key, payload),
+        TRIPLES,
+        KEYS,
+        PAYLOADS,
+    ),
 )
 ANYTHING = st.one_of(st.binary(max_size=100), PACKETS, nearly(PACKETS))
 
@@ -111,7 +116,9 @@ def test_features_of_any_bytes(line: bytes) -> None:
     assert control.Features.decode(features.encode()).words == features.words
 
 
-@given(text=st.one_of(st.text(max_size=130), st.binary(max_size=130), st.from_regex(r"/dev/(fd|unix/abstract)/?[0-9a-f]*")))
+@given(
+    text=st.one_of(st.text(max_size=130), st.binary(max_size=130), st.from_regex(r"/dev/(fd|unix/abstract)/?[0-9a-f]*"))
+)
 def test_any_text_is_an_address_or_an_address_error(text: str | bytes) -> None:
     try:
         address = parse_address(text)
