@@ -404,7 +404,7 @@ class Hub:
     @property
     def features(self) -> control.Features:
         """What this hub answers to ``hub/features``."""
-        return control.Features(frozenset(control.SUPPORTED), self.hub_id, (self.hub_id,))
+        return control.Features(frozenset(control.SUPPORTED), self.hub_id, (self.hub_id,), self._separator)
 
     def whoami(self) -> bytes:
         """The embedder's credential key: ``!/cred/<gid>/<uid>/<pid>``."""
