@@ -246,7 +246,9 @@ def test_many_at_once(hub: Hub, connect: Connect) -> None:
     assert hub.statistics().clients_peak == 300
 
 
-def test_a_logging_handler_that_fails_does_not_save_the_offender(hub: Hub, connect: Connect) -> None:
+def test_a_logging_handler_that_fails_does_not_save_the_offender(
+    hub: Hub, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A handler that tries to yield fails, since it runs in the event loop; the offender must go all the same."""
 
     class Yielding(logging.Handler):
@@ -259,16 +261,13 @@ def test_a_logging_handler_that_fails_does_not_save_the_offender(hub: Hub, conne
     handler = Yielding()
     logger = logging.getLogger("sbuslib")
     logger.addHandler(handler)
-    event_loop = gevent.get_hub()
-    errors = event_loop.handle_error
-    event_loop.handle_error = lambda *_: None  # the traceback that it would print
+    monkeypatch.setattr(gevent.get_hub(), "handle_error", lambda *_: None)  # which would print the traceback
     try:
         witness, offender = connect(), connect()
         witness.subscribe(b"k")
         offender.send(b"MSG k\0x", b"nonsense", b"MSG k\0y")
         assert offender.is_disconnected()
     finally:
-        event_loop.handle_error = errors
         logger.removeHandler(handler)
     assert Yielding.calls == 1
     assert witness.pending() == [b"MSG k\0x"]

