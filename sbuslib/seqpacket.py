@@ -42,6 +42,7 @@ __all__ = [
     "Listener",
     "PlainArea",
     "accept",
+    "bound_address",
     "connect",
     "make_area",
     "peer_credentials",
@@ -411,6 +412,23 @@ def accept(listener: socket.SocketType, send_buffer: int) -> socket.SocketType:
     return sock
 
 
+def bound_address(address: Address | HasFileno) -> Address:
+    """Where a client finds what listens at ``address``: for a descriptor, the name that its socket is bound to."""
+    if isinstance(address, HasFileno):
+        address = DescriptorAddress(address.fileno())
+    if not isinstance(address, DescriptorAddress):
+        return address
+    try:
+        sock = _adopt(address.fd)
+    except AddressError:
+        return address  # which is told when the hub starts
+    name = sock.getsockname()
+    sock.close()
+    if isinstance(name, bytes):
+        return AbstractAddress(name)
+    return PathAddress(name) if name else address
+
+
 class Listener:
     """A listening socket and, where it is a path, the file that it put there.
 
@@ -431,7 +449,9 @@ class Listener:
         self.address: Address
         if isinstance(address, HasFileno):
             address = DescriptorAddress(address.fileno())
-        self.address = address
+        self.address = bound_address(address)
+        self.passed = address if isinstance(address, DescriptorAddress) else None
+        """The descriptor that was passed, of which :attr:`socket` is a copy."""
         if isinstance(address, DescriptorAddress):
             self.socket = _adopt(address.fd)
             self.is_abstract = _is_abstract(self.socket)
