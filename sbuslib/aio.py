@@ -1,8 +1,9 @@
-"""The client for asyncio: the same verbs, awaited."""
+"""The client for asyncio: the verbs of the other clients, awaited. Callbacks and flags are left to them."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import socket
 from collections import deque
@@ -16,10 +17,12 @@ from .backoff import Backoff
 from .dialer import BROKEN, NO_MEMORY, Dialer
 from .errors import DisconnectedError, PeerError, StateError, UsageError
 from .limits import ClientLimits
+from .outbox import Hard, Order, Soft
 from .packets import Message, check_key, encode_message
 from .secrets import RESERVED
 from .seqpacket import ONE_PACKET_FLAGS, Gather, make_area
-from .session import Session, Subscribing
+from .session import Session, Subscribing, mode_keys
+from .statistics import HubStatistics, decode_statistics
 
 __all__ = ["Client"]
 
@@ -45,6 +48,7 @@ class Client:
         reconnect: bool = False,
         hub_user: int | str | None = None,
         on_reconnect: Callable[[Client], Awaitable[object] | None] | None = None,
+        on_notice: Callable[[control.Notice], object] | None = None,
         limits: ClientLimits | None = None,
     ) -> None:
         self.timeout = timeout
@@ -54,6 +58,7 @@ class Client:
         self._dialer = Dialer(address, hub_user, self.limits)
         self._reconnect = reconnect
         self._on_reconnect = on_reconnect
+        self._on_notice = on_notice
         self._session = Session()
         self._area = make_area(self.limits.batch)
         self._gather = Gather()
@@ -235,6 +240,10 @@ class Client:
                         result = self._on_reconnect(self)
                         if result is not None:
                             await result
+                    while self._session.notices:
+                        notice = self._session.notices.popleft()
+                        if self._on_notice is not None:
+                            self._on_notice(notice)
         except TimeoutError:
             raise TimeoutError(what) from None
 
@@ -408,6 +417,31 @@ class Client:
         if on and not self._session.can(control.SENDERS_ON):
             raise StateError(f"{self.address}: this hub cannot tell senders")
         await self._say(lambda: self._session.choose(b"senders", control.SENDERS_ON if on else control.SENDERS_OFF))
+
+    async def notices(self, on: bool = True) -> None:
+        """Whether the hub tells of messages lost for us and why it lets us go; it does from the start where it can."""
+        if on and not self._session.can(control.NOTICES_ON):
+            raise StateError(f"{self.address}: this hub cannot give notices")
+        await self._say(lambda: self._session.choose(b"notices", control.NOTICES_ON if on else control.NOTICES_OFF))
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """Messages for this client that the hub lost, by cause, as far as it told."""
+        return dict(self._session.lost)
+
+    async def flood_control(
+        self, *, soft: Soft | None = None, hard: Hard | None = None, order: Order | None = None
+    ) -> None:
+        """Choose what the hub does with messages that this client does not read in time."""
+        for key in mode_keys(soft, hard, order):
+            await self._say(functools.partial(self._session.choose, key.rpartition(b"/")[0], key))
+
+    async def statistics(self) -> HubStatistics:
+        """The hub's statistics. Raises :exc:`~sbuslib.errors.StateError` when it does not give them to us."""
+        if not self._session.can(control.STATISTICS):
+            raise StateError(f"{self.address}: this hub cannot give statistics")
+        await self._ask(self._session.ask_statistics, lambda: self._session.statistics is not None)
+        return decode_statistics(self._session.statistics, self.address)
 
     async def receive(self, timeout: float | None = None) -> Message:
         """The next message. Raises :exc:`TimeoutError` after ``timeout`` seconds."""

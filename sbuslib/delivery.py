@@ -43,6 +43,11 @@ class Holder(Protocol):
 class Holdable(Protocol):
     """A publisher whose reading can be stopped."""
 
+    @property
+    def credentials(self) -> Credentials:
+        """What the kernel says of it."""
+        ...
+
     def hold(self, by: Holder) -> None:
         """Read no more from this publisher until ``by`` lets go."""
         ...
@@ -409,18 +414,19 @@ class Delivery:
         self._hub.carry_out()
 
     def _release_held(self, anyway: bool = False) -> None:
-        """Let publishers go on once there is room, or this receiver is no longer one to wait for."""
-        if not self._held:
-            return
-        outbox = self._outbox
-        if not (anyway or self._mute or not outbox or (self._held_for_room and outbox.is_half_empty())):
-            return
-        self._block_timer.stop()
-        self._block_timer.close()
-        self._block_timer = None
-        held, self._held = self._held, set()
-        for publisher in held:
-            publisher.let_go(self)
+        """Let publishers go on for whom there is room, or all once this receiver is none to wait for."""
+        for publisher in [*self._held]:
+            if anyway or self._mute or self._has_room(publisher):
+                self.forget_held(publisher)
+                publisher.let_go(self)
+
+    def _has_room(self, publisher: Holdable) -> bool:
+        """Whether what a held publisher waits for has come."""
+        outbox = self.outbox
+        if not outbox:
+            return True
+        uid = publisher.credentials.uid
+        return self._held_for_room and outbox.is_half_empty() and self.account.has_room(uid)
 
     def forget_held(self, publisher: Holdable) -> None:
         """A publisher that was held has gone."""

@@ -5,7 +5,7 @@
     SbusError
     ├── UsageError (ValueError)             our caller erred; nothing was sent
     │   ├── AddressError                    an address that cannot be one
-    │   ├── KeyFormatError                  a key or pattern with NUL, or too long
+    │   ├── KeyFormatError                  a key or pattern with NUL, too long, or reserved
     │   └── PayloadError                    a payload that does not fit its topic or the packet
     ├── StateError (RuntimeError)           our caller erred; not now, not from this thread or process
     ├── PeerError                           the other end erred
@@ -52,7 +52,7 @@ class AddressError(UsageError):
 
 
 class KeyFormatError(UsageError):
-    """A routing key or pattern holds a NUL byte or is longer than the limits allow."""
+    """A routing key or pattern holds a NUL byte, is longer than the limits allow, or is not ours to use."""
 
 
 class PayloadError(UsageError):

@@ -46,7 +46,8 @@ __all__ = ["Authorize", "Hub"]
 logger = logging.getLogger("sbuslib")
 
 Authorize: TypeAlias = Callable[[Credentials, Literal["publish", "subscribe"], bytes], bool]
-"""``authorize(credentials, verb, key_or_pattern)``: asked once for each client and key or pattern."""
+"""``authorize(credentials, verb, key_or_pattern)``: asked for each ``SUB``, and for a client's first ``MSG`` under
+a key; its yes is remembered for as many keys as :attr:`~sbuslib.limits.Limits.cached_keys`."""
 
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
 
@@ -87,7 +88,8 @@ class Hub:
         for message in hub.subscribe(b"room/*/temp"):
             ...
 
-    **Greenlets:** none. Each client is two watchers of the event loop, whose callbacks never block; the
+    **Greenlets:** none while it serves (``stop_when_empty`` stops it from one). Each client is two watchers
+    of the event loop, whose callbacks never block; the
     listening socket is one more. The methods here are for the thread that called :meth:`start`, and raise
     :exc:`~sbuslib.errors.StateError` in any other and in a forked child. Of them, only :meth:`stop`,
     :meth:`serve_forever` and the inboxes' ``get`` wait.
@@ -359,7 +361,8 @@ class Hub:
 
     def may_hold(self, publisher: Credentials, receiver: Credentials) -> bool:
         """Whether a receiver in ``block`` mode may hold a publisher back."""
-        return receiver.uid == publisher.uid or receiver.uid in self._trusted
+        uid = receiver.known()[1]  # an unknown user is nobody's own
+        return uid is not None and (uid == publisher.uid or uid in self._trusted)
 
     def breach(self, reason: str, credentials: Credentials) -> None:
         """Count what a client did wrong, and log it the first time."""

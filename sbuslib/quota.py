@@ -34,12 +34,16 @@ class Shares:
 
     def take(self, user: int, units: int) -> bool:
         """Charge ``units`` to ``user``; ``False``, and nothing charged, when that is more than its share."""
-        share = self._held.get(user, 0)
-        users = len(self._held) + (0 if share else 1)
-        if share + units > (self.remaining + share) // (users + 1):
+        if not self.could_take(user, units):
             return False
         self.force(user, units)
         return True
+
+    def could_take(self, user: int, units: int) -> bool:
+        """Whether :meth:`take` would charge ``units`` to ``user``."""
+        share = self._held.get(user, 0)
+        users = len(self._held) + (0 if share else 1)
+        return share + units <= (self.remaining + share) // (users + 1)
 
     def force(self, user: int, units: int) -> None:
         """Charge ``units`` whether or not there is room: for what has to be kept regardless."""
@@ -100,6 +104,10 @@ class Account:
             self.packets.give(sender, packets)
             return False
         return True
+
+    def has_room(self, sender: int) -> bool:
+        """Whether ``sender`` may have another packet wait."""
+        return self.packets.could_take(sender, 1) and self.queued_bytes.could_take(sender, 1)
 
     def force_room(self, sender: int, packets: int, size: int) -> None:
         """Charge room in a queue whether or not there is any."""

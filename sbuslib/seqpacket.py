@@ -32,7 +32,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from .addresses import AbstractAddress, Address, DescriptorAddress, PathAddress
 from .errors import AddressError, AddressInUseError
-from .limits import BATCH_MOST, CONTROL_EXTRA, PACKET_BYTES
+from .limits import BATCH_MOST, CONTROL_EXTRA, PACKET_BYTES, Limits
 from .secrets import Credentials
 
 __all__ = [
@@ -475,7 +475,7 @@ class Listener:
         *,
         mode: int = 0o700,
         reuse: bool = False,
-        backlog: int = 4096,
+        backlog: int = Limits().backlog,
     ) -> None:
         self._file: tuple[str, int, int] | None = None
         self.address: Address

@@ -15,8 +15,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from . import control
-from .errors import KeyFormatError, PacketError, PeerError
+from .errors import KeyFormatError, PacketError, PeerError, UsageError
 from .matcher import SEPARATOR
+from .outbox import HARD, ORDER, SOFT
 from .packets import (
     MSG,
     Control,
@@ -31,7 +32,23 @@ from .secrets import Namespace
 if TYPE_CHECKING:
     from mmap import mmap
 
-__all__ = ["Session", "Subscribing"]
+__all__ = ["Session", "Subscribing", "mode_keys"]
+
+
+def mode_keys(soft: str | None, hard: str | None, order: str | None) -> list[bytes]:
+    """The control messages that choose these modes of flood control; ``None`` chooses nothing.
+
+    Raises :exc:`~sbuslib.errors.UsageError` for a mode that there is not.
+    """
+    choices: list[tuple[str, str | None, tuple[str, ...], bytes]] = [
+        ("soft", soft, SOFT, control.SOFT),
+        ("hard", hard, HARD, control.HARD),
+        ("order", order, ORDER, control.ORDER),
+    ]
+    for name, choice, known, _ in choices:
+        if choice is not None and choice not in known:
+            raise UsageError(f"{name} is one of {', '.join(known)}, not {choice!r}")
+    return [key + choice.encode() for _, choice, _, key in choices if choice is not None]
 
 
 class Subscribing:

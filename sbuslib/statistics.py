@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["ClientStatistics", "HubStatistics", "UserStatistics"]
+from .errors import StateError
+
+__all__ = ["ClientStatistics", "HubStatistics", "UserStatistics", "decode_statistics"]
 
 
 class ClientStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,3 +65,10 @@ class HubStatistics(msgspec.Struct, frozen=True, kw_only=True):
     breaches: dict[str, int]
     per_client: tuple[ClientStatistics, ...]
     per_user: tuple[UserStatistics, ...]
+
+
+def decode_statistics(encoded: bytes | None, address: str) -> HubStatistics:
+    """Read a hub's answer to ``hub/statistics``. Raises :exc:`~sbuslib.errors.StateError` for a refusal."""
+    if not encoded:
+        raise StateError(f"{address}: the hub gives its statistics to trusted users only")
+    return msgspec.json.decode(encoded, type=HubStatistics)
