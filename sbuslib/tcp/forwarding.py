@@ -129,10 +129,10 @@ def digest_of(name: str, data: bytes) -> str:
 
 
 class Seen:
-    """Which messages were here already. ``L`` is whatever stands for a connection, hashable.
+    """Which messages were here already.
 
-    Every method answers with the *trace* of the message: the set of those at this end that have had it. It is
-    new exactly if ``first`` of the answer says so. ``now`` is in seconds, from any clock that only goes forward.
+    A message's *trace* is the set of those at this end that have had it; the bool beside it says whether the
+    message is new. ``now`` is in seconds, from any clock that only goes forward.
     """
 
     def __init__(self, limits: TcpLimits) -> None:
@@ -167,17 +167,16 @@ class Seen:
         self.held_back += not first
         return identity, trace, first
 
-    def copy(self, digest: str, link: Hashable, now: float) -> tuple[str, set[object], bool]:
-        """A copy without id that came over ``link``. The first value is the id that it has from now on."""
+    def copy(self, digest: str, link: Hashable, now: float) -> tuple[str, set[object]] | None:
+        """A copy without id that came over ``link``: the id that it has from now on; ``None`` when it is not new."""
         self._advance(now)
         count = (self._came.get((link, digest)) or 0) + 1
         self._came.put((link, digest), count)
         identity = f"x{digest}.{count}"
         if count <= (self._known.get(digest) or 0):
             self.held_back += 1
-            return identity, self._recent_ids.get(identity) or set(), False
-        trace, _ = self.numbered(identity, digest, now)
-        return identity, trace, True
+            return None
+        return identity, self.numbered(identity, digest, now)[0]
 
     def _advance(self, now: float) -> None:
         if now - self._turned >= self._limits.same_seconds:

@@ -124,6 +124,10 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
     announce_seconds: Annotated[
         float, Meta(description="Seconds between two announcements of oneself; three missed ones make a peer forgotten.")
     ] = 30.0
+    yield_seconds: Annotated[
+        float,
+        Meta(description="Seconds for which, of two peers that hear of each other, one leaves connecting to the other."),
+    ] = 2.0
     imports: Annotated[
         int, Meta(description="Messages from peers that may wait for the bus of a gateway, before new ones are lost.")
     ] = 65_536

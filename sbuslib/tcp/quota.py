@@ -51,13 +51,16 @@ class Quotas:
             return f"{IPv6Address(int(address) >> 64 << 64)}/64"
         return host
 
-    def enter(self, host: str) -> Usage | None:
-        """Reserve one more connection for ``host``; ``None`` when it has as many as it may."""
+    def enter(self, host: str, *, invited: bool = False) -> Usage | None:
+        """Reserve one more connection for ``host``; ``None`` when it has as many as it may.
+
+        One that is ``invited``, because this end made it, is always granted.
+        """
         group = self.group(host)
         usage = self._usages.get(group)
         if usage is None:
             usage = self._usages[group] = Usage(group)
-        if usage.links >= self._limits.address_links:
+        if usage.links >= self._limits.address_links and not invited:
             return None
         usage.links += 1
         return usage
