@@ -15,7 +15,7 @@ from .backoff import Backoff
 from .dialer import BROKEN, NO_MEMORY, Dialer
 from .errors import DisconnectedError, PeerError, StateError, UsageError
 from .limits import ClientLimits
-from .packets import Message, check_key, encode_control, encode_message
+from .packets import Message, check_key, encode_message
 from .seqpacket import Gather, make_area
 from .session import Session
 
@@ -287,15 +287,13 @@ class Client:
 
     async def echo(self, on: bool = True) -> None:
         """Whether messages of our own that match our own patterns come back. They do by default."""
-        self._session.echo = on
-        await self._send([encode_control(control.ECHO_ON if on else control.ECHO_OFF)])
+        await self._send(self._session.choose(b"echo", control.ECHO_ON if on else control.ECHO_OFF))
 
     async def senders(self, on: bool = True) -> None:
         """Whether messages carry who sent them. Raises :exc:`~sbuslib.errors.StateError` if the hub cannot tell."""
-        if on and not self._session.can(control.SENDERS_ON):
+        if not self._session.can(control.SENDERS_ON):
             raise StateError(f"{self.address}: this hub cannot tell senders")
-        self._session.senders = on
-        await self._send([encode_control(control.SENDERS_ON if on else control.SENDERS_OFF)])
+        await self._send(self._session.choose(b"senders", control.SENDERS_ON if on else control.SENDERS_OFF))
 
     async def receive(self, timeout: float | None = None) -> Message:
         """The next message. Raises :exc:`TimeoutError` after ``timeout`` seconds."""

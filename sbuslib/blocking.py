@@ -7,7 +7,8 @@ import threading
 import time
 from contextlib import AbstractContextManager
 
-from .endpoint import Endpoint, WaitableCondition
+from .channel import WaitableCondition
+from .endpoint import Endpoint
 from .seqpacket import wait
 
 __all__ = ["Client"]

@@ -12,7 +12,8 @@ from gevent.event import Event
 from gevent.socket import wait_write
 from gevent.timeout import Timeout
 
-from .endpoint import Endpoint, WaitableCondition
+from .channel import WaitableCondition
+from .endpoint import Endpoint
 
 __all__ = ["Client"]
 

@@ -1,4 +1,4 @@
-"""One client of a hub: its socket, what it said, what waits for it. The hub's hot path is here.
+"""One client of a hub: what it says. The reading half of a connection, and the hub's hot path.
 
 A connection has no greenlet. It is two watchers of gevent's event loop, whose callbacks run in the loop
 itself and so cannot yield: one *turn* for each time its socket is readable, and another for each time it
@@ -8,123 +8,66 @@ yields, calls a stranger's code or logs before the last use of the area; what ha
 
 A turn's packets go to each receiver in the order in which they came. A packet that is no message is
 acted on only after those before it were sent, so an answer never overtakes what it speaks of.
+
+What happens on the way to a receiver is told in :mod:`sbuslib.delivery`.
 """
 
 from __future__ import annotations
 
-import errno
 import socket
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from . import control
+from .delivery import READ, Batch, Delivery, Holdable, Holder, Receiver
 from .errors import PacketError
 from .limits import PACKET_BYTES
-from .outbox import Outbox
+from .outbox import HARD, ORDER, SOFT
 from .packets import MSG, Control, Subscribe, Unsubscribe, encode_control, parse
+from .quota import Account
 from .secrets import Credentials
-from .seqpacket import PlainArea
+from .statistics import ClientStatistics
 
 if TYPE_CHECKING:
     from .hub import Hub
 
-__all__ = ["Batch", "Connection", "Receiver", "Sender"]
+__all__ = ["Connection"]
 
-READ, WRITE = 1, 2  # gevent's names for libev's EV_READ and EV_WRITE
-
-
-class Sender(Protocol):
-    """Whoever publishes: a connection, or the embedder."""
-
-    @property
-    def wrapper(self) -> bytes:
-        """What goes before its packets on the way to a receiver that asked for senders."""
-        ...
-
-    @property
-    def key(self) -> bytes:
-        """Its credential key."""
-        ...
-
-
-class Batch:
-    """The packets of one turn where they lie: good until the turn ends."""
-
-    __slots__ = ("_copies", "area", "lengths")
-
-    def __init__(self, area: PlainArea, lengths: Sequence[int]) -> None:
-        self.area = area
-        self.lengths = lengths
-        self._copies: dict[int, bytes] = {}
-
-    def packet(self, slot: int) -> bytes:
-        """A copy of a packet, for keeps; one object for all who ask."""
-        copy = self._copies.get(slot)
-        if copy is None:
-            copy = self._copies[slot] = self.area.packet(slot, self.lengths[slot])
-        return copy
-
-
-class Receiver(Protocol):
-    """Whoever messages can be routed to: a connection, or an inbox of the embedder."""
-
-    def __hash__(self) -> int: ...
-
-    def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
-        """Send or copy the packets in ``slots``, now."""
-        ...
-
-    def deliver_packet(self, sender: Sender, packet: bytes) -> None:
-        """Send or keep one packet that lies elsewhere."""
-        ...
-
+_SOFT = {control.SOFT + mode.encode(): mode for mode in SOFT}
+_HARD = {control.HARD + mode.encode(): mode for mode in HARD}
+_ORDER = {control.ORDER + order.encode(): order for order in ORDER}
 
 Run = tuple[int, int, tuple[Receiver, ...]]
 
 
-class Connection:
+class Connection(Delivery):
     """A client that is connected. Belongs to its hub and to the thread of the hub's event loop."""
 
     __slots__ = (
-        "__weakref__",
-        "_echo",
-        "_hub",
-        "_mute",
-        "_outbox",
+        "_allowed",
+        "_commands",
+        "_holders",
+        "_most",
+        "_postponed",
         "_reader",
-        "_retry",
         "_routes",
-        "_senders",
         "_version",
-        "_writer",
-        "closed",
-        "credentials",
-        "delivered",
-        "lost",
         "received",
-        "socket",
     )
 
-    def __init__(self, hub: Hub, sock: socket.SocketType, credentials: Credentials) -> None:
-        self._hub = hub
-        self.socket = sock
-        self.credentials = credentials
-        self.closed = False
+    def __init__(self, hub: Hub, sock: socket.SocketType, credentials: Credentials, account: Account) -> None:
+        super().__init__(hub, sock, credentials, account)
         self.received = 0
-        self.delivered = 0
-        self.lost = 0
-        self._echo = True
-        self._senders = False
-        self._mute = False  # the other end takes nothing any more, though what it sent may still be unread
-        self._outbox: Outbox | None = None
-        self._writer: Any = None
-        self._retry: Any = None
+        self._commands = 0
+        self._most: int | None = None
+        self._holders: set[Holder] = set()
+        self._postponed = False
         # Without authorize= every connection reads the router's own cache; with it, a cache of what this
         # client was allowed.
         self._routes: dict[bytes, tuple[Receiver, ...]] = {} if hub.authorize else hub.router.routes
+        self._allowed: set[bytes] = set()  # headers that authorize= said yes to
         self._version = hub.router.version
         self._reader = hub.loop.io(sock.fileno(), READ)
-        self._reader.start(self.turn)
+        self._reader.start(self._on_readable)
 
     @property
     def key(self) -> bytes:
@@ -136,10 +79,41 @@ class Connection:
         """What goes before this client's packets on the way to a receiver that asked for senders."""
         return control.wrapper_from(self.key)
 
-    @property
-    def queued(self) -> int:
-        """Packets that wait for this client."""
-        return len(self._outbox) if self._outbox is not None else 0
+    # -- when to read -------------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        if self._hub.crowd.may_go(self.account):
+            self.turn()
+        else:
+            self._postponed = True
+            self._reader.stop()
+            self._hub.crowd.postpone(self)
+
+    def resume(self) -> None:
+        """This client's postponed turn may be had now."""
+        self._postponed = False
+        self._read_on()
+
+    def holdable_by(self, receiver: Receiver) -> Holdable | None:
+        """This client, where a receiver may hold it back. Implements :class:`~sbuslib.delivery.Sender`."""
+        # Not by itself: it could not read what it waits for while it waits to send.
+        if receiver is not self and self._hub.may_hold(self.credentials, receiver.credentials):
+            return self
+        return None
+
+    def hold(self, by: Holder) -> None:
+        """Read no more until ``by`` lets go. Implements :class:`~sbuslib.delivery.Holdable`."""
+        self._holders.add(by)
+        self._reader.stop()
+
+    def let_go(self, by: Holder) -> None:
+        """``by`` has room again. Implements :class:`~sbuslib.delivery.Holdable`."""
+        self._holders.discard(by)
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if not (self._holders or self._postponed or self.closed):
+            self._reader.start(self._on_readable)
 
     # -- receiving ----------------------------------------------------------------------------------
 
@@ -149,12 +123,13 @@ class Connection:
             return False
         area = self._hub.area
         try:
-            lengths = area.receive(self.socket)
+            lengths = area.receive(self.socket, self._most)
         except OSError as error:
             self._hub.close_connection(self, f"receive: {error.strerror}")
             return False
         if not lengths:
             return False
+        commands = self._commands
         end: str | None = None
         reason: str | None = None
         if not all(lengths):
@@ -174,6 +149,10 @@ class Connection:
             self._hub.kick(self, reason)
         elif end is not None:
             self._hub.close_connection(self, end)
+        else:
+            mostly_commands = (self._commands - commands) * 2 > len(lengths)
+            self._most = self._hub.limits.controls_per_turn if mostly_commands else None
+        self._hub.carry_out()
         return True
 
     def _route(self, batch: Batch) -> list[bytes]:
@@ -204,11 +183,11 @@ class Connection:
                 new_header = data[offset:end]
                 found = get(new_header)
                 if found is None:
-                    if asks:
+                    if asks and new_header not in self._allowed:
                         undecided = [batch.packet(left) for left in range(slot, len(lengths))]
                         break
                     if end and new_header.startswith(MSG):
-                        found = self._hub.router.route(new_header)
+                        found = self._look_up(new_header)
                     else:
                         if slot > start:
                             runs.append((start, slot, receivers))
@@ -254,6 +233,16 @@ class Connection:
         for receiver, several in mine.items():
             receiver.deliver(self, batch, several)
 
+    def _look_up(self, header: bytes) -> tuple[Receiver, ...]:
+        """The receivers of a message that this client may publish."""
+        router = self._hub.router
+        found = router.routes.get(header)
+        if found is None:
+            found = router.route(header)
+        if self._routes is not router.routes and header in self._allowed:
+            self._routes[header] = found
+        return found
+
     def _route_copy(self, packet: bytes) -> None:
         """Route one packet that was copied out, and ask ``authorize=`` about what it did not decide yet."""
         hub = self._hub
@@ -261,16 +250,16 @@ class Connection:
         if not header.startswith(MSG):
             self._command(packet)
             return
-        found = self._routes.get(header)
-        if found is None:
+        if header not in self._allowed:
             hub.router.namespace.check_key(header[len(MSG) : -1])
             if not hub.is_authorized(self.credentials, "publish", header[len(MSG) : -1]):
                 raise PacketError("publishing refused")
-            found = hub.router.route(header)
             if len(header) <= hub.limits.cached_key_bytes:
-                if len(self._routes) >= hub.limits.cached_keys:
+                if len(self._allowed) >= hub.limits.cached_keys:
+                    self._allowed.clear()
                     self._routes.clear()
-                self._routes[header] = found
+                self._allowed.add(header)
+        found = self._look_up(header)
         self.received += 1
         for receiver in found:
             receiver.deliver_packet(self, packet)
@@ -283,17 +272,18 @@ class Connection:
     def _command(self, data: bytes) -> None:
         """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError`."""
         hub = self._hub
+        self._commands += 1
         packet = parse(data)
         if isinstance(packet, Control):
             self._control(packet)
         elif isinstance(packet, Subscribe):
             if hub.authorize and not hub.is_authorized(self.credentials, "subscribe", packet.pattern):
                 raise PacketError("subscription refused")
-            hub.router.subscribe(packet.pattern, self, self.credentials)
+            hub.router.subscribe(packet.pattern, self, self.credentials, self.account)
             self._refresh()
         else:
             assert isinstance(packet, Unsubscribe)
-            if not hub.router.unsubscribe(packet.pattern, self):
+            if not hub.router.unsubscribe(packet.pattern, self, self.account):
                 hub.ignored += 1
             self._refresh()
 
@@ -306,9 +296,16 @@ class Connection:
             case control.ECHO_ON:
                 self._echo = True
             case control.SENDERS_ON:
-                self._senders = True
+                self.set_senders(True)
             case control.SENDERS_OFF:
-                self._senders = False
+                self.set_senders(False)
+            case control.NOTICES_ON:
+                self.set_notices(True)
+            case control.NOTICES_OFF:
+                self.set_notices(False)
+            case control.STATISTICS:
+                trusted = self._hub.is_trusted(self.credentials.uid)
+                self.answer(encode_control(control.STATISTICS, self._hub.encode_statistics() if trusted else b""))
             case control.FEATURES:
                 self.answer(encode_control(control.FEATURES, self._hub.features.encode()))
             case control.SYNC:
@@ -317,148 +314,48 @@ class Connection:
                     raise PacketError("token too long")
                 # This hub is the root of its tree, so what is in force here is in force everywhere.
                 self.answer(control.encode_sync(token, b"tree" if scope == b"tree" else b"local"))
-            case _:
-                self._hub.ignored += 1
+            case key:
+                if not self._choose(key):
+                    self._hub.ignored += 1
 
-    # -- sending ------------------------------------------------------------------------------------
-
-    def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
-        """Send the packets in ``slots`` on, or queue copies of them. Implements :class:`Receiver`."""
-        if sender is self and not self._echo:
-            return
-        if self._senders:
-            self._deliver_wrapped(sender, batch, slots)
-            return
-        sent = 0
-        if not self._outbox and not self._mute:
-            try:
-                sent = batch.area.send(self.socket, slots, batch.lengths)
-            except OSError as error:
-                self._send_failed(error)
-            self.delivered += sent
-            if sent == len(slots):
-                return
-        for slot in slots[sent:]:
-            self._queue(batch.packet(slot))
-
-    def _deliver_wrapped(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
-        wrapper = sender.wrapper
-        sent = 0
-        if not self._outbox and not self._mute:
-            try:
-                sent = batch.area.send_wrapped(self.socket, wrapper, slots, batch.lengths)
-            except OSError as error:
-                self._send_failed(error)
-            self.delivered += sent
-        for slot in slots[sent:]:
-            self._queue(wrapper + batch.packet(slot))
-
-    def deliver_packet(self, sender: Sender, packet: bytes) -> None:
-        """Send or queue one packet. Implements :class:`Receiver`."""
-        if sender is self and not self._echo:
-            return
-        if self._senders:
-            packet = sender.wrapper + packet
-        if not self._outbox and not self._mute:
-            try:
-                if self._hub.gather.send(self.socket, (packet,)):
-                    self.delivered += 1
-                    return
-            except OSError as error:
-                self._send_failed(error)
-        self._queue(packet)
-
-    def answer(self, packet: bytes) -> None:
-        """Send or queue an answer to a control message: never lost while the client is there."""
-        if not self._outbox and not self._mute:
-            try:
-                if self._hub.gather.send(self.socket, (packet,)):
-                    return
-            except OSError as error:
-                self._send_failed(error)
-        if not self._mute and not self._waiting().push_answer(packet):
-            raise PacketError("too many unread answers")
-
-    def _waiting(self) -> Outbox:
-        """The outbox, with a watcher that empties it."""
-        if self._outbox is None:
-            self._outbox = Outbox(self._hub.limits)
-        if self._writer is None:
-            self._writer = self._hub.loop.io(self.socket.fileno(), WRITE)
-            self._writer.start(self._on_writable)
-        return self._outbox
-
-    def _queue(self, packet: bytes) -> None:
-        if self._mute or not self._waiting().push(packet):
-            self._lose(1)
-
-    def _lose(self, count: int) -> None:
-        self.lost += count
-
-    def _on_writable(self) -> None:
-        """Send on what waits, one batch of it."""
-        outbox = self._outbox
-        assert outbox is not None
-        packets = outbox.first(self._hub.limits.batch)
-        try:
-            sent = self._hub.gather.send(self.socket, packets)
-        except OSError as error:
-            self._send_failed(error)
-            if self._mute:
-                return
-            if error.errno != errno.EMSGSIZE:
-                self._pause_sending()
-                return
-            outbox.pop(1)
-            self._lose(1)
+    def _choose(self, key: bytes) -> bool:
+        """Take a control message as a choice of flood control mode; ``False`` when it is none."""
+        if key in _SOFT:
+            self.outbox.soft = _SOFT[key]
+        elif key in _HARD:
+            self.outbox.hard = _HARD[key]
+        elif key in _ORDER:
+            self.outbox.order = _ORDER[key]
         else:
-            outbox.pop(sent)
-            self.delivered += sent
-        if not outbox:
-            self._stop_writer()
-            self._hub.flushed()
+            return False
+        self.changed_modes()
+        return True
 
-    def _send_failed(self, error: OSError) -> None:
-        """A send failed for another reason than that the receiver is slow."""
-        if error.errno in (errno.ENOBUFS, errno.ENOMEM, errno.EMSGSIZE):
-            return
-        # Such as EPIPE or ECONNRESET: the other end is gone, or takes nothing. Whatever it sent before is still
-        # read, up to the packet of length zero that ends it.
-        self._mute = True
-        if self._outbox is not None:
-            self._lose(len(self._outbox))
-            self._outbox = None
-        self._stop_writer()
-        self._hub.flushed()
-
-    def _pause_sending(self) -> None:
-        """The kernel had no memory: it would call the socket writable all the same, so let time pass."""
-        self._writer.stop()
-        self._retry = self._hub.loop.timer(self._hub.limits.send_retry)
-        self._retry.start(self._resume_sending)
-
-    def _resume_sending(self) -> None:
-        self._retry.close()
-        self._retry = None
-        if self._writer is not None:
-            self._writer.start(self._on_writable)
-
-    def _stop_writer(self) -> None:
-        for watcher in (self._writer, self._retry):
-            if watcher is not None:
-                watcher.stop()
-                watcher.close()
-        self._writer = self._retry = None
+    def statistics(self) -> ClientStatistics:
+        """This client at this instant."""
+        outbox = self._outbox
+        return ClientStatistics(
+            credentials=self.key.decode(),
+            patterns=self._hub.router.count(self),
+            received=self.received,
+            routed=self.routed,
+            delivered=self.delivered,
+            queued=self.queued,
+            queued_peak=outbox.peak if outbox is not None else 0,
+            lost=self.lost,
+            soft=outbox.soft if outbox is not None else "queue",
+            hard=outbox.hard if outbox is not None else "discard",
+            order=outbox.order if outbox is not None else "queue",
+        )
 
     def close(self) -> None:
         """Close the socket. For the hub, which forgets the connection first."""
         if self.closed:
             return
-        self.closed = self._mute = True
+        self._close_sending()
         self._reader.stop()
         self._reader.close()
-        self._stop_writer()
-        if self._outbox is not None:
-            self._lose(len(self._outbox))
-            self._outbox = None
+        for holder in self._holders:
+            holder.forget_held(self)
+        self._holders.clear()
         self.socket.close()

@@ -8,6 +8,8 @@ tells the same for readers who write a client in another language.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
 
 from .errors import PacketError
@@ -18,12 +20,23 @@ __all__ = [
     "ECHO_ON",
     "FEATURES",
     "FROM",
+    "HARD",
+    "NOTICES_OFF",
+    "NOTICES_ON",
+    "ORDER",
     "SENDERS_OFF",
     "SENDERS_ON",
+    "SOFT",
+    "STATISTICS",
     "SUPPORTED",
     "SYNC",
     "WHOAMI",
     "Features",
+    "Kicked",
+    "Lost",
+    "NewCredentials",
+    "Notice",
+    "decode_notice",
     "encode_sync",
     "unwrap_from",
     "wrapper_from",
@@ -38,7 +51,24 @@ SENDERS_ON = b"senders/on"
 SENDERS_OFF = b"senders/off"
 FROM = b"from"
 
-SUPPORTED = (b"echo/off", b"hub/features", b"hub/sync", b"senders/on")
+STATISTICS = b"hub/statistics"
+NOTICES_ON = b"notices/on"
+NOTICES_OFF = b"notices/off"
+NOTICE_LOST = b"notice/lost"
+NOTICE_KICKED = b"notice/kicked"
+NOTICE_CREDENTIALS = b"notice/credentials"
+SOFT = b"blocking/soft/"
+HARD = b"blocking/hard/"
+ORDER = b"order/"
+
+SUPPORTED = (
+    b"echo/off",
+    b"hub/features",
+    b"hub/statistics",
+    b"hub/sync",
+    b"notices/on",
+    b"senders/on",
+)
 
 
 class Features(msgspec.Struct, frozen=True):
@@ -70,6 +100,59 @@ class Features(msgspec.Struct, frozen=True):
             else:
                 words.add(word)
         return cls(frozenset(words), hub_id, path)
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """``notice/lost``: ``count`` messages for this client were lost since ``since`` (seconds since the epoch).
+
+    ``cause`` is one of :data:`sbuslib.outbox.CAUSES`.
+    """
+
+    cause: str
+    count: int
+    since: float
+
+    def encode(self) -> bytes:
+        """The packet: cause, count and time, separated by spaces."""
+        return encode_control(NOTICE_LOST, f"{self.cause} {self.count} {self.since:.6f}".encode())
+
+
+class Kicked(msgspec.Struct, frozen=True):
+    """``notice/kicked``: the hub is about to close the connection, for ``reason``."""
+
+    reason: str
+
+    def encode(self) -> bytes:
+        """The packet: the reason in words."""
+        return encode_control(NOTICE_KICKED, self.reason.encode())
+
+
+class NewCredentials(msgspec.Struct, frozen=True):
+    """``notice/credentials``: this client's credential key is now ``credentials``."""
+
+    credentials: bytes
+
+    def encode(self) -> bytes:
+        """The packet: the credential key."""
+        return encode_control(NOTICE_CREDENTIALS, self.credentials)
+
+
+Notice: TypeAlias = Lost | Kicked | NewCredentials
+
+
+def decode_notice(key: bytes, payload: bytes) -> Notice | None:
+    """The notice under a control key; ``None`` for another key. Raises :exc:`~sbuslib.errors.PacketError`."""
+    if key == NOTICE_KICKED:
+        return Kicked(payload.decode(errors="replace"))
+    if key == NOTICE_CREDENTIALS:
+        return NewCredentials(payload)
+    if key != NOTICE_LOST:
+        return None
+    try:
+        cause, count, since = payload.split()
+        return Lost(cause.decode(), int(count), float(since))
+    except ValueError:
+        raise PacketError("malformed notice") from None
 
 
 def encode_sync(token: bytes, scope: bytes) -> bytes:

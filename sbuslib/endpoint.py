@@ -1,46 +1,28 @@
-"""What the gevent and the blocking client share: everything but how to wait.
-
-Several greenlets or threads may use one client at once. One of those that wait reads for all: it takes
-the *lead*, sorts what comes into the session, and passes the lead on when it has what it wanted. Nobody
-reads while nobody waits, so a client that does not receive leaves its packets in the kernel, where the
-hub can see that they pile up.
-"""
+"""The verbs of a client, as the gevent and the blocking client share them."""
 
 from __future__ import annotations
 
 import os
 import select
 import socket
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, suppress
 from itertools import islice
-from time import monotonic
-from types import TracebackType
-from typing import Protocol, TypeVar
+
+import msgspec
 
 from . import control
-from .backoff import Backoff
-from .dialer import BROKEN, NO_MEMORY, Dialer
-from .errors import DisconnectedError, PayloadError, PeerError, StateError, UsageError
+from .channel import Channel
+from .errors import DisconnectedError, PayloadError, StateError, UsageError
 from .limits import PACKET_BYTES, ClientLimits
 from .matcher import Subscriptions
-from .packets import Control, Message, check_key, encode_control, encode_message, message_header, parse
-from .seqpacket import Gather, PlainArea, make_area
-from .session import Session
+from .outbox import HARD, ORDER, SOFT, Hard, Order, Soft
+from .packets import Control, Message, check_key, encode_message, message_header, parse
+from .seqpacket import make_area
+from .statistics import HubStatistics
 
-__all__ = ["Endpoint", "PreparedMessage", "WaitableCondition"]
+__all__ = ["Endpoint", "PreparedMessage"]
 
-Self = TypeVar("Self", bound="Endpoint")
 Callback = Callable[[Message], object]
-
-
-class WaitableCondition(AbstractContextManager[object], Protocol):
-    """What is needed of :class:`threading.Condition`, and of gevent's stand-in for it."""
-
-    def wait(self, timeout: float | None = None) -> bool: ...
-
-    def notify_all(self) -> None: ...
 
 
 class PreparedMessage:
@@ -66,7 +48,7 @@ class PreparedMessage:
         self._endpoint._send(self._packet[: self._start + size], flags)
 
 
-class Endpoint(ABC):
+class Endpoint(Channel):
     """A client of a hub. See :class:`sbuslib.Client` and :class:`sbuslib.blocking.Client`.
 
     :param address: where the hub listens; without one, ``SBUS_ADDRESS``, ``$XDG_RUNTIME_DIR/sbus/bus`` and
@@ -77,6 +59,10 @@ class Endpoint(ABC):
     :param on_reconnect: called with this client after each reconnection; may use it.
     :param on_error: called with the exception and the message when a callback fails; without it, the
         exception leaves :meth:`run`.
+
+    :param on_notice: called with what the hub notices about this client (a
+        :class:`~sbuslib.control.Lost`, :class:`~sbuslib.control.Kicked` or
+        :class:`~sbuslib.control.NewCredentials`), whenever the client waits for something.
 
     Raises :exc:`~sbuslib.errors.NoHubError`, :exc:`~sbuslib.errors.AddressError`,
     :exc:`~sbuslib.errors.HubIdentityError` and :exc:`TimeoutError`.
@@ -91,228 +77,31 @@ class Endpoint(ABC):
         hub_user: int | str | None = None,
         on_reconnect: Callable[[Endpoint], object] | None = None,
         on_error: Callable[[Exception, Message], object] | None = None,
+        on_notice: Callable[[control.Notice], object] | None = None,
         limits: ClientLimits | None = None,
     ) -> None:
-        self.timeout = timeout
-        self.limits = limits if limits is not None else ClientLimits()
-        self.epoch = 0
-        """Which connection this is: 1 for the first, one more after each reconnection."""
-        self._dialer = Dialer(address, hub_user, self.limits)
-        self._reconnect = reconnect
         self._on_reconnect = on_reconnect
         self._on_error = on_error
-        self._session = Session()
+        self._on_notice = on_notice
         self._callbacks: Subscriptions[Callback] = Subscriptions()
-        self._area: PlainArea | None = None
-        self._gather = Gather()
-        self._leading = False
-        self._ended = False
-        self._closed = False
-        self._turn = self._make_condition()
-        self._gather_lock = self._make_lock()
-        self._socket = self._connect(self._deadline(timeout))
-        try:
-            self._begin(self._deadline(timeout))
-        except BaseException:
-            self._release_socket()
-            raise
-
-    # -- how to wait: the difference between the clients ---------------------------------------------
-
-    @abstractmethod
-    def _make_condition(self) -> WaitableCondition: ...
-
-    @abstractmethod
-    def _make_lock(self) -> AbstractContextManager[object]: ...
-
-    @abstractmethod
-    def _wait(self, sock: socket.SocketType, events: int, timeout: float | None) -> bool:
-        """Wait for ``select.POLLIN`` or ``select.POLLOUT``; ``False`` after ``timeout`` seconds."""
-
-    @abstractmethod
-    def _sleep(self, seconds: float) -> None: ...
-
-    # -- connecting ---------------------------------------------------------------------------------
-
-    @staticmethod
-    def _deadline(timeout: float | None) -> float | None:
-        return None if timeout is None else monotonic() + timeout
-
-    @staticmethod
-    def _left(deadline: float | None) -> float | None:
-        return None if deadline is None else max(0.0, deadline - monotonic())
-
-    def _connect(self, deadline: float | None) -> socket.SocketType:
-        """A connection, for which a full backlog is waited out."""
-        backoff = Backoff(self.limits.connect_pause, self.limits.connect_pause_most)
-        while True:
+        super().__init__(address, timeout=timeout, reconnect=reconnect, hub_user=hub_user, limits=limits)
+        if on_notice is not None:
             try:
-                return self._dialer.dial()
-            except BlockingIOError as error:
-                left = self._left(deadline)
-                if left == 0:
-                    raise TimeoutError(error.strerror) from None
-                self._sleep(min(backoff.next(), left if left is not None else self.limits.connect_pause_most))
-
-    def _begin(self, deadline: float | None) -> None:
-        """Learn who we are and what the hub offers, and restore what an earlier connection held."""
-        session = self._session
-        old = session.credentials
-        self._send_all(session.hello(), deadline)
-        while not session.knows_itself():
-            if self._read(deadline):
-                raise DisconnectedError(f"{self.address}: the hub closed the connection")
-        self._send_all(session.restore(old), deadline)
-        self.epoch += 1
-
-    def _connect_again(self, deadline: float | None) -> None:
-        """Reconnect, trying until the deadline, with decorrelated jitter between attempts."""
-        self._release_socket()
-        backoff = Backoff(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
-        while True:
-            try:
-                self._socket = self._connect(self._deadline(self.timeout))
-                self._begin(self._deadline(self.timeout))
-                return
-            except (OSError, TimeoutError):
-                self._release_socket()
-                if self._closed:
-                    raise DisconnectedError("the client was closed") from None
-                left = self._left(deadline)
-                if left == 0:
-                    raise TimeoutError(f"{self.address}: the hub is away") from None
-            pause = backoff.next()
-            self._sleep(pause if left is None else min(pause, left))
-
-    def _release_socket(self) -> None:
-        """The socket is about to be closed: let go of whatever waits on it."""
-        self._socket.close()
-
-    # -- reading ------------------------------------------------------------------------------------
-
-    def _read(self, deadline: float | None) -> bool:
-        """Wait for packets and sort them into the session; ``True`` when the connection ended."""
-        if self._area is None:
-            self._area = make_area(self.limits.batch)
-        while True:
-            lengths = self._receive(self._area)
-            if lengths:
-                return self._session.take(self._area.data, self._area.offsets, lengths)
-            if not self._wait(self._socket, select.POLLIN, self._left(deadline)):
-                raise TimeoutError(f"{self.address}: nothing came in time")
-
-    def _receive(self, area: PlainArea) -> list[int]:
-        try:
-            return area.receive(self._socket)
-        except OSError as error:
-            if error.errno in BROKEN:
-                return [0]
-            raise
-
-    def _lead(self, ready: Callable[[], bool], deadline: float | None, what: str) -> bool:
-        """Wait until ``ready()`` holds or the lead is ours; ``True`` for the lead, to be given back."""
-        with self._turn:
-            while not ready():
-                if self._ended:
-                    raise DisconnectedError(
-                        "the client is closed" if self._closed else f"{self.address}: the hub closed the connection"
-                    )
-                if not self._leading:
-                    self._leading = True
-                    return True
-                if not self._turn.wait(self._left(deadline)):
-                    raise TimeoutError(what)
-            return False
-
-    def _give_lead_back(self) -> None:
-        with self._turn:
-            self._leading = False
-            if self._closed:
-                self._ended = True
-                self._release_socket()
-            self._turn.notify_all()
-
-    def _until(self, ready: Callable[[], bool], deadline: float | None, what: str) -> None:
-        """Read, or let another read, until ``ready()`` holds."""
-        while self._lead(ready, deadline, what):
-            again = False
-            try:
-                if self._read(deadline):
-                    if self._reconnect and not self._closed:
-                        self._connect_again(deadline)
-                        again = True
-                    else:
-                        self._ended = True
-            except TimeoutError:
-                raise TimeoutError(what) from None
-            except PeerError:
-                self._ended = True
+                self.notices()
+            except BaseException:
+                self.close()
                 raise
-            finally:
-                self._give_lead_back()
-            if again and self._on_reconnect is not None:
-                self._on_reconnect(self)
 
-    # -- sending ------------------------------------------------------------------------------------
+    def _after_reading(self, reconnected: bool) -> None:
+        if reconnected and self._on_reconnect is not None:
+            self._on_reconnect(self)
+        notices = self._session.notices
+        while notices:
+            notice = notices.popleft()
+            if self._on_notice is not None:
+                self._on_notice(notice)
 
-    def _send(self, packet: bytes | memoryview, flags: int = 0) -> None:
-        """Send one packet, waiting for room. Raises as :meth:`publish` does."""
-        flags |= socket.MSG_NOSIGNAL
-        deadline: float | None = None
-        started = False
-        while True:
-            epoch = self.epoch
-            try:
-                self._socket.send(packet, flags)
-                return
-            except BlockingIOError:
-                if flags & socket.MSG_DONTWAIT:
-                    raise
-                if not started:
-                    deadline, started = self._deadline(self.timeout), True
-                if not self._wait(self._socket, select.POLLOUT, self._left(deadline)):
-                    raise TimeoutError(f"{self.address}: the hub takes no more for now") from None
-            except OSError as error:
-                if error.errno in NO_MEMORY:
-                    self._sleep(self.limits.connect_pause_most)
-                    continue
-                self._broken(error, epoch)
-
-    def _broken(self, error: OSError, epoch: int) -> None:
-        """A send failed: return once a new connection stands, or raise."""
-        if error.errno not in BROKEN:
-            raise error
-        if self._closed:
-            raise DisconnectedError("the client is closed") from None
-        if not self._reconnect:
-            raise DisconnectedError(f"{self.address}: the hub closed the connection") from error
-        self._until(lambda: self.epoch > epoch, self._deadline(self.timeout), f"{self.address}: the hub is away")
-
-    def _send_all(self, packets: list[bytes], deadline: float | None) -> None:
-        """Send packets on the connection at hand, without reconnecting."""
-        done = 0
-        while done < len(packets):
-            try:
-                with self._gather_lock:
-                    done += self._gather.send(self._socket, packets[done:])
-            except OSError as error:
-                if error.errno in BROKEN:
-                    raise DisconnectedError(f"{self.address}: the hub closed the connection") from error
-                raise
-            if done < len(packets) and not self._wait(self._socket, select.POLLOUT, self._left(deadline)):
-                raise TimeoutError(f"{self.address}: the hub takes no more for now")
-
-    def _say(self, packets: list[bytes]) -> None:
-        """Send packets that the session remembers: after a break, :meth:`Session.restore` says them."""
-        epoch = self.epoch
-        try:
-            self._send_all(packets, self._deadline(self.timeout))
-        except DisconnectedError as error:
-            if self._closed or not self._reconnect:
-                raise
-            cause = error.__cause__
-            assert isinstance(cause, OSError)
-            self._broken(cause, epoch)
+    # -- publishing ---------------------------------------------------------------------------------
 
     def publish(self, key: bytes, payload: bytes = b"", *, flags: int = 0) -> None:
         """Publish one message; waits while the hub has no room for it.
@@ -340,20 +129,6 @@ class Endpoint(ABC):
             count += len(packets)
             if len(packets) < self.limits.batch:
                 return count
-
-    def _send_in_order(self, packets: list[bytes]) -> None:
-        while packets:
-            epoch = self.epoch
-            try:
-                with self._gather_lock:
-                    sent = self._gather.send(self._socket, packets)
-            except OSError as error:
-                self._broken(error, epoch)
-                continue
-            packets = packets[sent:]
-            if packets:
-                self._send(packets[0])  # waits for room
-                packets = packets[1:]
 
     def prepare_message(self, key: bytes) -> PreparedMessage:
         """A packet under ``key`` to write a payload straight into."""
@@ -422,11 +197,6 @@ class Endpoint(ABC):
         return self._session.credentials
 
     @property
-    def address(self) -> str:
-        """The address of the hub."""
-        return self._dialer.address
-
-    @property
     def credentials(self) -> bytes:
         """The credential key that the hub told last."""
         return self._session.credentials
@@ -438,18 +208,73 @@ class Endpoint(ABC):
 
     def echo(self, on: bool = True) -> None:
         """Whether messages of our own that match our own patterns come back. They do by default."""
-        self._session.echo = on
-        self._say([encode_control(control.ECHO_ON if on else control.ECHO_OFF)])
+        self._choose(b"echo", control.ECHO_ON if on else control.ECHO_OFF)
 
     def senders(self, on: bool = True) -> None:
         """Whether messages carry who sent them, as the hub vouches.
 
         Raises :exc:`~sbuslib.errors.StateError` when the hub cannot tell.
         """
-        if on and not self._session.can(control.SENDERS_ON):
-            raise StateError(f"{self.address}: this hub cannot tell senders")
-        self._session.senders = on
-        self._say([encode_control(control.SENDERS_ON if on else control.SENDERS_OFF)])
+        self._require(control.SENDERS_ON, "tell senders")
+        self._choose(b"senders", control.SENDERS_ON if on else control.SENDERS_OFF)
+
+    def notices(self, on: bool = True) -> None:
+        """Whether the hub tells of messages lost for us (counted in :attr:`lost`) and why it lets us go.
+
+        Raises :exc:`~sbuslib.errors.StateError` when the hub cannot.
+        """
+        self._require(control.NOTICES_ON, "give notices")
+        self._choose(b"notices", control.NOTICES_ON if on else control.NOTICES_OFF)
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """Messages for this client that the hub lost, by cause, as far as :meth:`notices` told."""
+        return dict(self._session.lost)
+
+    def flood_control(self, *, soft: Soft | None = None, hard: Hard | None = None, order: Order | None = None) -> None:
+        """Choose what the hub does with messages that this client does not read in time.
+
+        ``soft`` while its queue has room: ``"queue"`` (the default), ``"discard"``, ``"block"`` or ``"error"``;
+        ``hard`` when it is full: ``"discard"`` (the default), ``"block"`` or ``"error"``; ``order`` of what waits:
+        ``"queue"`` (the default), ``"stack"`` or ``"random"``. ``None`` leaves a choice as it is. See
+        ``docs/flood-control.md``.
+        Raises :exc:`~sbuslib.errors.UsageError`.
+        """
+        choices: list[tuple[str, str | None, tuple[str, ...], bytes]] = [
+            ("soft", soft, SOFT, control.SOFT),
+            ("hard", hard, HARD, control.HARD),
+            ("order", order, ORDER, control.ORDER),
+        ]
+        for name, choice, known, _ in choices:
+            if choice is not None and choice not in known:
+                raise UsageError(f"{name} is one of {', '.join(known)}, not {choice!r}")
+        for _, choice, _, key in choices:
+            if choice is not None:
+                self._choose(key, key + choice.encode())
+
+    def _choose(self, kind: bytes, key: bytes) -> None:
+        self._say(self._session.choose(kind, key))
+
+    def _require(self, feature: bytes, what: str) -> None:
+        if not self._session.can(feature):
+            raise StateError(f"{self.address}: this hub cannot {what}")
+
+    def statistics(self) -> HubStatistics:
+        """The hub's statistics.
+
+        Raises :exc:`~sbuslib.errors.StateError` when the hub has none or does not trust this user with them,
+        :exc:`TimeoutError` and :exc:`~sbuslib.errors.DisconnectedError`.
+        """
+        self._require(control.STATISTICS, "give statistics")
+        self._say(self._session.ask_statistics())
+        self._until(
+            lambda: self._session.statistics is not None,
+            self._deadline(self.timeout),
+            f"{self.address}: the hub did not answer in time",
+        )
+        if not self._session.statistics:
+            raise StateError(f"{self.address}: the hub gives its statistics to trusted users only")
+        return msgspec.json.decode(self._session.statistics, type=HubStatistics)
 
     # -- receiving ----------------------------------------------------------------------------------
 
@@ -558,32 +383,3 @@ class Endpoint(ABC):
     def fileno(self) -> int:
         """The descriptor, for select and its kin. Empty the client first: it may hold messages already."""
         return self._socket.fileno()
-
-    @property
-    def closed(self) -> bool:
-        """Whether :meth:`close` was called."""
-        return self._closed
-
-    def close(self) -> None:
-        """Close the connection. What was published before is still delivered."""
-        with self._turn:
-            if self._closed:
-                return
-            self._closed = True
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # wakes whoever leads, who then closes
-            if not self._leading:
-                self._ended = True
-                self._release_socket()
-            self._turn.notify_all()
-
-    def __enter__(self: Self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__module__}.{type(self).__qualname__} of {self.address}>"

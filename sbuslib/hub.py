@@ -5,33 +5,40 @@ What happens to a packet is told in :mod:`sbuslib.connection`, who receives it i
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
+import resource
 import secrets
+import socket
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable
 from time import monotonic
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
 import gevent
+import msgspec
 from gevent.event import Event
 from gevent.hub import Hub as EventLoopHub
 
 from . import control
+from .acceptor import Acceptor
 from .addresses import Address, parse_address
 from .breaches import Breaches
-from .connection import READ, Connection, Receiver
+from .connection import Connection
+from .crowd import Crowd
+from .delivery import Delivery, Holdable, Receiver
 from .errors import StateError, UsageError
 from .inbox import Inbox
-from .limits import Limits
+from .limits import PACKET_BYTES, Limits
 from .matcher import SEPARATOR
 from .packets import check_key, encode_message
+from .quota import Quotas
 from .router import Router
 from .secrets import Credentials
-from .seqpacket import Gather, HasFileno, Listener, PlainArea, accept, make_area, peer_credentials
-from .statistics import HubStatistics
+from .seqpacket import Gather, HasFileno, Listener, PlainArea, make_area
+from .statistics import HubStatistics, UserStatistics
 from .users import resolve_user
 
 __all__ = ["Authorize", "Hub"]
@@ -41,12 +48,13 @@ logger = logging.getLogger("sbuslib")
 Authorize: TypeAlias = Callable[[Credentials, Literal["publish", "subscribe"], bytes], bool]
 """``authorize(credentials, verb, key_or_pattern)``: asked once for each client and key or pattern."""
 
-# accept(2): over at once, and not our doing.
-_TRANSIENT = {errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.EPERM}
-# accept(2): the machine or the process has run out; letting time pass may help.
-_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
+
+
+def _resolve_users(name: str, users: Iterable[int | str]) -> list[int]:
+    if isinstance(users, (str, bytes)) or not isinstance(users, Iterable):
+        raise UsageError(f"{name} is a list of names and ids, not {users!r}")
+    return [resolve_user(user) for user in users]
 
 
 class _Embedder:
@@ -63,6 +71,9 @@ class _Embedder:
     @property
     def wrapper(self) -> bytes:
         return control.wrapper_from(self.key)
+
+    def holdable_by(self, receiver: Receiver) -> Holdable | None:
+        return None  # publish() never blocks
 
 
 class Hub:
@@ -87,6 +98,8 @@ class Hub:
         lets in the hub's own group and ``0o007`` everybody; else only the hub's user and root may connect.
     :param users: names or ids of the users who may connect; the hub's own always may. ``None``: whoever
         the socket lets in.
+    :param trusted: names or ids of users who may ask for the statistics, and hold back publishers of other users with
+        ``block``; the hub's own user and root always may.
     :param separator: the byte between the segments of a key.
     :param reuse: replace a socket that stands at the address.
     :param authorize: decides on each ``SUB`` and each new key of a ``MSG``; it is called in the event loop, so
@@ -103,6 +116,7 @@ class Hub:
         *,
         mode: int = 0o700,
         users: Iterable[int | str] | None = None,
+        trusted: Iterable[int | str] = (),
         separator: bytes | str = SEPARATOR,
         reuse: bool = False,
         authorize: Authorize | None = None,
@@ -114,13 +128,12 @@ class Hub:
             self._given = listener
         else:
             self._given = parse_address(listener)
-        if not 0 <= mode <= 0o777:
-            raise UsageError(f"mode is permission bits, not {mode:#o}")
+        if not isinstance(mode, int) or not 0 <= mode <= 0o777:
+            raise UsageError(f"mode is permission bits, such as 0o770, not {mode!r}")
         if authorize is not None and not callable(authorize):
             raise UsageError("authorize is a function of credentials, verb and key")
-        if isinstance(users, (str, bytes)):
-            raise UsageError("users is a list of names and ids")
-        self._users = None if users is None else {os.getuid(), *map(resolve_user, users)}
+        self._users = None if users is None else {os.getuid(), *_resolve_users("users", users)}
+        self._trusted = frozenset({os.getuid(), 0, *_resolve_users("trusted", trusted)})
         self._mode = mode
         self._reuse = reuse
         self._separator = separator.encode() if isinstance(separator, str) else separator
@@ -128,7 +141,8 @@ class Hub:
         self.limits = limits if limits is not None else Limits()
         self.authorize = authorize
         self.hub_id = secrets.token_hex(8).encode()
-        self.router: Router[Receiver] = Router(self.limits, self._separator)
+        self.quotas = Quotas(self.limits, self._connections_most(), frozenset({os.getuid(), 0}))
+        self.router: Router[Receiver] = Router(self.limits, self.quotas, self._separator)
         self._listener: Listener | None = None
         self._connections: set[Connection] = set()
         self._inboxes: set[Inbox] = set()
@@ -138,7 +152,15 @@ class Hub:
         self.breaches = Breaches(self.limits.logged_breaches)
         self.ignored = 0
         self._clients_total = self._clients_peak = 0
-        self._received = self._delivered = self._lost = 0
+        self._received = self._routed = self._delivered = 0
+        self._lost: Counter[str] = Counter()
+        self._condemned: list[tuple[Delivery, str]] = []
+        self._forgetting: Any = None
+
+    def _connections_most(self) -> int:
+        """How many clients there are descriptors for."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return max(1, (soft if soft != resource.RLIM_INFINITY else 2**20) - self.limits.spare_descriptors)
 
     def __repr__(self) -> str:
         state = f"{len(self._connections)} clients" if self.started else "not started"
@@ -191,14 +213,18 @@ class Hub:
         self.loop: Any = self._event_loop.loop
         self.area: PlainArea = make_area(self.limits.batch)
         self.gather = Gather()
+        self.crowd = Crowd(self.loop, self.limits)
         self._me = _Embedder(self)
         self._stopping = False
         self._stopped = Event()
         self._flushed = Event()
-        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self._pause: Any = None
-        self._acceptor = self.loop.io(listener.socket.fileno(), READ)
-        self._acceptor.start(self._on_acceptable)
+        try:
+            self._acceptor = Acceptor(self, listener, self._mode, self._users)
+        except OSError:
+            self._listener = None
+            self.area.close()
+            listener.close()
+            raise
         _hubs.add(self)
 
     def serve_forever(self, stop_timeout: float = 1.0) -> None:
@@ -217,16 +243,12 @@ class Hub:
         """
         if self._listener is None:
             return
-        self._check_here()
+        self.check_here()
         if self._stopping:
             self._stopped.wait()
             return
         self._stopping = True
-        self._acceptor.stop()
         self._acceptor.close()
-        if self._pause is not None:
-            self._pause.stop()
-            self._pause.close()
         self._listener.close()
         try:
             self._drain(monotonic() + timeout)
@@ -235,7 +257,8 @@ class Hub:
                 self._forget(connection)
             for inbox in list(self._inboxes):
                 inbox.close()
-            os.close(self._spare)
+            while self.router.forget_some(self.limits.user_patterns):
+                pass
             self.area.close()
             self._listener = None
             _hubs.discard(self)
@@ -263,8 +286,8 @@ class Hub:
         if self._stopping:
             self._flushed.set()
 
-    def _check_here(self) -> None:
-        """Raise unless the hub is started, and by this thread of this process."""
+    def check_here(self) -> None:
+        """Raise :exc:`~sbuslib.errors.StateError` unless started, and by this thread of this process."""
         if self._listener is None:
             raise StateError(f"{self!r}: start it first")
         if self._pid != os.getpid():
@@ -278,7 +301,7 @@ class Hub:
         """In the child of a fork: let go of everything and leave the parent's hub alone."""
         if self._listener is None or self._pid == os.getpid():
             return
-        self._acceptor.stop()
+        self._acceptor.close()
         self._listener.release()
         self._listener = None
         for connection in self._connections:
@@ -287,64 +310,20 @@ class Hub:
         for inbox in list(self._inboxes):
             inbox.closed = True
         self._inboxes.clear()
-        os.close(self._spare)
 
     # -- clients ------------------------------------------------------------------------------------
 
-    def _on_acceptable(self) -> None:
-        assert self._listener is not None
-        for _ in range(self.limits.accepts):
-            try:
-                sock = accept(self._listener.socket, self.limits.send_buffer)
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno in _TRANSIENT:
-                    continue
-                if error.errno in _EXHAUSTED:
-                    self._refuse_one(error)
-                    return
-                raise
-            credentials = peer_credentials(sock)
-            if not self._may_connect(credentials):
-                sock.close()
-                self._breach("user not allowed", credentials)
-                continue
-            self._connections.add(Connection(self, sock, credentials))
-            self._clients_total += 1
-            self._clients_peak = max(self._clients_peak, len(self._connections))
-
-    def _refuse_one(self, error: OSError) -> None:
-        """Out of descriptors or memory: turn one client away with the spare descriptor, then pause."""
-        assert self._listener is not None
-        self.breaches.counts["accept failed"] += 1
-        if self.breaches.counts["accept failed"] == 1:
-            logger.error("sbus hub at %s cannot accept clients: %s", self.address, error.strerror)
-        os.close(self._spare)
-        try:
-            accept(self._listener.socket, self.limits.send_buffer).close()
-        except OSError:
-            pass
-        finally:
-            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self._acceptor.stop()
-        self._pause = self.loop.timer(self.limits.accept_pause)
-        self._pause.start(self._accept_again)
-
-    def _accept_again(self) -> None:
-        self._pause.close()
-        self._pause = None
-        self._acceptor.start(self._on_acceptable)
-
-    def _may_connect(self, credentials: Credentials) -> bool:
-        assert self._listener is not None
-        if self._users is not None:
-            return credentials.uid in self._users
-        if not self._listener.is_abstract or self._mode & 0o007:
-            return True
-        if self._mode & 0o070 and credentials.gid == os.getgid():
-            return True
-        return credentials.uid in (os.getuid(), 0)
+    def admit(self, sock: socket.SocketType, credentials: Credentials) -> None:
+        """A client connected: for :class:`~sbuslib.acceptor.Acceptor`. Closes ``sock`` if it may not."""
+        account = self.quotas.open(credentials.uid)
+        if account is None:
+            sock.close()
+            self.breach("too many connections", credentials)
+            return
+        self._connections.add(Connection(self, sock, credentials, account))
+        self._clients_total += 1
+        self._clients_peak = max(self._clients_peak, len(self._connections))
+        self.crowd.several = self.quotas.several()
 
     def close_connection(self, connection: Connection, why: str) -> None:
         """A client has gone: for :class:`~sbuslib.connection.Connection`."""
@@ -356,10 +335,31 @@ class Hub:
     def kick(self, connection: Connection, reason: str) -> None:
         """Let a client go for what it did: for :class:`~sbuslib.connection.Connection`."""
         if not connection.closed:
-            self._breach(reason, connection.credentials)
+            connection.notify(control.Kicked(reason).encode())
+            self.breach(reason, connection.credentials)
             self.close_connection(connection, reason)
 
-    def _breach(self, reason: str, credentials: Credentials) -> None:
+    def condemn(self, receiver: Delivery, reason: str) -> None:
+        """Kick a receiver as soon as the turn at hand has ended: for :class:`~sbuslib.delivery.Delivery`."""
+        self._condemned.append((receiver, reason))
+
+    def carry_out(self) -> None:
+        """A turn has ended: kick whoever was condemned in it."""
+        while self._condemned:
+            receiver, reason = self._condemned.pop()
+            assert isinstance(receiver, Connection)
+            self.kick(receiver, reason)
+
+    def is_trusted(self, uid: int) -> bool:
+        """Whether a user may see what concerns everybody."""
+        return uid in self._trusted
+
+    def may_hold(self, publisher: Credentials, receiver: Credentials) -> bool:
+        """Whether a receiver in ``block`` mode may hold a publisher back."""
+        return receiver.uid == publisher.uid or receiver.uid in self._trusted
+
+    def breach(self, reason: str, credentials: Credentials) -> None:
+        """Count what a client did wrong, and log it the first time."""
         if self.breaches.note(reason, credentials.uid):
             logger.warning(
                 "sbus hub at %s disconnected process %d of user %d: %s (further ones are only counted)",
@@ -371,11 +371,24 @@ class Hub:
 
     def _forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        self.router.discard(connection)
+        self._retire(connection)
         connection.close()
+        self.quotas.close(connection.account)
+        self.crowd.several = self.quotas.several()
         self._received += connection.received
+        self._routed += connection.routed
         self._delivered += connection.delivered
-        self._lost += connection.lost
+        self._lost.update(connection.lost)
+
+    def _retire(self, receiver: Connection | Inbox) -> None:
+        if self.router.retire(receiver, receiver.account) and self._forgetting is None:
+            self._forget_some()
+
+    def _forget_some(self) -> None:
+        """Take the patterns of those who left out of the index: some now, and some in each round to come."""
+        self._forgetting = None
+        if self.router.forget_some(self.limits.forgotten_per_round) and not self._stopping:
+            self._forgetting = self.loop.run_callback(self._forget_some)
 
     def is_authorized(self, credentials: Credentials, verb: Literal["publish", "subscribe"], key: bytes) -> bool:
         """What ``authorize=`` says; an error in it counts as a no."""
@@ -395,7 +408,7 @@ class Hub:
 
     def whoami(self) -> bytes:
         """The embedder's credential key: ``!/cred/<gid>/<uid>/<pid>``."""
-        self._check_here()
+        self.check_here()
         return self._me.key
 
     def publish(self, key: bytes, payload: bytes = b"") -> None:
@@ -404,7 +417,7 @@ class Hub:
         Raises :exc:`~sbuslib.errors.KeyFormatError`, :exc:`~sbuslib.errors.PayloadError`,
         :exc:`~sbuslib.errors.ReservedKeyError` and :exc:`~sbuslib.errors.StateError`.
         """
-        self._check_here()
+        self.check_here()
         packet = encode_message(key, payload)
         header = packet[: len(packet) - len(payload)]
         receivers = self.router.routes.get(header)
@@ -413,6 +426,7 @@ class Hub:
         self._received += 1
         for receiver in receivers:
             receiver.deliver_packet(self._me, packet)
+        self.carry_out()
 
     def subscribe(self, *patterns: bytes) -> Inbox:
         """Receive what matches one of ``patterns``, from now on, in this process.
@@ -420,15 +434,15 @@ class Hub:
         Raises :exc:`~sbuslib.errors.ReservedKeyError` for secrets of others,
         :exc:`~sbuslib.errors.KeyFormatError` and :exc:`~sbuslib.errors.StateError`.
         """
-        self._check_here()
+        self.check_here()
         if not patterns:
             raise UsageError("subscribe to at least one pattern; b'' is everything")
-        inbox = Inbox(self)
+        inbox = Inbox(self, self._me.credentials)
         self._inboxes.add(inbox)
         try:
             for pattern in patterns:
                 check_key(pattern, "pattern")
-                self.router.subscribe(pattern, inbox, self._me.credentials)
+                self.router.subscribe(pattern, inbox, self._me.credentials, inbox.account)
         except Exception:
             inbox.close()
             raise
@@ -439,8 +453,8 @@ class Hub:
 
         With ``secrets`` also those under secret keys, for whoever has a reason to.
         """
-        self._check_here()
-        inbox = Inbox(self)
+        self.check_here()
+        inbox = Inbox(self, self._me.credentials)
         self._inboxes.add(inbox)
         self.router.add_tap(inbox, secrets)
         return inbox
@@ -448,25 +462,53 @@ class Hub:
     def forget_inbox(self, inbox: Inbox) -> None:
         """An inbox was closed: for :class:`~sbuslib.inbox.Inbox`."""
         self._inboxes.discard(inbox)
-        self.router.discard(inbox)
+        self._retire(inbox)
+        self._routed += inbox.routed
         self._delivered += inbox.delivered
-        self._lost += inbox.lost
+        self._lost.update(inbox.lost)
 
     def statistics(self) -> HubStatistics:
         """Counts since the hub was made. Frozen, and true for this instant only."""
-        there: list[Connection | Inbox] = [*self._connections, *self._inboxes]
+        receivers: list[Connection | Inbox] = [*self._connections, *self._inboxes]
+        clients = tuple(receiver.statistics() for receiver in receivers)
+        lost = self._lost.copy()
+        for client in clients:
+            lost.update(client.lost)
         return HubStatistics(
+            hub_id=self.hub_id.decode(),
+            address=self.address,
             clients=len(self._connections),
             clients_peak=self._clients_peak,
             clients_total=self._clients_total,
             patterns=self.router.pattern_count(),
-            received=self._received + sum(connection.received for connection in self._connections),
-            delivered=self._delivered + sum(receiver.delivered for receiver in there),
-            queued=sum(receiver.queued for receiver in there),
-            lost=self._lost + sum(receiver.lost for receiver in there),
+            received=self._received + sum(client.received for client in clients),
+            routed=self._routed + sum(client.routed for client in clients),
+            delivered=self._delivered + sum(client.delivered for client in clients),
+            queued=sum(client.queued for client in clients),
+            lost=dict(lost),
             ignored=self.ignored,
             breaches=dict(self.breaches.counts),
+            per_client=clients,
+            per_user=tuple(
+                UserStatistics(
+                    uid=account.uid,
+                    connections=account.connections,
+                    patterns=account.patterns,
+                    pattern_bytes=account.pattern_bytes,
+                    queued_packets=account.packets.used,
+                    queued_bytes=account.queued_bytes.used,
+                )
+                for account in self.quotas.accounts()
+            ),
         )
+
+    def encode_statistics(self) -> bytes:
+        """The statistics as JSON, cut to those of the hub where there are too many clients for one packet."""
+        statistics = self.statistics()
+        encoded = msgspec.json.encode(statistics)
+        if len(encoded) > PACKET_BYTES:
+            encoded = msgspec.json.encode(msgspec.structs.replace(statistics, per_client=()))
+        return encoded
 
 
 def _abandon_all() -> None:

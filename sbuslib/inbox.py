@@ -15,10 +15,12 @@ from gevent.timeout import Timeout
 
 from .errors import DisconnectedError
 from .packets import Message, parse
+from .statistics import ClientStatistics
 
 if TYPE_CHECKING:
-    from .connection import Batch, Sender
+    from .delivery import Batch, Sender
     from .hub import Hub
+    from .secrets import Credentials
 
 __all__ = ["Inbox"]
 
@@ -26,19 +28,23 @@ __all__ = ["Inbox"]
 class Inbox:
     """Messages for the embedder: iterate, or :meth:`get`. What ``hub.subscribe`` and ``hub.tap`` return.
 
-    ``lost`` counts messages that came while the queue was full. Each
+    ``lost`` counts messages that came while the queue was full, by cause. Each
     :class:`~sbuslib.packets.Message` carries its sender. ``with`` closes it at the end.
     """
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, credentials: Credentials) -> None:
         self._hub = hub
+        self.credentials = credentials
+        self.account = hub.quotas.account(credentials.uid)
         self._limits = hub.limits
         self._waiting: deque[tuple[bytes, bytes]] = deque()
         self._bytes = 0
         self._ready = Event()
         self.closed = False
-        self.delivered = 0
-        self.lost = 0
+        self.routed = 0
+        self.taken = 0
+        self.peak = 0
+        self.lost: dict[str, int] = {}
 
     def __enter__(self) -> Inbox:
         return self
@@ -50,11 +56,6 @@ class Inbox:
         """How many messages wait."""
         return len(self._waiting)
 
-    @property
-    def queued(self) -> int:
-        """Messages that wait."""
-        return len(self._waiting)
-
     def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
         """Keep copies of the packets in ``slots``: the hub's side."""
         for slot in slots:
@@ -62,14 +63,38 @@ class Inbox:
 
     def deliver_packet(self, sender: Sender, packet: bytes) -> None:
         """Keep one packet: the hub's side."""
+        if self.closed:
+            return
+        self.routed += 1
         size = self._bytes + len(packet)
-        if self.closed or len(self._waiting) >= self._limits.queued_packets or size > self._limits.queued_bytes:
-            self.lost += 1
+        if len(self._waiting) >= self._limits.queued_packets or size > self._limits.queued_bytes:
+            self.lost["overflow"] = self.lost.get("overflow", 0) + 1
             return
         self._bytes = size
         self._waiting.append((sender.key, packet))
-        self.delivered += 1
+        self.peak = max(self.peak, len(self._waiting))
         self._ready.set()
+
+    @property
+    def delivered(self) -> int:
+        """Messages taken by the application."""
+        return self.taken if not self.closed else self.taken + len(self._waiting)
+
+    def statistics(self) -> ClientStatistics:
+        """This inbox at this instant."""
+        return ClientStatistics(
+            credentials=self._hub.router.namespace.credential_key(self.credentials).decode(),
+            patterns=self._hub.router.count(self),
+            received=0,
+            routed=self.routed,
+            delivered=self.taken,
+            queued=len(self._waiting),
+            queued_peak=self.peak,
+            lost=dict(self.lost),
+            soft="queue",
+            hard="discard",
+            order="queue",
+        )
 
     def get(self, timeout: float | None = None) -> Message:
         """The next message, oldest first.
@@ -78,13 +103,16 @@ class Inbox:
         :exc:`~sbuslib.errors.DisconnectedError` when this inbox or its hub was closed and nothing is left.
         """
         while not self._waiting:
-            if self.closed:
+            if not self.closed:
+                self._hub.check_here()
+            else:
                 raise DisconnectedError("the subscription is closed")
             self._ready.clear()
             with Timeout(timeout, TimeoutError(f"no message within {timeout} s")):
                 self._ready.wait()
         sender, packet = self._waiting.popleft()
         self._bytes -= len(packet)
+        self.taken += 1
         message = parse(packet)
         assert isinstance(message, Message)
         return Message(message.key, message.payload, sender)
@@ -101,6 +129,8 @@ class Inbox:
     def close(self) -> None:
         """Stop receiving; what waits can still be taken."""
         if not self.closed:
+            if self._hub.started:
+                self._hub.check_here()
             self.closed = True
             self._hub.forget_inbox(self)
             self._ready.set()

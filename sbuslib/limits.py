@@ -6,6 +6,7 @@ test holds the two against each other.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Annotated
 
 import msgspec
@@ -13,7 +14,7 @@ from msgspec import Meta
 
 from .errors import UsageError
 
-__all__ = ["CONTROL_EXTRA", "PACKET_BYTES", "ClientLimits", "Limits", "describe"]
+__all__ = ["BATCH_MOST", "CONTROL_EXTRA", "PACKET_BYTES", "ClientLimits", "Limits", "describe"]
 
 PACKET_BYTES = 409_600
 """Longest packet of the protocol, in bytes: what the C implementation receives into. No setting:
@@ -24,14 +25,24 @@ CONTROL_EXTRA = 4_096
 wrapped message of full length still fits."""
 
 
+BATCH_MOST = 1_024
+"""Most packets that one system call takes: ``UIO_MAXIOV`` of Linux."""
+
+
 class _Numbers(msgspec.Struct, frozen=True, kw_only=True):
     """Fields that are all positive numbers."""
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-                raise UsageError(f"{type(self).__name__}.{name} must be a positive number, not {value!r}")
+        for field in msgspec.structs.fields(self):
+            value = getattr(self, field.name)
+            # The fields are what their defaults are: counts are whole numbers, times need not be.
+            whole = isinstance(field.default, int)
+            if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+                raise UsageError(f"{type(self).__name__}.{field.name} is a {'whole ' * whole}number, not {value!r}")
+            if not 0 < value < inf:
+                raise UsageError(f"{type(self).__name__}.{field.name} is positive and finite, not {value!r}")
+            if field.name == "batch" and value > BATCH_MOST:
+                raise UsageError(f"{type(self).__name__}.batch is at most {BATCH_MOST}, not {value!r}")
 
 
 class Limits(_Numbers, frozen=True, kw_only=True):
@@ -44,10 +55,16 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     pattern_segments: Annotated[
         int, Meta(description="Segments of a pattern: each may be a node of the index, so they cost more than bytes.")
     ] = 128
-    patterns: Annotated[
+    user_patterns: Annotated[
         int,
-        Meta(description="Distinct patterns one client may hold. A relay for a busy host needs tens of thousands."),
-    ] = 131_072
+        Meta(
+            description="Distinct patterns that all clients of one user may hold. A relay for a busy host needs many."
+        ),
+    ] = 262_144
+    user_pattern_bytes: Annotated[
+        int,
+        Meta(description="Bytes of those patterns. The index takes some ten times as much memory."),
+    ] = 16 * 1024 * 1024
     cached_keys: Annotated[
         int,
         Meta(description="Keys whose receivers are remembered. A remembered key saves the walk through the index."),
@@ -64,6 +81,23 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     queued_bytes: Annotated[
         int, Meta(description="Bytes that may wait for one receiver: some forty packets of full length.")
     ] = 16 * 1024 * 1024
+    user_queued_packets: Annotated[
+        int,
+        Meta(
+            description="Packets that may wait for all clients of one user, shared out among the users that sent "
+            "them: one alone may take half."
+        ),
+    ] = 262_144
+    user_queued_bytes: Annotated[
+        int, Meta(description="Bytes that may wait for all clients of one user, shared out likewise.")
+    ] = 128 * 1024 * 1024
+    block_timeout: Annotated[
+        float,
+        Meta(
+            description="Seconds for which a receiver in block mode may hold publishers back; one that makes no room "
+            "by then is let go."
+        ),
+    ] = 30.0
     queued_answers: Annotated[
         int,
         Meta(
@@ -77,6 +111,40 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     accepts: Annotated[
         int, Meta(description="Connections accepted in one go, before the clients that are there have their turn.")
     ] = 64
+    spare_descriptors: Annotated[
+        int,
+        Meta(
+            description="Descriptors of the process (its RLIMIT_NOFILE) that clients may not use up: the application "
+            "needs some, and so does refusing politely."
+        ),
+    ] = 64
+    crowded_accepts: Annotated[
+        int, Meta(description="Connections accepted in one go while clients of several users are busy.")
+    ] = 2
+    turns_per_round: Annotated[
+        int,
+        Meta(
+            description="Turns that the clients of one user have for each round of the event loop, where there are "
+            "clients of others."
+        ),
+    ] = 64
+    crowded_turns: Annotated[
+        int,
+        Meta(
+            description="Turns that the clients of one user have for each round of the event loop while those of other "
+            "users are busy too. It makes a thousand connections worth no more than one."
+        ),
+    ] = 1
+    controls_per_turn: Annotated[
+        int,
+        Meta(
+            description="Packets taken in one go from a client whose last were mostly no messages: those cost the hub "
+            "more than they cost the client."
+        ),
+    ] = 8
+    forgotten_per_round: Annotated[
+        int, Meta(description="Patterns of clients that left taken out of the index in one go; dead ones match nobody.")
+    ] = 128
     backlog: Annotated[
         int, Meta(description="Connections that may wait to be accepted; the kernel caps it at net.core.somaxconn.")
     ] = 4_096

@@ -29,6 +29,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
+from .errors import UsageError
+
 __all__ = ["SEPARATOR", "Subscriptions", "check_separator", "is_literal", "matches"]
 
 SEPARATOR = b"/"
@@ -38,9 +40,12 @@ S = TypeVar("S", bound=Hashable)
 
 
 def check_separator(separator: bytes) -> bytes:
-    """``separator`` itself; raises :exc:`ValueError` unless it is one byte other than NUL, ``*`` and ``!``."""
+    """``separator`` itself.
+
+    Raises :exc:`~sbuslib.errors.UsageError` unless it is one byte other than NUL, ``*`` and ``!``.
+    """
     if not isinstance(separator, bytes) or len(separator) != 1 or separator in b"\0*!":
-        raise ValueError(f"a separator is one byte other than NUL, '*' and '!', not {separator!r}")
+        raise UsageError(f"a separator is one byte other than NUL, '*' and '!', not {separator!r}")
     return separator
 
 
@@ -191,6 +196,10 @@ class Subscriptions(Generic[S]):
         """The subscribers that hold just this pattern."""
         return [subscriber for subscriber, held in self._held.items() if pattern in held]
 
+    def holds(self, pattern: bytes, subscriber: S) -> bool:
+        """Whether ``subscriber`` holds just this pattern."""
+        return pattern in self._held.get(subscriber, ())
+
     def count(self, subscriber: S) -> int:
         """How many distinct patterns ``subscriber`` holds."""
         return len(self._held.get(subscriber, ()))
@@ -229,12 +238,16 @@ class Subscriptions(Generic[S]):
         self._forget(pattern, subscriber)
         return True
 
-    def discard(self, subscriber: S) -> dict[bytes, int]:
-        """Take everything of ``subscriber`` out; what it held, pattern to count."""
-        held = self._held.pop(subscriber, {})
-        for pattern in held:
-            self._forget(pattern, subscriber)
-        return held
+    def discard_one(self, subscriber: S) -> bytes | None:
+        """Take one of ``subscriber``'s patterns out, with all its counts: which, or ``None`` when none is left."""
+        held = self._held.get(subscriber)
+        if held is None:
+            return None
+        pattern, _ = held.popitem()
+        if not held:
+            del self._held[subscriber]
+        self._forget(pattern, subscriber)
+        return pattern
 
     def _cut(self, pattern: bytes) -> tuple[list[bytes], bool]:
         """The segments of ``pattern``, and whether it goes on matching below the last of them."""

@@ -1,62 +1,339 @@
-"""One receiver's queue: what could not be sent at once, in order and bounded.
+"""One receiver's queue: flood control and order.
 
-The rule is the protocol's default: send at once while nothing waits, queue when the kernel would block,
-and when the queue is full lose the message that came last. Answers to control messages stand in the
-same line, since an answer tells what happened before it, but they are never lost: a client that lets
-too many of them pile up is let go instead.
+What happens to a message that cannot be sent at once is the receiver's choice. It is sent at once while
+nothing waits and the kernel takes it; otherwise this table decides. ``soft`` is asked while the queue has
+room, ``hard`` when it is full (of packets, of bytes, or of the sender's share of what the receiver's user may queue).
+
+===========  ==========  ===========================================================================
+queue        mode        what happens to the message
+===========  ==========  ===========================================================================
+has room     queue       it is kept
+has room     discard     it is lost (cause ``discard``)
+has room     block       it is kept, and the publisher is held until nothing waits
+has room     error       it is lost, and the receiver is disconnected
+full         discard     it is lost (cause ``overflow``, or ``quota`` for the share)
+full         block       it is kept, and the publisher is held until half the room is free
+full         error       it is lost, and the receiver is disconnected
+===========  ==========  ===========================================================================
+
+A receiver whose soft mode is ``discard`` or ``error`` never has a full queue to speak of: its soft mode
+decides there as well. Where a publisher may not be held (by a stranger, by itself, or because it is a link
+to another hub) ``block`` acts as ``queue`` in the soft place and as ``discard`` in the hard one. What is
+kept for a held publisher may stand over the bound: it is at most the one batch that was read already.
+
+Answers to control messages, and notices, stand in the same line but are never lost: a client that lets
+too many of them pile up is disconnected instead.
+
+**Order.** ``queue`` sends the oldest first, ``stack`` the newest, ``random`` the largest, which frees memory
+fastest. Under the last two, answers go before messages. A change of order takes effect at once, unless
+orders change so often that re-sorting would cost more than the messages themselves; then it waits.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from itertools import islice
+import heapq
+from collections import Counter, deque
+from collections.abc import Sequence
+from enum import Enum
+from typing import Literal, TypeAlias
 
 from .limits import Limits
+from .quota import Account
 
-__all__ = ["Outbox"]
+__all__ = [
+    "CAUSES",
+    "HARD",
+    "ORDER",
+    "SOFT",
+    "Action",
+    "Cause",
+    "Hard",
+    "Order",
+    "Outbox",
+    "Soft",
+    "decide",
+]
+
+Soft: TypeAlias = Literal["queue", "discard", "block", "error"]
+Hard: TypeAlias = Literal["discard", "block", "error"]
+Order: TypeAlias = Literal["queue", "stack", "random"]
+Cause: TypeAlias = Literal["discard", "overflow", "quota", "oversize", "outage"]
+
+CAUSES: tuple[Cause, ...] = ("discard", "overflow", "quota", "oversize", "outage")
+"""Why a message did not reach one of its receivers. ``oversize``: longer than the receiver's connection takes;
+``outage``: the receiver went away before it was sent."""
+
+
+class Action(Enum):
+    """What the table says."""
+
+    KEEP = "keep"
+    LOSE = "lose"
+    HOLD = "keep and hold the publisher"
+    DISCONNECT = "lose and disconnect"
+
+
+_SOFT: dict[Soft, Action] = {
+    "queue": Action.KEEP,
+    "discard": Action.LOSE,
+    "block": Action.HOLD,
+    "error": Action.DISCONNECT,
+}
+_HARD: dict[Hard, Action] = {"discard": Action.LOSE, "block": Action.HOLD, "error": Action.DISCONNECT}
+
+
+SOFT: tuple[Soft, ...] = ("queue", "discard", "block", "error")
+HARD: tuple[Hard, ...] = ("discard", "block", "error")
+ORDER: tuple[Order, ...] = ("queue", "stack", "random")
+
+
+def decide(full: bool, soft: Soft, hard: Hard, may_hold: bool) -> Action:
+    """The table above, for a message that cannot be sent at once."""
+    if not may_hold:
+        soft = "queue" if soft == "block" else soft
+        hard = "discard" if hard == "block" else hard
+    if full and soft in ("queue", "block"):
+        return _HARD[hard]
+    return _SOFT[soft]
+
+
+_KEPT = (Action.KEEP, Action.HOLD)
+
+# A packet that waits, and the user on whose behalf it is charged; None for an answer.
+_Item: TypeAlias = tuple[bytes, int | None]
 
 
 class Outbox:
-    """Packets that wait for one receiver, oldest first."""
+    """What waits for one receiver, charged to ``account``, the receiver's user.
 
-    __slots__ = ("_answers", "_limits", "_packets", "_taken", "bytes", "lost")
+    ``lost`` counts by cause; :meth:`take_report` tells which of it the receiver was not told yet.
+    """
 
-    def __init__(self, limits: Limits) -> None:
+    __slots__ = (
+        "_account",
+        "_answers",
+        "_heap",
+        "_items",
+        "_limits",
+        "_number",
+        "_number_back",
+        "_taken",
+        "_unreported",
+        "_urgent",
+        "_work",
+        "bytes",
+        "hard",
+        "lost",
+        "order",
+        "peak",
+        "soft",
+    )
+
+    def __init__(self, limits: Limits, account: Account) -> None:
         self._limits = limits
-        self._packets: deque[bytes] = deque()
-        self._taken = 0
-        self._answers: deque[int] = deque()  # positions of the answers that wait, counted since the start
+        self._account = account
+        self._items: deque[_Item] = deque()
+        # In place of _items while the order is "random": largest first, oldest first among equals.
+        self._heap: list[tuple[int, int, _Item]] | None = None
+        self._urgent: deque[_Item] = deque()  # answers, while the order is not "queue"
+        self._answers = 0
+        self._taken: list[_Item] = []
+        self._number = self._number_back = 0
+        self._work = 0
+        self._unreported: dict[Cause, tuple[int, float]] = {}
+        self.soft: Soft = "queue"
+        self.hard: Hard = "discard"
+        self.order: Order = "queue"
         self.bytes = 0
-        self.lost = 0
+        self.peak = 0
+        self.lost: Counter[Cause] = Counter()
 
     def __len__(self) -> int:
-        return len(self._packets)
+        return len(self._items) + len(self._urgent) + (len(self._heap) if self._heap is not None else 0)
 
-    def push(self, packet: bytes) -> bool:
-        """Queue a message; ``False`` when it was lost because the queue is full."""
-        size = self.bytes + len(packet)
-        if len(self._packets) >= self._limits.queued_packets or size > self._limits.queued_bytes:
-            self.lost += 1
-            return False
-        self._packets.append(packet)
-        self.bytes = size
-        return True
+    # -- in -----------------------------------------------------------------------------------------
+
+    def offer(self, packets: Sequence[bytes], sender: int, may_hold: bool, now: float) -> Action:
+        """Messages of user ``sender`` that could not be sent at once: keep or lose each, as the modes say.
+
+        The gravest that any of them met: :attr:`Action.DISCONNECT`, after which the rest is lost too, then
+        :attr:`Action.HOLD`, for one that was kept, then :attr:`Action.LOSE`. ``now`` is the time in seconds
+        since the epoch.
+        """
+        action = decide(False, self.soft, self.hard, may_hold)
+        if action in _KEPT:
+            size = sum(map(len, packets))
+            if (
+                len(self) + len(packets) <= self._limits.queued_packets
+                and self.bytes + size <= self._limits.queued_bytes
+                and self._account.take_room(sender, len(packets), size)
+            ):
+                for packet in packets:
+                    self._push((packet, sender))
+                self.peak = max(self.peak, len(self))
+                return action
+        worst = Action.KEEP
+        for position, packet in enumerate(packets):
+            action = self._offer_one(packet, sender, may_hold, now)
+            if action is Action.DISCONNECT:
+                self.lose("discard", len(packets) - position - 1, now)
+                return action
+            if action is Action.HOLD or worst is Action.KEEP:
+                worst = action
+        return worst
+
+    def _offer_one(self, packet: bytes, sender: int, may_hold: bool, now: float) -> Action:
+        cause: Cause = "discard"
+        charged = False
+        action = decide(False, self.soft, self.hard, may_hold)
+        if action in _KEPT:
+            size = len(packet)
+            if len(self) >= self._limits.queued_packets or self.bytes + size > self._limits.queued_bytes:
+                cause = "overflow"
+            elif self._account.take_room(sender, 1, size):
+                charged = True
+            else:
+                cause = "quota"
+            if not charged:
+                action = decide(True, self.soft, self.hard, may_hold)
+        if action in _KEPT:
+            if not charged:
+                self._account.force_room(sender, 1, len(packet))
+            self._push((packet, sender))
+            self.peak = max(self.peak, len(self))
+        else:
+            self.lose(cause, 1, now)
+        return action
+
+    def _push(self, item: _Item) -> None:
+        self.bytes += len(item[0])
+        self._work += 1
+        if self._heap is None:
+            self._items.append(item)
+        else:
+            self._number += 1
+            heapq.heappush(self._heap, (-len(item[0]), self._number, item))
 
     def push_answer(self, packet: bytes) -> bool:
-        """Queue an answer; ``False`` when so many wait that the client is to be let go."""
-        self._answers.append(self._taken + len(self._packets))
-        self._packets.append(packet)
+        """Queue an answer or a notice; ``False`` when so many wait that the client is to be let go."""
+        self._answers += 1
         self.bytes += len(packet)
-        return len(self._answers) <= self._limits.queued_answers
+        in_line = self.order == "queue" and self._heap is None
+        (self._items if in_line else self._urgent).append((packet, None))
+        self.peak = max(self.peak, len(self))
+        return self._answers <= self._limits.queued_answers
 
-    def first(self, count: int) -> list[bytes]:
-        """Up to ``count`` packets from the head, which stay until :meth:`pop`."""
-        return list(islice(self._packets, count))
+    def lose(self, cause: Cause, count: int, now: float) -> None:
+        """Count ``count`` messages as lost at time ``now``."""
+        if count:
+            self.lost[cause] += count
+            before, since = self._unreported.get(cause, (0, now))
+            self._unreported[cause] = before + count, since
 
-    def pop(self, count: int) -> None:
-        """Take ``count`` packets from the head."""
-        for _ in range(count):
-            self.bytes -= len(self._packets.popleft())
-        self._taken += count
-        while self._answers and self._answers[0] < self._taken:
-            self._answers.popleft()
+    @property
+    def messages(self) -> int:
+        """How many messages wait, answers left out."""
+        return len(self) - self._answers
+
+    @property
+    def has_report(self) -> bool:
+        """Whether messages were lost that :meth:`take_report` has not told."""
+        return bool(self._unreported)
+
+    def take_report(self) -> list[tuple[Cause, int, float]]:
+        """What was lost since the last report: cause, how many, and since when (seconds since the epoch)."""
+        report = [(cause, count, since) for cause, (count, since) in self._unreported.items()]
+        self._unreported.clear()
+        return report
+
+    # -- out ----------------------------------------------------------------------------------------
+
+    def take(self, count: int) -> list[bytes]:
+        """Take up to ``count`` packets out, those to be sent next, in order. :meth:`settle` must follow."""
+        self._arrange()
+        taken: list[_Item] = []
+        while self._urgent and len(taken) < count:
+            taken.append(self._urgent.popleft())
+        if self._heap is not None:
+            taken += [heapq.heappop(self._heap)[2] for _ in range(min(count - len(taken), len(self._heap)))]
+        else:
+            take = self._items.popleft if self.order == "queue" else self._items.pop
+            taken += [take() for _ in range(min(count - len(taken), len(self._items)))]
+        self._taken = taken
+        self._account_for(taken, -1)
+        return [packet for packet, _ in taken]
+
+    def settle(self, sent: int) -> int:
+        """Only the first ``sent`` of what :meth:`take` gave have gone: put the rest back where it was.
+
+        How many of those that have gone were messages.
+        """
+        taken, self._taken = self._taken, []
+        back = taken[sent:]
+        if not back:
+            return sum(sender is not None for _, sender in taken)
+        self._account_for(back, 1)
+        for item in reversed(back):
+            if item[1] is None and self.order != "queue":
+                self._urgent.appendleft(item)
+            elif self._heap is not None:
+                # Below every number given out, so that it stays first among its equals.
+                self._number_back -= 1
+                heapq.heappush(self._heap, (-len(item[0]), self._number_back, item))
+            elif self.order == "queue":
+                self._items.appendleft(item)
+            else:
+                self._items.append(item)
+        return sum(sender is not None for _, sender in taken[:sent])
+
+    def _account_for(self, items: list[_Item], sign: int) -> None:
+        """Charge (1) or release (-1) items that enter or leave."""
+        room: dict[int, tuple[int, int]] = {}
+        for packet, sender in items:
+            self.bytes += sign * len(packet)
+            if sender is None:
+                self._answers += sign
+            else:
+                packets, size = room.get(sender, (0, 0))
+                room[sender] = packets + 1, size + len(packet)
+        change = self._account.force_room if sign > 0 else self._account.give_room
+        for sender, (packets, size) in room.items():
+            change(sender, packets, size)
+
+    def clear(self, cause: Cause, now: float) -> None:
+        """Lose everything that waits."""
+        items = [*self._items, *self._urgent, *(entry[2] for entry in self._heap or ())]
+        self._items.clear()
+        self._urgent.clear()
+        self._heap = None
+        self._account_for(items, -1)
+        self.lose(cause, sum(sender is not None for _, sender in items), now)
+
+    def is_half_empty(self) -> bool:
+        """Whether half of the room is free: what a publisher that is held for a full queue waits for."""
+        return len(self) * 2 <= self._limits.queued_packets and self.bytes * 2 <= self._limits.queued_bytes
+
+    def _arrange(self) -> None:
+        """Bring what waits into the structure that its order needs.
+
+        That costs as much as there are messages, and so is done only when as many came since the last
+        time: a client that changes its mind with every packet cannot make it dear.
+        """
+        if (self.order == "random") is (self._heap is not None) or self._work < self.messages:
+            return
+        self._work = 0
+        if self._heap is None:
+            messages = []
+            for item in self._items:
+                if item[1] is None:
+                    self._urgent.append(item)
+                else:
+                    self._number += 1
+                    messages.append((-len(item[0]), self._number, item))
+            heapq.heapify(messages)
+            self._heap = messages
+            self._items.clear()
+        else:
+            # By age, which is what both other orders go by.
+            self._items.extend(entry[2] for entry in sorted(self._heap, key=lambda entry: entry[1]))
+            self._heap = None

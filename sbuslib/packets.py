@@ -138,14 +138,20 @@ def encode_message(key: bytes, payload: bytes) -> bytes:
 
 def encode_subscribe(pattern: bytes) -> bytes:
     """The packet that subscribes to ``pattern``. Raises :exc:`~sbuslib.errors.KeyFormatError`."""
-    check_key(pattern, "pattern")
-    return SUB + pattern
+    return _about_pattern(SUB, pattern)
 
 
 def encode_unsubscribe(pattern: bytes) -> bytes:
     """The packet that takes one subscription back. Raises :exc:`~sbuslib.errors.KeyFormatError`."""
+    return _about_pattern(UNSUB, pattern)
+
+
+def _about_pattern(verb: bytes, pattern: bytes) -> bytes:
     check_key(pattern, "pattern")
-    return UNSUB + pattern
+    packet = verb + pattern
+    if len(packet) > PACKET_BYTES:
+        raise KeyFormatError(f"a pattern of {len(pattern):,} bytes does not fit a packet of {PACKET_BYTES:,}")
+    return packet
 
 
 def encode_control(key: bytes, payload: bytes = b"") -> bytes:

@@ -11,6 +11,7 @@ for the same receivers is found by identity even where the keys differ.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
@@ -18,6 +19,7 @@ from .errors import PacketError
 from .limits import Limits
 from .matcher import SEPARATOR, Subscriptions, is_literal
 from .packets import MSG
+from .quota import Account, Quotas
 from .secrets import Credentials, Namespace
 
 __all__ = ["Router"]
@@ -28,16 +30,21 @@ S = TypeVar("S", bound=Hashable)
 class Router(Generic[S]):
     """Who receives what on one hub. Not for several threads at once."""
 
-    def __init__(self, limits: Limits, separator: bytes = SEPARATOR) -> None:
+    def __init__(self, limits: Limits, quotas: Quotas, separator: bytes = SEPARATOR) -> None:
         self.namespace = Namespace(separator)
         self.routes: dict[bytes, tuple[S, ...]] = {}
         self.version = 0
         """Goes up whenever a remembered route may have become wrong: for caches elsewhere."""
         self._limits = limits
+        self._quotas = quotas
         self._plain: Subscriptions[S] = Subscriptions(separator)
         self._secret: Subscriptions[S] = Subscriptions(separator)
         self._taps: dict[S, bool] = {}
+        self._retired: deque[tuple[S, Account]] = deque()
         self._tuples: dict[tuple[S, ...], tuple[S, ...]] = {}
+        # What routes held when it was last full. A key in use moves back from here at its next miss, so two
+        # generations do what an eviction list would, at no cost for a hit.
+        self._older: dict[bytes, tuple[S, ...]] = {}
 
     def patterns(self, subscriber: S) -> dict[bytes, int]:
         """What ``subscriber`` holds: pattern to count."""
@@ -47,8 +54,12 @@ class Router(Generic[S]):
         """Pairs of subscriber and distinct pattern in force."""
         return len(self._plain) + len(self._secret)
 
-    def subscribe(self, pattern: bytes, subscriber: S, credentials: Credentials) -> None:
-        """Put a ``SUB`` in force.
+    def count(self, subscriber: S) -> int:
+        """How many distinct patterns ``subscriber`` holds."""
+        return self._plain.count(subscriber) + self._secret.count(subscriber)
+
+    def subscribe(self, pattern: bytes, subscriber: S, credentials: Credentials, account: Account) -> None:
+        """Put a ``SUB`` in force, charged to the subscriber's account.
 
         Raises :exc:`~sbuslib.errors.ReservedKeyError` for a use of the reserved token that these
         credentials do not allow, and :exc:`~sbuslib.errors.PacketError` beyond the limits.
@@ -58,27 +69,48 @@ class Router(Generic[S]):
             raise PacketError("pattern too long")
         if pattern.count(self.namespace.separator) >= limits.pattern_segments:
             raise PacketError("pattern of too many segments")
-        secret = self.namespace.check_pattern(pattern, credentials)
-        if self._plain.count(subscriber) + self._secret.count(subscriber) >= limits.patterns:
+        index = self._secret if self.namespace.check_pattern(pattern, credentials) else self._plain
+        if not index.holds(pattern, subscriber) and not self._quotas.take_pattern(account, len(pattern)):
             raise PacketError("too many patterns")
-        if (self._secret if secret else self._plain).add(pattern, subscriber):
+        if index.add(pattern, subscriber):
             self._changed(pattern)
 
-    def unsubscribe(self, pattern: bytes, subscriber: S) -> bool:
+    def unsubscribe(self, pattern: bytes, subscriber: S, account: Account) -> bool:
         """Take one ``SUB`` back; ``False`` when there was none to take."""
         index = self._secret if self.namespace.is_secret(pattern) else self._plain
         gone = index.remove(pattern, subscriber)
         if gone:
+            self._quotas.give_pattern(account, len(pattern))
             self._changed(pattern)
         return gone is not None
 
-    def discard(self, subscriber: S) -> None:
-        """Forget everything about ``subscriber``."""
-        held = self._plain.discard(subscriber) | self._secret.discard(subscriber)
+    def retire(self, subscriber: S, account: Account) -> bool:
+        """``subscriber`` wants nothing any more. ``True`` when :meth:`forget_some` has work to do.
+
+        Its patterns leave the index in small steps, since there may be a hundred thousand; until then it is
+        still among the receivers, and must ignore what it is given.
+        """
         if self._taps.pop(subscriber, None) is not None:
             self._forget_all()
-        for pattern in held:
+        self._tuples.clear()  # whoever is named in one would never be freed
+        if self.count(subscriber):
+            self._retired.append((subscriber, account))
+        return bool(self._retired)
+
+    def forget_some(self, count: int) -> bool:
+        """Take up to ``count`` patterns of retired subscribers out of the index; whether more are left."""
+        while count and self._retired:
+            subscriber, account = self._retired[0]
+            pattern = self._plain.discard_one(subscriber)
+            if pattern is None:
+                pattern = self._secret.discard_one(subscriber)
+            if pattern is None:
+                self._retired.popleft()
+                continue
+            self._quotas.give_pattern(account, len(pattern))
             self._changed(pattern)
+            count -= 1
+        return bool(self._retired)
 
     def add_tap(self, tap: S, secrets: bool) -> None:
         """From now on ``tap`` receives every message, without counting as anybody who wants it."""
@@ -90,25 +122,32 @@ class Router(Generic[S]):
 
         Raises :exc:`~sbuslib.errors.ReservedKeyError` when nobody may publish under that key.
         """
-        key = header[len(MSG) : -1]
+        found = self._older.get(header)
+        if found is None:
+            found = self._look_up(header[len(MSG) : -1])
+        if len(header) <= self._limits.cached_key_bytes:
+            if len(self.routes) >= self._limits.cached_keys:
+                self._older = self.routes.copy()
+                self.routes.clear()
+            self.routes[header] = found
+        return found
+
+    def _look_up(self, key: bytes) -> tuple[S, ...]:
         secret = self.namespace.check_key(key)
         found = (self._secret if secret else self._plain).subscribers(key)
         if self._taps:
             taps = (tap for tap, secrets in self._taps.items() if secrets or not secret)
             found = tuple(dict.fromkeys((*found, *taps)))
-        found = self._tuples.setdefault(found, found)
-        if len(key) <= self._limits.cached_key_bytes:
-            if len(self.routes) >= self._limits.cached_keys:
-                del self.routes[next(iter(self.routes))]
-                if len(self._tuples) > len(self.routes):
-                    self._tuples.clear()
-            self.routes[header] = found
-        return found
+        if len(self._tuples) >= self._limits.cached_keys:
+            self._tuples.clear()
+        return self._tuples.setdefault(found, found)
 
     def _changed(self, pattern: bytes) -> None:
         """``pattern`` came or went."""
         if is_literal(pattern, self.namespace.separator):
-            self.routes.pop(b"MSG %b\0" % pattern, None)
+            header = b"MSG %b\0" % pattern
+            self.routes.pop(header, None)
+            self._older.pop(header, None)
             self.version += 1
         else:
             self._forget_all()
@@ -116,4 +155,5 @@ class Router(Generic[S]):
     def _forget_all(self) -> None:
         self.version += 1
         self.routes.clear()
+        self._older.clear()
         self._tuples.clear()

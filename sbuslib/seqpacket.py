@@ -31,7 +31,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from .addresses import AbstractAddress, Address, DescriptorAddress, PathAddress
 from .errors import AddressError, AddressInUseError
-from .limits import CONTROL_EXTRA, PACKET_BYTES
+from .limits import BATCH_MOST, CONTROL_EXTRA, PACKET_BYTES
 from .secrets import Credentials
 
 __all__ = [
@@ -126,7 +126,7 @@ class _Vector:
         self.addresses = [ctypes.c_void_p(start + n * _ONE) for n in range(count)]
 
 
-_COUNTS: Final = [ctypes.c_uint(n) for n in range(1025)]
+_COUNTS: Final = [ctypes.c_uint(n) for n in range(BATCH_MOST + 1)]
 _NO_WAIT: Final = ctypes.c_int(_ONE_PACKET_FLAGS)
 _NO_WAIT_RECEIVE: Final = ctypes.c_int(socket.MSG_DONTWAIT)
 

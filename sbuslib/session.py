@@ -44,8 +44,16 @@ class Session:
         """The credential key that the last whoami answered."""
         self.features: control.Features | None = None
         """What the hub offers; ``None`` for one that did not answer, such as the C daemon."""
-        self.echo = True
-        self.senders = False
+        self.lost: Counter[str] = Counter()
+        """Messages for this client that the hub lost, by cause: as far as it was asked to tell."""
+        self.notices: deque[control.Notice] = deque()
+        """Notices received and not yet handed to the application, oldest first."""
+        self.kicked: str | None = None
+        """Why the hub is about to close the connection, once it said so."""
+        self.choices: dict[bytes, bytes] = {}
+        """What was chosen of the hub, by kind: the control messages that stand."""
+        self.statistics: bytes | None = None
+        """The hub's last statistics, as JSON; empty when it refused."""
         self._header = b""
         self._key = b""
         self._token = 0
@@ -61,6 +69,7 @@ class Session:
         wait either way.
         """
         self.features = None
+        self.kicked = None
         self._whoami_asked = self._whoami_answered = 0
         self._scopes.clear()
         return [encode_control(control.FEATURES), self.whoami()[1]]
@@ -79,11 +88,18 @@ class Session:
                 }
             )
         packets = [encode_subscribe(pattern) for pattern in self.held.elements()]
-        if not self.echo:
-            packets.append(encode_control(control.ECHO_OFF))
-        if self.senders:
-            packets.append(encode_control(control.SENDERS_ON))
+        packets += map(encode_control, self.choices.values())
         return packets
+
+    def choose(self, kind: bytes, key: bytes) -> list[bytes]:
+        """Choose by control message; the newest choice of a kind stands. The packets to send."""
+        self.choices[kind] = key
+        return [encode_control(key)]
+
+    def ask_statistics(self) -> list[bytes]:
+        """The packet that asks for the hub's statistics, which come in :attr:`statistics`."""
+        self.statistics = None
+        return [encode_control(control.STATISTICS)]
 
     def whoami(self) -> tuple[int, bytes]:
         """A ticket for :meth:`knows_itself`, and the packet that asks."""
@@ -156,6 +172,17 @@ class Session:
                 self._take_control(packet)
         return False
 
+    def _take_notice(self, notice: control.Notice | None) -> None:
+        if notice is None:
+            return
+        self.notices.append(notice)
+        if isinstance(notice, control.Lost):
+            self.lost[notice.cause] += notice.count
+        elif isinstance(notice, control.Kicked):
+            self.kicked = notice.reason
+        else:
+            self.credentials = notice.credentials
+
     def _take_control(self, packet: bytes) -> None:
         try:
             value = parse(packet)
@@ -177,7 +204,10 @@ class Session:
                     if not isinstance(message, Message):
                         raise PacketError("wrapped packet is no message")
                     self.inbox.append(Message(message.key, message.payload, sender))
-                case _:
-                    pass  # a newer hub may say more than we know
+                case control.STATISTICS:
+                    self.statistics = value.payload
+                case key:
+                    # What is no notice either comes from a newer hub, and means nothing to us.
+                    self._take_notice(control.decode_notice(key, value.payload))
         except PacketError as error:
             raise PeerError(f"the hub sent a packet that no hub sends: {error.reason}") from error

@@ -4,26 +4,62 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["HubStatistics"]
+__all__ = ["ClientStatistics", "HubStatistics", "UserStatistics"]
+
+
+class ClientStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """One client, or one inbox of the embedder.
+
+    ``received`` counts the messages that it published. Of those routed to it, each is ``delivered`` (handed
+    to the kernel), ``queued``, or ``lost``, by cause; the three add up to ``routed``.
+    """
+
+    credentials: str
+    patterns: int
+    received: int
+    routed: int
+    delivered: int
+    queued: int
+    queued_peak: int
+    lost: dict[str, int]
+    soft: str
+    hard: str
+    order: str
+
+
+class UserStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What one user's clients hold: patterns and their bytes, and packets and bytes in queues."""
+
+    uid: int
+    connections: int
+    patterns: int
+    pattern_bytes: int
+    queued_packets: int
+    queued_bytes: int
 
 
 class HubStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """One hub at one instant.
 
-    ``clients`` and ``patterns`` are current (``clients_peak`` the most there were, ``clients_total`` all there ever
-    were); ``received`` counts messages published, the embedder's included, ``delivered`` the copies handed to the
-    kernel or to the embedder, ``queued`` those that wait, ``lost`` those that a full queue or a
-    vanished receiver cost. ``breaches`` counts what clients did wrong, by reason, and ``ignored`` the control messages
-    and unsubscriptions that meant nothing here.
+    ``clients`` and ``patterns`` are current (``clients_peak`` the most there were, ``clients_total`` all there
+    ever were); ``received`` counts messages published, the embedder's included, ``routed`` what they came to
+    when each was counted once for each of its receivers. That is always the sum of ``delivered`` (handed to the
+    kernel or to the embedder), ``queued`` and the values of ``lost``, by cause. ``breaches`` counts what clients did
+    wrong, by reason, and ``ignored`` the control messages and unsubscriptions that meant nothing here.
     """
 
+    hub_id: str
+    address: str
     clients: int
     clients_peak: int
     clients_total: int
     patterns: int
     received: int
+    routed: int
     delivered: int
     queued: int
-    lost: int
+    lost: dict[str, int]
     ignored: int
     breaches: dict[str, int]
+    per_client: tuple[ClientStatistics, ...]
+    per_user: tuple[UserStatistics, ...]

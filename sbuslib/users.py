@@ -14,8 +14,8 @@ def resolve_user(user: int | str) -> int:
     if isinstance(user, str) and not (user.isascii() and user.isdigit()):
         try:
             return pwd.getpwnam(user).pw_uid
-        except KeyError:
+        except (KeyError, ValueError):
             raise UsageError(f"there is no user {user!r} on this machine") from None
-    if isinstance(user, bool) or not 0 <= int(user) < 2**32 - 1:
+    if isinstance(user, bool) or not isinstance(user, (int, str)) or not 0 <= int(user) < 2**32 - 1:
         raise UsageError(f"a user is a name or an id, not {user!r}")
     return int(user)

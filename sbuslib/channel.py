@@ -1,0 +1,322 @@
+"""A client's connection: making it, keeping it, and moving packets over it, whatever the way to wait.
+
+Several greenlets or threads may use one client at once. One of those that wait reads for all: it takes
+the *lead*, sorts what comes into the session, and passes the lead on when it has what it wanted. Nobody
+reads while nobody waits, so a client that does not receive leaves its packets in the kernel, where the
+hub can see that they pile up.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from time import monotonic
+from types import TracebackType
+from typing import Protocol, Self
+
+from .backoff import Backoff
+from .dialer import BROKEN, NO_MEMORY, Dialer
+from .errors import DisconnectedError, PeerError
+from .limits import ClientLimits
+from .seqpacket import Gather, PlainArea, make_area
+from .session import Session
+
+__all__ = ["Channel", "WaitableCondition"]
+
+
+class WaitableCondition(AbstractContextManager[object], Protocol):
+    """What is needed of :class:`threading.Condition`, and of gevent's stand-in for it."""
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+    def notify_all(self) -> None: ...
+
+
+class Channel(ABC):
+    """What the gevent and the blocking client share below their verbs. See :class:`sbuslib.endpoint.Endpoint`."""
+
+    def __init__(
+        self,
+        address: str | os.PathLike[str] | None,
+        *,
+        timeout: float | None,
+        reconnect: bool,
+        hub_user: int | str | None,
+        limits: ClientLimits | None,
+    ) -> None:
+        self.timeout = timeout
+        self.limits = limits if limits is not None else ClientLimits()
+        self.epoch = 0
+        """Which connection this is: 1 for the first, one more after each reconnection."""
+        self._dialer = Dialer(address, hub_user, self.limits)
+        self._reconnect = reconnect
+        self._session = Session()
+        self._area: PlainArea | None = None
+        self._gather = Gather()
+        self._leading = False
+        self._ended = False
+        self._closed = False
+        self._turn = self._make_condition()
+        self._gather_lock = self._make_lock()
+        self._socket = self._connect(self._deadline(timeout))
+        try:
+            self._begin(self._deadline(timeout))
+        except BaseException:
+            self._release_socket()
+            raise
+
+    @property
+    def address(self) -> str:
+        """The address of the hub."""
+        return self._dialer.address
+
+    # -- how to wait: the difference between the clients ---------------------------------------------
+
+    @abstractmethod
+    def _make_condition(self) -> WaitableCondition: ...
+
+    @abstractmethod
+    def _make_lock(self) -> AbstractContextManager[object]: ...
+
+    @abstractmethod
+    def _wait(self, sock: socket.SocketType, events: int, timeout: float | None) -> bool:
+        """Wait for ``select.POLLIN`` or ``select.POLLOUT``; ``False`` after ``timeout`` seconds."""
+
+    @abstractmethod
+    def _sleep(self, seconds: float) -> None: ...
+
+    # -- connecting ---------------------------------------------------------------------------------
+
+    @staticmethod
+    def _deadline(timeout: float | None) -> float | None:
+        return None if timeout is None else monotonic() + timeout
+
+    @staticmethod
+    def _left(deadline: float | None) -> float | None:
+        return None if deadline is None else max(0.0, deadline - monotonic())
+
+    def _connect(self, deadline: float | None) -> socket.SocketType:
+        """A connection, for which a full backlog is waited out."""
+        backoff = Backoff(self.limits.connect_pause, self.limits.connect_pause_most)
+        while True:
+            try:
+                return self._dialer.dial()
+            except BlockingIOError as error:
+                left = self._left(deadline)
+                if left == 0:
+                    raise TimeoutError(error.strerror) from None
+                self._sleep(min(backoff.next(), left if left is not None else self.limits.connect_pause_most))
+
+    def _begin(self, deadline: float | None) -> None:
+        """Learn who we are and what the hub offers, and restore what an earlier connection held."""
+        session = self._session
+        old = session.credentials
+        self._send_all(session.hello(), deadline)
+        while not session.knows_itself():
+            if self._read(deadline):
+                raise self._disconnected()
+        self._send_all(session.restore(old), deadline)
+        self.epoch += 1
+
+    def _connect_again(self, deadline: float | None) -> None:
+        """Reconnect, trying until the deadline, with decorrelated jitter between attempts."""
+        self._release_socket()
+        backoff = Backoff(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
+        while True:
+            try:
+                self._socket = self._connect(self._deadline(self.timeout))
+                self._begin(self._deadline(self.timeout))
+                return
+            except (OSError, TimeoutError):
+                self._release_socket()
+                if self._closed:
+                    raise DisconnectedError("the client was closed") from None
+                left = self._left(deadline)
+                if left == 0:
+                    raise TimeoutError(f"{self.address}: the hub is away") from None
+            pause = backoff.next()
+            self._sleep(pause if left is None else min(pause, left))
+
+    def _release_socket(self) -> None:
+        """The socket is about to be closed: let go of whatever waits on it."""
+        self._socket.close()
+
+    # -- reading ------------------------------------------------------------------------------------
+
+    def _read(self, deadline: float | None) -> bool:
+        """Wait for packets and sort them into the session; ``True`` when the connection ended."""
+        if self._area is None:
+            self._area = make_area(self.limits.batch)
+        while True:
+            lengths = self._receive(self._area)
+            if lengths:
+                return self._session.take(self._area.data, self._area.offsets, lengths)
+            if not self._wait(self._socket, select.POLLIN, self._left(deadline)):
+                raise TimeoutError(f"{self.address}: nothing came in time")
+
+    def _receive(self, area: PlainArea) -> list[int]:
+        try:
+            return area.receive(self._socket)
+        except OSError as error:
+            if error.errno in BROKEN:
+                return [0]
+            raise
+
+    def _lead(self, ready: Callable[[], bool], deadline: float | None, what: str) -> bool:
+        """Wait until ``ready()`` holds or the lead is ours; ``True`` for the lead, to be given back."""
+        with self._turn:
+            while not ready():
+                if self._ended:
+                    raise self._disconnected()
+                if not self._leading:
+                    self._leading = True
+                    return True
+                if not self._turn.wait(self._left(deadline)):
+                    raise TimeoutError(what)
+            return False
+
+    def _disconnected(self) -> DisconnectedError:
+        if self._closed:
+            return DisconnectedError("the client is closed")
+        why = f" ({self._session.kicked})" if self._session.kicked is not None else ""
+        return DisconnectedError(f"{self.address}: the hub closed the connection{why}")
+
+    def _give_lead_back(self) -> None:
+        with self._turn:
+            self._leading = False
+            if self._closed:
+                self._ended = True
+                self._release_socket()
+            self._turn.notify_all()
+
+    def _until(self, ready: Callable[[], bool], deadline: float | None, what: str) -> None:
+        """Read, or let another read, until ``ready()`` holds."""
+        while self._lead(ready, deadline, what):
+            again = False
+            try:
+                if self._read(deadline):
+                    if self._reconnect and not self._closed:
+                        self._connect_again(deadline)
+                        again = True
+                    else:
+                        self._ended = True
+            except TimeoutError:
+                raise TimeoutError(what) from None
+            except PeerError:
+                self._ended = True
+                raise
+            finally:
+                self._give_lead_back()
+            self._after_reading(again)
+
+    @abstractmethod
+    def _after_reading(self, reconnected: bool) -> None:
+        """The lead was given back after reading: tell the application what it wants to know."""
+
+    # -- sending ------------------------------------------------------------------------------------
+
+    def _send(self, packet: bytes | memoryview, flags: int = 0) -> None:
+        """Send one packet, waiting for room. Raises as :meth:`publish` does."""
+        flags |= socket.MSG_NOSIGNAL
+        deadline: float | None = None
+        started = False
+        while True:
+            epoch = self.epoch
+            try:
+                self._socket.send(packet, flags)
+                return
+            except BlockingIOError:
+                if flags & socket.MSG_DONTWAIT:
+                    raise
+                if not started:
+                    deadline, started = self._deadline(self.timeout), True
+                if not self._wait(self._socket, select.POLLOUT, self._left(deadline)):
+                    raise TimeoutError(f"{self.address}: the hub takes no more for now") from None
+            except OSError as error:
+                if error.errno in NO_MEMORY:
+                    self._sleep(self.limits.connect_pause_most)
+                    continue
+                self._broken(error, epoch)
+
+    def _broken(self, error: OSError, epoch: int) -> None:
+        """A send failed: return once a new connection stands, or raise."""
+        if error.errno not in BROKEN:
+            raise error
+        if self._closed or not self._reconnect:
+            raise self._disconnected() from error
+        self._until(lambda: self.epoch > epoch, self._deadline(self.timeout), f"{self.address}: the hub is away")
+
+    def _send_all(self, packets: list[bytes], deadline: float | None) -> None:
+        """Send packets on the connection at hand, without reconnecting."""
+        done = 0
+        while done < len(packets):
+            try:
+                with self._gather_lock:
+                    done += self._gather.send(self._socket, packets[done:])
+            except OSError as error:
+                if error.errno in BROKEN:
+                    raise self._disconnected() from error
+                raise
+            if done < len(packets) and not self._wait(self._socket, select.POLLOUT, self._left(deadline)):
+                raise TimeoutError(f"{self.address}: the hub takes no more for now")
+
+    def _say(self, packets: list[bytes]) -> None:
+        """Send packets that the session remembers: after a break, :meth:`Session.restore` says them."""
+        epoch = self.epoch
+        try:
+            self._send_all(packets, self._deadline(self.timeout))
+        except DisconnectedError as error:
+            if self._closed or not self._reconnect:
+                raise
+            cause = error.__cause__
+            assert isinstance(cause, OSError)
+            self._broken(cause, epoch)
+
+    def _send_in_order(self, packets: list[bytes]) -> None:
+        while packets:
+            epoch = self.epoch
+            try:
+                with self._gather_lock:
+                    sent = self._gather.send(self._socket, packets)
+            except OSError as error:
+                self._broken(error, epoch)
+                continue
+            packets = packets[sent:]
+            if packets:
+                self._send(packets[0])  # waits for room
+                packets = packets[1:]
+
+    # -- the end ------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Close the connection. What was published before is still delivered."""
+        with self._turn:
+            if self._closed:
+                return
+            self._closed = True
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes whoever leads, who then closes
+            if not self._leading:
+                self._ended = True
+                self._release_socket()
+            self._turn.notify_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__qualname__} of {self.address}>"

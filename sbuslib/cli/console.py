@@ -1,0 +1,67 @@
+"""What the programs share: how they end, how they complain, how they show bytes."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from contextlib import suppress
+
+__all__ = ["EXIT_FAILURE", "EXIT_SUCCESS", "EXIT_USAGE", "complain", "explain", "printable", "yield_to_signals"]
+
+EXIT_SUCCESS = 0
+EXIT_FAILURE = 1
+"""Something outside went wrong: no hub, refused, connection lost, address in use."""
+EXIT_USAGE = 2
+"""The arguments are wrong: what argparse uses."""
+
+
+def yield_to_signals() -> None:
+    """Let Ctrl-C and a closed pipe end this process as they end any other tool: at once, without a word.
+
+    A Ctrl-C that was ignored when we were started, as a shell does for its background jobs, stays ignored.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
+def printable(data: bytes) -> str:
+    r"""``data`` as text that cannot steer a terminal, and from which ``data`` can be read back.
+
+    UTF-8 is shown as such; backslash, control characters and whatever else does not print become
+    ``\\``, ``\t``, ``\n``, ``\r`` or ``\xNN`` for each byte.
+    """
+    text = data.decode("utf-8", "surrogateescape")
+    if text.isprintable() and "\\" not in text:
+        return text
+    return "".join(_escape(character) for character in text)
+
+
+_SHORT = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
+
+
+def _escape(character: str) -> str:
+    if character in _SHORT:
+        return _SHORT[character]
+    if character.isprintable():
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
+
+
+def explain(error: BaseException, address: str | None = None) -> str:
+    """What went wrong in one line, which names the address when one is given."""
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        text = error.strerror
+        if error.filename is not None:
+            address = str(error.filename)  # a file of its own, which then is what to name
+    if address is not None and address not in text:
+        text = f"{address}: {text}"
+    return "".join(character if character.isprintable() else _escape(character) for character in text)
+
+
+def complain(program: str, text: str) -> int:
+    """Say ``text`` on standard error; the exit status that goes with it."""
+    with suppress(OSError):  # nobody may be there to read it
+        print(f"{program}: {text}", file=sys.stderr, flush=True)
+    return EXIT_FAILURE

@@ -1,0 +1,291 @@
+"""``sbusd``: a hub as a daemon, with the flags of the C daemon; and what ``sbus hub`` shares with it.
+
+The order of things is the point of this module. Everything that can be refused (users, pid file, address) is
+asked for before the fork, so that the caller hears of it; gevent, which does not survive a fork and takes
+longest to load, is loaded after it. Signals are held back from before the socket's file is there until the hub
+can answer them, so that no moment is left in which one leaves files behind.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING
+
+from .console import EXIT_SUCCESS, complain, explain
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from ..seqpacket import Listener
+
+__all__ = ["PID_FILE", "add_hub_arguments", "build_parser", "main", "run_hub"]
+
+PID_FILE = "/run/sbus.pid"
+NO_PID_FILE = "/dev/null"
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LISTENS = b"1"  # what the daemon tells the process that was started
+
+
+def add_hub_arguments(parser: ArgumentParser) -> None:
+    """The arguments that ``sbusd`` and ``sbus hub`` have in common, but for the address."""
+    parser.add_argument("-c", "--close", action="store_true", help="exit when the last client has left")
+    parser.add_argument("-g", "--group", action="store_true", help="let the socket's group connect (mode 0070)")
+    parser.add_argument("-o", "--others", action="store_true", help="let everybody connect (mode 0007)")
+    parser.add_argument("-r", "--reuse", action="store_true", help="replace a socket that stands at the address")
+    parser.add_argument(
+        "-u",
+        "--user",
+        action="append",
+        metavar="USER",
+        help="let only USER connect, by name or id, and the hub's own user; may be repeated",
+    )
+
+
+def build_parser() -> ArgumentParser:
+    """The arguments of ``sbusd``."""
+    from argparse import ArgumentParser, RawDescriptionHelpFormatter
+
+    from .. import __version__
+    from ..addresses import SYSTEM_ADDRESS
+
+    parser = ArgumentParser(
+        prog="sbusd",
+        description="Serve a message bus in the background.",
+        epilog="examples:\n"
+        "  sbusd                                       a bus for this user and root\n"
+        "  sbusd -o -a /run/sbus.socket                a bus for everybody on this machine\n"
+        "  sbusd -f -a /tmp/bus                        in the foreground\n"
+        "  sbusd -f -c -a /dev/unix/abstract           at a random address, until the last client leaves\n"
+        "\n"
+        "ADDRESS is a path, /dev/fd/N for a socket that was passed, /dev/unix/abstract for a random name, which\n"
+        "is printed, or /dev/unix/abstract/HEX. See sbusd(1).",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "-a", "--address", default=SYSTEM_ADDRESS, help="where to listen, %(default)s unless given: see below"
+    )
+    parser.add_argument("-f", "--foreground", action="store_true", help="stay in the foreground, without a pid file")
+    parser.add_argument(
+        "-p",
+        "--pid-file",
+        default=PID_FILE,
+        metavar="FILE",
+        help=f"where to write the process id, %(default)s unless given; {NO_PID_FILE}: nowhere",
+    )
+    add_hub_arguments(parser)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``sbusd``; its exit status."""
+    arguments = build_parser().parse_args(argv)
+    return run_hub("sbusd", arguments, background=not arguments.foreground)
+
+
+class _PidFile:
+    """A file that is ours from when it was created until it is removed."""
+
+    def __init__(self, path: str) -> None:
+        self._path = os.path.abspath(path)  # a daemon changes its folder
+        try:
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except FileExistsError as error:
+            raise FileExistsError(error.errno, f"the pid file is there already, {_owner(path)}", path) from None
+        os.fchmod(self._fd, 0o644)
+
+    def write(self) -> None:
+        os.write(self._fd, b"%d\n" % os.getpid())
+
+    def remove(self) -> None:
+        with suppress(OSError):
+            ours, there = os.fstat(self._fd), os.lstat(self._path)
+            if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino):
+                os.unlink(self._path)
+
+
+def _owner(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            pid = int(file.read(32))
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return f"left behind by process {pid}, which is gone: remove it"
+    except PermissionError:
+        pass
+    except (OSError, ValueError, OverflowError):
+        return "and holds no process id"
+    return f"of process {pid}, which runs"
+
+
+def run_hub(
+    program: str,
+    arguments: Namespace,
+    *,
+    background: bool = False,
+    on_ready: Callable[[str], None] | None = None,
+) -> int:
+    """Serve a hub until a signal stops it, here or in the background; the exit status.
+
+    ``arguments`` are those of :func:`add_hub_arguments` with ``address``, and ``pid_file`` for ``background``.
+    ``on_ready`` is called with the address once the hub serves.
+    """
+    from ..errors import SbusError
+
+    _fill_standard_descriptors()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+    address: str | None = None
+    try:
+        with ExitStack() as undo:
+            from ..addresses import parse_address
+            from ..seqpacket import Listener
+            from ..users import resolve_user
+
+            users = None if arguments.user is None else [resolve_user(user) for user in arguments.user]
+            parsed = parse_address(arguments.address)
+            _allow_many_files()
+            pid_file = None
+            if background and arguments.pid_file != NO_PID_FILE:
+                pid_file = _PidFile(arguments.pid_file)
+                undo.callback(pid_file.remove)
+            address = str(parsed)
+            mode = 0o700 | (0o070 if arguments.group else 0) | (0o007 if arguments.others else 0)
+            listener = Listener(parsed, mode=mode, reuse=arguments.reuse)
+            undo.callback(listener.close)
+            if parsed != parse_address(arguments.address):  # only a random one differs
+                _print_address(address)
+            _settle_passed_descriptor(listener, mode, program)
+
+            report = None
+            if background:
+                is_daemon, pipe = _detach()
+                if not is_daemon:
+                    return _await_daemon(pipe, undo, program)
+                report = undo.enter_context(os.fdopen(pipe, "wb", buffering=0))
+                if pid_file is not None:
+                    pid_file.write()
+
+            def ready() -> None:
+                _release_standard_descriptors(errors=background and os.isatty(2))
+                if report is not None:
+                    report.write(_LISTENS)
+                    report.close()
+                if on_ready is not None:
+                    on_ready(address or "")
+
+            _serve(program, listener, mode, users, arguments.close, background, ready)
+    except (SbusError, OSError) as error:
+        return complain(program, explain(error, address))
+    return EXIT_SUCCESS
+
+
+def _serve(
+    program: str,
+    listener: Listener,
+    mode: int,
+    users: list[int] | None,
+    stop_when_empty: bool,
+    background: bool,
+    ready: Callable[[], None],
+) -> None:
+    import logging
+
+    import gevent
+
+    from ..hub import Hub
+
+    logging.basicConfig(format=f"{program}: %(message)s")
+    hub = Hub(listener, mode=mode, users=users, stop_when_empty=stop_when_empty)
+    hub.start()
+    if background:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for number in _STOPPING:
+        # A hangup that is ignored, by us or for nohup(1), stays so.
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            gevent.signal_handler(number, hub.stop)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+    ready()
+    hub.serve_forever()
+
+
+# ---------------------------------------------------------------------------------------------------
+# The process
+
+
+def _fill_standard_descriptors() -> None:
+    """Put something at 0, 1 and 2 where nothing is, so that no socket of ours gets such a number."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+
+
+def _release_standard_descriptors(errors: bool) -> None:
+    """Let go of standard input and output, and of standard error if asked; the numbers stay taken."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2) if errors else (0, 1):
+        os.dup2(null, fd)
+    os.close(null)
+
+
+def _allow_many_files() -> None:
+    """As many descriptors as the system lets us have: each client takes one."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _print_address(address: str) -> None:
+    if sys.stdout is not None:
+        print(address, flush=True)
+
+
+def _settle_passed_descriptor(listener: Listener, mode: int, program: str) -> None:
+    """Close the descriptor that was passed, which the listener holds a copy of, and warn of idle arguments."""
+    from ..addresses import DescriptorAddress
+
+    if isinstance(listener.address, DescriptorAddress):
+        if listener.address.fd > 2:
+            os.close(listener.address.fd)
+        if mode != 0o700 and not listener.is_abstract:
+            complain(
+                program, f"{listener.address}: -g and -o are ignored: a socket that was passed has its mode already"
+            )
+
+
+def _detach() -> tuple[bool, int]:
+    """Fork into a session of its own: ``True`` and where to write in the daemon, ``False`` and where to read here."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(writer)
+        os.waitpid(child, 0)
+        return False, reader
+    os.close(reader)
+    os.setsid()
+    if os.fork():
+        os._exit(EXIT_SUCCESS)  # whoever leads a session could be given a terminal again
+    os.chdir("/")
+    return True, writer
+
+
+def _await_daemon(reader: int, undo: ExitStack, program: str) -> int:
+    """Wait until the daemon listens; the exit status of the process that was started."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+    with os.fdopen(reader, "rb", buffering=0) as pipe:
+        if pipe.read(1) == _LISTENS:
+            undo.pop_all()  # the daemon's, from now on
+            return EXIT_SUCCESS
+    # It said why, unless it was killed; what it may have left behind is cleared away on the way out.
+    return complain(program, "the daemon ended before it listened")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

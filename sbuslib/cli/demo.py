@@ -1,0 +1,399 @@
+"""``./run demo``: the bus at work on this machine, with real processes, which ends by itself and says what happened.
+
+A hub, a publisher of this machine's live figures and two subscribers; then two processes that prove to each
+other who they are, and a third that tries to listen in. Here and not in ``examples/``, since it is longer than
+an example should be, and shows whoever installs the package that the bus works on their machine::
+
+    python -m sbuslib.cli.demo
+
+This process, the *director*, starts the others and believes only what they report: a line of JSON for each
+thing that they see or do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import secrets
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+from ..blocking import Client
+from ..errors import DisconnectedError
+from .console import EXIT_FAILURE, EXIT_SUCCESS, explain, printable, yield_to_signals
+
+__all__ = ["main"]
+
+PATIENCE = 20.0
+"""Seconds that anything may take before the demo counts it as failed: far more than it ever takes."""
+
+HELLO = b"demo/hello"
+
+
+# ---------------------------------------------------------------------------------------------------
+# The processes: each reports, and does as it is told on standard input
+
+
+def report(event: str, **details: object) -> None:
+    """Tell the director."""
+    print(json.dumps({"event": event, **details}), flush=True)
+
+
+words: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+
+def heed_director() -> None:
+    """Take what the director says; end this process when the director has ended."""
+    while word := os.read(0, 1):
+        words.put(word)
+    os._exit(EXIT_FAILURE)
+
+
+def await_word() -> None:
+    """Wait until the director says go on."""
+    words.get()
+
+
+def read_figures() -> Iterator[dict[str, str]]:
+    """This machine's CPU, memory and network, from /proc, since the time before."""
+    before = None
+    while True:
+        with open("/proc/stat") as file:
+            ticks = [int(field) for field in file.readline().split()[1:9]]
+        with open("/proc/meminfo") as file:
+            memory = {line.split(":")[0]: int(line.split()[1]) / 1024**2 for line in file}
+        with open("/proc/net/dev") as file:
+            links = [line.split(":")[1].split() for line in file.readlines()[2:]]
+        now = (
+            time.monotonic(),
+            sum(ticks),
+            ticks[3] + ticks[4],
+            sum(int(f[0]) for f in links),
+            sum(int(f[8]) for f in links),
+        )
+        if before is not None:
+            seconds, total, idle, received, sent = (new - old for new, old in zip(now, before, strict=True))
+            yield {
+                "cpu": f"{100 * (1 - idle / total) if total else 0:.1f} % busy",
+                "memory": f"{memory['MemTotal'] - memory['MemAvailable']:.2f} of {memory['MemTotal']:.2f} GiB in use",
+                "network": f"{received / seconds / 1024:.1f} KiB/s in, {sent / seconds / 1024:.1f} KiB/s out",
+            }
+        before = now
+
+
+def publisher(client: Client, machine: str, rounds: str, pause: str) -> None:
+    """Publish the figures, ``rounds`` times."""
+    figures = read_figures()
+    report("ready")
+    await_word()
+    for _ in range(int(rounds)):
+        time.sleep(float(pause))
+        for name, figure in next(figures).items():
+            key = f"{machine}/{name}"
+            client.publish(key.encode(), figure.encode())
+            report("published", key=key, payload=figure)
+    client.sync()
+
+
+def subscriber(client: Client, pattern: str, count: str) -> None:
+    """Receive ``count`` messages that match ``pattern``."""
+    client.subscribe(pattern.encode())
+    report("ready")
+    for _ in range(int(count)):
+        message = client.receive(timeout=PATIENCE)
+        report("received", key=message.key.decode(), payload=message.payload.decode())
+
+
+def alice(client: Client) -> None:
+    """Prove to bob who we are, and have him prove who he is."""
+    client.subscribe(client.credentials + b"/")
+    report("ready")
+    await_word()
+    client.publish(HELLO, client.credentials)
+    answer = json.loads(client.receive(timeout=PATIENCE).payload)
+    # Only the process with our credentials could read that, so what we send back proves that we have them.
+    challenge = secrets.token_hex(16)
+    reply = {"challenge": challenge, "answer": answer["challenge"]}
+    client.publish(answer["credentials"].encode() + b"/to-bob", json.dumps(reply).encode())
+    proof = client.receive(timeout=PATIENCE).payload.decode()
+    report("checked", other=answer["credentials"], proven=secrets.compare_digest(proof, challenge))
+    report("secret", secrets=[challenge, answer["challenge"]])
+
+
+def bob(client: Client) -> None:
+    """The other side of :func:`alice`."""
+    client.subscribe(HELLO, client.credentials + b"/")
+    report("ready")
+    other = client.receive(timeout=PATIENCE).payload
+    challenge = secrets.token_hex(16)
+    offer = {"credentials": client.credentials.decode(), "challenge": challenge}
+    client.publish(other + b"/to-alice", json.dumps(offer).encode())
+    reply = json.loads(client.receive(timeout=PATIENCE).payload)
+    report("checked", other=other.decode(), proven=secrets.compare_digest(reply["answer"], challenge))
+    client.publish(other + b"/to-alice", reply["challenge"].encode())
+    client.sync()
+
+
+def eavesdropper(client: Client) -> None:
+    """Try to read what alice and bob tell each other: with wildcards, then by asking for it by name."""
+    client.subscribe(b"", b"*/", b"*/*/*/*/*/*", b"*")
+    report("ready")
+    hello = client.receive(timeout=PATIENCE)
+    seen = [hello]
+    await_word()  # they are done
+    client.sync()  # what was for us is here
+    while True:
+        try:
+            seen += client.receive_many(timeout=0)
+        except TimeoutError:
+            break
+    report("saw", messages=[[printable(message.key), printable(message.payload)] for message in seen])
+    try:
+        client.subscribe(hello.payload + b"/")
+    except DisconnectedError:
+        report("disconnected", pattern=printable(hello.payload + b"/"))
+
+
+ROLES: dict[str, Callable[..., None]] = {
+    role.__name__: role for role in (publisher, subscriber, alice, bob, eavesdropper)
+}
+
+
+# ---------------------------------------------------------------------------------------------------
+# The director
+
+
+class DemoError(Exception):
+    """Something did not happen; the message says what."""
+
+
+class Report(NamedTuple):
+    """What a process told: ``event`` is ``end`` with its ``status`` when it ended."""
+
+    process: Actor
+    event: str
+    details: dict[str, Any]
+
+
+class Actor:
+    """A process of the demo, and what it has reported so far."""
+
+    def __init__(self, name: str, address: str, reports: queue.Queue[Report], role: str, *arguments: object) -> None:
+        self.name = name
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self._reports = reports
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "sbuslib.cli.demo", "--role", role, "--address", address, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            details = json.loads(line)
+            self._reports.put(Report(self, details.pop("event"), details))
+        self._reports.put(Report(self, "end", {"status": self.process.wait()}))
+
+    def go_on(self) -> None:
+        """Say the word that :func:`await_word` waits for."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it has ended, which is reported
+
+    def told(self, event: str) -> list[dict[str, Any]]:
+        """All that it reported under ``event``."""
+        return [details for name, details in self.events if name == event]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+class Director:
+    """Starts the processes, follows what they report, and judges."""
+
+    def __init__(self, stack: ExitStack, rounds: int, pause: float) -> None:
+        self._stack = stack
+        self._reports: queue.Queue[Report] = queue.Queue()
+        self._rounds = rounds
+        self._pause = pause
+        self.verdicts: list[tuple[bool, str]] = []
+
+    def judge(self, holds: bool, what: str) -> None:
+        """Note whether ``what`` happened."""
+        self.verdicts.append((holds, what))
+
+    def start(self, name: str, role: str, *arguments: object) -> Actor:
+        """Start a process, and return once it is ready."""
+        actor = Actor(name, self.address, self._reports, role, *arguments)
+        self._stack.callback(actor.close)
+        self._follow(lambda: bool(actor.told("ready")), f"{name} to be ready")
+        what = " ".join(map(str, arguments))
+        print(f"  {name:<12} process {actor.process.pid}{'  ' * bool(what)}{what}", flush=True)
+        return actor
+
+    def _follow(self, until: Callable[[], bool], what: str) -> None:
+        """Take reports, and show what subscribers receive, until what is waited for has happened."""
+        deadline = time.monotonic() + PATIENCE + self._rounds * self._pause
+        while not until():
+            try:
+                actor, event, details = self._reports.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise DemoError(f"waited in vain for {what}") from None
+            actor.events.append((event, details))
+            if event == "received":
+                print(f"  {actor.name:<12} {details['key']}: {details['payload']}", flush=True)
+            elif event == "end" and details["status"] != 0:
+                status = details["status"]
+                how = f"was ended by signal {-status}" if status < 0 else f"failed with status {status}"
+                raise DemoError(f"{actor.name} (process {actor.process.pid}) {how}")
+
+    def _follow_to_end(self, *actors: Actor) -> None:
+        names = " and ".join(actor.name for actor in actors)
+        self._follow(lambda: all(actor.told("end") for actor in actors), f"{names} to end")
+
+    def start_hub(self, folder: str) -> None:
+        """Start a hub, and return once it listens."""
+        self.address = os.path.join(folder, "bus")
+        # It is to end with its last client, which we are: so it goes even when we are killed.
+        self.hub = subprocess.Popen(
+            [sys.executable, "-m", "sbuslib.cli.daemon", "-f", "-c", "-a", self.address], stdout=subprocess.PIPE
+        )
+        self._stack.callback(self._end_hub)
+        assert self.hub.stdout is not None
+        with self.hub.stdout as pipe:
+            pipe.read()  # it closes its output once it listens
+        if self.hub.poll() is not None:
+            raise DemoError(f"the hub ended with status {self.hub.returncode}")
+        self._stack.callback(Client(self.address).close)
+        print(f"  {'hub':<12} process {self.hub.pid}  {self.address}", flush=True)
+
+    def _end_hub(self) -> None:
+        try:
+            status = self.hub.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.hub.kill()
+            status = self.hub.wait()
+        self.judge(status == 0 and not os.path.exists(self.address), "the hub ended with its last client, tidily")
+
+    def show_figures(self) -> None:
+        """One process publishes, two receive."""
+        print("\nFigures of this machine, from one process to two others:", flush=True)
+        machine = f"machine/{os.uname().nodename}"
+        exact_key = f"{machine}/memory"
+        source = self.start("publisher", "publisher", machine, self._rounds, self._pause)
+        wildcard = self.start("wildcard", "subscriber", "machine/*/", 3 * self._rounds)
+        exact = self.start("exact", "subscriber", exact_key, self._rounds)
+        source.go_on()
+        self._follow_to_end(source, wildcard, exact)
+        published = source.told("published")
+        of_key = [message for message in published if message["key"] == exact_key]
+        for actor, pattern, wanted in ((wildcard, "machine/*/", published), (exact, exact_key, of_key)):
+            received = actor.told("received")
+            self.judge(
+                received == wanted and bool(wanted),
+                f"{pattern} brought {len(received)} of {len(wanted)} messages, in order",
+            )
+
+    def show_secrets(self) -> None:
+        """Two processes prove who they are, a third tries to listen in."""
+        print("\nTwo processes prove to each other who they are; a third tries to listen in:", flush=True)
+        first = self.start("alice", "alice")
+        second = self.start("bob", "bob")
+        third = self.start("eavesdropper", "eavesdropper")
+        first.go_on()
+        self._follow_to_end(first, second)
+        third.go_on()
+        self._follow_to_end(third)
+        for actor, other in ((first, second), (second, first)):
+            for check in actor.told("checked"):
+                print(f"  {actor.name:<12} {other.name} is {check['other']}", flush=True)
+            self.judge(
+                [
+                    check["proven"] and check["other"].endswith(f"/{other.process.pid}")
+                    for check in actor.told("checked")
+                ]
+                == [True],
+                f"{other.name} proved to {actor.name} to be process {other.process.pid}",
+            )
+        for key, payload in (seen := [message for told in third.told("saw") for message in told["messages"]]):
+            print(f"  {third.name:<12} {key}: {payload}", flush=True)
+        told_secrets = [secret for told in first.told("secret") for secret in told["secrets"]]
+        leaked = [key for key, payload in seen if key.startswith("!/") or any(s in payload for s in told_secrets)]
+        self.judge(
+            bool(seen) and bool(told_secrets) and not leaked,
+            f"the eavesdropper's wildcards brought {len(seen)} public and {len(leaked)} secret messages",
+        )
+        refused = third.told("disconnected")
+        for refusal in refused:
+            print(f"  {third.name:<12} was disconnected for asking for {refusal['pattern']}", flush=True)
+        self.judge(bool(refused), "the eavesdropper was disconnected for asking for alice's secrets")
+
+
+def direct(rounds: int, pause: float) -> int:
+    """Run the demo; its exit status."""
+    with tempfile.TemporaryDirectory(prefix="sbus-demo-") as folder:
+        director: Director | None = None
+        with ExitStack() as stack:
+            director = Director(stack, rounds, pause)
+            try:
+                print("A bus of its own:", flush=True)
+                director.start_hub(folder)
+                director.show_figures()
+                director.show_secrets()
+            except DemoError as error:
+                director.judge(False, str(error))
+    print("\nSummary:")
+    for holds, what in director.verdicts:
+        print(f"  {'ok    ' if holds else 'FAILED'}  {what}")
+    failed = sum(not holds for holds, _ in director.verdicts)
+    print(f"The demo failed: {failed} of {len(director.verdicts)}." if failed else "All of it happened.", flush=True)
+    return EXIT_FAILURE if failed else EXIT_SUCCESS
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo, or with ``--role`` one of its processes; the exit status."""
+    parser = argparse.ArgumentParser(prog="demo", description="Show the bus at work on this machine.")
+    parser.add_argument("--rounds", type=int, default=5, help="how many times the figures are published")
+    parser.add_argument("--pause", type=float, default=0.3, help="seconds between two times")
+    parser.add_argument("--role", choices=ROLES, help=argparse.SUPPRESS)
+    parser.add_argument("--address", help=argparse.SUPPRESS)
+    parser.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    if not options.role:
+        try:
+            return direct(options.rounds, options.pause)
+        except (KeyboardInterrupt, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or else Python complains when it flushes
+            return EXIT_FAILURE
+    yield_to_signals()
+    threading.Thread(target=heed_director, daemon=True).start()
+    try:
+        with Client(options.address) as client:
+            ROLES[options.role](client, *options.arguments)
+    except (OSError, DisconnectedError) as error:
+        sys.exit(f"demo: {options.role}: {explain(error, options.address)}")
+    return EXIT_SUCCESS
+
+
+if __name__ == "__main__":
+    sys.exit(main())

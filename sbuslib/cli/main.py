@@ -1,0 +1,144 @@
+"""``sbus``: the command line of the bus."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
+
+from .console import complain, explain
+
+__all__ = ["build_parser", "main"]
+
+_ADDRESSES = (
+    "Without -a, the address is SBUS_ADDRESS from the environment, else $XDG_RUNTIME_DIR/sbus/bus, else\n"
+    "/run/sbus.socket. See sbus(1)."
+)
+
+
+def build_parser() -> ArgumentParser:
+    """The arguments of ``sbus``."""
+    from .. import __version__
+    from .daemon import add_hub_arguments
+
+    parser = ArgumentParser(
+        prog="sbus",
+        description="Publish and subscribe on this machine's message bus.",
+        epilog="examples:\n"
+        "  sbus hub -a /tmp/bus &                      a bus\n"
+        "  export SBUS_ADDRESS=/tmp/bus\n"
+        "  sbus sub 'room/*/temp' &                    show what is published\n"
+        "  sbus pub room/1/temp 21.5                   publish\n"
+        "\n" + _ADDRESSES,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
+
+    def add(name: str, run: Callable[[Namespace], int], help: str, examples: str) -> ArgumentParser:
+        command = commands.add_parser(
+            name,
+            help=help,
+            description=help[0].upper() + help[1:] + ".",
+            epilog=f"examples:\n{examples}\n\n{_ADDRESSES}",
+            formatter_class=RawDescriptionHelpFormatter,
+        )
+        command.add_argument("-a", "--address", help="where the hub listens")
+        command.set_defaults(run=run)
+        return command
+
+    hub = add(
+        "hub",
+        _hub,
+        "serve a bus in the foreground until Ctrl-C",
+        "  sbus hub -a /tmp/bus                        for this user and root\n"
+        "  sbus hub -a /tmp/bus -o -u alice -u 1001    for these users\n"
+        "  sbus hub -a /dev/unix/abstract              at a random address, which is printed",
+    )
+    add_hub_arguments(hub)
+
+    publish = add(
+        "pub",
+        _publish,
+        "publish one message, or each line of standard input",
+        "  sbus pub room/1/temp 21.5\n"
+        "  sbus pub -- room/1/note '-5 below'          after --, nothing is taken for an option\n"
+        "  tail -f app.log | sbus pub log/app -        a message for each line",
+    )
+    publish.add_argument("key", metavar="KEY", help="routing key")
+    publish.add_argument("payload", metavar="PAYLOAD", help="payload; -: each line of standard input, without its end")
+
+    subscribe = add(
+        "sub",
+        _subscribe,
+        "show the messages whose keys match a pattern",
+        "  sbus sub 'room/*/temp'                      * stands for all up to the next /\n"
+        "  sbus sub room/ log/                         everything below room/ and log/\n"
+        "  sbus sub ''                                 everything\n"
+        "  sbus sub -n 1 --raw config > config.new     the next payload, as it is\n"
+        "  sbus sub --json '' | jq .key",
+    )
+    subscribe.add_argument("patterns", metavar="PATTERN", nargs="+", help="pattern of routing keys")
+    subscribe.add_argument("-n", "--count", type=_positive, metavar="N", help="exit after N messages")
+    subscribe.add_argument("-s", "--senders", action="store_true", help="show who sent each message, first")
+    form = subscribe.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="a JSON object a line, in place of key, tab, payload")
+    form.add_argument("--raw", action="store_true", help="only the payloads, as they are, each with a line's end")
+
+    add("whoami", _whoami, "show this process's credentials as the hub sees them", "  sbus whoami")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number <= 0:
+        raise ValueError
+    return number
+
+
+_positive.__name__ = "positive number"  # what argparse calls it
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``sbus``; its exit status."""
+    arguments = build_parser().parse_args(argv)
+    run: Callable[[Namespace], int] = arguments.run
+    return run(arguments)
+
+
+def _hub(arguments: Namespace) -> int:
+    from .daemon import run_hub
+
+    if arguments.address is None:
+        from ..addresses import default_addresses
+
+        arguments.address = default_addresses()[0]
+        if not os.environ.get("SBUS_ADDRESS") and os.environ.get("XDG_RUNTIME_DIR"):
+            # Clients look there first, and nobody else will make the folder.
+            try:
+                os.makedirs(os.path.dirname(arguments.address), mode=0o700, exist_ok=True)
+            except OSError as error:
+                return complain("sbus", explain(error))
+
+    def announce(address: str) -> None:
+        complain("sbus", f"listening at {address} (Ctrl-C ends it)")
+
+    return run_hub("sbus", arguments, on_ready=announce)
+
+
+def _publish(arguments: Namespace) -> int:
+    from . import messages
+
+    return messages.run(messages.publish, arguments)
+
+
+def _subscribe(arguments: Namespace) -> int:
+    from . import messages
+
+    return messages.run(messages.subscribe, arguments)
+
+
+def _whoami(arguments: Namespace) -> int:
+    from . import messages
+
+    return messages.run(messages.whoami, arguments)

@@ -1,0 +1,407 @@
+"""What a hub sends to one client: at once, later or not at all. The sending half of a connection.
+
+The table of what happens to a message that cannot be sent at once stands in :mod:`sbuslib.outbox`; this
+module acts on it. A socket that would block is watched until it is writable; a publisher that is to be
+held has its own reading stopped, by nothing more than stopping a watcher, so it alone waits.
+
+Deliveries happen in the middle of the turn of another client, while the hub's area is in use. So nothing
+here logs, calls a stranger's code or closes anything: a receiver that has to go is *condemned*, which the hub
+carries out when the turn has ended.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Sequence
+from time import time
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from .control import Lost
+from .outbox import Action, Outbox
+from .quota import Account
+from .secrets import Credentials
+from .seqpacket import PlainArea
+
+if TYPE_CHECKING:
+    from .hub import Hub
+
+__all__ = ["READ", "WRITE", "Batch", "Delivery", "Holdable", "Holder", "Receiver", "Sender"]
+
+READ, WRITE = 1, 2  # gevent's names for libev's EV_READ and EV_WRITE
+
+
+class Holder(Protocol):
+    """A receiver that holds publishers back."""
+
+    def forget_held(self, publisher: Holdable) -> None:
+        """A publisher that was held has gone."""
+        ...
+
+
+class Holdable(Protocol):
+    """A publisher whose reading can be stopped."""
+
+    def hold(self, by: Holder) -> None:
+        """Read no more from this publisher until ``by`` lets go."""
+        ...
+
+    def let_go(self, by: Holder) -> None:
+        """``by`` has room again."""
+        ...
+
+
+class Sender(Protocol):
+    """Whoever publishes: a connection, or the embedder."""
+
+    @property
+    def credentials(self) -> Credentials:
+        """What the kernel says of it."""
+        ...
+
+    @property
+    def key(self) -> bytes:
+        """Its credential key."""
+        ...
+
+    @property
+    def wrapper(self) -> bytes:
+        """What goes before its packets on the way to a receiver that asked for senders."""
+        ...
+
+    def holdable_by(self, receiver: Receiver) -> Holdable | None:
+        """What to hold, when a receiver in ``block`` mode may hold this sender back; else ``None``."""
+        ...
+
+
+class Batch:
+    """The packets of one turn where they lie: good until the turn ends."""
+
+    __slots__ = ("_copies", "area", "lengths")
+
+    def __init__(self, area: PlainArea, lengths: Sequence[int]) -> None:
+        self.area = area
+        self.lengths = lengths
+        self._copies: dict[int, bytes] = {}
+
+    def packet(self, slot: int) -> bytes:
+        """A copy of a packet, for keeps; one object for all who ask."""
+        copy = self._copies.get(slot)
+        if copy is None:
+            copy = self._copies[slot] = self.area.packet(slot, self.lengths[slot])
+        return copy
+
+
+class Receiver(Protocol):
+    """Whoever messages can be routed to: a connection, or an inbox of the embedder."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def credentials(self) -> Credentials:
+        """What the kernel says of it."""
+        ...
+
+    def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
+        """Send or copy the packets in ``slots``, now."""
+        ...
+
+    def deliver_packet(self, sender: Sender, packet: bytes) -> None:
+        """Send or keep one packet that lies elsewhere."""
+        ...
+
+
+class Delivery:
+    """The sending half of a client. Implements :class:`Receiver` and :class:`Holder`."""
+
+    __slots__ = (
+        "__weakref__",
+        "_block_timer",
+        "_direct",
+        "_echo",
+        "_held",
+        "_held_for_room",
+        "_hub",
+        "_mute",
+        "_notices",
+        "_outbox",
+        "_retry",
+        "_senders",
+        "_writer",
+        "account",
+        "closed",
+        "credentials",
+        "delivered",
+        "routed",
+        "socket",
+    )
+
+    def __init__(self, hub: Hub, sock: socket.SocketType, credentials: Credentials, account: Account) -> None:
+        self._hub = hub
+        self.socket = sock
+        self.credentials = credentials
+        self.account = account
+        self.closed = False
+        self.routed = 0
+        self.delivered = 0
+        self._echo = True
+        self._senders = False
+        self._notices = False
+        self._mute = False  # the other end takes nothing any more, though what it sent may still be unread
+        self._direct = True  # nothing waits, nothing is to be told, nothing is to be added: send straight on
+        self._outbox: Outbox | None = None  # made when it is first needed: most clients keep up
+        self._writer: Any = None
+        self._retry: Any = None
+        self._held: set[Holdable] = set()
+        self._held_for_room = False
+        self._block_timer: Any = None
+
+    # -- messages -----------------------------------------------------------------------------------
+
+    def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
+        """Send the packets in ``slots`` on, or do with them as the receiver chose."""
+        if not self._echo and sender is cast(Sender, self):
+            return
+        self.routed += len(slots)
+        if self._direct:
+            sent = 0
+            try:
+                sent = batch.area.send(self.socket, slots, batch.lengths)
+            except OSError as error:
+                self._send_failed(error)
+            self.delivered += sent
+            if sent == len(slots):
+                return
+            slots = slots[sent:]
+        elif self._senders and not self._waits():
+            sent = 0
+            try:
+                sent = batch.area.send_wrapped(self.socket, sender.wrapper, slots, batch.lengths)
+            except OSError as error:
+                self._send_failed(error)
+            self.delivered += sent
+            slots = slots[sent:]
+        if slots:
+            self._offer(sender, [batch.packet(slot) for slot in slots])
+
+    def deliver_packet(self, sender: Sender, packet: bytes) -> None:
+        """Send one packet, or do with it as the receiver chose."""
+        if not self._echo and sender is cast(Sender, self):
+            return
+        self.routed += 1
+        if not self._waits():
+            try:
+                wrapped = sender.wrapper + packet if self._senders else packet
+                if self._hub.gather.send(self.socket, (wrapped,)):
+                    self.delivered += 1
+                    return
+            except OSError as error:
+                self._send_failed(error)
+        self._offer(sender, [packet])
+
+    def _waits(self) -> bool:
+        """Whether something has to go before the next message, or nothing goes at all."""
+        if self._outbox is not None and self._outbox.has_report and not self._outbox and not self._mute:
+            self._report()
+        return self._mute or bool(self._outbox)
+
+    def _offer(self, sender: Sender, packets: list[bytes]) -> None:
+        """Leave messages that cannot be sent at once to the table."""
+        outbox = self.outbox
+        if self._mute:
+            # Of one that is closed only the index has not heard yet; it counts no more.
+            if self.closed:
+                self.routed -= len(packets)
+            else:
+                outbox.lose("outage", len(packets), time())
+            return
+        if self._senders:
+            packets = [sender.wrapper + packet for packet in packets]
+        publisher = sender.holdable_by(self)
+        if outbox.has_report and outbox.is_half_empty():
+            self._report()
+        action = outbox.offer(packets, sender.credentials.uid, publisher is not None, time())
+        if action is Action.HOLD:
+            assert publisher is not None
+            self._hold(publisher)
+        elif action is Action.DISCONNECT:
+            self._hub.condemn(self, "does not keep up, and asked for error")
+        self._update()
+
+    # -- answers ------------------------------------------------------------------------------------
+
+    def answer(self, packet: bytes) -> None:
+        """Send or queue an answer or a notice: never lost while the client is there."""
+        if self._mute:
+            return
+        if not self._outbox:
+            try:
+                if self._hub.gather.send(self.socket, (packet,)):
+                    return
+            except OSError as error:
+                self._send_failed(error)
+        if not self._mute and not self.outbox.push_answer(packet):
+            self._hub.condemn(self, "too many unread answers")
+        self._update()
+
+    def _report(self) -> None:
+        """Tell what was lost, to a client that asked for notices."""
+        assert self._outbox is not None
+        if self._notices:
+            for cause, count, since in self._outbox.take_report():
+                self.answer(Lost(cause, count, since).encode())
+
+    # -- state --------------------------------------------------------------------------------------
+
+    @property
+    def outbox(self) -> Outbox:
+        """What waits, and the modes."""
+        if self._outbox is None:
+            self._outbox = Outbox(self._hub.limits, self.account)
+        return self._outbox
+
+    @property
+    def queued(self) -> int:
+        """Messages that wait for this client."""
+        return self._outbox.messages if self._outbox is not None else 0
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """Messages lost, by cause."""
+        return dict[str, int](self._outbox.lost.items()) if self._outbox is not None else {}
+
+    def _update(self) -> None:
+        """Bring the watcher and the shortcut into line with what waits."""
+        outbox = self._outbox
+        waits = outbox is not None and (bool(outbox) or (self._notices and outbox.has_report))
+        self._direct = not (waits or self._mute or self._senders)
+        if waits and not self._mute:
+            if self._writer is None:
+                self._writer = self._hub.loop.io(self.socket.fileno(), WRITE)
+                self._writer.start(self._on_writable)
+        else:
+            self._stop_writer()
+
+    def set_senders(self, on: bool) -> None:
+        """Whether messages are delivered with their sender."""
+        self._senders = on
+        self._update()
+
+    def set_notices(self, on: bool) -> None:
+        """Whether losses and such are told."""
+        self._notices = on
+        self._update()
+
+    def notify(self, packet: bytes) -> None:
+        """Send a notice to a client that asked for them."""
+        if self._notices:
+            self.answer(packet)
+
+    # -- the socket ---------------------------------------------------------------------------------
+
+    def _on_writable(self) -> None:
+        """Send on what waits, one batch of it."""
+        outbox = self._outbox
+        assert outbox is not None
+        if not outbox:
+            self._report()
+            self._update()
+            return
+        packets = outbox.take(self._hub.limits.batch)
+        sent = 0
+        failure: OSError | None = None
+        try:
+            sent = self._hub.gather.send(self.socket, packets)
+        except OSError as error:
+            failure = error
+        self.delivered += outbox.settle(sent)
+        if failure is not None:
+            if failure.errno == errno.EMSGSIZE:
+                outbox.take(1)
+                outbox.lose("oversize", outbox.settle(1), time())
+            elif not self._send_failed(failure):
+                self._pause_sending()
+                return
+        self._release_held()
+        self._update()
+        if not outbox:
+            self._hub.flushed()
+        self._hub.carry_out()
+
+    def _send_failed(self, error: OSError) -> bool:
+        """A send failed for another reason than that the receiver is slow; whether for good."""
+        if error.errno in (errno.ENOBUFS, errno.ENOMEM, errno.EMSGSIZE):
+            return False  # the packet is queued, and the queue's own sending tells these apart
+        # Such as EPIPE or ECONNRESET: the other end is gone, or takes nothing. Whatever it sent before is
+        # still read, up to the packet of length zero that ends it.
+        self._mute = True
+        if self._outbox is not None:
+            self._outbox.clear("outage", time())
+        self._release_held()
+        self._update()
+        self._hub.flushed()
+        return True
+
+    def _pause_sending(self) -> None:
+        """The kernel had no memory: it would call the socket writable all the same, so let time pass."""
+        self._writer.stop()
+        self._retry = self._hub.loop.timer(self._hub.limits.send_retry)
+        self._retry.start(self._resume_sending)
+
+    def _resume_sending(self) -> None:
+        self._stop_writer()
+        self._update()
+
+    def _stop_writer(self) -> None:
+        for watcher in (self._writer, self._retry):
+            if watcher is not None:
+                watcher.stop()
+                watcher.close()
+        self._writer = self._retry = None
+
+    # -- holding publishers back --------------------------------------------------------------------
+
+    def _hold(self, publisher: Holdable) -> None:
+        self._held_for_room = self.outbox.soft != "block"
+        self._held.add(publisher)
+        publisher.hold(self)
+        if self._block_timer is None:
+            self._block_timer = self._hub.loop.timer(self._hub.limits.block_timeout)
+            self._block_timer.start(self._on_block_timeout)
+
+    def _on_block_timeout(self) -> None:
+        self._hub.condemn(self, "held publishers back for too long")
+        self._hub.carry_out()
+
+    def _release_held(self, anyway: bool = False) -> None:
+        """Let publishers go on once there is room, or this receiver is no longer one to wait for."""
+        if not self._held:
+            return
+        outbox = self._outbox
+        if not (anyway or self._mute or not outbox or (self._held_for_room and outbox.is_half_empty())):
+            return
+        self._block_timer.stop()
+        self._block_timer.close()
+        self._block_timer = None
+        held, self._held = self._held, set()
+        for publisher in held:
+            publisher.let_go(self)
+
+    def forget_held(self, publisher: Holdable) -> None:
+        """A publisher that was held has gone."""
+        self._held.discard(publisher)
+        if not self._held and self._block_timer is not None:
+            self._block_timer.stop()
+            self._block_timer.close()
+            self._block_timer = None
+
+    def changed_modes(self) -> None:
+        """The receiver chose another mode: whoever is held is held anew, if the new one says so."""
+        self._release_held(anyway=True)
+
+    def _close_sending(self) -> None:
+        self.closed = self._mute = True
+        if self._outbox is not None:
+            self._outbox.clear("outage", time())
+        self._release_held()
+        self._update()

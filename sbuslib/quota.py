@@ -1,0 +1,183 @@
+"""What each user's clients may hold: connections, patterns, and room in queues.
+
+Quotas hang on the user and not on the connection, or opening more connections would be the way around
+them. Two rules:
+
+* *Patterns* are a plain maximum for each user.
+* *Connections* and *room in queues* are shared out among whoever asks. Whoever holds ``share`` of a
+  maximum of which ``remaining`` is free may hold at most ``(remaining + share) / (n + 1)``, where ``n`` is
+  how many hold some of it, the asker included. So there is always something left for the next one, and
+  never more than a fair part of it: of 1,024 the first may take 512, a second then 170.
+
+A queue is charged to the user of its receiver, on behalf of the user of the sender: those who flood a
+receiver take their shares from one another, not from those who don't.
+
+Whatever is charged is released by the object that charged it. Source: the accounting of dbus-broker,
+``src/util/user.c``, and its shares of ``1 / (n + 1)``.
+"""
+
+from __future__ import annotations
+
+from .limits import Limits
+
+__all__ = ["Account", "Quotas", "Shares"]
+
+
+class Shares:
+    """One resource of ``maximum`` units, shared out among users by id."""
+
+    __slots__ = ("_held", "maximum", "remaining")
+
+    def __init__(self, maximum: int) -> None:
+        self.maximum = self.remaining = maximum
+        self._held: dict[int, int] = {}
+
+    def take(self, user: int, units: int) -> bool:
+        """Charge ``units`` to ``user``; ``False``, and nothing charged, when that is more than its share."""
+        share = self._held.get(user, 0)
+        users = len(self._held) + (0 if share else 1)
+        if share + units > (self.remaining + share) // (users + 1):
+            return False
+        self.force(user, units)
+        return True
+
+    def force(self, user: int, units: int) -> None:
+        """Charge ``units`` whether or not there is room: for what has to be kept regardless."""
+        if units:
+            self._held[user] = self._held.get(user, 0) + units
+            self.remaining -= units
+
+    def give(self, user: int, units: int) -> None:
+        """Release ``units`` that were charged to ``user``."""
+        if units:
+            left = self._held[user] - units
+            assert left >= 0, "more is released than was charged"
+            if left:
+                self._held[user] = left
+            else:
+                del self._held[user]
+            self.remaining += units
+
+    def held(self, user: int) -> int:
+        """What is charged to ``user`` now."""
+        return self._held.get(user, 0)
+
+    @property
+    def users(self) -> int:
+        """How many users hold some."""
+        return len(self._held)
+
+    @property
+    def used(self) -> int:
+        """What is charged to all."""
+        return self.maximum - self.remaining
+
+
+class Account:
+    """What one user's clients hold."""
+
+    __slots__ = ("connections", "packets", "pattern_bytes", "patterns", "queued_bytes", "uid")
+
+    def __init__(self, uid: int, limits: Limits) -> None:
+        self.uid = uid
+        self.connections = 0
+        self.patterns = 0
+        self.pattern_bytes = 0
+        self.packets = Shares(limits.user_queued_packets)
+        self.queued_bytes = Shares(limits.user_queued_bytes)
+
+    def is_clear(self) -> bool:
+        """Whether nothing is charged."""
+        return not (
+            self.connections or self.patterns or self.pattern_bytes or self.packets.used or self.queued_bytes.used
+        )
+
+    def take_room(self, sender: int, packets: int, size: int) -> bool:
+        """Charge room in a queue on behalf of ``sender``; ``False``, and nothing charged, beyond its share."""
+        if not self.packets.take(sender, packets):
+            return False
+        if not self.queued_bytes.take(sender, size):
+            self.packets.give(sender, packets)
+            return False
+        return True
+
+    def force_room(self, sender: int, packets: int, size: int) -> None:
+        """Charge room in a queue whether or not there is any."""
+        self.packets.force(sender, packets)
+        self.queued_bytes.force(sender, size)
+
+    def give_room(self, sender: int, packets: int, size: int) -> None:
+        """Release room in a queue."""
+        self.packets.give(sender, packets)
+        self.queued_bytes.give(sender, size)
+
+
+class Quotas:
+    """The accounts of one hub's users, and its connections shared out among them.
+
+    :param connections: how many the hub can hold in all.
+    :param exempt: users who may have all of the connections that are left, such as the hub's own.
+    """
+
+    def __init__(self, limits: Limits, connections: int, exempt: frozenset[int] = frozenset()) -> None:
+        self._limits = limits
+        self._exempt = exempt
+        self._accounts: dict[int, Account] = {}
+        self.connections = Shares(connections)
+
+    def account(self, uid: int) -> Account:
+        """The account of a user."""
+        account = self._accounts.get(uid)
+        if account is None:
+            account = self._accounts[uid] = Account(uid, self._limits)
+        return account
+
+    def accounts(self) -> list[Account]:
+        """All accounts in which something is charged."""
+        return [account for account in self._accounts.values() if not account.is_clear()]
+
+    def several(self) -> bool:
+        """Whether more than one user has connections."""
+        return self.connections.users > 1
+
+    def open(self, uid: int) -> Account | None:
+        """Charge a connection; ``None`` when the user, or the hub, can have no more."""
+        if uid in self._exempt:
+            if self.connections.remaining < 1:
+                return None
+            self.connections.force(uid, 1)
+        elif not self.connections.take(uid, 1):
+            return None
+        account = self.account(uid)
+        account.connections += 1
+        return account
+
+    def close(self, account: Account) -> None:
+        """Release a connection."""
+        self.connections.give(account.uid, 1)
+        account.connections -= 1
+        self.tidy(account)
+
+    def tidy(self, account: Account) -> None:
+        """Forget an account in which nothing is charged."""
+        if account.is_clear() and self._accounts.get(account.uid) is account:
+            del self._accounts[account.uid]
+
+    def take_pattern(self, account: Account, size: int) -> bool:
+        """Charge a pattern of ``size`` bytes; ``False`` beyond the user's maximum."""
+        limits = self._limits
+        if account.patterns >= limits.user_patterns or account.pattern_bytes + size > limits.user_pattern_bytes:
+            return False
+        account.patterns += 1
+        account.pattern_bytes += size
+        return True
+
+    def give_pattern(self, account: Account, size: int) -> None:
+        """Release a pattern."""
+        account.patterns -= 1
+        account.pattern_bytes -= size
+        self.tidy(account)
+
+    def is_clear(self) -> bool:
+        """Whether nothing is charged to anybody."""
+        return not self.accounts() and not self.connections.used

@@ -1,0 +1,88 @@
+"""Fixtures: the programs as real processes, ended after the test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support import PATIENCE, ROOT, HubThread
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """An environment in which no hub of the machine's is named."""
+    for name in ("SBUS_ADDRESS", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    return os.environ | {"PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8"}
+
+
+@pytest.fixture
+def start(environment: dict[str, str]) -> Iterator[Start]:
+    """Start ``python -m`` with arguments; keywords go to ``Popen``, ``env`` is added to the environment."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*arguments: str, env: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[bytes]:
+            pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+            process = subprocess.Popen(
+                [sys.executable, "-m", *arguments], env=environment | (env or {}), **{**pipes, **options}
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
+
+        yield start
+
+
+@pytest.fixture
+def run(environment: dict[str, str]) -> Run:
+    """Run ``python -m`` with arguments to its end; ``env`` is added to the environment."""
+
+    def run(*arguments: str, env: dict[str, str] | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        if "input" in options:
+            del pipes["stdin"]
+        return subprocess.run(
+            [sys.executable, "-m", *arguments],
+            env=environment | (env or {}),
+            timeout=PATIENCE,
+            text=True,
+            check=False,
+            **{**pipes, **options},
+        )
+
+    return run
+
+
+@pytest.fixture
+def path(folder: str) -> str:
+    """Where a hub may listen."""
+    return os.path.join(folder, "bus")
+
+
+@pytest.fixture
+def bus(path: str) -> Iterator[HubThread]:
+    """A hub at :func:`path`, in a thread."""
+    with HubThread(path) as thread:
+        yield thread
+
+
+@pytest.fixture
+def await_patterns(bus: HubThread) -> Callable[[int], None]:
+    """Wait until the clients of :func:`bus` hold so many patterns: a program does not tell that it has subscribed."""
+
+    def wait(count: int) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while bus.call(lambda: bus.hub.statistics().patterns) != count:
+            assert time.monotonic() < deadline, "nobody subscribed"
+            time.sleep(0.002)
+
+    return wait

@@ -1,0 +1,127 @@
+"""The demo: that it succeeds, and that it cannot succeed when what it shows does not happen."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support import PATIENCE
+
+from sbuslib.cli import demo
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+Told = list[dict[str, Any]]
+
+DEMO = "sbuslib.cli.demo"
+
+
+def test_it_shows_everything(run: Run, folder: str) -> None:
+    done = run(DEMO, "--rounds", "2", "--pause", "0.01", env={"TMPDIR": folder})
+    assert done.returncode == 0, done.stdout + done.stderr
+    *_, summary = done.stdout.partition("Summary:\n")
+    *verdicts, last = summary.splitlines()
+    assert len(verdicts) == 7
+    assert all(verdict.startswith("  ok ") for verdict in verdicts)
+    assert "brought 6 of 6 messages" in verdicts[0]
+    assert "brought 2 of 2 messages" in verdicts[1]
+    assert last == "All of it happened."
+    assert os.listdir(folder) == []
+
+
+@pytest.mark.parametrize("name", ["publisher", "wildcard", "exact", "alice", "bob", "eavesdropper"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_it_fails_when_a_process_is_ended(
+    name: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    start = demo.Director.start
+
+    def start_and_end(self: demo.Director, its_name: str, role: str, *arguments: object) -> demo.Actor:
+        actor = start(self, its_name, role, *arguments)
+        if its_name == name:
+            actor.process.send_signal(number)
+            actor.process.wait(PATIENCE)
+        return actor
+
+    monkeypatch.setattr(demo.Director, "start", start_and_end)
+    assert demo.direct(rounds=1, pause=0.01) == 1
+    output = capfd.readouterr().out
+    assert re.search(rf"  FAILED  {name} \(process \d+\) was ended by signal {number:d}\n", output)
+    assert "The demo failed: 1 of " in output
+
+
+@pytest.mark.parametrize("name", ["hub", "wildcard"])
+def test_it_fails_when_a_process_is_ended_later(start: Start, folder: str, name: str) -> None:
+    process = start(DEMO, "--rounds", "100000", "--pause", "0.01", env={"TMPDIR": folder}, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    victim = 0
+    for line in process.stdout:
+        if found := re.match(rf"  {name} +process (\d+)".encode(), line):
+            victim = int(found[1])
+        if b"KiB/s" in line:
+            break
+    os.kill(victim, signal.SIGKILL)
+    output, _ = process.communicate(timeout=2 * PATIENCE)
+    assert process.returncode == 1, output
+    assert b"  FAILED  " in output
+    assert os.listdir(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("event", "verdict"),
+    [
+        ("received", "machine/*/ brought 3 of 3 messages, in order"),
+        ("checked", "bob proved to alice"),
+        ("saw", "the eavesdropper's wildcards brought 0 public"),
+        ("disconnected", "the eavesdropper was disconnected"),
+    ],
+)
+def test_it_believes_only_reports(
+    event: str, verdict: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told = demo.Actor.told
+    # What was received came in another order, what was checked was checked twice, all else never happened.
+    changes: dict[str, Callable[[Told], Told]] = {"received": lambda told: told[::-1], "checked": lambda told: told * 2}
+
+    def told_otherwise(self: demo.Actor, name: str) -> Told:
+        reports = told(self, name)
+        if name != event:
+            return reports
+        return changes[name](reports) if name in changes else []
+
+    monkeypatch.setattr(demo.Actor, "told", told_otherwise)
+    assert demo.direct(rounds=1, pause=0.01) == 1
+    assert f"  FAILED  {verdict}" in capfd.readouterr().out
+
+
+def test_its_hub_ends_though_the_demo_is_killed(start: Start) -> None:
+    process = start(DEMO, "--rounds", "100000", "--pause", "0.01", stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    hub = None
+    for line in process.stdout:
+        if found := re.match(rb"  hub +process (\d+)", line):
+            hub = os.pidfd_open(int(found[1]))
+        if b"KiB/s" in line:
+            break
+    assert hub is not None
+    process.kill()
+    try:
+        assert select.select([hub], [], [], PATIENCE)[0]
+    finally:
+        os.close(hub)
+
+
+def test_nobody_reads_what_it_prints(start: Start) -> None:
+    process = start(DEMO)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(PATIENCE) == 1
+    assert process.stderr is not None
+    assert b"Traceback" not in process.stderr.read()

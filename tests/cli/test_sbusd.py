@@ -1,0 +1,442 @@
+"""``sbusd`` from outside: its flags, its signals, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import select
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support import PATIENCE, WHOAMI, own_key
+
+from sbuslib.addresses import AbstractAddress, parse_address
+from sbuslib.blocking import Client
+from sbuslib.cli.daemon import build_parser
+
+SBUSD = "sbuslib.cli.daemon"
+Start = Callable[..., "subprocess.Popen[bytes]"]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Serve = Callable[..., "subprocess.Popen[bytes]"]
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+@pytest.fixture
+def serve(start: Start, path: str) -> Serve:
+    """Start ``sbusd -f`` and return when it listens; at :func:`path`, unless ``-a`` is given."""
+
+    def serve(*flags: str, **options: object) -> subprocess.Popen[bytes]:
+        address = () if "-a" in flags else ("-a", path)
+        process = start(SBUSD, "-f", *address, *flags, **options)
+        assert process.stdout is not None
+        process.printed = process.stdout.read()  # type: ignore[attr-defined]  # to its end
+        return process
+
+    return serve
+
+
+@pytest.fixture
+def background(run: Run, tmp_path: Path) -> Run:
+    """Run ``sbusd`` in the background. What the daemon says later goes to the same place as standard error."""
+
+    def background(*flags: str, **options: object) -> subprocess.CompletedProcess[str]:
+        with open(tmp_path / "errors", "w+") as errors:
+            done = run(SBUSD, *flags, stderr=errors, **options)
+            errors.seek(0)
+            done.stderr = errors.read()
+        return done
+
+    return background
+
+
+@pytest.fixture
+def pid_file(folder: str) -> Iterator[str]:
+    """Where a daemon may write its pid; what is named there is ended after the test."""
+    path = os.path.join(folder, "pid")
+    yield path
+    if os.path.exists(path):
+        os.kill(daemon_pid(path), signal.SIGKILL)
+
+
+def daemon_pid(pid_file: str) -> int:
+    with open(pid_file) as file:
+        return int(file.read())
+
+
+def await_exit(pid: int) -> None:
+    """Wait for the end of a process that is not our child."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([fd], [], [], PATIENCE)[0], "it still runs"
+    finally:
+        os.close(fd)
+
+
+def answers(address: str) -> bool:
+    with Client(address) as client:
+        return client.credentials == own_key()
+
+
+def status_field(pid: int, name: str) -> str:
+    with open(f"/proc/{pid}/status") as file:
+        return next(line.split()[1] for line in file if line.startswith(name + ":"))
+
+
+def handles(pid: int, field: str, number: int) -> bool:
+    return bool(int(status_field(pid, field), 16) & 1 << (number - 1))
+
+
+def as_user(uid: int, path: str) -> str:
+    """What happens to a client of another user: ``served``, ``refused`` or ``no permission``."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        outcome = b"failed"
+        try:
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+                sock.settimeout(PATIENCE)
+                sock.connect(path)
+                try:
+                    sock.send(WHOAMI)
+                    outcome = b"served" if sock.recv(1_000) else b"refused"
+                except (BrokenPipeError, ConnectionResetError):
+                    outcome = b"refused"
+        except PermissionError:
+            outcome = b"no permission"
+        finally:
+            os.write(writer, outcome)
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as pipe:
+        return pipe.read()
+
+
+# -- listening ------------------------------------------------------------------------------------------
+
+
+def test_the_defaults_are_those_of_the_c_daemon() -> None:
+    arguments = build_parser().parse_args([])
+    assert (arguments.address, arguments.pid_file, arguments.foreground) == ("/run/sbus.socket", "/run/sbus.pid", False)
+
+
+def test_it_listens_when_its_output_ends(serve: Serve, path: str) -> None:
+    process = serve()
+    assert process.printed == b""  # type: ignore[attr-defined]
+    assert process.poll() is None
+    assert answers(path)
+    for fd in (0, 1):
+        assert os.readlink(f"/proc/{process.pid}/fd/{fd}") == os.devnull
+
+
+@pytest.mark.parametrize("umask", [0, 0o022, 0o777])
+@pytest.mark.parametrize(("flags", "mode"), [((), 0o700), (("-g",), 0o770), (("-o",), 0o707), (("-go",), 0o777)])
+def test_the_mode_of_the_socket(serve: Serve, path: str, flags: tuple[str, ...], mode: int, umask: int) -> None:
+    serve(*flags, umask=umask)
+    assert stat.S_IMODE(os.stat(path).st_mode) == mode
+
+
+def test_a_random_abstract_address_is_printed(serve: Serve) -> None:
+    process = serve("-a", "/dev/unix/abstract")
+    printed: bytes = process.printed  # type: ignore[attr-defined]
+    assert re.fullmatch(rb"/dev/unix/abstract/00[0-9a-f]{214}\n", printed)
+    assert answers(printed.decode().strip())
+
+
+def test_an_abstract_address_that_was_given_is_not_printed(serve: Serve) -> None:
+    address = str(AbstractAddress.random())
+    process = serve("-a", address.upper().replace("/DEV/UNIX/ABSTRACT", "/dev/unix/abstract"))
+    assert process.printed == b""  # type: ignore[attr-defined]
+    assert answers(address)
+
+
+@pytest.mark.parametrize("listening", [False, True])
+@pytest.mark.parametrize("fd", [None, 0], ids=["high", "standard input"])
+def test_a_socket_that_was_passed(serve: Serve, path: str, listening: bool, fd: int | None) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        if listening:
+            listener.listen()
+        if fd is None:
+            process = serve("-a", f"/dev/fd/{listener.fileno()}", pass_fds=[listener.fileno()])
+        else:
+            process = serve("-a", f"/dev/fd/{fd}", stdin=listener)
+    assert answers(path)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 0
+    assert os.path.exists(path), "a file that it did not make is not its to remove"
+
+
+def test_a_socket_that_was_passed_has_its_mode(serve: Serve, path: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        os.chmod(path, 0o700)
+        address = f"/dev/fd/{listener.fileno()}"
+        process = serve("-a", address, "-go", pass_fds=[listener.fileno()])
+    assert answers(path)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o700
+    process.terminate()
+    assert process.stderr is not None
+    assert process.stderr.read().decode() == (
+        f"sbusd: {address}: -g and -o are ignored: a socket that was passed has its mode already\n"
+    )
+
+
+def test_it_starts_without_standard_descriptors(start: Start, path: str, pid_file: str) -> None:
+    shell = subprocess.run(
+        ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", sys.executable, "-m", SBUSD, "-a", path, "-p", pid_file],
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert shell.returncode == 0
+    assert answers(path)
+    for fd in range(3):
+        assert os.readlink(f"/proc/{daemon_pid(pid_file)}/fd/{fd}") == os.devnull
+
+
+def test_as_many_files_as_allowed(serve: Serve) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    process = serve(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)))
+    assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+
+
+def test_what_clients_do_wrong_is_told_on_standard_error(serve: Serve, path: str) -> None:
+    process = serve()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.settimeout(PATIENCE)
+        sock.connect(path)
+        sock.send(b"NONSENSE")
+        assert sock.recv(100) == b""
+    assert process.stderr is not None
+    line = process.stderr.readline().decode()
+    assert line.startswith(f"sbusd: sbus hub at {path} disconnected process {os.getpid()} ")
+    assert "unknown verb" in line
+
+
+# -- ending ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_end_it_tidily(serve: Serve, path: str, number: signal.Signals) -> None:
+    process = serve()
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, errors) == (0, b"")
+    assert not os.path.exists(path)
+
+
+def test_a_signal_while_it_starts_leaves_nothing_behind(start: Start, path: str) -> None:
+    process = start(SBUSD, "-f", "-a", path)
+    deadline = time.monotonic() + PATIENCE
+    while not os.path.exists(path):
+        assert time.monotonic() < deadline
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 0
+    assert not os.path.exists(path)
+
+
+def test_what_was_sent_before_the_signal_is_delivered(serve: Serve, path: str) -> None:
+    process = serve()
+    with Client(path) as subscriber, Client(path) as publisher:
+        subscriber.subscribe(b"")
+        publisher.publish_many((b"key", b"%d" % n) for n in range(200))
+        process.terminate()
+        assert [int(subscriber.receive(PATIENCE).payload) for _ in range(200)] == list(range(200))
+    assert process.wait(PATIENCE) == 0
+
+
+def test_nohup_is_respected(serve: Serve) -> None:
+    process = serve(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    assert handles(process.pid, "SigIgn", signal.SIGHUP)
+    assert handles(process.pid, "SigCgt", signal.SIGTERM)
+
+
+def test_close_ends_it_with_its_last_client(serve: Serve, path: str) -> None:
+    process = serve("-c")
+    with Client(path):
+        with Client(path):
+            pass
+        with Client(path) as another:
+            another.whoami()
+            assert process.poll() is None
+    assert process.wait(PATIENCE) == 0
+    assert not os.path.exists(path)
+
+
+# -- in the background ----------------------------------------------------------------------------------
+
+
+def test_in_the_background(background: Run, path: str, pid_file: str) -> None:
+    done = background("-a", path, "-p", pid_file, umask=0o777)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert answers(path)
+    pid = daemon_pid(pid_file)
+    assert stat.S_IMODE(os.stat(pid_file).st_mode) == 0o644
+    assert os.readlink(f"/proc/{pid}/cwd") == "/"
+    assert os.getsid(pid) not in (os.getsid(0), pid), "its own session, which it does not lead"
+    assert handles(pid, "SigIgn", signal.SIGHUP)
+    assert os.readlink(f"/proc/{pid}/fd/1") == os.devnull
+    assert os.readlink(f"/proc/{pid}/fd/2") != os.devnull, "a log file is kept; a terminal would not be"
+    os.kill(pid, signal.SIGTERM)
+    await_exit(pid)
+    assert not os.path.exists(path)
+    assert not os.path.exists(pid_file)
+
+
+def test_relative_paths_hold_though_the_daemon_moves(background: Run, folder: str, path: str, pid_file: str) -> None:
+    assert background("-a", os.path.basename(path), "-p", os.path.basename(pid_file), cwd=folder).returncode == 0
+    pid = daemon_pid(pid_file)
+    os.kill(pid, signal.SIGINT)
+    await_exit(pid)
+    assert os.listdir(folder) == []
+
+
+def test_without_pid_file(background: Run, path: str) -> None:
+    assert background("-c", "-a", path, "-p", "/dev/null").returncode == 0
+    with Client(path) as client:
+        client.subscribe(b"")
+    deadline = time.monotonic() + PATIENCE
+    while os.path.exists(path):  # nothing else tells that it has gone
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_a_random_address_of_the_background(background: Run, pid_file: str) -> None:
+    done = background("-a", "/dev/unix/abstract", "-p", pid_file)
+    assert answers(done.stdout.strip())
+
+
+def test_a_pid_file_of_a_running_daemon(background: Run, folder: str, path: str, pid_file: str) -> None:
+    assert background("-a", path, "-p", pid_file).returncode == 0
+    pid = daemon_pid(pid_file)
+    done = background("-a", path + "2", "-p", pid_file)
+    assert done.returncode == 1
+    assert done.stderr == f"sbusd: {pid_file}: the pid file is there already, of process {pid}, which runs\n"
+    assert sorted(os.listdir(folder)) == ["bus", "pid"]
+
+
+def test_a_pid_file_left_behind(background: Run, path: str, pid_file: str) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    with open(pid_file, "w") as file:
+        file.write(f"{gone.pid}\n")
+    done = background("-a", path, "-p", pid_file)
+    os.unlink(pid_file)
+    assert done.returncode == 1
+    assert f"left behind by process {gone.pid}, which is gone: remove it" in done.stderr
+    assert not os.path.exists(path)
+
+
+def test_what_is_refused_in_the_background_is_told_to_the_caller(
+    background: Run, serve: Serve, path: str, pid_file: str
+) -> None:
+    serve()
+    done = background("-a", path, "-p", pid_file)
+    assert (done.returncode, done.stderr) == (1, f"sbusd: {path}: address in use\n")
+    assert not os.path.exists(pid_file)
+    assert answers(path)
+
+
+# -- -r and -u ------------------------------------------------------------------------------------------
+
+
+def test_reuse(run: Run, serve: Serve, path: str) -> None:
+    killed = serve()
+    killed.kill()
+    killed.wait()
+    done = run(SBUSD, "-f", "-a", path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith(f"sbusd: {path}: address in use by a socket that nobody listens at")
+    serve("-r")
+    assert answers(path)
+
+
+def test_reuse_replaces_nothing_but_sockets(run: Run, path: str) -> None:
+    with open(path, "w") as file:
+        file.write("precious")
+    done = run(SBUSD, "-f", "-r", "-a", path)
+    assert (done.returncode, done.stderr) == (1, f"sbusd: {path}: not a socket, so it is not replaced\n")
+    with open(path) as file:
+        assert file.read() == "precious"
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("flags", "outcome"),
+    [
+        ((), "no permission"),
+        (("-g",), "no permission"),
+        (("-o",), "served"),
+        (("-o", "-u", "12345", "-u", "daemon"), "served"),
+        (("-o", "-u", "daemon"), "refused"),
+        (("-u", "12345"), "no permission"),
+    ],
+)
+def test_who_may_connect(serve: Serve, folder: str, path: str, flags: tuple[str, ...], outcome: str) -> None:
+    os.chmod(folder, 0o755)
+    serve(*flags)
+    assert as_user(12_345, path) == outcome
+    assert answers(path), "the hub's own user always may"
+
+
+@needs_root
+def test_the_group_may_connect(serve: Serve, folder: str, path: str) -> None:
+    os.chmod(folder, 0o755)
+    serve("-g", group=12_345)
+    assert os.stat(path).st_gid == 12_345
+    assert as_user(12_345, path) == "served"
+    assert as_user(12_346, path) == "no permission"
+
+
+# -- what is wrong is told in one line --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("-a", "{folder}/none/bus"), "{folder}/none/bus: No such file or directory"),
+        (("-a", "/" + 200 * "x"), "the path of a socket has at most 107 bytes"),
+        (("-a", ""), "an address is not empty and holds no NUL"),
+        (("-a", "/dev/fd/77"), "/dev/fd/77: no socket: Bad file descriptor"),
+        (("-a", "/dev/fd/2"), "/dev/fd/2: no socket"),
+        (("-a", "/dev/unix/abstract/0g"), "an abstract name is an even number of hexadecimal digits"),
+        (("-a", "{folder}/bus", "-u", "nobody-by-this-name"), "there is no user 'nobody-by-this-name' on this machine"),
+    ],
+)
+@pytest.mark.parametrize("foreground", [True, False])
+def test_what_cannot_be(background: Run, folder: str, flags: tuple[str, ...], told: str, foreground: bool) -> None:
+    where = ("-f",) if foreground else ("-p", f"{folder}/pid")
+    done = background(*where, *(flag.format(folder=folder) for flag in flags))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert told.format(folder=folder) in done.stderr
+    assert os.listdir(folder) == []
+
+
+def test_misuse(run: Run) -> None:
+    assert run(SBUSD, "stray").returncode == 2
+    assert run(SBUSD, "-a").returncode == 2
+    assert run(SBUSD, "--help").returncode == 0
+
+
+def test_an_address_with_control_characters_cannot_steer_the_terminal(run: Run, folder: str) -> None:
+    done = run(SBUSD, "-f", "-a", f"{folder}/\x1b[2J\n/bus")
+    assert done.stderr == f"sbusd: {folder}/\\x1b[2J\\n/bus: No such file or directory\n"
+
+
+def test_two_random_addresses_differ() -> None:
+    assert parse_address("/dev/unix/abstract") != parse_address("/dev/unix/abstract")

@@ -1,0 +1,145 @@
+"""Fixtures: both engines, temporary addresses, started hubs, raw connections, and guards around each test.
+
+Whatever touches a socket asks for one of :func:`address`, :func:`hub`, :func:`connect` or :func:`client`, and
+so runs twice: once with ``recvmmsg`` and ``sendmmsg``, once with the fallback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gevent
+import hypothesis
+import pytest
+from support import Peer, open_descriptors
+
+import sbuslib
+from sbuslib.hub import Hub
+
+TEST_SECONDS = 60
+"""A test that takes longer hangs: the slowest takes a few seconds, even on a busy machine."""
+
+
+class TestHangs(SystemExit):
+    """Raised into a test that hangs. A ``SystemExit``, which gevent passes from its event loop to the main greenlet."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--address",
+        help="run tests/conformance against the daemon that listens at this path, instead of against hubs of ours",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # A deadline for each example would be an assertion about the machine; the fixtures bound each test.
+    hypothesis.settings.register_profile("sbuslib", deadline=None)
+    hypothesis.settings.load_profile("sbuslib")
+    config.addinivalue_line("markers", "fails_on_c_daemon(reason): the C daemon is known to fail this case")
+
+
+def _hangs(signum: int, frame: object) -> None:
+    raise TestHangs(f"the test took longer than {TEST_SECONDS} seconds")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _event_loop() -> None:
+    """Open the descriptors of gevent's event loop before anybody counts descriptors."""
+    gevent.sleep(0)
+
+
+@pytest.fixture(autouse=True)
+def _no_hang() -> Iterator[None]:
+    """Fail a test that hangs; end the run, with a traceback, if not even that helps."""
+    before = signal.signal(signal.SIGALRM, _hangs)
+    signal.setitimer(signal.ITIMER_REAL, TEST_SECONDS)
+    faulthandler.dump_traceback_later(2 * TEST_SECONDS, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks(_no_hang: None) -> Iterator[None]:
+    """Fail a test after which more files and sockets are open than before."""
+    before = open_descriptors()
+    yield
+    if open_descriptors() != before:
+        gc.collect()
+        gevent.sleep(0)  # watchers that were closed in the loop
+        leaked = open_descriptors() - before
+        assert not leaked, f"left open: {sorted(leaked)}"
+
+
+@pytest.fixture(params=["batched", "plain"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which system calls areas that are made from now on use; also in subprocesses."""
+    if request.param == "plain":
+        monkeypatch.setenv("SBUS_SYSCALLS", "plain")
+    else:
+        monkeypatch.delenv("SBUS_SYSCALLS", raising=False)
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    """A temporary folder with a path short enough for a socket in it, unlike pytest's own."""
+    path = tempfile.mkdtemp(prefix="sbus-")
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def address(engine: str, folder: str) -> str:
+    """A path where a hub may listen."""
+    return os.path.join(folder, "bus")
+
+
+@pytest.fixture
+def make_hub(address: str) -> Iterator[Callable[..., Hub]]:
+    """Make and start a hub, at :func:`address` unless another is given; stopped after the test."""
+    hubs: list[Hub] = []
+
+    def make(listener: Any = None, **options: Any) -> Hub:
+        hub = Hub(address if listener is None else listener, **options)
+        hubs.append(hub)
+        hub.start()
+        return hub
+
+    yield make
+    for hub in hubs:
+        hub.stop(0)
+
+
+@pytest.fixture
+def hub(make_hub: Callable[..., Hub]) -> Hub:
+    """A hub that listens at :func:`address`, in this thread."""
+    return make_hub()
+
+
+@pytest.fixture
+def connect(address: str) -> Iterator[Callable[..., Peer]]:
+    """Connect a raw socket, to :func:`address` unless another is given; closed after the test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda to=address: stack.enter_context(Peer(to))
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[Callable[..., sbuslib.Client]]:
+    """Connect a gevent client, to :func:`address` unless another is given; closed after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def make(to: str = address, **options: Any) -> sbuslib.Client:
+            return stack.enter_context(sbuslib.Client(to, **options))
+
+        yield make

@@ -1,0 +1,139 @@
+"""The examples, run as their first lines say."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support import PATIENCE, ROOT, HubThread
+
+from sbuslib.blocking import Client
+
+EXAMPLES = ROOT / "examples"
+NEEDS_A_HUB = ["handshake.py", "publish_subscribe.py", "threads.py", "typed_topics.py"]
+
+Example = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def bus(folder: str) -> Iterator[HubThread]:
+    """A hub in a thread, as the one that the reader starts."""
+    with HubThread(os.path.join(folder, "bus")) as thread:
+        yield thread
+
+
+@pytest.fixture
+def example(folder: str) -> Iterator[Example]:
+    """Start an example, with the hub's address in the environment."""
+    processes: list[subprocess.Popen[str]] = []
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SBUS_ADDRESS": os.path.join(folder, "bus")}
+
+    def start(name: str, *arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, EXAMPLES / name, *arguments],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        with process:
+            process.kill()
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    """What a program printed; it must succeed and complain of nothing."""
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, errors) == (0, "")
+    return output
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.iterdir()), ids=lambda path: path.name)
+def test_each_is_short_tells_what_to_try_and_is_run_here(path: Path) -> None:
+    if path.suffix not in (".py", ".c"):
+        pytest.skip("not an example: what Python keeps of one")
+    text = path.read_text()
+    assert text.count("\n") < 60
+    assert re.search(r"^( \* )?Try: ", "\n".join(text.splitlines()[:4]), re.MULTILINE)
+    assert f'"{path.name}"' in Path(__file__).read_text()
+
+
+def test_embed(example: Example) -> None:
+    process = example("embed.py", "60")
+    assert process.stdout is not None
+    found = re.fullmatch(r"listening at (\S+) for 60 seconds\n", process.stdout.readline())
+    assert found
+    own = f"!/cred/{os.getgid()}/{os.getuid()}"
+    for temperature in ("21.0", "21.1", "21.2"):
+        line = f"room/1/temp is {temperature}, says {own}/{process.pid}\n"
+        assert process.stdout.readline() == line
+    with Client(found[1]) as client:
+        client.publish(b"room/2/temp", b"19.0")
+    assert process.stdout.readline() == f"room/2/temp is 19.0, says {own}/{os.getpid()}\n"
+
+
+def test_embed_ends_by_itself(example: Example) -> None:
+    assert "HubStatistics(clients=0," in finish(example("embed.py", "0.01"))
+
+
+def test_publish_subscribe(bus: HubThread, example: Example) -> None:
+    assert finish(example("publish_subscribe.py")) == "room/1/temp 20.5\nroom/2/temp 21.0\nroom/3/temp 21.5\ndone \n"
+
+
+def test_typed_topics(bus: HubThread, example: Example) -> None:
+    lines = finish(example("typed_topics.py")).splitlines()
+    assert re.fullmatch(r"not published: .*-273\.15.*", lines[0])
+    assert lines[1:3] == [
+        "room/1/reading Reading(celsius=21.5, battery=None)",
+        "room/2/reading Reading(celsius=19.0, battery=0.8)",
+    ]
+    assert lines[3].startswith("room/4/reading ignored: ")
+    assert len(lines) == 4
+
+
+def test_threads(bus: HubThread, example: Example) -> None:
+    *jobs, last = finish(example("threads.py")).splitlines()
+    assert sorted(int(line.rpartition(" ")[2]) for line in jobs) == list(range(12))
+    assert last == "all done, without gevent"
+
+
+def test_handshake(bus: HubThread, example: Example) -> None:
+    answering = example("handshake.py", "answer")
+    assert answering.stdout is not None
+    own = f"!/cred/{os.getgid()}/{os.getuid()}"
+    assert answering.stdout.readline() == f"waiting as {own}/{answering.pid}\n"
+    asking = example("handshake.py", "ask")
+    assert finish(asking) == f"the other one is {own}/{answering.pid}\n"
+    assert finish(answering) == f"answered {own}/{asking.pid}\n"
+
+
+@pytest.mark.parametrize("name", NEEDS_A_HUB)
+def test_without_a_hub_each_says_how_to_start_one(example: Example, folder: str, name: str) -> None:
+    process = example(name, *(["ask"] if name == "handshake.py" else []))
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert errors == f"no hub at {folder}/bus: No such file or directory\nstart one: sbus hub -a /tmp/bus\n"
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler: apt-get install gcc libc6-dev")
+def test_c_client(bus: HubThread, folder: str) -> None:
+    program = os.path.join(folder, "c_client")
+    source = EXAMPLES / "c_client.c"
+    subprocess.run(["cc", "-Wall", "-Wextra", "-Werror", "-o", program, source], check=True, timeout=PATIENCE)
+    arguments = [program, bus.hub.address, "room/", "2"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process, Client(bus.hub.address) as client:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"subscribed as !/cred/{os.getgid()}/{os.getuid()}/{process.pid}\n"
+        client.publish_many([(b"room/1", b"warm"), (b"hall", b""), (b"room/2", b"cold")])
+        assert process.stdout.read() == "room/1: warm\nroom/2: cold\n"
+    assert process.returncode == 0

@@ -1,0 +1,245 @@
+"""What several test modules need: raw connections, hubs in threads and false ones, the vectors' escapes."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import gevent
+import gevent.socket
+
+from sbuslib.addresses import AbstractAddress, PathAddress, parse_address
+from sbuslib.hub import Hub
+from sbuslib.limits import CONTROL_EXTRA, PACKET_BYTES
+
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+WHOAMI = b"CMSG !/cred/whoami"
+LONGEST = PACKET_BYTES + CONTROL_EXTRA
+PATIENCE = 20.0
+"""Seconds after which what has not come never will. Long: it passes only where a test fails."""
+
+
+def own_key() -> bytes:
+    """The credential key of this process."""
+    return b"!/cred/%d/%d/%d" % (os.getgid(), os.getuid(), os.getpid())
+
+
+def unescape(text: str) -> bytes:
+    """Bytes of a text in which ``%XX`` stands for a byte."""
+    return re.sub(rb"%([0-9A-Fa-f]{2})", lambda found: bytes.fromhex(found[1].decode()), text.encode("ascii"))
+
+
+def vectors() -> Iterator[tuple[bool, bytes, bytes]]:
+    """The rows of ``vectors/matching.tsv``: whether it matches, pattern, key."""
+    for line in (TESTS / "vectors" / "matching.tsv").read_text("ascii").splitlines():
+        if not line.startswith("#"):
+            verdict, pattern, key = line.split("\t")
+            yield verdict == "1", unescape(pattern), unescape(key)
+
+
+def open_descriptors() -> set[tuple[str, str]]:
+    """Files and sockets that this process has open; not the event loop's own."""
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{fd}")
+        except FileNotFoundError:  # the listing's own
+            continue
+        if not target.startswith(("anon_inode:", "pipe:")):
+            found.add((fd, target))
+    return found
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    """Let the event loop run until ``condition`` holds: for what no packet tells of."""
+    with gevent.Timeout(PATIENCE, AssertionError("it never came true")):
+        while not condition():
+            gevent.sleep(0.001)
+
+
+def python(*arguments: str, **environment: str) -> str:
+    """Run another Python with this checkout on its path; what it printed. It must succeed and print no error."""
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=os.environ | environment,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout
+
+
+class Peer:
+    """A raw connection to any sbus daemon: packets out, packets in, nothing added. Waits in the event loop."""
+
+    def __init__(self, to: str | gevent.socket.socket) -> None:
+        self.socket = gevent.socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) if isinstance(to, str) else to
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST + 16_384)
+        self.socket.settimeout(PATIENCE)
+        self._early: list[bytes] = []
+        if isinstance(to, str):
+            parsed = parse_address(to)
+            assert isinstance(parsed, (PathAddress, AbstractAddress))
+            try:
+                self.socket.connect(parsed.path if isinstance(parsed, PathAddress) else parsed.name)
+            except BaseException:
+                self.socket.close()
+                raise
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def send(self, *packets: bytes) -> None:
+        for packet in packets:
+            self.socket.sendmsg([packet])  # send() would leave an empty packet out
+
+    def _receive(self) -> bytes:
+        while True:
+            try:
+                return self.socket.recv(LONGEST + 1)
+            except ConnectionResetError:
+                continue  # told once, ahead of packets that wait
+
+    def receive(self) -> bytes:
+        """The next packet; ``b""`` at the end of the connection."""
+        return self._early.pop(0) if self._early else self._receive()
+
+    def barrier(self) -> None:
+        """Return when the daemon has acted on everything that was sent here; what comes meanwhile is kept."""
+        self.send(WHOAMI)
+        while not (packet := self._receive()).startswith(WHOAMI + b"\0"):
+            assert packet, "disconnected"
+            self._early.append(packet)
+
+    def subscribe(self, *patterns: bytes) -> None:
+        """Subscribe, and return when it is in force."""
+        self.send(*(b"SUB " + pattern for pattern in patterns))
+        self.barrier()
+
+    def publish(self, key: bytes, payload: bytes = b"") -> None:
+        self.send(b"MSG %b\0%b" % (key, payload))
+
+    def pending(self) -> list[bytes]:
+        """Everything that the daemon sent before now."""
+        self.barrier()
+        packets, self._early = self._early, []
+        return packets
+
+    def is_disconnected(self) -> bool:
+        """Wait for whatever comes; whether it is the end."""
+        return self.receive() == b""
+
+
+class HubThread:
+    """A hub in a thread of its own: for clients that block theirs, and so could not be served from it."""
+
+    def __init__(self, address: str, **options: Any) -> None:
+        self.hub = Hub(address, **options)
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]]] = queue.SimpleQueue()
+        self._started: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> HubThread:
+        self._thread.start()
+        error = self._started.get()
+        if error is not None:
+            raise error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._thread.is_alive():
+            self.call(self.hub.stop)
+            self._thread.join()
+
+    def _run(self) -> None:
+        event_loop = gevent.get_hub()
+        try:
+            self.hub.start()
+            self._wake = event_loop.loop.async_()
+        except BaseException as error:
+            self._started.put(error)
+            return
+        self._started.put(None)
+        while self.hub.started:
+            if self._jobs.empty():
+                event_loop.wait(self._wake)
+                continue
+            function, answer = self._jobs.get()
+            try:
+                answer.put(function())
+            except BaseException as error:
+                answer.put(error)
+        self._wake.close()
+        event_loop.destroy(destroy_loop=True)
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Do something in the hub's thread; what came of it."""
+        answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._jobs.put((lambda: function(*arguments), answer))
+        self._wake.send()
+        result = answer.get(timeout=PATIENCE)
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def stop(self) -> None:
+        self.__exit__(None, None, None)
+
+
+class FakeHub:
+    """A listening socket and no more, to play a hub that is slow, silent, hostile or old. Blocks no loop."""
+
+    def __init__(self, address: str) -> None:
+        self.socket = gevent.socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(PATIENCE)
+        self.socket.bind(address)
+        self.socket.listen(16)
+        self.accepted: list[Peer] = []
+
+    def __enter__(self) -> FakeHub:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for peer in self.accepted:
+            peer.close()
+        self.socket.close()
+
+    def accept(self) -> Peer:
+        peer = Peer(self.socket.accept()[0])
+        self.accepted.append(peer)
+        return peer
+
+    def greet(self, features: bytes = b"") -> Peer:
+        """Accept a client and answer what it asks first; ``features`` only if there are any."""
+        peer = self.accept()
+        assert peer.receive() == b"CMSG hub/features\0"
+        assert peer.receive() == WHOAMI + b"\0"
+        if features:
+            peer.send(b"CMSG hub/features\0" + features)
+        peer.send(WHOAMI + b"\0" + own_key())
+        return peer

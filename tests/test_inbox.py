@@ -1,0 +1,102 @@
+"""What the embedder receives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import gevent
+import pytest
+from support import Peer
+
+from sbuslib import Hub, Limits
+from sbuslib.errors import DisconnectedError
+
+Connect = Callable[..., Peer]
+MakeHub = Callable[..., Hub]
+
+
+def test_get_waits(hub: Hub, connect: Connect) -> None:
+    inbox = hub.subscribe(b"a")
+    getting = gevent.spawn(inbox.get, 10)
+    gevent.sleep(0)
+    assert not getting.ready()
+    connect().publish(b"a", b"x")
+    assert getting.get().payload == b"x"
+
+
+def test_get_in_time(hub: Hub) -> None:
+    inbox = hub.subscribe(b"a")
+    for timeout in (0, 0.001):
+        with pytest.raises(TimeoutError, match="no message"):
+            inbox.get(timeout)
+
+
+def test_the_callers_timeout_passes(hub: Hub) -> None:
+    inbox = hub.subscribe(b"a")
+    for get in (inbox.get, lambda: inbox.get(30), lambda: next(iter(inbox))):
+        with pytest.raises(gevent.Timeout) as caught, gevent.Timeout(0.001) as mine:
+            get()
+        assert caught.value is mine
+    hub.publish(b"a", b"x")
+    assert inbox.get(0).payload == b"x"
+
+
+def test_several_wait_for_one_inbox(hub: Hub) -> None:
+    inbox = hub.subscribe(b"a")
+    getting = [gevent.spawn(inbox.get, 10) for _ in range(3)]
+    gevent.sleep(0)
+    for number in range(3):
+        hub.publish(b"a", b"%d" % number)
+        gevent.sleep(0)
+    assert sorted(one.get().payload for one in getting) == [b"0", b"1", b"2"]
+
+
+def test_a_full_inbox(make_hub: MakeHub) -> None:
+    hub = make_hub(limits=Limits(queued_packets=2, queued_bytes=100))
+    inbox = hub.subscribe(b"a")
+    for number in range(5):
+        hub.publish(b"a", b"%d" % number)
+    assert (len(inbox), inbox.lost) == (2, {"overflow": 3})
+    assert [inbox.get().payload for _ in range(2)] == [b"0", b"1"]
+    hub.publish(b"a", b"x" * 80)
+    hub.publish(b"a", b"y" * 80)
+    hub.publish(b"a", b"z")
+    assert [message.payload[:1] for message in (inbox.get(), inbox.get())] == [b"x", b"z"]
+    statistics = hub.statistics()
+    assert (statistics.received, statistics.delivered, statistics.lost) == (8, 4, {"overflow": 4})
+
+
+def test_the_end_of_the_hub(hub: Hub) -> None:
+    inbox = hub.subscribe(b"a")
+    iterating = gevent.spawn(list, hub.subscribe(b"a"))
+    getting = gevent.spawn(hub.subscribe(b"b").get)
+    gevent.sleep(0)
+    hub.publish(b"a", b"x")
+    hub.stop()
+    assert inbox.get().payload == b"x"  # what waited can still be taken
+    with pytest.raises(DisconnectedError):
+        inbox.get()
+    assert [message.payload for message in iterating.get(timeout=10)] == [b"x"]
+    with pytest.raises(DisconnectedError):
+        getting.get(timeout=10)
+
+
+def test_an_inbox_of_an_earlier_start(hub: Hub) -> None:
+    old = hub.subscribe(b"a")
+    hub.stop()
+    hub.start()
+    hub.publish(b"a", b"x")
+    with pytest.raises(DisconnectedError):
+        old.get()
+    old.close()
+    old.close()
+    assert hub.statistics().patterns == 0
+
+
+def test_a_message_to_the_embedder_is_a_copy(hub: Hub, connect: Connect) -> None:
+    inbox = hub.subscribe(b"a")
+    peer = connect()
+    for number in range(200):
+        peer.publish(b"a", b"%03d" % number)
+    peer.barrier()
+    assert [inbox.get(0).payload for _ in range(200)] == [b"%03d" % number for number in range(200)]

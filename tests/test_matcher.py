@@ -1,0 +1,185 @@
+"""The matching rule, by the plain function and by the index."""
+
+from __future__ import annotations
+
+import doctest
+from collections import defaultdict
+
+import pytest
+from support import vectors
+
+from sbuslib import matcher
+from sbuslib.limits import Limits
+from sbuslib.matcher import Subscriptions, check_separator, is_literal, matches
+from sbuslib.packets import message_header
+from sbuslib.quota import Quotas
+from sbuslib.router import Router
+from sbuslib.secrets import Credentials
+
+ME = Credentials(gid=100, uid=1000, pid=4711)
+
+
+def test_there_are_as_many_vectors_as_there_should_be() -> None:
+    rows = list(vectors())
+    assert len(rows) == 4_000
+    assert {verdict for verdict, _, _ in rows} == {True, False}
+
+
+def test_vectors_by_the_plain_function() -> None:
+    assert [row for row in vectors() if matches(row[1], row[2]) is not row[0]] == []
+
+
+def test_vectors_by_an_index_of_one() -> None:
+    wrong = []
+    for verdict, pattern, key in vectors():
+        index: Subscriptions[str] = Subscriptions()
+        index.add(pattern, "me")
+        if index.subscribers(key) != (("me",) if verdict else ()):
+            wrong.append((verdict, pattern, key))
+    assert wrong == []
+
+
+def test_vectors_by_an_index_of_all() -> None:
+    index: Subscriptions[bytes] = Subscriptions()
+    patterns = {pattern for _, pattern, _ in vectors()}
+    for pattern in patterns:
+        index.add(pattern, pattern)
+    wrong = [row for row in vectors() if (row[1] in index.subscribers(row[2])) is not row[0]]
+    assert wrong == []
+    for pattern in patterns:
+        assert index.remove(pattern, pattern) is True
+    assert not any(index.subscribers(key) for _, _, key in vectors())
+
+
+def test_vectors_by_the_router_cold_and_remembered() -> None:
+    limits = Limits()
+    quotas = Quotas(limits, 1)
+    router: Router[bytes] = Router(limits, quotas)
+    rows = []
+    for row in vectors():
+        if b"!" not in row[1].split(b"/") and b"!" not in row[2].split(b"/"):
+            rows.append(row)
+            if row[1] not in router.patterns(row[1]):
+                router.subscribe(row[1], row[1], ME, quotas.account(ME.uid))
+    assert len(rows) > 1_000
+    for verdict, pattern, key in rows:
+        header = message_header(key)
+        assert (pattern in router.route(header)) is verdict
+        assert router.routes[header] == router.route(header)
+    for verdict, pattern, key in rows:
+        assert (pattern in router.routes[message_header(key)]) is verdict
+
+
+@pytest.mark.parametrize(
+    ("pattern", "key", "verdict"),
+    [
+        (b"a/*", b"a/", False),
+        (b"a/*", b"a/b", True),
+        (b"a/*", b"a/b/c", False),
+        (b"a/*/c", b"a//c", True),
+        (b"a/", b"a/", True),
+        (b"a/", b"a", False),
+        (b"a/", b"a/b/c", True),
+        (b"*", b"*", True),
+        (b"*", b"**", False),
+        (b"**", b"*a", True),
+        (b"a*", b"ab*", True),
+        (b"", b"", True),
+        (b"", b"\xff", True),
+        (b"*", b"", False),
+    ],
+)
+def test_corners(pattern: bytes, key: bytes, verdict: bool) -> None:
+    assert matches(pattern, key) is verdict
+    index: Subscriptions[int] = Subscriptions()
+    index.add(pattern, 1)
+    assert bool(index.subscribers(key)) is verdict
+
+
+def test_the_separator_is_a_parameter() -> None:
+    assert matches(b"a.*.c", b"a.b/x.c", b".")
+    assert not matches(b"a/*", b"a/b.c", b".")
+    assert matches(b"a.", b"a.b", b".")
+    assert not matches(b"a/", b"a/b", b".")
+    assert is_literal(b"a/", b".")
+    assert not is_literal(b"a.", b".")
+
+
+@pytest.mark.parametrize("separator", [b"", b"//", b"\0", b"*", b"!", "/", None, 47])
+def test_a_separator_is_one_byte(separator: object) -> None:
+    with pytest.raises(ValueError, match="one byte"):
+        check_separator(separator)  # type: ignore[arg-type]
+
+
+def test_subscriptions_are_counted() -> None:
+    index: Subscriptions[str] = Subscriptions()
+    for pattern in (b"a", b"a/", b"a/*", b""):
+        assert index.add(pattern, "x") is True
+        assert index.add(pattern, "x") is False
+        assert index.patterns("x")[pattern] == 2
+        assert index.remove(pattern, "x") is False
+        assert index.remove(pattern, "y") is None
+        assert index.remove(pattern, "x") is True
+        assert index.remove(pattern, "x") is None
+    assert len(index) == 0
+    assert index.subscribers(b"a") == ()
+
+
+def test_each_subscriber_is_found_once() -> None:
+    index: Subscriptions[str] = Subscriptions()
+    for pattern in (b"", b"a/", b"a/b", b"a/*", b"*/*", b"a/**"):
+        index.add(pattern, "x")
+    index.add(b"a/", "y")
+    assert sorted(index.subscribers(b"a/b")) == ["x", "y"]
+
+
+def test_what_is_held() -> None:
+    index: Subscriptions[str] = Subscriptions()
+    index.add(b"a/*", "x")
+    index.add(b"a/*", "x")
+    index.add(b"b", "x")
+    index.add(b"b", "y")
+    assert (len(index), index.count("x"), index.count("z")) == (3, 2, 0)
+    held = index.patterns("x")
+    assert held == {b"a/*": 2, b"b": 1}
+    held.clear()  # a copy
+    assert index.count("x") == 2
+    assert index.holders(b"b") == ["x", "y"]
+    assert index.holders(b"a") == []
+    assert {index.discard_one("x"), index.discard_one("x")} == {b"a/*", b"b"}
+    assert index.discard_one("x") is None
+    assert index.subscribers(b"a/1") == ()
+    assert index.subscribers(b"b") == ("y",)
+
+
+def test_a_pattern_that_leaves_takes_no_other_along() -> None:
+    index: Subscriptions[int] = Subscriptions()
+    patterns = [b"a/b*/c", b"a/b**/c", b"a/b*/", b"a/b", b"a/b/", b"a/*", b"*", b"**", b"a/b*"]
+    for number, pattern in enumerate(patterns):
+        index.add(pattern, number)
+    keys = [b"a/bx/c", b"a/b*x/c", b"a/b", b"a/b/", b"x", b"*x", b"a/bx"]
+    for leaving in range(len(patterns)):
+        index.remove(patterns[leaving], leaving)
+        for key in keys:
+            expected = {number for number, pattern in enumerate(patterns) if number > leaving and matches(pattern, key)}
+            assert set(index.subscribers(key)) == expected, (key, leaving)
+
+
+def test_a_key_of_nothing_but_separators_costs_no_more_than_the_patterns() -> None:
+    """Counted in segments looked at, since time cannot be asserted."""
+    looked: dict[str, int] = defaultdict(int)
+
+    class Key(bytes):
+        def split(self, sep: bytes | None = None, maxsplit: int = -1) -> list[bytes]:  # type: ignore[override]
+            pieces = super().split(sep, maxsplit)
+            looked["segments"] += len(pieces)
+            return pieces
+
+    index: Subscriptions[int] = Subscriptions()
+    index.add(b"a/*/c", 1)
+    assert index.subscribers(Key(b"/" * 400_000)) == ()
+    assert looked["segments"] <= 4
+
+
+def test_the_examples_in_the_docstrings() -> None:
+    assert doctest.testmod(matcher).failed == 0
