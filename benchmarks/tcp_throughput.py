@@ -33,7 +33,7 @@ def receive(pipe: Connection, count: int) -> None:
 
 def once(count: int, size: int, names: int) -> tuple[float, float, float, int, int]:
     here, there = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=receive, args=(there, count))
+    process = multiprocessing.get_context("spawn").Process(target=receive, args=(there, count))
     process.start()
     with Peer() as peer:
         peer.connect(here.recv())

@@ -19,7 +19,7 @@ import re
 import secrets
 from ipaddress import ip_address, ip_network
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gevent
 import msgspec
@@ -161,8 +161,7 @@ class Directory:
         return [
             (who, known.address)
             for who, known in self._known.items()
-            if now >= known.not_before
-            and (me is None or me < who or now - known.first >= self._limits.yield_seconds)
+            if now >= known.not_before and (me is None or me < who or now - known.first >= self._limits.yield_seconds)
         ]
 
     def tried(self, who: str, now: float) -> None:
@@ -183,16 +182,18 @@ class Discoverer:
         self.directory = Directory(peer.limits)
         self._made: set[HostPort] = set()
         self._wake = Event()
-        self._greenlet: gevent.Greenlet | None = None
+        self._greenlet: gevent.Greenlet[..., Any] | None = None
 
     def start(self) -> None:
         """Announce, and look for others, until :meth:`stop`."""
         self._peer.mesh.on_arrival = self.hear
+        self._peer.watch_links(self.link_gone)
         self._greenlet = gevent.spawn(self._run)
 
     def stop(self) -> None:
         """Announce no more."""
         self._peer.mesh.on_arrival = None
+        self._peer.watch_links(self.link_gone, False)
         self._peer.release(self._own)
         if self._greenlet is not None:
             self._greenlet.kill(block=False)
@@ -270,13 +271,13 @@ class Discoverer:
 
     def _connect(self, now: float) -> None:
         peer = self._peer
-        self._made = {address for address in self._made if peer.is_dialling(address)}
+        self._made = {address for address in self._made if peer.is_dialling(str(address))}
         own = self._advertised()
         linked = {link.who for link in peer.links}
         for who, address in self.directory.due(now, None if own is None else self._config.who):
             if len(self._made) >= peer.limits.discovered_links:
                 return
-            if who in linked or address == own or peer.is_dialling(address) or address.host not in self._allowed:
+            if who in linked or address == own or peer.is_dialling(str(address)) or address.host not in self._allowed:
                 continue
             self.directory.tried(who, now)
             self._made.add(address)

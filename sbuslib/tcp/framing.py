@@ -8,12 +8,12 @@ Either end of a connection may say, at any time::
 UTF-8 without space, CR and LF. A name is not empty; the empty substring is in every name. Source: the
 protocol's own page, "Simplest pubsub".
 
-Pure: no socket, no clock, no event loop. **The theory of the parser:** nearly every message is like the
-one before but for its data, so the header of the last one is tried first, those seen before second, and a regular expression
-third; no byte is looked at by Python code. Only what neither knows goes to :meth:`Parser._diagnose`, which finds
-out whether it may still become a command. Data that has not come whole is kept in the pieces it came
-in until it has, and a length beyond the limit is refused before any of its data is waited for. So what a
-parser holds is bounded by the limits: one header, or one message and one piece.
+Pure: no socket, no clock, no event loop. **The theory of the parser:** nearly every message is like the one before
+but for its data, so the header of the last one is tried first, those seen before second, and a regular expression
+third; no byte is looked at by Python code. Only what none of them knows goes to :meth:`Parser._diagnose`, which
+finds out whether it may still become a command. What has not come whole is kept until it has, and a length beyond
+the limit is refused before any of its data is waited for. So what a parser holds is bounded by the limits: one
+header, or one message and one piece.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class Parser:
         if not name:
             raise FramingError("empty name")
         digits, space, _ = rest.partition(b" ")
-        if digits and not digits.isdigit() or space and not digits:
+        if (digits or space) and not digits.isdigit():
             raise FramingError("length is not a number")
         if len(digits) > _LENGTH_DIGITS or int(digits or b"0") > self._limits.data_bytes:
             raise FramingError("data too long")

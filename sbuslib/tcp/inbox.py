@@ -46,11 +46,7 @@ class PeerInbox:
         """Keep messages that came over the connection ``source``: the peer's side."""
         size = self._bytes + sum([len(message.data) for message in messages])
         limits = self._limits
-        if (
-            self.closed
-            or size > limits.inbox_bytes
-            or len(self._waiting) + len(messages) > limits.inbox_messages
-        ):
+        if self.closed or size > limits.inbox_bytes or len(self._waiting) + len(messages) > limits.inbox_messages:
             self._take_some(messages)
             return
         self._bytes = size

@@ -93,15 +93,13 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
     reconnect_pause: Annotated[
         float, Meta(description="Shortest pause before connecting again, in seconds; the next is drawn from more.")
     ] = 0.1
-    reconnect_pause_most: Annotated[
-        float, Meta(description="Longest pause before connecting again, in seconds.")
-    ] = 30.0
+    reconnect_pause_most: Annotated[float, Meta(description="Longest pause before connecting again, in seconds.")] = (
+        30.0
+    )
     backlog: Annotated[
         int, Meta(description="Connections that may wait to be accepted; the kernel caps it at net.core.somaxconn.")
     ] = 1_024
-    retained: Annotated[
-        int, Meta(description="Names whose last data is kept for peers that subscribe later.")
-    ] = 1_024
+    retained: Annotated[int, Meta(description="Names whose last data is kept for peers that subscribe later.")] = 1_024
     hops: Annotated[
         int, Meta(description="Peers that a forwarded copy may pass. What loops past every other guard ends here.")
     ] = 16
@@ -122,15 +120,24 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
         int, Meta(description="Connections made because of an announcement. The others are reached by forwarding.")
     ] = 16
     announce_seconds: Annotated[
-        float, Meta(description="Seconds between two announcements of oneself; three missed ones make a peer forgotten.")
+        float,
+        Meta(description="Seconds between two announcements of oneself; three missed make a peer forgotten."),
     ] = 30.0
     yield_seconds: Annotated[
         float,
-        Meta(description="Seconds for which, of two peers that hear of each other, one leaves connecting to the other."),
+        Meta(description="Seconds for which one of two peers that hear of each other leaves connecting to the other."),
     ] = 2.0
     imports: Annotated[
         int, Meta(description="Messages from peers that may wait for the bus of a gateway, before new ones are lost.")
     ] = 65_536
+    export_patience: Annotated[
+        float,
+        Meta(description="Seconds that a gateway waits for a peer whose queue is half full, once until it is empty."),
+    ] = 1.0
+    heartbeat_seconds: Annotated[
+        float,
+        Meta(description="Seconds between two words of a gateway to its spares; after three missed, one takes over."),
+    ] = 2.0
     expected_seconds: Annotated[
         float,
         Meta(description="Seconds that a gateway waits to see on the bus what another gateway said it would publish."),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any, Protocol
 
@@ -15,12 +16,22 @@ from gevent import socket
 from gevent.event import Event
 
 from ..errors import FramingError
-from .framing import Command, Parser, Publish
+from .framing import Command, Parser, Publish, Subscribe, Unsubscribe
 from .limits import TcpLimits
 from .quota import Usage
 from .transport import HostPort
 
-__all__ = ["Link", "Owner"]
+__all__ = ["Link", "Owner", "Receiver"]
+
+
+class Receiver(Protocol):
+    """Whoever at this end receives messages: an inbox of the application, or a gateway."""
+
+    def __hash__(self) -> int: ...
+
+    def take(self, messages: Sequence[Publish], source: Any) -> None:
+        """Keep messages that came over the link ``source``; never blocks."""
+        ...
 
 
 class Owner(Protocol):
@@ -29,11 +40,15 @@ class Owner(Protocol):
     limits: TcpLimits
     area: memoryview
 
-    def take_messages(self, link: Link, messages: Sequence[Publish]) -> None:
-        """Messages under one name have come."""
+    def receivers_of(self, name: str) -> tuple[Receiver, ...] | None:
+        """Who at this end wants ``name``; ``None`` when it is for :meth:`take_forwarded`."""
         ...
 
-    def take_command(self, link: Link, command: Command) -> None:
+    def take_forwarded(self, link: Link, message: Publish) -> None:
+        """A message has come that others may want too."""
+        ...
+
+    def take_command(self, link: Link, command: Subscribe | Unsubscribe) -> None:
         """A subscription or its end has come. May raise :exc:`~sbuslib.errors.FramingError`."""
         ...
 
@@ -50,8 +65,8 @@ class Link:
     alone waits for a peer that reads slowly, and nobody waits for the writer. :meth:`push` and :meth:`say` never
     block.
 
-    ``sent`` counts messages handed to the kernel whole, ``received`` those that came, ``lost`` those that a full
-    queue or the end of the connection cost.
+    ``sent`` counts messages handed to the kernel whole, ``received`` those that came, ``unwanted`` those of
+    them that nobody here wants, ``lost`` those that a full queue or the end of the connection cost.
     """
 
     def __init__(
@@ -70,7 +85,7 @@ class Link:
         self._since: float | None = None  # when the command that has not come whole began
         self._progress = monotonic()  # when the kernel last took something
         self._mute = False
-        self._writer: gevent.Greenlet | None = None
+        self._writer: gevent.Greenlet[..., Any] | None = None
         self.remote = remote
         """The address at the other end."""
         self.dialled = dialled
@@ -83,7 +98,7 @@ class Link:
         """Whether a publisher has run out of patience with the other end since its queue was last empty."""
         self.substring_bytes = 0
         self.closed = False
-        self.received = self.sent = self.lost = 0
+        self.received = self.unwanted = self.sent = self.lost = 0
 
     def __repr__(self) -> str:
         return f"<Link with {self.remote}{', closed' if self.closed else ''}>"
@@ -221,30 +236,42 @@ class Link:
             self._since = monotonic()
 
     def _act(self, commands: Sequence[Command]) -> None:
-        """Hand commands over in order, messages in runs of one name."""
+        """Hand commands over in order, messages in runs for the same receivers."""
         owner = self._owner
         run: list[Publish] = []
+        receivers: tuple[Receiver, ...] | None = ()
         name = None
         others = 0
         for command in commands:
             if type(command) is Publish:
                 if command.name is not name:
-                    if run:
-                        owner.take_messages(self, run)
-                        run = []
                     name = command.name
+                    found = owner.receivers_of(name)
+                    if found != receivers:
+                        self._hand_over(run, receivers)
+                        run, receivers = [], found
                 run.append(command)
                 continue
-            if run:
-                owner.take_messages(self, run)
-                run, name = [], None
-            owner.take_command(self, command)
+            self._hand_over(run, receivers)
+            run, receivers, name = [], (), None
+            if not isinstance(command, Publish):
+                owner.take_command(self, command)
             others += 1
             if others % self._limits.commands_a_turn == 0:
                 gevent.sleep(0)
-        if run:
-            owner.take_messages(self, run)
-        self.received += len(commands) - others
+        self._hand_over(run, receivers)
+
+    def _hand_over(self, run: list[Publish], receivers: tuple[Receiver, ...] | None) -> None:
+        self.received += len(run)
+        if receivers is None:
+            for message in run:
+                self._owner.take_forwarded(self, message)
+            return
+        if not receivers:
+            self.unwanted += len(run)
+        elif run:
+            for receiver in receivers:
+                receiver.take(run, self)
 
     # -- the end ------------------------------------------------------------------------------------
 
@@ -272,7 +299,5 @@ class Link:
 
     def shut_down(self) -> None:
         """Tell the other end that nothing more comes, after all that was sent."""
-        try:
+        with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass

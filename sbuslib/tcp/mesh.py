@@ -6,29 +6,18 @@ The rules of the forwarding convention stand in :mod:`sbuslib.tcp.forwarding`; h
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import count
 from time import monotonic
-from typing import Any, Protocol
 
 from ..errors import NameFormatError, UsageError
 from .forwarding import Forwarding, Seen, digest_of, number, unnumber
 from .framing import Publish, encode_publish
 from .limits import TcpLimits
-from .link import Link
+from .link import Link, Receiver
 from .substrings import Substrings
 
-__all__ = ["Mesh", "Receiver"]
-
-
-class Receiver(Protocol):
-    """Whoever at this end receives messages: an inbox of the application, or a gateway."""
-
-    def __hash__(self) -> int: ...
-
-    def take(self, messages: Sequence[Publish], source: Any) -> None:
-        """Keep messages that came over the link ``source``; never blocks."""
-        ...
+__all__ = ["Mesh"]
 
 
 class _Retained:

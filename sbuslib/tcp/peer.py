@@ -6,30 +6,23 @@ Bytes are the business of :mod:`sbuslib.tcp.framing`, one connection of :mod:`sb
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Iterable, Sequence
-from time import monotonic
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any
 
 import gevent
-from gevent import socket
 from gevent.event import Event
 from gevent.hub import Hub as EventLoopHub
-from gevent.server import StreamServer
-from gevent.ssl import SSLContext
 from gevent.timeout import Timeout
 
-from ..backoff import Backoff
-from ..breaches import Breaches
 from ..errors import FramingError, PayloadError, StateError, UsageError
+from .connections import Connections
 from .discovery import Discoverer, Discovery
 from .forwarding import NUMBERED, Forwarding
 from .framing import (
-    Command,
     Publish,
     Subscribe,
+    Unsubscribe,
     encode_publish,
     encode_subscribe,
     encode_unsubscribe,
@@ -37,16 +30,13 @@ from .framing import (
 )
 from .inbox import PeerInbox
 from .limits import TcpLimits
-from .link import Link
-from .mesh import Mesh, Receiver
-from .quota import Quotas, Usage
+from .link import Link, Receiver
+from .mesh import Mesh
 from .statistics import LinkStatistics, PeerStatistics
 from .substrings import Substrings
-from .transport import TLS, HostPort, is_loopback, parse_host_port
+from .transport import TLS, parse_host_port
 
 __all__ = ["Peer"]
-
-logger = logging.getLogger("sbuslib")
 
 _RUN_BYTES = 65_536  # messages under one name are joined up to here before they are queued: what may be lost at once
 
@@ -95,13 +85,8 @@ class Peer:
         limits: TcpLimits | None = None,
     ) -> None:
         self.limits = limits if limits is not None else TcpLimits()
-        self._given = None if listener is None else parse_host_port(listener)
-        self._tls = None if tls is None else (tls, *tls.contexts(SSLContext))
-        self._insecure = insecure
-        if self._given is not None and tls is None and not insecure and not is_loopback(self._given.host):
-            raise UsageError(
-                f"{self._given}: other machines reach this address. Give certificates for TLS, or ask for insecure"
-            )
+        given = None if listener is None else parse_host_port(listener)
+        self._connections = Connections(self, given, tls, insecure, self._greet, self._forget)
         forwarding = Forwarding(forward)
         if discover is not None:
             forwarding.add(discover.forwarded)
@@ -111,16 +96,9 @@ class Peer:
         self._discoverer = None if discover is None else Discoverer(self, discover)
         self._wanted: dict[str, int] = {}  # what others are told that we want, and for how many reasons
         self._names: dict[str, bytes | None] = {}  # what a message under a name starts with; None: the mesh's
-        self._quotas = Quotas(self.limits)
-        self._links: dict[Link, None] = {}
-        self._accepted = 0
-        self._dialling: dict[HostPort, gevent.Greenlet] = {}
         self._inboxes: set[PeerInbox] = set()
-        self.breaches = Breaches(self.limits.logged_breaches)
-        self._links_total = self._published = self._received = self._unwanted = 0
-        self._sent = self._lost = self._ignored = 0
-        self._running = False
-        self._changed = Event()
+        self._published = self._ignored = 0
+        self._running = self._stopping = False
         self.area = memoryview(bytearray(self.limits.receive_bytes))
         for substring in forwarding.substrings():
             self._want(substring)
@@ -128,7 +106,7 @@ class Peer:
             self._want(NUMBERED)
 
     def __repr__(self) -> str:
-        state = f"{len(self._links)} connections" if self._running else "not started"
+        state = f"{len(self.links)} connections" if self._running else "not started"
         return f"<Peer at {self.address or 'no address'}, {state}>"
 
     # -- lifecycle ----------------------------------------------------------------------------------
@@ -136,11 +114,8 @@ class Peer:
     @property
     def address(self) -> str | None:
         """Where this peer listens, ``HOST:PORT``, with the port that it was given; ``None``: nowhere."""
-        if self._given is None:
-            return None
-        if self._running and self._server is not None:
-            return str(HostPort(self._given.host, self._server.server_port))
-        return str(self._given)
+        address = self._connections.address
+        return None if address is None else str(address)
 
     @property
     def started(self) -> bool:
@@ -169,17 +144,12 @@ class Peer:
         """
         if self._running:
             raise StateError(f"{self!r} is started already")
-        self._server: StreamServer | None = None
-        if self._given is not None:
-            server = StreamServer((self._given.host, self._given.port), self._accept, backlog=self.limits.backlog)
-            server.start()
-            self._server = server
+        self._connections.start()
         self._pid = os.getpid()
         self._event_loop: EventLoopHub = gevent.get_hub()
         self._stopped = Event()
         self._stopping = False
         self._running = True
-        self._watch = gevent.spawn(self._watch_time)
         if self._discoverer is not None:
             self._discoverer.start()
 
@@ -204,28 +174,11 @@ class Peer:
             self._stopped.wait()
             return
         self._stopping = True
-        deadline = monotonic() + timeout
         if self._discoverer is not None:
             self._discoverer.stop()
         try:
-            if self._server is not None:
-                self._server.stop_accepting()
-            self._watch.kill(block=False)
-            if timeout > 0:
-                self.flush(timeout)
-                for link in list(self._links):
-                    link.shut_down()
-                # The other end closes once it has read everything; closing first might take that from it.
-                while self._links and (left := deadline - monotonic()) > 0:
-                    self._changed.clear()
-                    self._changed.wait(left)
+            self._connections.stop(timeout)
         finally:
-            for link in list(self._links):
-                self._forget(link)
-            gevent.killall(list(self._dialling.values()), block=False)
-            self._dialling.clear()
-            if self._server is not None:
-                self._server.close()
             for inbox in list(self._inboxes):
                 inbox.close()
             self._running = False
@@ -246,54 +199,6 @@ class Peer:
 
     # -- connections --------------------------------------------------------------------------------
 
-    def _accept(self, sock: Any, address: tuple[Any, ...]) -> None:
-        """Serve one connection that another peer has made: the reader's greenlet."""
-        remote = HostPort(str(address[0]), int(address[1]))
-        if self._accepted >= self.limits.links:
-            self._breach("too many connections", remote.host)
-            return
-        usage = self._quotas.enter(remote.host)
-        if usage is None:
-            self._breach("too many connections of one address", remote.host)
-            return
-        self._accepted += 1
-        try:
-            try:
-                sock = self._secure(sock, None)
-            except (OSError, Timeout):
-                self._breach("TLS handshake failed", remote.host)
-                self._quotas.leave(usage)
-                return
-            self._serve(sock, remote, usage, None)
-        finally:
-            self._accepted -= 1
-
-    def _secure(self, sock: Any, remote: HostPort | None) -> Any:
-        """The socket with TLS on it, if that is wanted; ``remote`` is whom we connected to."""
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if self._tls is None:
-            return sock
-        tls, accepting, connecting = self._tls
-        with Timeout(self.limits.handshake_seconds):
-            if remote is None:
-                return accepting.wrap_socket(sock, server_side=True)
-            return connecting.wrap_socket(sock, server_hostname=tls.hostname or remote.host)
-
-    def _serve(self, sock: Any, remote: HostPort, usage: Usage, dialled: HostPort | None) -> None:
-        """Be connected until it ends."""
-        if self._stopping:
-            sock.close()
-            self._quotas.leave(usage)
-            return
-        link = Link(self, sock, remote, usage, dialled)
-        self._links[link] = None
-        self._links_total += 1
-        for substring in self._wanted:
-            link.say(encode_subscribe(substring, self.limits))
-        self._changed.set()
-        link.serve()
-
     def connect(self, address: str, *, timeout: float | None = None, keep: bool = True, wait: bool = True) -> None:
         """Connect to the peer at ``HOST:PORT``.
 
@@ -305,124 +210,48 @@ class Peer:
         to already, :exc:`OSError` when it does not answer or its certificate is wrong, and :exc:`TimeoutError`.
         """
         self._check_here()
-        remote = parse_host_port(address)
-        if str(remote) == self.address:
-            raise UsageError(f"{remote}: that is where this peer listens itself")
-        if remote in self._dialling:
-            raise StateError(f"{remote}: connected already")
-        if self._tls is None and not self._insecure and not is_loopback(remote.host):
-            logger.warning("peer: what is sent to %s can be read on the way: there is no TLS", remote)
-        sock = self._dial(remote, timeout) if wait else None
-        self._dialling[remote] = gevent.spawn(self._keep, remote, sock, keep)
-        if wait:
-            gevent.sleep(0)  # so that the connection is among the others when this returns
+        self._connections.connect(parse_host_port(address), timeout, keep, wait)
 
     def disconnect(self, address: str) -> None:
         """End the connection that :meth:`connect` made to ``address``, and do not make it again."""
         self._check_here()
-        self._hang_up(parse_host_port(address))
+        self._connections.hang_up(parse_host_port(address))
 
-    def _hang_up(self, remote: HostPort) -> None:
-        greenlet = self._dialling.pop(remote, None)
-        for link in [link for link in self._links if link.dialled == remote]:
-            self._forget(link)
-        if greenlet is not None:
-            greenlet.kill(block=False)
-
-    def _dial(self, remote: HostPort, timeout: float | None = None) -> Any:
-        """A connected socket. Raises :exc:`OSError`, of which :exc:`TimeoutError` is one."""
-        limit = self.limits.connect_seconds if timeout is None else timeout
-        with Timeout(limit, TimeoutError(f"{remote}: no answer within {limit} s")):
-            sock = socket.create_connection((remote.host, remote.port))
-            try:
-                return self._secure(sock, remote)
-            except BaseException as error:
-                sock.close()
-                if isinstance(error, Timeout) and error.seconds == self.limits.handshake_seconds:
-                    raise TimeoutError(f"{remote}: no TLS within {error.seconds} s") from None
-                raise
-
-    def _keep(self, remote: HostPort, sock: Any, keep: bool) -> None:
-        """Serve the connection to ``remote``, and make it again when it ends."""
-        backoff = Backoff(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
-        try:
-            while True:
-                if sock is None:
-                    try:
-                        sock = self._dial(remote)
-                    except OSError as error:
-                        logger.debug("peer at %s: %s: %s", self.address, remote, error)
-                if sock is not None:
-                    usage = self._quotas.enter(remote.host, invited=True)
-                    assert usage is not None
-                    began = monotonic()
-                    self._serve(sock, remote, usage, remote)
-                    sock = None
-                    # A peer that lets go at once is not to be connected to again and again.
-                    if monotonic() - began > self.limits.reconnect_pause_most:
-                        backoff.reset()
-                if not keep or self._stopping:
-                    return
-                gevent.sleep(backoff.next())
-        finally:
-            if self._dialling.get(remote) is gevent.getcurrent():
-                del self._dialling[remote]
-
-    def _watch_time(self) -> None:
-        """Let those go who take too long."""
-        pause = min(1.0, self.limits.command_seconds / 4, self.limits.stall_seconds / 4)
-        while True:
-            gevent.sleep(pause)
-            now = monotonic()
-            for link in list(self._links):
-                reason = link.overdue(now)
-                if reason is not None:
-                    self.end_link(link, reason, True)
-
-    def end_link(self, link: Link, reason: str, breach: bool) -> None:
-        """A link has ended, or has to: for :class:`~sbuslib.tcp.link.Link`."""
-        if link not in self._links:
-            return
-        logger.debug("peer at %s: %s: %s", self.address, link.remote, reason)
-        if breach:
-            self._breach(reason, link.remote.host)
-        self._forget(link)
-
-    def _breach(self, reason: str, host: str) -> None:
-        if self.breaches.note(reason, self._quotas.group(host)):
-            logger.warning(
-                "peer at %s disconnected %s: %s (further ones are only counted)", self.address, host, reason
-            )
-
-    def _forget(self, link: Link) -> None:
-        del self._links[link]
-        link.usage.substrings -= self._remote.count(link)
-        self._remote.discard(link)
-        link.close()
-        self._quotas.leave(link.usage)
-        self._sent += link.sent
-        self._lost += link.lost
-        self._received += link.received
-        if self._discoverer is not None:
-            self._discoverer.link_gone(link)
-        self._changed.set()
-
-    def is_dialling(self, remote: HostPort) -> bool:
-        """Whether a connection to ``remote`` is there or being made."""
-        return remote in self._dialling
+    def is_dialling(self, address: str) -> bool:
+        """Whether a connection to ``address`` was made and is there, or is being made."""
+        return self._connections.is_dialling(parse_host_port(address))
 
     @property
     def links(self) -> tuple[Link, ...]:
         """The connections that there are."""
-        return tuple(self._links)
+        return self._connections.links
+
+    def watch_links(self, watcher: Callable[[Link], None], on: bool = True) -> None:
+        """Have ``watcher`` called with each connection that has ended, or, with ``on`` false, no longer."""
+        if on:
+            self._connections.watchers[watcher] = None
+        else:
+            self._connections.watchers.pop(watcher, None)
+
+    def end_link(self, link: Link, reason: str, breach: bool) -> None:
+        """A link has ended, or has to: for :class:`~sbuslib.tcp.link.Link`."""
+        self._connections.end(link, reason, breach)
+
+    def _greet(self, link: Link) -> None:
+        """Tell a new connection what we want."""
+        for substring in self._wanted:
+            link.say(encode_subscribe(substring, self.limits))
+
+    def _forget(self, link: Link) -> None:
+        link.usage.substrings -= self._remote.count(link)
+        self._remote.discard(link)
 
     # -- what others say ----------------------------------------------------------------------------
 
-    def take_command(self, link: Link, command: Command) -> None:
+    def take_command(self, link: Link, command: Subscribe | Unsubscribe) -> None:
         """Another peer subscribes or unsubscribes: for :class:`~sbuslib.tcp.link.Link`."""
-        if link not in self._links:
+        if link not in self._connections:
             return
-        assert not isinstance(command, Publish)
         substring = command.substring
         if not isinstance(command, Subscribe):
             gone = self._remote.remove(substring, link)
@@ -449,20 +278,17 @@ class Peer:
         if substring == NUMBERED:
             link.numbered = True
         self.mesh.catch_up(link, missed)
-        self._changed.set()
+        self._connections.changed.set()
 
-    def take_messages(self, link: Link, messages: Sequence[Publish]) -> None:
-        """Another peer has published under one name: for :class:`~sbuslib.tcp.link.Link`."""
-        name = messages[0].name
+    def receivers_of(self, name: str) -> tuple[Receiver, ...] | None:
+        """Who at this end wants ``name``: for :class:`~sbuslib.tcp.link.Link`."""
         if name.startswith(NUMBERED) or self._start_of(name) is None:
-            for message in messages:
-                self.mesh.arrived(link, message)
-            return
-        receivers = self._local.subscribers(name)
-        if not receivers:
-            self._unwanted += len(messages)
-        for receiver in receivers:
-            receiver.take(messages, link)
+            return None
+        return self._local.subscribers(name)
+
+    def take_forwarded(self, link: Link, message: Publish) -> None:
+        """A message that the mesh has to see to: for :class:`~sbuslib.tcp.link.Link`."""
+        self.mesh.arrived(link, message)
 
     # -- publishing ---------------------------------------------------------------------------------
 
@@ -499,12 +325,19 @@ class Peer:
             for link in links:
                 link.push(command, 1)
 
-    def publish_many(self, messages: Iterable[tuple[str, bytes]], *, patience: float = 0.0) -> int:
+    def publish_many(
+        self,
+        messages: Iterable[tuple[str, bytes]],
+        *,
+        patience: float = 0.0,
+        leave_out: frozenset[Link] = frozenset(),
+    ) -> int:
         """Publish pairs of name and data in order; how many there were.
 
         With ``patience``, in seconds, this waits while the queue of a peer is more than half full, so that a peer
         that keeps reading loses nothing. One that outlasts the patience is not waited for again until it has caught up.
-        Raises as :meth:`publish`; what came before the pair at fault was published.
+        The connections in ``leave_out`` are sent nothing, but for names that are forwarded. Raises as :meth:`publish`;
+        what came before the pair at fault was published.
         """
         if not self._running:
             self._check_here()
@@ -513,13 +346,19 @@ class Peer:
         start: bytes | None = b""
         header = b""
         parts: list[bytes] = []
+        links: tuple[Link, ...] = ()
         most = self.limits.data_bytes
         try:
             for new_name, data in messages:
                 if new_name != name:
-                    self._push_run(name, parts, patience)
-                    parts, size, length = [], 0, -1
-                    start, name = self._start_of(new_name), new_name
+                    start = self._start_of(new_name)
+                    name, length = new_name, -1
+                    found = self._remote.subscribers(new_name) if start is not None else ()
+                    if leave_out:
+                        found = tuple([link for link in found if link not in leave_out])
+                    if found != links:
+                        self._push_run(links, parts, patience)
+                        parts, size, links = [], 0, found
                 if start is None:
                     self.mesh.publish(new_name, data)
                     count += 1
@@ -535,23 +374,17 @@ class Peer:
                 count += 1
                 size += length
                 if size > _RUN_BYTES:
-                    self._push_run(name, parts, patience)
-                    parts, size = [], 0
+                    self._push_run(links, parts, patience)
+                    parts, size, name = [], 0, None  # who wants it is asked again: this may have waited
         finally:
-            self._push_run(name, parts, patience)
+            self._push_run(links, parts, patience)
             self._published += count
         return count
 
-    def _push_run(self, name: str | None, parts: list[bytes], patience: float) -> None:
-        if not parts or name is None:
+    def _push_run(self, links: tuple[Link, ...], parts: list[bytes], patience: float) -> None:
+        if not parts or not links:
             return
-        links = self._remote.subscribers(name)
-        if not links:
-            return
-        try:
-            commands = b"".join(parts)
-        except TypeError:
-            raise PayloadError("data is bytes") from None
+        commands = b"".join(parts)
         limit = self.limits.queued_bytes
         for link in links:
             if patience and link.queued_bytes > limit // 2 and not link.slow:
@@ -587,18 +420,12 @@ class Peer:
         self._check_here()
         with Timeout(timeout, TimeoutError(f"not {count} subscribers to {name} within {timeout} s")):
             while len(self._remote.subscribers(name)) < count:
-                self._changed.clear()
-                self._changed.wait()
+                self._connections.changed.clear()
+                self._connections.changed.wait()
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until the kernel has taken everything for every peer; ``False`` after ``timeout`` seconds."""
-        deadline = None if timeout is None else monotonic() + timeout
-        return all(
-            [
-                link.wait_for_room(0, None if deadline is None else max(0.0, deadline - monotonic()))
-                for link in list(self._links)
-            ]
-        )
+        return self._connections.flush(timeout)
 
     # -- subscribing --------------------------------------------------------------------------------
 
@@ -615,7 +442,7 @@ class Peer:
         return inbox
 
     def attach(self, receiver: Receiver, *substrings: str) -> None:
-        """Subscribe on behalf of any :class:`~sbuslib.tcp.mesh.Receiver`."""
+        """Subscribe on behalf of any :class:`~sbuslib.tcp.link.Receiver`."""
         if not substrings:
             raise UsageError("subscribe to at least one substring; '' is everything")
         for substring in substrings:
@@ -642,7 +469,7 @@ class Peer:
             del self._wanted[substring]
         if not before or not before + change:
             encode = encode_unsubscribe if before else encode_subscribe
-            for link in self._links:
+            for link in self.links:
                 link.say(encode(substring, self.limits))
         # Who wants copies understands their numbers, or could not tell one that comes twice.
         if substring != NUMBERED and "//fwd/" in substring and (not before or not before + change):
@@ -652,22 +479,22 @@ class Peer:
 
     def statistics(self) -> PeerStatistics:
         """Counts since the peer was made. Frozen, and true for this instant only."""
-        links = list(self._links)
+        links, gone, mesh = self.links, self._connections, self.mesh
         return PeerStatistics(
             links=len(links),
-            links_total=self._links_total,
+            links_total=gone.total,
             substrings=len(self._remote),
             published=self._published,
-            received=self._received + sum(link.received for link in links),
-            unwanted=self._unwanted + self.mesh.unwanted,
-            forwarded=self.mesh.forwarded,
-            repeated=self.mesh.repeated,
-            hop_limit=self.mesh.hop_limit,
-            sent=self._sent + sum(link.sent for link in links),
-            lost=self._lost + sum(link.lost for link in links),
+            received=gone.received + sum(link.received for link in links),
+            unwanted=gone.unwanted + mesh.unwanted + sum(link.unwanted for link in links),
+            forwarded=mesh.forwarded,
+            repeated=mesh.repeated,
+            hop_limit=mesh.hop_limit,
+            sent=gone.sent + sum(link.sent for link in links),
+            lost=gone.lost + sum(link.lost for link in links),
             queued_bytes=sum(link.queued_bytes for link in links),
             ignored=self._ignored,
-            breaches=dict(self.breaches.counts),
+            breaches=dict(gone.breaches.counts),
         )
 
     def link_statistics(self) -> list[LinkStatistics]:
@@ -683,5 +510,5 @@ class Peer:
                 queued=link.queued,
                 queued_bytes=link.queued_bytes,
             )
-            for link in self._links
+            for link in self.links
         ]

@@ -48,14 +48,14 @@ class PeerStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class GatewayStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """One gateway at one instant.
 
-    ``exported`` and ``imported`` count what crossed. ``echoes`` counts messages of the bus that a gateway had brought,
-    ``left_to_another`` those that another gateway of the same bus exports, and ``refused`` names and keys that do
-    not cross, by reason. ``lost`` counts what a full queue or a vanished bus cost.
+    ``exported`` counts what was handed to the peer, ``imported`` what was published on the bus. ``echoes`` counts
+    messages of the bus that a gateway had brought, ``refused`` those that do not cross, by reason, and ``lost`` those
+    that a full queue or a vanished bus cost. ``spares`` is how many other gateways of the bus are set up alike.
     """
 
     exported: int
     imported: int
     echoes: int
-    left_to_another: int
+    spares: int
     lost: int
     refused: dict[str, int]

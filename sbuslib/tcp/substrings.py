@@ -108,7 +108,7 @@ class _Texts:
         found = [text for text in self._newest if text in name]
         for automaton in self._automata:
             for _, text in automaton.search(name):
-                found.append(text)  # noqa: PERF401 - most names are in few automata, and a comprehension costs more
+                found.append(text)
         return found
 
 
