@@ -24,8 +24,11 @@ A wait that takes too long raises the built-in :exc:`TimeoutError`. A bug of our
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 __all__ = [
     "AddressError",

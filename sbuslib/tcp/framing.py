@@ -44,6 +44,11 @@ _LENGTH_DIGITS = 19
 """Most digits of a length, leading zeros included: those of any 64-bit number."""
 
 
+_END_OF_NAME = re.compile(rb"[ \r\n]")
+_DIGITS = re.compile(rb"[0-9]*")
+_CALLED = {b" ": "space", b"\r": "CR", b"\n": "LF"}
+
+
 class Publish(msgspec.Struct, frozen=True, gc=False):
     """A message: ``name`` and the bytes of its ``data``."""
 
@@ -197,21 +202,24 @@ class Parser:
             return
         if verb not in (b"pub", b"sub", b"unsub"):
             raise FramingError("unknown verb")
-        name, space, rest = rest.partition(b" ") if verb == b"pub" else rest.partition(b"\n")
-        if len(name) > self._limits.name_bytes:
-            raise FramingError("name too long")
-        for byte, what in ((b"\r", "CR"), (b"\n", "LF"), (b" ", "space")):
-            if byte in name:
-                raise FramingError(f"{what} in a name")
-        if verb != b"pub" or not space:
+        # The first byte at fault decides, so that the reason is the same whatever pieces the bytes came in.
+        end = _END_OF_NAME.search(rest, 0, self._limits.name_bytes + 1)
+        if end is None:
+            if len(rest) > self._limits.name_bytes:
+                raise FramingError("name too long")
             return
-        if not name:
+        if end[0] != (b" " if verb == b"pub" else b"\n"):
+            raise FramingError(f"{_CALLED[end[0]]} in a name")
+        if verb != b"pub":
+            return
+        if not end.start():
             raise FramingError("empty name")
-        digits, space, _ = rest.partition(b" ")
-        if (digits or space) and not digits.isdigit():
-            raise FramingError("length is not a number")
-        if len(digits) > _LENGTH_DIGITS or int(digits or b"0") > self._limits.data_bytes:
+        digits = _DIGITS.match(rest, end.end())
+        assert digits is not None
+        if len(digits[0]) > _LENGTH_DIGITS or int(digits[0] or b"0") > self._limits.data_bytes:
             raise FramingError("data too long")
+        if digits.end() < len(rest):
+            raise FramingError("length is not a number")
 
 
 def _encode_name(name: str, limits: TcpLimits, what: str) -> bytes:
