@@ -85,7 +85,7 @@ def parse_address(text: str | bytes | os.PathLike[str]) -> Address:
         raise AddressError(f"an address is text, not {type(text).__name__}") from None
     if address.startswith(_DESCRIPTOR):
         digits = address.removeprefix(_DESCRIPTOR)
-        if not (digits.isascii() and digits.isdigit()) or int(digits) > 0x7FFF_FFFF:
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 10) or int(digits) > 0x7FFF_FFFF:
             raise AddressError(f"{address}: {_DESCRIPTOR} is followed by the number of a descriptor")
         return DescriptorAddress(int(digits))
     if address == _ABSTRACT:

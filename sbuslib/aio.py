@@ -16,8 +16,8 @@ from .dialer import BROKEN, NO_MEMORY, Dialer
 from .errors import DisconnectedError, PeerError, StateError, UsageError
 from .limits import ClientLimits
 from .packets import Message, check_key, encode_message
-from .seqpacket import Gather, make_area
-from .session import Session
+from .seqpacket import ONE_PACKET_FLAGS, Gather, make_area
+from .session import Session, Subscribing
 
 __all__ = ["Client"]
 
@@ -59,6 +59,11 @@ class Client:
         self._leading = False
         self._closed = False
         self._changed = asyncio.Event()
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._writers: list[asyncio.Future[None]] = []
+        self._up = False  # whether the connection stands and has been brought to the session's state
+        self._proven = False  # whether anything came over it since
+        self._backoff = Backoff(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
 
     # -- connecting ---------------------------------------------------------------------------------
 
@@ -90,80 +95,130 @@ class Client:
                 except BlockingIOError:
                     await asyncio.sleep(backoff.next())
             try:
-                old = session.credentials
                 await self._send_all(session.hello())
                 while not session.knows_itself():
                     if await self._read():
-                        raise DisconnectedError(f"{self.address}: the hub closed the connection")
-                await self._send_all(session.restore(old))
+                        raise self._disconnected()
+                # From here on other tasks say for themselves what they want.
+                packets = session.restore()
+                self.epoch += 1
+                self._up = True
+                self._proven = False
+                await self._send_all(packets)
+                if self._reconnect and self.epoch == 1 and session.can(control.NOTICES_ON):
+                    # A client that comes back has to know why it was let go, or it would ask for the same again.
+                    await self._send_all(session.choose(b"notices", control.NOTICES_ON))
             except BaseException:
                 self._release()
                 raise
-        self.epoch += 1
 
     async def _connect_again(self) -> None:
+        """Reconnect: at once where the last connection was good for something, else after a pause."""
         self._release()
-        backoff = Backoff(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
-        while not self._closed:
+        while True:
+            if self._proven:
+                self._proven = False
+                self._backoff.reset()
+            else:
+                await asyncio.sleep(self._backoff.next())
+            if self._closed:
+                raise self._disconnected()
             try:
                 await self._connect()
                 return
             except (OSError, TimeoutError):
-                await asyncio.sleep(backoff.next())
-        raise DisconnectedError("the client was closed")
+                continue
+
+    def _disconnected(self) -> DisconnectedError:
+        if self._closed:
+            return DisconnectedError("the client is closed")
+        why = f" ({self._session.kicked})" if self._session.kicked is not None else ""
+        return DisconnectedError(f"{self.address}: the hub closed the connection{why}")
 
     def _here(self) -> socket.SocketType:
         if self._socket is None:
-            raise DisconnectedError(
-                "the client is closed" if self._closed else f"{self.address}: not connected: await the client first"
-            )
+            raise self._disconnected()
         return self._socket
 
     def _release(self) -> None:
+        """End the connection. Whoever waits for its socket is woken."""
+        self._up = False
         if self._socket is not None:
             loop = asyncio.get_running_loop()
             loop.remove_reader(self._socket.fileno())
             loop.remove_writer(self._socket.fileno())
             self._socket.close()
             self._socket = None
+            waiting, self._waiting = self._waiting, set()
+            for ready in waiting:
+                if not ready.done():
+                    ready.set_result(None)
 
     # -- reading and sending ------------------------------------------------------------------------
 
-    async def _wait(self, write: bool) -> None:
-        """Until the socket is ready, or the client is closed."""
-        fd = self._here().fileno()
+    async def _readable(self) -> None:
+        """Until the socket can be read, by the one task that leads, or the connection ended."""
         loop = asyncio.get_running_loop()
-        ready = loop.create_future()
-
-        def done() -> None:
-            if not ready.done():
-                ready.set_result(None)
-
-        (loop.add_writer if write else loop.add_reader)(fd, done)
+        fd = self._here().fileno()
+        ready: asyncio.Future[None] = loop.create_future()
+        self._waiting.add(ready)
+        loop.add_reader(fd, self._wake, ready)
         try:
             await ready
         finally:
-            (loop.remove_writer if write else loop.remove_reader)(fd)
+            if ready in self._waiting:
+                self._waiting.discard(ready)
+                loop.remove_reader(fd)
+
+    async def _writable(self) -> None:
+        """Until the socket can be written, for any number of tasks, or the connection ended."""
+        loop = asyncio.get_running_loop()
+        fd = self._here().fileno()
+        ready: asyncio.Future[None] = loop.create_future()
+        self._waiting.add(ready)
+        self._writers.append(ready)
+        loop.add_writer(fd, self._wake_writers)
+        try:
+            await ready
+        finally:
+            self._writers.remove(ready)
+            if ready in self._waiting:
+                self._waiting.discard(ready)
+                if not self._writers:
+                    loop.remove_writer(fd)
+
+    def _wake_writers(self) -> None:
+        for ready in self._writers:
+            self._wake(ready)
+
+    @staticmethod
+    def _wake(ready: asyncio.Future[None]) -> None:
+        if not ready.done():
+            ready.set_result(None)
 
     async def _read(self) -> bool:
         """Wait for packets and sort them into the session; ``True`` when the connection ended."""
         while True:
+            if self._socket is None:
+                return True
             try:
-                lengths = self._area.receive(self._here())
+                lengths = self._area.receive(self._socket)
             except OSError as error:
                 if error.errno in BROKEN:
                     return True
                 raise
             if lengths:
+                self._proven = self._proven or (self._up and lengths[0] > 0)
                 return self._session.take(self._area.data, self._area.offsets, lengths)
-            await self._wait(write=False)
+            await self._readable()
 
     async def _until(self, ready: Callable[[], bool], timeout: float | None, what: str) -> None:
         """Read, or let another task read, until ``ready()`` holds."""
         try:
             async with asyncio.timeout(timeout):
                 while not ready():
-                    self._here()
+                    if self._closed or not (self._up or self._reconnect):
+                        raise self._disconnected()
                     if self._leading:
                         await self._changed.wait()
                     elif await self._lead() and self._on_reconnect is not None:
@@ -177,12 +232,11 @@ class Client:
         """Read once for everybody who waits; ``True`` when that made a new connection."""
         self._leading = True
         try:
-            if not await self._read():
-                return False
-            if self._reconnect and not self._closed:
+            if not self._up:
                 await self._connect_again()
                 return True
-            self._release()
+            if await self._read():
+                self._release()
             return False
         except PeerError:
             self._release()
@@ -192,7 +246,7 @@ class Client:
             self._changed.set()
             self._changed = asyncio.Event()
 
-    async def _send_all(self, packets: list[bytes], flags: int = socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT) -> None:
+    async def _send_all(self, packets: list[bytes], flags: int = ONE_PACKET_FLAGS) -> None:
         """Send packets on the connection at hand, waiting for room. Takes those sent out of ``packets``."""
         while packets:
             try:
@@ -202,13 +256,13 @@ class Client:
                     await asyncio.sleep(self.limits.connect_pause_most)
                     continue
                 if error.errno in BROKEN:
-                    raise DisconnectedError(f"{self.address}: the hub closed the connection") from error
+                    raise self._disconnected() from error
                 raise
             del packets[:sent]
             if packets:
-                await self._wait(write=True)
+                await self._writable()
 
-    async def _send(self, packets: list[bytes], flags: int = socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT) -> None:
+    async def _send(self, packets: list[bytes], flags: int = ONE_PACKET_FLAGS) -> None:
         """As :meth:`_send_all`, over reconnections."""
         what = f"{self.address}: the hub takes no more for now"
         while True:
@@ -222,13 +276,46 @@ class Client:
             except DisconnectedError:
                 if not self._reconnect or self._closed:
                     raise
-            await self._until(lambda epoch=epoch: self.epoch > epoch, self.timeout, what)  # type: ignore[misc]
+            await self._until(
+                lambda epoch=epoch: self._up and self.epoch > epoch,  # type: ignore[misc]
+                self.timeout,
+                f"{self.address}: the hub is away",
+            )
+
+    async def _say(self, change: Callable[[], list[bytes]]) -> int:
+        """Change the session and send the packets that this takes; the epoch in which they were sent.
+
+        Should the connection break meanwhile, the next one is brought to the session's state anyway.
+        """
+        await self._until(lambda: self._up, self.timeout, f"{self.address}: the hub is away")
+        epoch = self.epoch
+        packets = change()
+        try:
+            async with asyncio.timeout(self.timeout):
+                await self._send_all(packets)
+        except DisconnectedError:
+            if self._closed or not self._reconnect:
+                raise
+        return epoch
+
+    async def _ask(self, question: Callable[[], list[bytes]], answered: Callable[[], bool]) -> None:
+        """Ask the hub, and wait for the answer; ask anew when the connection breaks."""
+        what = f"{self.address}: the hub did not answer in time"
+        while True:
+            epoch = await self._say(question)
+            await self._until(
+                lambda epoch=epoch: answered() or self.epoch != epoch,  # type: ignore[misc]
+                self.timeout,
+                what,
+            )
+            if answered():
+                return
 
     # -- the verbs ----------------------------------------------------------------------------------
 
     async def publish(self, key: bytes, payload: bytes = b"", *, flags: int = 0) -> None:
         """Publish one message; waits while the hub has no room for it."""
-        await self._send([encode_message(key, payload)], flags | socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+        await self._send([encode_message(key, payload)], flags | ONE_PACKET_FLAGS)
 
     async def publish_many(self, messages: Iterable[tuple[bytes, bytes]]) -> int:
         """Publish pairs of key and payload in order, many with each system call; how many there were."""
@@ -245,12 +332,20 @@ class Client:
             raise UsageError("subscribe to at least one pattern; b'' is everything")
         for pattern in patterns:
             check_key(pattern, "pattern")
-        await self._send(self._session.subscribe(patterns))
-        await self.sync()
+        asked = Subscribing(list(patterns))
+        await self._say(lambda: self._session.subscribe(asked))
+        try:
+            await self.sync()
+        finally:
+            self._session.confirm(asked)
+        if asked.refused is not None:
+            raise DisconnectedError(f"{self.address}: the hub refused the subscription: {asked.refused}")
 
     async def unsubscribe(self, *patterns: bytes) -> None:
         """Take one subscription to each pattern back."""
-        await self._send(self._session.unsubscribe(patterns))
+        for pattern in patterns:
+            check_key(pattern, "pattern")
+        await self._say(lambda: self._session.unsubscribe(patterns))
 
     async def sync(self, scope: str = "local") -> str:
         """Wait until all that this client said is in force; how far: ``local``, ``tree`` or ``partial``."""
@@ -260,40 +355,42 @@ class Client:
         if not session.can(control.SYNC):
             await self.whoami()
             return "local"
-        epoch = self.epoch
-        token, packet = session.sync(scope.encode())
+        tokens: list[bytes] = []
+
+        def question() -> list[bytes]:
+            token, packet = session.sync(scope.encode())
+            tokens.append(token)
+            return [packet]
+
         try:
-            await self._send([packet])
-            await self._until(
-                lambda: session.scope_of(token) is not None or self.epoch > epoch,
-                self.timeout,
-                f"{self.address}: the hub did not answer in time",
-            )
-            return (session.scope_of(token) or b"local").decode()
+            await self._ask(question, lambda: session.scope_of(tokens[-1]) is not None)
+            return (session.scope_of(tokens[-1]) or b"").decode()
         finally:
-            session.forget_sync(token)
+            for token in tokens:
+                session.forget_sync(token)
 
     async def whoami(self) -> bytes:
         """Ask the hub for this client's credential key, ``!/cred/<gid>/<uid>/<pid>``."""
-        epoch = self.epoch
-        ticket, packet = self._session.whoami()
-        await self._send([packet])
-        await self._until(
-            lambda: self._session.knows_itself(ticket) or self.epoch > epoch,
-            self.timeout,
-            f"{self.address}: the hub did not answer in time",
-        )
-        return self._session.credentials
+        session = self._session
+        tickets: list[int] = []
+
+        def question() -> list[bytes]:
+            ticket, packet = session.whoami()
+            tickets.append(ticket)
+            return [packet]
+
+        await self._ask(question, lambda: session.knows_itself(tickets[-1]))
+        return session.credentials
 
     async def echo(self, on: bool = True) -> None:
         """Whether messages of our own that match our own patterns come back. They do by default."""
-        await self._send(self._session.choose(b"echo", control.ECHO_ON if on else control.ECHO_OFF))
+        await self._say(lambda: self._session.choose(b"echo", control.ECHO_ON if on else control.ECHO_OFF))
 
     async def senders(self, on: bool = True) -> None:
         """Whether messages carry who sent them. Raises :exc:`~sbuslib.errors.StateError` if the hub cannot tell."""
-        if not self._session.can(control.SENDERS_ON):
+        if on and not self._session.can(control.SENDERS_ON):
             raise StateError(f"{self.address}: this hub cannot tell senders")
-        await self._send(self._session.choose(b"senders", control.SENDERS_ON if on else control.SENDERS_OFF))
+        await self._say(lambda: self._session.choose(b"senders", control.SENDERS_ON if on else control.SENDERS_OFF))
 
     async def receive(self, timeout: float | None = None) -> Message:
         """The next message. Raises :exc:`TimeoutError` after ``timeout`` seconds."""

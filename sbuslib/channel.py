@@ -12,6 +12,7 @@ import os
 import select
 import socket
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from time import monotonic
@@ -22,6 +23,7 @@ from .backoff import Backoff
 from .dialer import BROKEN, NO_MEMORY, Dialer
 from .errors import DisconnectedError, PeerError
 from .limits import ClientLimits
+from .packets import Message
 from .seqpacket import Gather, PlainArea, make_area
 from .session import Session
 
@@ -60,6 +62,11 @@ class Channel(ABC):
         self._leading = False
         self._ended = False
         self._closed = False
+        self._waiting: Counter[socket.SocketType] = Counter()
+        self._released = False
+        self._up = False  # whether the connection stands and has been brought to the session's state
+        self._proven = False  # whether anything came over it since
+        self._backoff = Backoff(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
         self._turn = self._make_condition()
         self._gather_lock = self._make_lock()
         self._socket = self._connect(self._deadline(timeout))
@@ -114,36 +121,69 @@ class Channel(ABC):
     def _begin(self, deadline: float | None) -> None:
         """Learn who we are and what the hub offers, and restore what an earlier connection held."""
         session = self._session
-        old = session.credentials
-        self._send_all(session.hello(), deadline)
-        while not session.knows_itself():
-            if self._read(deadline):
-                raise self._disconnected()
-        self._send_all(session.restore(old), deadline)
-        self.epoch += 1
+        try:
+            self._send_all(session.hello(), deadline)
+            while not session.knows_itself():
+                if self._read(deadline):
+                    raise self._disconnected()
+            with self._turn:
+                # From here on others say for themselves what they want.
+                packets = session.restore()
+                self.epoch += 1
+                self._up = True
+                self._proven = False
+            self._send_all(packets, deadline)
+        except BaseException:
+            self._up = False
+            raise
 
     def _connect_again(self, deadline: float | None) -> None:
-        """Reconnect, trying until the deadline, with decorrelated jitter between attempts."""
+        """Reconnect, trying until the deadline.
+
+        At once where the last connection was good for something, after a pause where it was not: a hub may
+        greet this client and let it go again for what it restores.
+        """
         self._release_socket()
-        backoff = Backoff(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
         while True:
+            if self._proven:
+                self._proven = False
+                self._backoff.reset()
+            else:
+                pause, left = self._backoff.next(), self._left(deadline)
+                self._sleep(pause if left is None else min(pause, left))
+            if self._closed:
+                raise self._disconnected()
             try:
-                self._socket = self._connect(self._deadline(self.timeout))
+                self._socket, self._released = self._connect(self._deadline(self.timeout)), False
                 self._begin(self._deadline(self.timeout))
                 return
             except (OSError, TimeoutError):
                 self._release_socket()
-                if self._closed:
-                    raise DisconnectedError("the client was closed") from None
-                left = self._left(deadline)
-                if left == 0:
+                if self._left(deadline) == 0:
                     raise TimeoutError(f"{self.address}: the hub is away") from None
-            pause = backoff.next()
-            self._sleep(pause if left is None else min(pause, left))
+
+    def _wait_on(self, sock: socket.SocketType, events: int, deadline: float | None) -> bool:
+        """Wait for a socket, which is not closed under whoever waits for it; ``False`` at the deadline."""
+        with self._turn:
+            self._waiting[sock] += 1
+        try:
+            return self._wait(sock, events, self._left(deadline))
+        finally:
+            with self._turn:
+                self._waiting[sock] -= 1
+                if not self._waiting[sock]:
+                    del self._waiting[sock]
+                    if sock is not self._socket or self._released:
+                        sock.close()
 
     def _release_socket(self) -> None:
-        """The socket is about to be closed: let go of whatever waits on it."""
-        self._socket.close()
+        """End the connection; the socket is closed once nobody waits for it, which is at once."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        with self._turn:
+            self._released = True
+            if self._socket not in self._waiting:
+                self._socket.close()
 
     # -- reading ------------------------------------------------------------------------------------
 
@@ -154,8 +194,9 @@ class Channel(ABC):
         while True:
             lengths = self._receive(self._area)
             if lengths:
+                self._proven = self._proven or (self._up and lengths[0] > 0)
                 return self._session.take(self._area.data, self._area.offsets, lengths)
-            if not self._wait(self._socket, select.POLLIN, self._left(deadline)):
+            if not self._wait_on(self._socket, select.POLLIN, deadline):
                 raise TimeoutError(f"{self.address}: nothing came in time")
 
     def _receive(self, area: PlainArea) -> list[int]:
@@ -198,12 +239,12 @@ class Channel(ABC):
         while self._lead(ready, deadline, what):
             again = False
             try:
-                if self._read(deadline):
-                    if self._reconnect and not self._closed:
-                        self._connect_again(deadline)
-                        again = True
-                    else:
-                        self._ended = True
+                if not self._up and self._reconnect:
+                    self._connect_again(deadline)
+                    again = True
+                elif self._read(deadline):
+                    self._up = False
+                    self._ended = self._closed or not self._reconnect
             except TimeoutError:
                 raise TimeoutError(what) from None
             except PeerError:
@@ -216,6 +257,16 @@ class Channel(ABC):
     @abstractmethod
     def _after_reading(self, reconnected: bool) -> None:
         """The lead was given back after reading: tell the application what it wants to know."""
+
+    def _next(self, most: int | None, deadline: float | None, what: str) -> list[Message]:
+        """At least one message, and up to ``most`` of those that are here: each goes to one of those who ask."""
+        inbox = self._session.inbox
+        while True:
+            self._until(lambda: bool(inbox), deadline, what)
+            with self._turn:
+                count = len(inbox) if most is None else min(most, len(inbox))
+                if count:
+                    return [inbox.popleft() for _ in range(count)]
 
     # -- sending ------------------------------------------------------------------------------------
 
@@ -234,7 +285,7 @@ class Channel(ABC):
                     raise
                 if not started:
                     deadline, started = self._deadline(self.timeout), True
-                if not self._wait(self._socket, select.POLLOUT, self._left(deadline)):
+                if not self._wait_on(self._socket, select.POLLOUT, deadline):
                     raise TimeoutError(f"{self.address}: the hub takes no more for now") from None
             except OSError as error:
                 if error.errno in NO_MEMORY:
@@ -248,7 +299,9 @@ class Channel(ABC):
             raise error
         if self._closed or not self._reconnect:
             raise self._disconnected() from error
-        self._until(lambda: self.epoch > epoch, self._deadline(self.timeout), f"{self.address}: the hub is away")
+        self._until(
+            lambda: self._up and self.epoch > epoch, self._deadline(self.timeout), f"{self.address}: the hub is away"
+        )
 
     def _send_all(self, packets: list[bytes], deadline: float | None) -> None:
         """Send packets on the connection at hand, without reconnecting."""
@@ -261,20 +314,37 @@ class Channel(ABC):
                 if error.errno in BROKEN:
                     raise self._disconnected() from error
                 raise
-            if done < len(packets) and not self._wait(self._socket, select.POLLOUT, self._left(deadline)):
+            if done < len(packets) and not self._wait_on(self._socket, select.POLLOUT, deadline):
                 raise TimeoutError(f"{self.address}: the hub takes no more for now")
 
-    def _say(self, packets: list[bytes]) -> None:
-        """Send packets that the session remembers: after a break, :meth:`Session.restore` says them."""
-        epoch = self.epoch
+    def _say(self, change: Callable[[], list[bytes]], deadline: float | None) -> int:
+        """Change the session and send the packets that this takes; the epoch in which they were sent.
+
+        Should the connection break meanwhile, the next one is brought to the session's state anyway.
+        """
+        while True:
+            with self._turn:
+                if self._up:
+                    epoch = self.epoch
+                    packets = change()
+                    break
+            self._until(lambda: self._up, deadline, f"{self.address}: the hub is away")
         try:
-            self._send_all(packets, self._deadline(self.timeout))
-        except DisconnectedError as error:
+            self._send_all(packets, deadline)
+        except DisconnectedError:
             if self._closed or not self._reconnect:
                 raise
-            cause = error.__cause__
-            assert isinstance(cause, OSError)
-            self._broken(cause, epoch)
+        return epoch
+
+    def _ask(self, question: Callable[[], list[bytes]], answered: Callable[[], bool]) -> None:
+        """Ask the hub, and wait for the answer; ask anew when the connection breaks."""
+        deadline = self._deadline(self.timeout)
+        what = f"{self.address}: the hub did not answer in time"
+        while True:
+            epoch = self._say(question, deadline)
+            self._until(lambda epoch=epoch: answered() or self.epoch != epoch, deadline, what)  # type: ignore[misc]
+            if answered():
+                return
 
     def _send_in_order(self, packets: list[bytes]) -> None:
         while packets:
@@ -303,9 +373,10 @@ class Channel(ABC):
             if self._closed:
                 return
             self._closed = True
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # wakes whoever leads, who then closes
-            if not self._leading:
+            if self._leading:
+                with suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)  # wakes whoever leads, who then lets go of it
+            else:
                 self._ended = True
                 self._release_socket()
             self._turn.notify_all()

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from .errors import PacketError
+from .matcher import SEPARATOR, check_separator
 from .packets import encode_control
 
 __all__ = [
@@ -75,31 +76,43 @@ class Features(msgspec.Struct, frozen=True):
     """The answer to ``hub/features``: one line of words separated by spaces.
 
     ``words`` are the extensions the hub supports, ``hub_id`` its identity (hexadecimal digits), ``path``
-    the ids from this hub up to the root of its tree, its own first.
+    the ids from this hub up to the root of its tree, its own first, and ``separator`` the byte between the
+    segments of its keys.
     """
 
     words: frozenset[bytes]
     hub_id: bytes
     path: tuple[bytes, ...]
+    separator: bytes = SEPARATOR
 
     def encode(self) -> bytes:
-        """The line: the words in order, then ``id=<id>`` and ``path=<id>,<id>,…``."""
+        """The line: the words in order, then ``id=<id>`` and ``path=<id>,<id>,…``.
+
+        A separator other than the usual one is told as ``separator=<two hexadecimal digits>``.
+        """
         words = [*sorted(self.words), b"id=" + self.hub_id, b"path=" + b",".join(self.path)]
+        if self.separator != SEPARATOR:
+            words.append(b"separator=" + self.separator.hex().encode())
         return b" ".join(words)
 
     @classmethod
     def decode(cls, line: bytes) -> Features:
         """Read an answer; words that are not known are kept, so that a newer hub can be talked to."""
         words: set[bytes] = set()
-        hub_id, path = b"", tuple[bytes, ...]()
+        hub_id, path, separator = b"", tuple[bytes, ...](), SEPARATOR
         for word in line.split():
             if word.startswith(b"id="):
                 hub_id = word[3:]
             elif word.startswith(b"path="):
                 path = tuple(filter(None, word[5:].split(b",")))
+            elif word.startswith(b"separator="):
+                try:
+                    separator = check_separator(bytes.fromhex(word[10:].decode("ascii", "replace")))
+                except ValueError:
+                    raise PacketError("malformed separator") from None
             else:
                 words.add(word)
-        return cls(frozenset(words), hub_id, path)
+        return cls(frozenset(words), hub_id, path, separator)
 
 
 class Lost(msgspec.Struct, frozen=True):

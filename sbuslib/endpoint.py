@@ -6,18 +6,20 @@ import os
 import select
 import socket
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 
 import msgspec
 
 from . import control
 from .channel import Channel
-from .errors import DisconnectedError, PayloadError, StateError, UsageError
+from .errors import DisconnectedError, PayloadError, PeerError, StateError, UsageError
 from .limits import PACKET_BYTES, ClientLimits
 from .matcher import Subscriptions
 from .outbox import HARD, ORDER, SOFT, Hard, Order, Soft
-from .packets import Control, Message, check_key, encode_message, message_header, parse
+from .packets import Message, check_key, encode_message, message_header
 from .seqpacket import make_area
+from .session import Subscribing
 from .statistics import HubStatistics
 
 __all__ = ["Endpoint", "PreparedMessage"]
@@ -85,7 +87,9 @@ class Endpoint(Channel):
         self._on_notice = on_notice
         self._callbacks: Subscriptions[Callback] = Subscriptions()
         super().__init__(address, timeout=timeout, reconnect=reconnect, hub_user=hub_user, limits=limits)
-        if on_notice is not None:
+        self._callbacks = Subscriptions(self._session.separator)
+        # A client that comes back has to know why it was let go, or it would ask for the same again.
+        if on_notice is not None or (reconnect and self._session.can(control.NOTICES_ON)):
             try:
                 self.notices()
             except BaseException:
@@ -148,20 +152,34 @@ class Endpoint(Channel):
             raise UsageError("subscribe to at least one pattern; b'' is everything")
         for pattern in patterns:
             check_key(pattern, "pattern")
-        if callback is not None:
-            for pattern in patterns:
-                self._callbacks.add(pattern, callback)
-        self._say(self._session.subscribe(patterns))
-        self.sync()
+        asked = Subscribing(list(patterns))
+        self._say(lambda: self._session.subscribe(asked), self._deadline(self.timeout))
+        try:
+            if callback is not None:
+                for pattern in patterns:
+                    self._callbacks.add(pattern, callback)
+            self.sync()
+        finally:
+            self._session.confirm(asked)
+            if asked.refused is not None:
+                for pattern in patterns:
+                    self._forget_callbacks(pattern)
+        if asked.refused is not None:
+            raise DisconnectedError(f"{self.address}: the hub refused the subscription: {asked.refused}")
 
     def unsubscribe(self, *patterns: bytes) -> None:
         """Take one subscription to each pattern back. Callbacks for it are forgotten with its last one."""
-        self._say(self._session.unsubscribe(patterns))
         for pattern in patterns:
-            if not self._session.held[pattern]:
-                for callback in self._callbacks.holders(pattern):
-                    while self._callbacks.remove(pattern, callback) is False:
-                        pass
+            check_key(pattern, "pattern")
+        self._say(lambda: self._session.unsubscribe(patterns), self._deadline(self.timeout))
+        for pattern in patterns:
+            self._forget_callbacks(pattern)
+
+    def _forget_callbacks(self, pattern: bytes) -> None:
+        if not self._session.held[pattern]:
+            for callback in self._callbacks.holders(pattern):
+                while self._callbacks.remove(pattern, callback) is False:
+                    pass
 
     def sync(self, scope: str = "local") -> str:
         """Wait until all that this client said is in force; how far: ``local``, ``tree`` or ``partial``.
@@ -170,31 +188,36 @@ class Endpoint(Channel):
         """
         if scope not in ("local", "tree"):
             raise UsageError(f"a scope is 'local' or 'tree', not {scope!r}")
-        deadline = self._deadline(self.timeout)
-        what = f"{self.address}: the hub did not answer in time"
-        if not self._session.can(control.SYNC):
-            self._ask_whoami(deadline, what)
+        session = self._session
+        if not session.can(control.SYNC):
+            self.whoami()
             return "local"
-        epoch = self.epoch
-        token, packet = self._session.sync(scope.encode())
-        try:
-            self._say([packet])
-            # A new connection has restored everything, so that answers as well.
-            self._until(lambda: self._session.scope_of(token) is not None or self.epoch > epoch, deadline, what)
-            return (self._session.scope_of(token) or b"local").decode()
-        finally:
-            self._session.forget_sync(token)
+        tokens: list[bytes] = []
 
-    def _ask_whoami(self, deadline: float | None, what: str) -> None:
-        epoch = self.epoch
-        ticket, packet = self._session.whoami()
-        self._say([packet])
-        self._until(lambda: self._session.knows_itself(ticket) or self.epoch > epoch, deadline, what)
+        def question() -> list[bytes]:
+            token, packet = session.sync(scope.encode())
+            tokens.append(token)
+            return [packet]
+
+        try:
+            self._ask(question, lambda: session.scope_of(tokens[-1]) is not None)
+            return (session.scope_of(tokens[-1]) or b"").decode()
+        finally:
+            for token in tokens:
+                session.forget_sync(token)
 
     def whoami(self) -> bytes:
         """Ask the hub for this client's credential key, ``!/cred/<gid>/<uid>/<pid>``."""
-        self._ask_whoami(self._deadline(self.timeout), f"{self.address}: the hub did not answer in time")
-        return self._session.credentials
+        session = self._session
+        tickets: list[int] = []
+
+        def question() -> list[bytes]:
+            ticket, packet = session.whoami()
+            tickets.append(ticket)
+            return [packet]
+
+        self._ask(question, lambda: session.knows_itself(tickets[-1]))
+        return session.credentials
 
     @property
     def credentials(self) -> bytes:
@@ -215,7 +238,8 @@ class Endpoint(Channel):
 
         Raises :exc:`~sbuslib.errors.StateError` when the hub cannot tell.
         """
-        self._require(control.SENDERS_ON, "tell senders")
+        if on:
+            self._require(control.SENDERS_ON, "tell senders")
         self._choose(b"senders", control.SENDERS_ON if on else control.SENDERS_OFF)
 
     def notices(self, on: bool = True) -> None:
@@ -223,7 +247,8 @@ class Endpoint(Channel):
 
         Raises :exc:`~sbuslib.errors.StateError` when the hub cannot.
         """
-        self._require(control.NOTICES_ON, "give notices")
+        if on:
+            self._require(control.NOTICES_ON, "give notices")
         self._choose(b"notices", control.NOTICES_ON if on else control.NOTICES_OFF)
 
     @property
@@ -253,7 +278,7 @@ class Endpoint(Channel):
                 self._choose(key, key + choice.encode())
 
     def _choose(self, kind: bytes, key: bytes) -> None:
-        self._say(self._session.choose(kind, key))
+        self._say(lambda: self._session.choose(kind, key), self._deadline(self.timeout))
 
     def _require(self, feature: bytes, what: str) -> None:
         if not self._session.can(feature):
@@ -266,12 +291,7 @@ class Endpoint(Channel):
         :exc:`TimeoutError` and :exc:`~sbuslib.errors.DisconnectedError`.
         """
         self._require(control.STATISTICS, "give statistics")
-        self._say(self._session.ask_statistics())
-        self._until(
-            lambda: self._session.statistics is not None,
-            self._deadline(self.timeout),
-            f"{self.address}: the hub did not answer in time",
-        )
+        self._ask(self._session.ask_statistics, lambda: self._session.statistics is not None)
         if not self._session.statistics:
             raise StateError(f"{self.address}: the hub gives its statistics to trusted users only")
         return msgspec.json.decode(self._session.statistics, type=HubStatistics)
@@ -285,67 +305,82 @@ class Endpoint(Channel):
         :exc:`TimeoutError` after ``timeout`` seconds, :exc:`BlockingIOError` with ``MSG_DONTWAIT``, and
         :exc:`~sbuslib.errors.DisconnectedError`.
         """
-        inbox = self._session.inbox
         if flags:
             return self._receive_flagged(timeout, flags)
-        self._until(lambda: bool(inbox), self._deadline(timeout), f"no message within {timeout} s")
-        return inbox.popleft()
+        return self._next(1, self._deadline(timeout), f"no message within {timeout} s")[0]
 
     def _receive_flagged(self, timeout: float | None, flags: int) -> Message:
         inbox = self._session.inbox
         deadline = self._deadline(timeout)
         what = f"no message within {timeout} s"
-        while self._lead(lambda: bool(inbox), deadline, what):
-            try:
-                if self._area is None:
-                    self._area = make_area(self.limits.batch)
-                with memoryview(self._area.data) as view:
-                    room = view[: self._area.slot_bytes]
-                    try:
-                        size = self._area.receive_one(self._socket, room, flags)
-                    except BlockingIOError:
-                        if flags & socket.MSG_DONTWAIT:
-                            raise
-                        if not self._wait(self._socket, select.POLLIN, self._left(deadline)):
-                            raise TimeoutError(what) from None
-                        continue
-                    finally:
-                        room.release()
-                if flags & socket.MSG_PEEK and size:
-                    packet = parse(self._area.packet(0, min(size, self._area.slot_bytes)))
-                    if not isinstance(packet, Control):
-                        assert isinstance(packet, Message)
-                        return packet
-                    size = self._area.receive(self._socket, 1)[0]  # an answer, not what was asked for
-                if self._session.take(self._area.data, self._area.offsets, [min(size, self._area.slot_bytes)]):
+        while True:
+            while self._lead(lambda: bool(inbox), deadline, what):
+                try:
+                    peeked = self._receive_one(flags, deadline, what)
+                except PeerError:
                     self._ended = True
-            finally:
-                self._give_lead_back()
-        return inbox[0] if flags & socket.MSG_PEEK else inbox.popleft()
+                    raise
+                finally:
+                    self._give_lead_back()
+                if peeked is not None:
+                    return peeked
+            with self._turn:
+                if inbox:
+                    return inbox[0] if flags & socket.MSG_PEEK else inbox.popleft()
+
+    def _receive_one(self, flags: int, deadline: float | None, what: str) -> Message | None:
+        """Receive one packet with flags into the session; a message that was only peeked at is returned."""
+        if self._area is None:
+            self._area = make_area(self.limits.batch)
+        area = self._area
+        try:
+            size = area.receive_first(self._socket, flags)
+        except BlockingIOError:
+            if flags & socket.MSG_DONTWAIT:
+                raise
+            if not self._wait_on(self._socket, select.POLLIN, deadline):
+                raise TimeoutError(what) from None
+            return None
+        if flags & socket.MSG_PEEK and size:
+            message = self._session.message_of(area.packet(0, size))
+            if message is not None:
+                return message
+            size = area.receive_first(self._socket, 0)  # an answer, which is not what was asked for
+        if self._session.take(area.data, area.offsets, [size]):
+            self._up = False
+            self._ended = self._closed or not self._reconnect
+        return None
 
     def receive_many(self, most: int | None = None, timeout: float | None = None) -> list[Message]:
         """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
-        inbox = self._session.inbox
-        self._until(lambda: bool(inbox), self._deadline(timeout), f"no message within {timeout} s")
-        count = len(inbox) if most is None else min(most, len(inbox))
-        return [inbox.popleft() for _ in range(count)]
+        if most is not None and most < 1:
+            raise UsageError(f"most is at least 1, not {most!r}")
+        return self._next(most, self._deadline(timeout), f"no message within {timeout} s")
 
     def __iter__(self) -> Iterator[Message]:
         """Messages as they come, until :meth:`close`. Leaving the loop loses nothing.
 
         Raises :exc:`~sbuslib.errors.DisconnectedError` when the hub closes the connection.
         """
+        take = self._session.inbox.popleft
+        while self._arrived(None):
+            while True:
+                try:
+                    message = take()
+                except IndexError:  # several may iterate at once, so looking first would not do
+                    break
+                yield message
+
+    def _arrived(self, deadline: float | None) -> bool:
+        """Wait for messages in the inbox; ``False`` when this client was closed instead."""
         inbox = self._session.inbox
-        take = inbox.popleft
-        while True:
-            try:
-                self._until(lambda: bool(inbox), None, "")
-            except DisconnectedError:
-                if self._closed:
-                    return
-                raise
-            while inbox:
-                yield take()
+        try:
+            self._until(lambda: bool(inbox), deadline, "no message in time")
+        except DisconnectedError:
+            if self._closed:
+                return False
+            raise
+        return True
 
     def run(self, timeout: float | None = None) -> None:
         """Hand messages to the callbacks of their patterns until :meth:`close`, or for ``timeout`` seconds.
@@ -354,24 +389,19 @@ class Endpoint(Channel):
         """
         deadline = self._deadline(timeout)
         inbox = self._session.inbox
-        while True:
+        with suppress(TimeoutError):
+            while self._arrived(deadline):
+                while inbox:
+                    self._dispatch(inbox.popleft())
+
+    def _dispatch(self, message: Message) -> None:
+        for callback in self._callbacks.subscribers(message.key):
             try:
-                self._until(lambda: bool(inbox), deadline, "")
-            except TimeoutError:
-                return
-            except DisconnectedError:
-                if self._closed:
-                    return
-                raise
-            while inbox:
-                message = inbox.popleft()
-                for callback in self._callbacks.subscribers(message.key):
-                    try:
-                        callback(message)
-                    except Exception as error:
-                        if self._on_error is None:
-                            raise
-                        self._on_error(error, message)
+                callback(message)
+            except Exception as error:
+                if self._on_error is None:
+                    raise
+                self._on_error(error, message)
 
     # -- the rest -----------------------------------------------------------------------------------
 

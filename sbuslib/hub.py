@@ -37,7 +37,7 @@ from .packets import check_key, encode_message
 from .quota import Quotas
 from .router import Router
 from .secrets import Credentials
-from .seqpacket import Gather, HasFileno, Listener, PlainArea, make_area
+from .seqpacket import Gather, HasFileno, Listener, PlainArea, bound_address, make_area
 from .statistics import HubStatistics, UserStatistics
 from .users import resolve_user
 
@@ -144,6 +144,7 @@ class Hub:
         self.quotas = Quotas(self.limits, self._connections_most(), frozenset({os.getuid(), 0}))
         self.router: Router[Receiver] = Router(self.limits, self.quotas, self._separator)
         self._listener: Listener | None = None
+        self._pid = 0
         self._connections: set[Connection] = set()
         self._inboxes: set[Inbox] = set()
         self._reset_counts()
@@ -171,8 +172,7 @@ class Hub:
     @property
     def address(self) -> str:
         """Where the hub listens, in the form that :class:`~sbuslib.Client` takes."""
-        given = self._given.address if isinstance(self._given, Listener) else self._given
-        return f"/dev/fd/{given.fileno()}" if isinstance(given, HasFileno) else str(given)
+        return str(self._given.address if isinstance(self._given, Listener) else bound_address(self._given))
 
     @property
     def started(self) -> bool:
@@ -261,6 +261,7 @@ class Hub:
                 pass
             self.area.close()
             self._listener = None
+            self._pid = 0
             _hubs.discard(self)
             self._stopped.set()
 
@@ -288,10 +289,10 @@ class Hub:
 
     def check_here(self) -> None:
         """Raise :exc:`~sbuslib.errors.StateError` unless started, and by this thread of this process."""
+        if self._pid not in (0, os.getpid()):
+            raise StateError(f"the hub at {self.address} belongs to process {self._pid}, of which this is a fork")
         if self._listener is None:
             raise StateError(f"{self!r}: start it first")
-        if self._pid != os.getpid():
-            raise StateError(f"the hub at {self.address} belongs to process {self._pid}, of which this is a fork")
         if gevent.get_hub() is not self._event_loop:
             raise StateError(
                 f"the hub at {self.address} belongs to the thread that started it: use a Client in this one"
@@ -336,8 +337,8 @@ class Hub:
         """Let a client go for what it did: for :class:`~sbuslib.connection.Connection`."""
         if not connection.closed:
             connection.notify(control.Kicked(reason).encode())
-            self.breach(reason, connection.credentials)
             self.close_connection(connection, reason)
+            self.breach(reason, connection.credentials)
 
     def condemn(self, receiver: Delivery, reason: str) -> None:
         """Kick a receiver as soon as the turn at hand has ended: for :class:`~sbuslib.delivery.Delivery`."""
@@ -404,7 +405,7 @@ class Hub:
     @property
     def features(self) -> control.Features:
         """What this hub answers to ``hub/features``."""
-        return control.Features(frozenset(control.SUPPORTED), self.hub_id, (self.hub_id,))
+        return control.Features(frozenset(control.SUPPORTED), self.hub_id, (self.hub_id,), self._separator)
 
     def whoami(self) -> bytes:
         """The embedder's credential key: ``!/cred/<gid>/<uid>/<pid>``."""

@@ -35,12 +35,14 @@ from .limits import BATCH_MOST, CONTROL_EXTRA, PACKET_BYTES
 from .secrets import Credentials
 
 __all__ = [
+    "ONE_PACKET_FLAGS",
     "Area",
     "Gather",
     "HasFileno",
     "Listener",
     "PlainArea",
     "accept",
+    "bound_address",
     "connect",
     "make_area",
     "peer_credentials",
@@ -49,7 +51,8 @@ __all__ = [
 
 _UCRED = struct.Struct("=iII")  # struct ucred of unix(7): pid, uid, gid
 SLOT_BYTES = PACKET_BYTES + CONTROL_EXTRA
-_ONE_PACKET_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+ONE_PACKET_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+"""Of send(2): what every send of ours has."""
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -127,7 +130,7 @@ class _Vector:
 
 
 _COUNTS: Final = [ctypes.c_uint(n) for n in range(BATCH_MOST + 1)]
-_NO_WAIT: Final = ctypes.c_int(_ONE_PACKET_FLAGS)
+_NO_WAIT: Final = ctypes.c_int(ONE_PACKET_FLAGS)
 _NO_WAIT_RECEIVE: Final = ctypes.c_int(socket.MSG_DONTWAIT)
 
 
@@ -166,7 +169,7 @@ class PlainArea:
         lengths: list[int] = []
         for view in self._views[:most]:
             try:
-                length = self.receive_one(sock, view)
+                length = self._receive_one(sock, view)
             except BlockingIOError:
                 break
             lengths.append(length)
@@ -174,8 +177,15 @@ class PlainArea:
                 break
         return lengths
 
+    def receive_first(self, sock: socket.SocketType, flags: int) -> int:
+        """Receive one packet with flags of recv(2) into the first slot; its length.
+
+        Raises :exc:`BlockingIOError` when nothing waits.
+        """
+        return self._receive_one(sock, self._views[0], flags)
+
     @staticmethod
-    def receive_one(sock: socket.SocketType, into: memoryview, flags: int = 0) -> int:
+    def _receive_one(sock: socket.SocketType, into: memoryview, flags: int = 0) -> int:
         """Receive one packet; its length. Raises :exc:`BlockingIOError` when nothing waits."""
         while True:
             try:
@@ -276,7 +286,7 @@ def _batches() -> bool:
     return _CALLS is not None and os.environ.get("SBUS_SYSCALLS") != "plain"
 
 
-def _each(sock: socket.SocketType, packets: Sequence[bytes | memoryview], flags: int = _ONE_PACKET_FLAGS) -> int:
+def _each(sock: socket.SocketType, packets: Sequence[bytes | memoryview], flags: int = ONE_PACKET_FLAGS) -> int:
     """Send packets one by one; how many went. Raises only what concerns the first."""
     sent = 0
     for packet in packets:
@@ -300,12 +310,12 @@ class Gather:
     def __init__(self) -> None:
         self._vector = _Vector(self.SIZE) if _batches() else None
 
-    def send(self, sock: socket.SocketType, packets: Sequence[bytes], flags: int = _ONE_PACKET_FLAGS) -> int:
+    def send(self, sock: socket.SocketType, packets: Sequence[bytes], flags: int = ONE_PACKET_FLAGS) -> int:
         """Send ``packets`` in order; how many went before the kernel would have blocked.
 
         Raises :exc:`OSError` for the first packet alone, of which ``EMSGSIZE`` says that it is too long.
         """
-        if self._vector is None or len(packets) == 1 or flags != _ONE_PACKET_FLAGS:
+        if self._vector is None or len(packets) == 1 or flags != ONE_PACKET_FLAGS:
             return _each(sock, packets, flags)
         sent = 0
         for start in range(0, len(packets), self.SIZE):
@@ -353,7 +363,12 @@ def _sockaddr(address: PathAddress | AbstractAddress) -> bytes:
 def _adopt(fd: int) -> socket.SocketType:
     """A copy of a descriptor that was passed to this process, as a socket of ours."""
     try:
-        sock = socket.SocketType(fileno=os.dup(fd))
+        copy = os.dup(fd)
+        try:
+            sock = socket.SocketType(fileno=copy)
+        except OSError:
+            os.close(copy)
+            raise
     except OSError as error:
         raise AddressError(f"/dev/fd/{fd}: no socket: {error.strerror}") from error
     if sock.family != socket.AF_UNIX or sock.type != socket.SOCK_SEQPACKET:
@@ -397,6 +412,23 @@ def accept(listener: socket.SocketType, send_buffer: int) -> socket.SocketType:
     return sock
 
 
+def bound_address(address: Address | HasFileno) -> Address:
+    """Where a client finds what listens at ``address``: for a descriptor, the name that its socket is bound to."""
+    if isinstance(address, HasFileno):
+        address = DescriptorAddress(address.fileno())
+    if not isinstance(address, DescriptorAddress):
+        return address
+    try:
+        sock = _adopt(address.fd)
+    except AddressError:
+        return address  # which is told when the hub starts
+    name = sock.getsockname()
+    sock.close()
+    if isinstance(name, bytes):
+        return AbstractAddress(name)
+    return PathAddress(name) if name else address
+
+
 class Listener:
     """A listening socket and, where it is a path, the file that it put there.
 
@@ -417,7 +449,9 @@ class Listener:
         self.address: Address
         if isinstance(address, HasFileno):
             address = DescriptorAddress(address.fileno())
-        self.address = address
+        self.address = bound_address(address)
+        self.passed = address if isinstance(address, DescriptorAddress) else None
+        """The descriptor that was passed, of which :attr:`socket` is a copy."""
         if isinstance(address, DescriptorAddress):
             self.socket = _adopt(address.fd)
             self.is_abstract = _is_abstract(self.socket)

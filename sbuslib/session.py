@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from . import control
 from .errors import PacketError, PeerError
+from .matcher import SEPARATOR
 from .packets import (
     MSG,
     Control,
@@ -29,7 +30,15 @@ from .packets import (
 if TYPE_CHECKING:
     from mmap import mmap
 
-__all__ = ["Session"]
+__all__ = ["Session", "Subscribing"]
+
+
+class Subscribing:
+    """Patterns that were asked for and are not known to be in force. ``refused`` says why they never will be."""
+
+    def __init__(self, patterns: list[bytes]) -> None:
+        self.patterns = patterns
+        self.refused: str | None = None
 
 
 class Session:
@@ -54,6 +63,8 @@ class Session:
         """What was chosen of the hub, by kind: the control messages that stand."""
         self.statistics: bytes | None = None
         """The hub's last statistics, as JSON; empty when it refused."""
+        self._held_as = b""  # the credentials under which secrets stand in held
+        self._unconfirmed: list[Subscribing] = []
         self._header = b""
         self._key = b""
         self._token = 0
@@ -74,22 +85,28 @@ class Session:
         self._scopes.clear()
         return [encode_control(control.FEATURES), self.whoami()[1]]
 
-    def restore(self, old_credentials: bytes) -> list[bytes]:
-        """The packets that bring a new connection to the state of the old one.
+    def restore(self) -> list[bytes]:
+        """The packets that bring a new connection, which knows itself, to the state of the old one.
 
         Secrets under the old credentials are moved to the new ones, in :attr:`held` too.
         """
-        old, new = old_credentials + b"/", self.credentials + b"/"
-        if old_credentials and old != new:
+        old, new = self._held_as + self.separator, self.credentials + self.separator
+        if self._held_as and old != new:
             self.held = Counter(
                 {
                     (new + pattern[len(old) :] if pattern.startswith(old) else pattern): count
                     for pattern, count in self.held.items()
                 }
             )
+        self._held_as = self.credentials
         packets = [encode_subscribe(pattern) for pattern in self.held.elements()]
         packets += map(encode_control, self.choices.values())
         return packets
+
+    @property
+    def separator(self) -> bytes:
+        """The byte between the segments of a key on this hub."""
+        return self.features.separator if self.features is not None else SEPARATOR
 
     def choose(self, kind: bytes, key: bytes) -> list[bytes]:
         """Choose by control message; the newest choice of a kind stands. The packets to send."""
@@ -130,12 +147,20 @@ class Session:
         """Nobody waits for this answer any more."""
         self._scopes.pop(token, None)
 
-    def subscribe(self, patterns: Iterable[bytes]) -> list[bytes]:
-        """Note the patterns as held; the packets to send."""
-        patterns = list(patterns)
-        packets = [encode_subscribe(pattern) for pattern in patterns]
-        self.held.update(patterns)
+    def subscribe(self, asked: Subscribing) -> list[bytes]:
+        """Note the patterns as held; the packets to send. :meth:`confirm` must follow.
+
+        Until then, a hub that kicks this client is taken to have refused them: they are not asked for again.
+        """
+        packets = [encode_subscribe(pattern) for pattern in asked.patterns]
+        self.held.update(asked.patterns)
+        self._unconfirmed.append(asked)
         return packets
+
+    def confirm(self, asked: Subscribing) -> None:
+        """The patterns are in force, or nobody waits for them any more."""
+        if asked in self._unconfirmed:
+            self._unconfirmed.remove(asked)
 
     def unsubscribe(self, patterns: Iterable[bytes]) -> list[bytes]:
         """Take one subscription to each back; the packets to send."""
@@ -172,6 +197,27 @@ class Session:
                 self._take_control(packet)
         return False
 
+    def message_of(self, packet: bytes) -> Message | None:
+        """The message that a packet from the hub carries; ``None`` for an answer or a notice.
+
+        Raises :exc:`~sbuslib.errors.PeerError` for what no hub sends.
+        """
+        try:
+            value = parse(packet)
+            if isinstance(value, Message):
+                return value
+            if not isinstance(value, Control) or value.payload is None:
+                raise PacketError("not for a client")
+            if value.key != control.FROM:
+                return None
+            sender, inner = control.unwrap_from(value.payload)
+            message = parse(inner)
+            if not isinstance(message, Message):
+                raise PacketError("wrapped packet is no message")
+            return Message(message.key, message.payload, sender)
+        except PacketError as error:
+            raise PeerError(f"the hub sent a packet that no hub sends: {error.reason}") from error
+
     def _take_notice(self, notice: control.Notice | None) -> None:
         if notice is None:
             return
@@ -180,34 +226,40 @@ class Session:
             self.lost[notice.cause] += notice.count
         elif isinstance(notice, control.Kicked):
             self.kicked = notice.reason
+            for asked in self._unconfirmed:
+                asked.refused = notice.reason
+                self.held.subtract(asked.patterns)
+            self.held = +self.held
+            self._unconfirmed.clear()
         else:
             self.credentials = notice.credentials
 
     def _take_control(self, packet: bytes) -> None:
+        message = self.message_of(packet)
+        if message is not None:
+            self.inbox.append(message)
+            return
+        value = parse(packet)
+        assert isinstance(value, Control)
+        assert value.payload is not None
         try:
-            value = parse(packet)
-            if not isinstance(value, Control) or value.payload is None:
-                raise PacketError("not for a client")
-            match value.key:
-                case control.WHOAMI:
-                    self.credentials = value.payload
-                    self._whoami_answered += 1
-                case control.FEATURES:
-                    self.features = control.Features.decode(value.payload)
-                case control.SYNC:
-                    token, _, scope = value.payload.partition(b"\0")
-                    if token in self._scopes:
-                        self._scopes[token] = scope or b"local"
-                case control.FROM:
-                    sender, inner = control.unwrap_from(value.payload)
-                    message = parse(inner)
-                    if not isinstance(message, Message):
-                        raise PacketError("wrapped packet is no message")
-                    self.inbox.append(Message(message.key, message.payload, sender))
-                case control.STATISTICS:
-                    self.statistics = value.payload
-                case key:
-                    # What is no notice either comes from a newer hub, and means nothing to us.
-                    self._take_notice(control.decode_notice(key, value.payload))
+            self._take_answer(value.key, value.payload)
         except PacketError as error:
-            raise PeerError(f"the hub sent a packet that no hub sends: {error.reason}") from error
+            raise PeerError(f"the hub sent an answer that no hub gives: {error.reason}") from error
+
+    def _take_answer(self, key: bytes, payload: bytes) -> None:
+        match key:
+            case control.WHOAMI:
+                self.credentials = payload
+                self._whoami_answered += 1
+            case control.FEATURES:
+                self.features = control.Features.decode(payload)
+            case control.SYNC:
+                token, _, scope = payload.partition(b"\0")
+                if token in self._scopes:
+                    self._scopes[token] = scope or b"local"
+            case control.STATISTICS:
+                self.statistics = payload
+            case _:
+                # What is no notice either comes from a newer hub, and means nothing to us.
+                self._take_notice(control.decode_notice(key, payload))

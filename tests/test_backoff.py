@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from sbuslib.backoff import Backoff
 
 
@@ -10,7 +12,7 @@ def test_pauses_stay_within_their_bounds() -> None:
     pauses = [backoff.next() for _ in range(200)]
     assert pauses[0] == 0.1
     assert all(0.1 <= pause <= 2.0 for pause in pauses)
-    assert all(later <= max(0.1, 3 * pause) for pause, later in zip(pauses, pauses[1:], strict=False))
+    assert all(later <= max(0.1, 3 * pause) for pause, later in pairwise(pauses))
 
 
 def test_two_who_lost_the_same_hub_do_not_come_back_in_step() -> None:

@@ -57,9 +57,7 @@ def mutated(rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("asking", [False, True], ids=["open", "asking"])
-def test_well_behaved_clients_do_not_notice(
-    make_hub: Callable[..., Hub], connect: Connect, asking: bool
-) -> None:
+def test_well_behaved_clients_do_not_notice(make_hub: Callable[..., Hub], connect: Connect, asking: bool) -> None:
     seed = random.randrange(2**32)
     print("seed", seed)
     authorize = (lambda credentials, verb, key: b"\xff" not in key) if asking else None

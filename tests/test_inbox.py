@@ -33,7 +33,8 @@ def test_get_in_time(hub: Hub) -> None:
 
 def test_the_callers_timeout_passes(hub: Hub) -> None:
     inbox = hub.subscribe(b"a")
-    for get in (inbox.get, lambda: inbox.get(30), lambda: next(iter(inbox))):
+    waits: list[Callable[[], object]] = [inbox.get, lambda: inbox.get(30), lambda: next(iter(inbox))]
+    for get in waits:
         with pytest.raises(gevent.Timeout) as caught, gevent.Timeout(0.001) as mine:
             get()
         assert caught.value is mine

@@ -95,7 +95,7 @@ def test_stop_drains_what_was_sent(hub: Hub, connect: Connect) -> None:
     hub.stop(PATIENCE)
     got = reading.get(timeout=PATIENCE)
     assert [packet[6:11] for packet in got] == [b"%05d" % number for number in range(sent)]
-    assert hub.statistics().lost == 0
+    assert hub.statistics().lost == {}
 
 
 def test_stop_waits_no_longer_than_it_was_told(hub: Hub, connect: Connect) -> None:
@@ -108,7 +108,7 @@ def test_stop_waits_no_longer_than_it_was_told(hub: Hub, connect: Connect) -> No
     assert queued > 0
     hub.stop(0.01)
     assert hub.closed
-    assert hub.statistics().lost == queued
+    assert hub.statistics().lost == {"outage": queued}
 
 
 def test_close_waits_for_nobody(hub: Hub, connect: Connect) -> None:
@@ -266,7 +266,9 @@ def test_a_given_abstract_address(make_hub: MakeHub, client: MakeClient) -> None
 
 @pytest.mark.parametrize("listening", [False, True])
 @pytest.mark.parametrize("form", ["descriptor", "socket", "gevent"])
-def test_a_socket_that_was_passed(make_hub: MakeHub, connect: Connect, address: str, listening: bool, form: str) -> None:
+def test_a_socket_that_was_passed(
+    make_hub: MakeHub, connect: Connect, address: str, listening: bool, form: str
+) -> None:
     make = gevent.socket.socket if form == "gevent" else socket.socket
     with make(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
         passed.bind(address)

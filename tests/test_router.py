@@ -52,7 +52,7 @@ def leave(router: Router[Any], subscriber: object) -> None:
 
 
 def router_of(pairs: Iterable[tuple[bytes, str]], **limits: int) -> Router[str]:
-    router: Router[str] = new_router(**limits)
+    router: Router[str] = new_router(b"/", **limits)
     for pattern, subscriber in pairs:
         router.subscribe(pattern, subscriber, ME, account(router))
     return router

@@ -7,7 +7,7 @@ import os
 import select
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import pytest
@@ -126,9 +126,8 @@ def test_an_end_with_unread_input_told_by_a_send(pair: tuple[Socket, Socket], ar
     there.send(b"never read")
     here.send(b"last")
     here.close()
-    with pytest.raises(OSError) as caught:
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
         Gather().send(there, [b"x"])
-    assert caught.value.errno in (errno.EPIPE, errno.ECONNRESET)
     assert area.receive(there)[:2] == [4, 0]
 
 
@@ -183,12 +182,13 @@ def test_send_to_one_that_has_gone(pair: tuple[Socket, Socket], area: PlainArea)
     here.send(b"x")
     lengths = area.receive(there)
     here.close()
-    for send in (
+    sends: list[Callable[[], int]] = [
         lambda: area.send(there, [0], lengths),
         lambda: area.send_wrapped(there, b"w", [0], lengths),
         lambda: Gather().send(there, [b"x", b"y"]),
-    ):
-        with pytest.raises(OSError, match=r"."):
+    ]
+    for send in sends:
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
             send()
 
 
@@ -219,9 +219,8 @@ def test_gather_tells_what_concerns_the_first(pair: tuple[Socket, Socket]) -> No
     gather = Gather()
     too_long = bytes(5_000_000)
     assert gather.send(here, [b"a", b"b", too_long, b"c"]) == 2
-    with pytest.raises(OSError) as caught:
+    with pytest.raises(OSError, match="too long"):
         gather.send(here, [too_long, b"c"])
-    assert caught.value.errno == errno.EMSGSIZE
     assert (there.recv(10), there.recv(10)) == (b"a", b"b")
 
 

@@ -248,14 +248,12 @@ def _print_address(address: str) -> None:
 
 def _settle_passed_descriptor(listener: Listener, mode: int, program: str) -> None:
     """Close the descriptor that was passed, which the listener holds a copy of, and warn of idle arguments."""
-    from ..addresses import DescriptorAddress
-
-    if isinstance(listener.address, DescriptorAddress):
-        if listener.address.fd > 2:
-            os.close(listener.address.fd)
+    if listener.passed is not None:
+        if listener.passed.fd > 2:
+            os.close(listener.passed.fd)
         if mode != 0o700 and not listener.is_abstract:
             complain(
-                program, f"{listener.address}: -g and -o are ignored: a socket that was passed has its mode already"
+                program, f"{listener.passed}: -g and -o are ignored: a socket that was passed has its mode already"
             )
 
 

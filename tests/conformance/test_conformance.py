@@ -65,7 +65,7 @@ def test_titles_are_told_apart() -> None:
 def test_a_script_that_means_nothing(tmp_path: Path, text: str) -> None:
     path = tmp_path / "bad.sbus"
     path.write_text(text, "ascii")
-    with pytest.raises(SyntaxError, match="means nothing|must be said"):
+    with pytest.raises(SyntaxError, match=r"means nothing|must be said"):
         read_cases(path)
 
 

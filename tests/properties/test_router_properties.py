@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from sbuslib.limits import Limits
 from sbuslib.matcher import matches
 from sbuslib.packets import message_header
+from sbuslib.quota import Quotas
 from sbuslib.router import Router
 from sbuslib.secrets import Credentials
 
@@ -22,20 +23,28 @@ class RouterMachine(RuleBasedStateMachine):
 
     @initialize(cached=st.integers(1, 3))
     def begin(self, cached: int) -> None:
-        self.router: Router[str] = Router(Limits(cached_keys=cached, cached_key_bytes=25))
+        limits = Limits(cached_keys=cached, cached_key_bytes=25)
+        self.quotas = Quotas(limits, 100)
+        self.account = self.quotas.account(ME.uid)
+        self.router: Router[str] = Router(limits, self.quotas)
         self.held: dict[str, dict[bytes, int]] = {}
         self.taps: dict[str, bool] = {}
 
+    def leave(self, who: str) -> None:
+        self.router.retire(who, self.account)
+        while self.router.forget_some(1):
+            pass
+
     @rule(pattern=TEXTS, who=st.sampled_from("xyz"))
     def subscribe(self, pattern: bytes, who: str) -> None:
-        self.router.subscribe(pattern, who, ME)
+        self.router.subscribe(pattern, who, ME, self.account)
         held = self.held.setdefault(who, {})
         held[pattern] = held.get(pattern, 0) + 1
 
     @rule(pattern=TEXTS, who=st.sampled_from("xyz"))
     def unsubscribe(self, pattern: bytes, who: str) -> None:
         held = self.held.get(who, {})
-        assert self.router.unsubscribe(pattern, who) is (pattern in held)
+        assert self.router.unsubscribe(pattern, who, self.account) is (pattern in held)
         if pattern in held:
             held[pattern] -= 1
             if not held[pattern]:
@@ -43,7 +52,7 @@ class RouterMachine(RuleBasedStateMachine):
 
     @rule(who=st.sampled_from("xyz"))
     def discard(self, who: str) -> None:
-        self.router.discard(who)
+        self.leave(who)
         self.held.pop(who, None)
 
     @rule(who=st.sampled_from("tu"), secrets=st.booleans())
@@ -53,7 +62,7 @@ class RouterMachine(RuleBasedStateMachine):
 
     @rule(who=st.sampled_from("tu"))
     def untap(self, who: str) -> None:
-        self.router.discard(who)
+        self.leave(who)
         self.taps.pop(who, None)
 
     @rule(key=TEXTS)
@@ -71,8 +80,9 @@ class RouterMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "router"):
             for who in "xyztu":
-                self.router.discard(who)
+                self.leave(who)
             assert self.router.pattern_count() == 0
+            assert self.quotas.is_clear()
 
 
 TestRouterMachine = RouterMachine.TestCase

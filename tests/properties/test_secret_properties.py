@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sbuslib.errors import ReservedKeyError
 from sbuslib.limits import Limits
 from sbuslib.packets import message_header
+from sbuslib.quota import Quotas
 from sbuslib.router import Router
 from sbuslib.secrets import Credentials, Namespace
 
@@ -49,7 +50,9 @@ def test_a_secret_pattern_that_is_accepted_names_only_own_ids(pattern: bytes, cr
 
 @given(credentials=CREDENTIALS, which=st.tuples(st.booleans(), st.booleans(), st.booleans()), rest=TEXTS)
 def test_a_pattern_of_ones_own_is_accepted(credentials: Credentials, which: tuple[bool, ...], rest: bytes) -> None:
-    ids = [b"%d" % own if own is not None and named else b"" for own, named in zip(credentials.known(), which, strict=True)]
+    ids = [
+        b"%d" % own if own is not None and named else b"" for own, named in zip(credentials.known(), which, strict=True)
+    ]
     assert Namespace().check_pattern(b"!/cred/" + b"/".join([*ids, rest]), credentials) is True
 
 
@@ -70,14 +73,13 @@ def test_a_key_is_plain_secret_or_refused(key: bytes) -> None:
     subscriptions=st.lists(st.tuples(st.one_of(TEXTS, SECRETS), CREDENTIALS), max_size=12),
     key=st.one_of(SECRETS, TEXTS),
 )
-def test_a_secret_reaches_only_whom_it_names(
-    subscriptions: list[tuple[bytes, Credentials]], key: bytes
-) -> None:
+def test_a_secret_reaches_only_whom_it_names(subscriptions: list[tuple[bytes, Credentials]], key: bytes) -> None:
     """Through the router, cold and remembered, whatever else is subscribed to."""
-    router: Router[tuple[int, Credentials]] = Router(Limits())
+    quotas = Quotas(Limits(), 100)
+    router: Router[tuple[int, Credentials]] = Router(Limits(), quotas)
     for number, (pattern, credentials) in enumerate(subscriptions):
         try:
-            router.subscribe(pattern, (number, credentials), credentials)
+            router.subscribe(pattern, (number, credentials), credentials, quotas.account(credentials.uid))
         except ReservedKeyError:
             continue
     try:
