@@ -201,7 +201,7 @@ class Discoverer:
 
     def _advertised(self) -> HostPort | None:
         text = self._config.advertise or self._peer.address
-        return None if text is None else parse_host_port(text)
+        return parse_host_port(text) if text else None
 
     def _run(self) -> None:
         interval = self._peer.limits.announce_seconds

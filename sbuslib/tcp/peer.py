@@ -112,10 +112,10 @@ class Peer:
     # -- lifecycle ----------------------------------------------------------------------------------
 
     @property
-    def address(self) -> str | None:
-        """Where this peer listens, ``HOST:PORT``, with the port that it was given; ``None``: nowhere."""
+    def address(self) -> str:
+        """Where this peer listens, ``HOST:PORT``, with the port that it was given; empty: nowhere."""
         address = self._connections.address
-        return None if address is None else str(address)
+        return "" if address is None else str(address)
 
     @property
     def started(self) -> bool:

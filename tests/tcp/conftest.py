@@ -83,7 +83,6 @@ def raw() -> Iterator[Callable[..., Raw]]:
     with contextlib.ExitStack() as stack:
 
         def make(peer: Peer, source: str | None = None) -> Raw:
-            assert peer.address is not None
             connection = Raw(peer.address, source)
             stack.callback(connection.socket.close)
             return connection

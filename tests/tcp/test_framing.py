@@ -39,7 +39,10 @@ GOOD: list[tuple[bytes, list[Command]]] = [
     (b"pub a 4 \xff\x00\xfe \n", [Publish("a", b"\xff\x00\xfe ")]),
     (b"pub \xc3\xa9 2 \xc3\xa9\nsub \xc3\xa9\n", [Publish("é", b"\xc3\xa9"), Subscribe("é")]),
     (b"pub a\x00\tb 1 x\n", [Publish("a\x00\tb", b"x")]),
-    (b"pub a 1 x\npub a 1 y\npub a 2 zz\npub b 1 x\n", [Publish(*m) for m in [("a", b"x"), ("a", b"y"), ("a", b"zz"), ("b", b"x")]]),
+    (
+        b"pub a 1 x\npub a 1 y\npub a 2 zz\npub b 1 x\n",
+        [Publish(*m) for m in [("a", b"x"), ("a", b"y"), ("a", b"zz"), ("b", b"x")]],
+    ),
     (b"pub a 1 x\nsub a\npub a 1 y\n", [Publish("a", b"x"), Subscribe("a"), Publish("a", b"y")]),
     (b"pub pub 3 sub\nsub sub\nsub pub\n", [Publish("pub", b"sub"), Subscribe("sub"), Subscribe("pub")]),
     (b"pub a 2 1 \npub 1 1 x\n", [Publish("a", b"1 "), Publish("1", b"x")]),
@@ -65,7 +68,7 @@ BAD: list[tuple[bytes, str]] = [
     (b"pub a 0x1 x\n", "length is not a number"),
     (b"pub a 1\n", "length is not a number"),
     (b"pub a  x\n", "length is not a number"),
-    ("pub a ١ x\n".encode(), "length is not a number"),
+    ("pub a \u0661 x\n".encode(), "length is not a number"),
     (b"pub a 21 " + b"d" * 21 + b"\n", "data too long"),
     (b"pub a 21 ", "data too long"),
     (b"pub a 99999999999999999999", "data too long"),
@@ -189,7 +192,15 @@ def test_what_is_held_of_long_data_is_little_more_than_the_data() -> None:
 names = st.text(st.characters(codec="utf-8", exclude_characters=" \r\n"), min_size=1, max_size=50)
 
 
-@given(st.lists(st.one_of(st.builds(Publish, names, st.binary(max_size=100)), st.builds(Subscribe, names), st.builds(Unsubscribe, names))))
+@given(
+    st.lists(
+        st.one_of(
+            st.builds(Publish, names, st.binary(max_size=100)),
+            st.builds(Subscribe, names),
+            st.builds(Unsubscribe, names),
+        )
+    )
+)
 def test_round_trip(commands: list[Any]) -> None:
     encoded = b""
     for command in commands:

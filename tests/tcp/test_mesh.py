@@ -27,17 +27,19 @@ SHAPES = {
 
 def join(peers: list[Peer], pairs: list[tuple[int, int]]) -> None:
     for a, b in pairs:
-        peers[a].connect(str(peers[b].address))
+        peers[a].connect(peers[b].address)
     for number, peer in enumerate(peers):
         peer.wait_for_subscriber(COPY, sum(number in pair for pair in pairs), timeout=20)
-        eventually(lambda peer=peer: all(link.numbered for link in peer.links))
+    eventually(lambda: all(link.numbered for peer in peers for link in peer.links))
 
 
 def still(peers: list[Peer]) -> None:
     """Wait until nothing moves: all that was sent has been received, and nothing more is sent."""
     eventually(
-        lambda: sum(peer.statistics().sent for peer in peers) == sum(peer.statistics().received for peer in peers)
-        and not any(peer.statistics().queued_bytes for peer in peers)
+        lambda: (
+            sum(peer.statistics().sent for peer in peers) == sum(peer.statistics().received for peer in peers)
+            and not any(peer.statistics().queued_bytes for peer in peers)
+        )
     )
 
 
@@ -49,8 +51,7 @@ def test_each_message_once_everywhere_and_then_silence(make_peer: Make, shape: s
     for number, peer in enumerate(peers):
         for data in (b"%d" % number, b"equal", b"equal"):
             peer.publish(NAME, data)
-    for inbox in inboxes:
-        eventually(lambda inbox=inbox: len(inbox) >= 12)
+    eventually(lambda: all(len(inbox) >= 12 for inbox in inboxes))
     still(peers)
     before = [peer.statistics() for peer in peers]
     for number, inbox in enumerate(inboxes):
@@ -142,8 +143,10 @@ def test_a_publisher_at_two_peers_is_heard_once_by_each(make_peer: Make, raw: Co
         wire.send(b"pub //myorg/chat 2 hi\n")
     # The two that came from the program, and as many as the peers sent each other.
     eventually(
-        lambda: sum(peer.statistics().received for peer in peers) == 2 + sum(peer.statistics().sent for peer in peers)
-        and not any(peer.statistics().queued_bytes for peer in peers)
+        lambda: (
+            sum(peer.statistics().received for peer in peers) == 2 + sum(peer.statistics().sent for peer in peers)
+            and not any(peer.statistics().queued_bytes for peer in peers)
+        )
     )
     assert [[message.data for message in inbox.get_many(timeout=10)] for inbox in inboxes] == [[b"hi"], [b"hi"]]
 
@@ -151,7 +154,7 @@ def test_a_publisher_at_two_peers_is_heard_once_by_each(make_peer: Make, raw: Co
 def test_who_wants_only_copies_gets_them_when_the_publisher_is_next_to_him(make_peer: Make) -> None:
     one, two = make_peer(forward=["myorg/chat"]), make_peer()
     inbox = two.subscribe("//fwd/myorg/chat")
-    two.connect(str(one.address))
+    two.connect(one.address)
     one.wait_for_subscriber(COPY, timeout=10)
     one.publish("//myorg/chat", b"x")
     assert inbox.get(10) == Publish("//fwd/myorg/chat", b"x")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import gevent
@@ -154,14 +154,17 @@ def test_dripping_does_not_extend_the_time(make_peer: Make, raw: Connect, limits
     peer = make_peer(limits=with_limits(limits, command_seconds=0.05))
     connection = raw(peer)
     connection.send(b"pub a 100000 ")
-    with pytest.raises(OSError):  # noqa: PT011 - EPIPE or ECONNRESET
-        while True:
+    eventually(lambda: peer.links)
+    while peer.links:
+        with suppress(ConnectionError):
             connection.send(b"x")
-            gevent.sleep(0.001)
+        gevent.sleep(0.001)
     assert peer.statistics().breaches == {"command not finished in time": 1}
 
 
-def test_a_peer_that_reads_nothing_loses_and_the_others_do_not(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
+def test_a_peer_that_reads_nothing_loses_and_the_others_do_not(
+    make_peer: Make, raw: Connect, limits: TcpLimits
+) -> None:
     peer = make_peer(limits=with_limits(limits, queued_bytes=100_000))
     other = make_peer()
     slow = raw(peer)
@@ -352,9 +355,9 @@ def test_connecting_without_waiting(make_peer: Make) -> None:
     other.connect(address, wait=False)
     one = make_peer(address)
     eventually(lambda: other.links)
-    assert other.address is None
+    assert other.address == ""
     with pytest.raises(UsageError):
-        one.connect(str(one.address))
+        one.connect(one.address)
 
 
 def test_stop_delivers_what_was_published(make_peer: Make) -> None:
@@ -415,7 +418,9 @@ def test_another_thread_is_refused(make_peer: Make) -> None:
     assert len(errors) == 1
 
 
-@pytest.mark.parametrize("address", ["", "host", "1.2.3.4", "h:x", "h:65536", "::1:80", "[::1]", "a b:1", "h:-1", "h:+1"])
+@pytest.mark.parametrize(
+    "address", ["", "host", "1.2.3.4", "h:x", "h:65536", "::1:80", "[::1]", "a b:1", "h:-1", "h:+1"]
+)
 def test_addresses_that_are_none(address: str) -> None:
     with pytest.raises(AddressError):
         Peer(address)
@@ -429,7 +434,7 @@ def test_listening_for_other_machines_needs_tls_or_a_word(address: str) -> None:
 
 
 def test_listening_without_a_host_is_loopback(make_peer: Make) -> None:
-    assert str(make_peer(":0").address).startswith("127.0.0.1:")
+    assert make_peer(":0").address.startswith("127.0.0.1:")
 
 
 def test_ipv6(make_peer: Make) -> None:
@@ -440,4 +445,4 @@ def test_ipv6(make_peer: Make) -> None:
     other = make_peer()
     other.connect(peer.address)
     eventually(lambda: peer.links and other.links)
-    assert os.path.commonprefix([str(peer.address), "[::1]:"]) == "[::1]:"
+    assert peer.address.startswith("[::1]:")

@@ -11,7 +11,12 @@ from sbuslib.tcp.limits import TcpLimits
 from sbuslib.tcp.substrings import Substrings
 
 SMALL = TcpLimits(
-    plain_substrings=2, young_substrings=5, automaton_substrings=12, cached_names=8, cached_name_bytes=20, recent_changes=4
+    plain_substrings=2,
+    young_substrings=5,
+    automaton_substrings=12,
+    cached_names=8,
+    cached_name_bytes=20,
+    recent_changes=4,
 )
 
 
