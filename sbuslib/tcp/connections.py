@@ -57,6 +57,7 @@ class Connections:
         self._watch: gevent.Greenlet[..., Any] | None = None
         self._stopping = False
         self._accepted = 0
+        self._shaking_hands: set[Any] = set()
         self._links: dict[Link, None] = {}
         self._dialling: dict[HostPort, gevent.Greenlet[..., Any]] = {}
         self._quotas = Quotas(self.limits)
@@ -103,6 +104,7 @@ class Connections:
         finally:
             for link in self.links:
                 self._forget(link)
+            gevent.killall(list(self._shaking_hands))
             gevent.killall(list(self._dialling.values()), block=False)
             self._dialling.clear()
             if self._server is not None:
@@ -128,13 +130,19 @@ class Connections:
             self._breach("too many connections of one address", remote.host)
             return
         self._accepted += 1
+        greenlet = gevent.getcurrent()
         try:
+            self._shaking_hands.add(greenlet)
             try:
                 sock = self._secure(sock, None)
-            except (OSError, Timeout):
-                self._breach("TLS handshake failed", remote.host)
+            except BaseException as error:
                 self._quotas.leave(usage)
+                if not isinstance(error, (OSError, Timeout)):
+                    raise
+                self._breach("TLS handshake failed", remote.host)
                 return
+            finally:
+                self._shaking_hands.discard(greenlet)
             self._serve(sock, remote, usage, None)
         finally:
             self._accepted -= 1
@@ -146,10 +154,18 @@ class Connections:
         if self._tls is None:
             return sock
         tls, accepting, connecting = self._tls
-        with Timeout(self.limits.handshake_seconds):
-            if remote is None:
-                return accepting.wrap_socket(sock, server_side=True)
-            return connecting.wrap_socket(sock, server_hostname=tls.hostname or remote.host)
+        if remote is None:
+            secured = accepting.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        else:
+            name = tls.hostname or remote.host
+            secured = connecting.wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
+        try:
+            with Timeout(self.limits.handshake_seconds):
+                secured.do_handshake()
+        except BaseException:
+            secured.close()
+            raise
+        return secured
 
     def _serve(self, sock: Any, remote: HostPort, usage: Usage, dialled: HostPort | None) -> None:
         """Be connected until it ends."""

@@ -33,8 +33,8 @@ from ..secrets import Namespace
 
 __all__ = ["CONTROL", "DIGEST_BYTES", "Border", "Expected", "Here", "Members", "Names", "digest"]
 
-CONTROL = b"sbus/gateway/"
-"""What the keys start with under which the gateways of one bus talk to each other."""
+CONTROL = b"sbus/gateway"
+"""The key under which the gateways of one bus talk to each other, whichever other buses they join it to."""
 
 DIGEST_BYTES = 16
 _QUOTED = re.compile(rb"%([0-9A-F]{2})")
@@ -126,7 +126,7 @@ class Border:
         """Why ``key`` may not cross; ``None`` when it may."""
         if self.is_reserved(key):
             return "reserved key"
-        if key.startswith(CONTROL):
+        if key == CONTROL:
             return "key of the gateways"
         if not self._index.subscribers(key):
             return "outside the patterns"
@@ -222,6 +222,10 @@ class Members:
         for gateway in gone:
             del self._members[gateway]
         return bool(gone)
+
+    def excuse(self, now: float) -> None:
+        """This process did not run for a while, so nobody could be heard: all that are known start afresh."""
+        self._members = {gateway: (here, now) for gateway, (here, _) in self._members.items()}
 
     def is_ours(self, remote: str) -> bool:
         """Whether it is for us, and not for a spare of ours, to send to ``remote``."""

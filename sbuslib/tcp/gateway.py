@@ -142,10 +142,9 @@ class Gateway:
         if not self._export.patterns and not self._import.patterns:
             raise UsageError("a gateway needs patterns to export or to import")
         self._names = Names(name)
-        self._control = CONTROL + name.encode()
         self._greeting = f"//sbus-gateway/{name}"
         self._id = secrets.token_hex(8)
-        setup = repr((sorted(self._export.patterns), sorted(self._import.patterns)))
+        setup = repr((name, sorted(self._export.patterns), sorted(self._import.patterns)))
         self._group = blake2b(setup.encode(), digest_size=8).hexdigest()
         self._members = Members(self._id, self._group, 3 * self._limits.heartbeat_seconds)
         self._expected = Expected(self._limits.imports, self._limits.expected_seconds)
@@ -187,7 +186,7 @@ class Gateway:
             raise StateError("the gateway is started already")
         if not self._peer.started:
             raise StateError("start the peer of the gateway first")
-        patterns = [*self._export.patterns, self._control]
+        patterns = [*self._export.patterns, CONTROL]
         bus: _Bus = (
             _HubBus(self._given, patterns) if isinstance(self._given, Hub) else _ClientBus(self._given, patterns)
         )
@@ -213,7 +212,7 @@ class Gateway:
         if bus is None:
             return
         try:
-            bus.publish([(self._control, _HERE + msgspec.json.encode(Here(self._id, self._group, leaving=True)))])
+            bus.publish([(CONTROL, _HERE + msgspec.json.encode(Here(self._id, self._group, leaving=True)))])
             bus.close()
         except (OSError, StateError) as error:
             logger.debug("gateway: leaving the bus: %s", error)
@@ -244,7 +243,7 @@ class Gateway:
         while True:
             going: list[tuple[str, bytes]] = []
             for message in bus.receive():
-                if message.key == self._control:
+                if message.key == CONTROL:
                     self._send(going)
                     going = []
                     self._hear(message, bus)
@@ -322,7 +321,7 @@ class Gateway:
     def _announcement(self, coming: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """What to say on the bus before these messages, so that no gateway takes them from it again."""
         if self._members.others or self._sender is None:
-            return [(self._control, _IMPORT + b"".join([digest(key, payload) for key, payload in coming]))]
+            return [(CONTROL, _IMPORT + b"".join([digest(key, payload) for key, payload in coming]))]
         now = monotonic()
         for key, payload in coming:
             if key in self._known_names or self._export.refusal(key) is None:
@@ -374,16 +373,20 @@ class Gateway:
 
     def _say_here(self, bus: _Bus) -> None:
         remotes = tuple(sorted({f"{where}.{group}" for where, group, _ in self._remotes.values()}))
-        bus.publish([(self._control, _HERE + msgspec.json.encode(Here(self._id, self._group, remotes)))])
+        bus.publish([(CONTROL, _HERE + msgspec.json.encode(Here(self._id, self._group, remotes)))])
 
     def _stay_known(self, bus: _Bus) -> None:
         """Say on the bus, to other gateways if there are any, that we are here and what has changed."""
+        pause = self._limits.heartbeat_seconds
         while True:
-            self._changed.wait(self._limits.heartbeat_seconds)
+            before = monotonic()
+            self._changed.wait(pause)
             self._changed.clear()
             now = monotonic()
             self._expected.expire(now)
-            if self._members.expire(now):
+            if now - before > 2 * pause:
+                self._members.excuse(now)
+            elif self._members.expire(now):
                 self._settle(bus)
             if self._members.others:
                 self._say_here(bus)

@@ -54,7 +54,7 @@ class Raw:
 @pytest.fixture
 def limits() -> TcpLimits:
     """Limits with which nothing that a test waits for takes long."""
-    return TcpLimits(reconnect_pause=0.01, reconnect_pause_most=0.05, yield_seconds=0.1, heartbeat_seconds=0.1)
+    return TcpLimits(reconnect_pause=0.01, reconnect_pause_most=0.05, yield_seconds=0.1)
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def test_what_may_cross() -> None:
         assert everything.refusal(key) == "reserved key", key
     for key in (b"", b"a!/b", b"!!", b"a/b!"):
         assert everything.refusal(key) is None, key
-    assert everything.refusal(b"sbus/gateway/bus") == "key of the gateways"
+    assert everything.refusal(b"sbus/gateway") == "key of the gateways"
     assert Border([]).refusal(b"a") == "outside the patterns"
 
 
@@ -144,5 +144,7 @@ def test_spares_agree_on_the_one_that_sends() -> None:
     assert [(view.others, view.spares) for view in views] == [(2, 1), (2, 1)]
     say(Here("g1", "alike", leaving=True), 1)
     assert views[1].is_ours("B")
-    assert views[1].expire(11)
+    views[1].excuse(11)
+    assert not views[1].expire(20)
+    assert views[1].expire(21.5)
     assert (views[1].others, views[1].spares) == (0, 0)

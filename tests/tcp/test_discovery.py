@@ -125,7 +125,9 @@ def test_who_is_allowed() -> None:
         Allowed(("10.0.0.0/33",))
 
 
-@pytest.mark.parametrize("options", [{"org": "a/b"}, {"org": ""}, {"org": "a", "who": "b c"}, {"org": "a", "advertise": "h:0"}])
+@pytest.mark.parametrize(
+    "options", [{"org": "a/b"}, {"org": ""}, {"org": "a", "who": "b c"}, {"org": "a", "advertise": "h:0"}]
+)
 def test_discovery_that_cannot_be(options: dict[str, str]) -> None:
     with pytest.raises(UsageError):
         Discovery(**options)  # type: ignore[arg-type]
