@@ -91,6 +91,15 @@ class Batch:
             copy = self._copies[slot] = self.area.packet(slot, self.lengths[slot])
         return copy
 
+    def packets(self, slots: Sequence[int]) -> list[bytes]:
+        """Copies of several packets, likewise."""
+        copies = self._copies
+        if copies:
+            return [self.packet(slot) for slot in slots]
+        made = self.area.packets(slots, self.lengths)
+        copies.update(zip(slots, made, strict=True))
+        return made
+
 
 class Receiver(Protocol):
     """Whoever messages can be routed to: a connection, or an inbox of the embedder."""
@@ -182,7 +191,7 @@ class Delivery:
             self.delivered += sent
             slots = slots[sent:]
         if slots:
-            self._offer(sender, [batch.packet(slot) for slot in slots])
+            self._offer(sender, batch.packets(slots))
 
     def deliver_packet(self, sender: Sender, packet: bytes) -> None:
         """Send one packet, or do with it as the receiver chose."""

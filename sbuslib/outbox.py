@@ -35,6 +35,7 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Sequence
 from enum import Enum
+from itertools import repeat
 from typing import Literal, TypeAlias
 
 from .limits import Limits
@@ -168,8 +169,13 @@ class Outbox:
                 and self.bytes + size <= self._limits.queued_bytes
                 and self._account.take_room(sender, len(packets), size)
             ):
-                for packet in packets:
-                    self._push((packet, sender))
+                if self._heap is None:
+                    self._items.extend(zip(packets, repeat(sender)))
+                    self.bytes += size
+                    self._work += len(packets)
+                else:
+                    for packet in packets:
+                        self._push((packet, sender))
                 self.peak = max(self.peak, len(self))
                 return action
         worst = Action.KEEP
@@ -259,9 +265,10 @@ class Outbox:
         else:
             take = self._items.popleft if self.order == "queue" else self._items.pop
             taken += [take() for _ in range(min(count - len(taken), len(self._items)))]
+        packets = [packet for packet, _ in taken]
         self._taken = taken
-        self._account_for(taken, -1)
-        return [packet for packet, _ in taken]
+        self._account_for(taken, packets, -1)
+        return packets
 
     def settle(self, sent: int) -> int:
         """Only the first ``sent`` of what :meth:`take` gave have gone: put the rest back where it was.
@@ -272,7 +279,7 @@ class Outbox:
         back = taken[sent:]
         if not back:
             return sum(sender is not None for _, sender in taken)
-        self._account_for(back, 1)
+        self._account_for(back, [packet for packet, _ in back], 1)
         for item in reversed(back):
             if item[1] is None and self.order != "queue":
                 self._urgent.appendleft(item)
@@ -286,19 +293,18 @@ class Outbox:
                 self._items.append(item)
         return sum(sender is not None for _, sender in taken[:sent])
 
-    def _account_for(self, items: list[_Item], sign: int) -> None:
-        """Charge (1) or release (-1) items that enter or leave."""
-        room: dict[int, tuple[int, int]] = {}
-        for packet, sender in items:
-            self.bytes += sign * len(packet)
-            if sender is None:
-                self._answers += sign
-            else:
-                packets, size = room.get(sender, (0, 0))
-                room[sender] = packets + 1, size + len(packet)
+    def _account_for(self, items: Sequence[_Item], packets: Sequence[bytes], sign: int) -> None:
+        """Charge (1) or release (-1) items that enter or leave; ``packets`` are theirs."""
+        self.bytes += sign * sum(map(len, packets))
         change = self._account.force_room if sign > 0 else self._account.give_room
-        for sender, (packets, size) in room.items():
-            change(sender, packets, size)
+        senders = {sender for _, sender in items}
+        for sender in senders:
+            # Nearly always there is one.
+            mine = packets if len(senders) == 1 else [packet for packet, other in items if other == sender]
+            if sender is None:
+                self._answers += sign * len(mine)
+            else:
+                change(sender, len(mine), sum(map(len, mine)))
 
     def clear(self, cause: Cause, now: float) -> None:
         """Lose everything that waits."""
@@ -306,7 +312,7 @@ class Outbox:
         self._items.clear()
         self._urgent.clear()
         self._heap = None
-        self._account_for(items, -1)
+        self._account_for(items, [packet for packet, _ in items], -1)
         self.lose(cause, sum(sender is not None for _, sender in items), now)
 
     def is_half_empty(self) -> bool:

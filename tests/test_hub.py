@@ -320,6 +320,19 @@ def test_authorize_refuses(
     assert any("refused" in record.getMessage() for record in caplog.records)
 
 
+def test_an_authorize_that_fails_does_not_fill_the_log(
+    make_hub: MakeHub, connect: Connect, asked: Asked, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client that has found out how to make it fail may come back as often as it likes."""
+    hub = make_hub(authorize=asked)
+    for number in range(20):
+        peer = connect()
+        peer.publish(b"error/%d" % number)
+        assert peer.is_disconnected()
+    assert hub.statistics().breaches == {"publishing refused": 20}
+    assert 1 <= len(caplog.records) <= 2  # that it failed, and that the client was let go
+
+
 def test_authorize_is_no_way_around_the_reserved_keys(make_hub: MakeHub, connect: Connect) -> None:
     make_hub(authorize=lambda *_: True)
     for packet in (b"MSG !/x\0", b"SUB !/cred/*/*/*/x", b"SUB */!/"):

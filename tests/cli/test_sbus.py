@@ -200,6 +200,9 @@ def test_a_reserved_key(run: Run, bus: HubThread, path: str) -> None:
 
 def test_the_hub_goes_away(subscribed: Start, bus: HubThread, path: str) -> None:
     subscriber = subscribed("")
+    assert subscriber.stdout is not None
+    publish(path, (b"key", b"payload"))
+    assert subscriber.stdout.readline() == b"key\tpayload\n"  # it knows by now that it has subscribed
     bus.stop()
     _, errors = subscriber.communicate(timeout=PATIENCE)
     assert (subscriber.returncode, errors.decode()) == (1, f"sbus: {path}: the hub closed the connection\n")
