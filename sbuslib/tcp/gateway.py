@@ -258,6 +258,7 @@ class Gateway:
                         continue
                     going.append((name, message.payload))
             self._send(going)
+            gevent.sleep(0)  # a bus that always has more must not keep the others waiting
 
     def _send(self, going: list[tuple[str, bytes]]) -> None:
         if going:
@@ -286,10 +287,9 @@ class Gateway:
 
     def take(self, messages: Sequence[Publish], source: Link) -> None:
         """Messages have come from a peer: for :class:`~sbuslib.tcp.link.Link`."""
-        if messages[-1].name == self._greeting or messages[0].name == self._greeting:
-            for message in messages:
-                if message.name == self._greeting:
-                    self._meet(message.data, source)
+        greetings = [message for message in messages if message.name == self._greeting]
+        if greetings:
+            self._meet(greetings[-1].data, source)
             messages = [message for message in messages if message.name != self._greeting]
         if source in self._same_bus:
             self._refused["from this very bus"] += len(messages)
