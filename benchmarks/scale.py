@@ -23,12 +23,18 @@ from sbuslib.seqpacket import make_area, wait
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
+def start_hub(address: str) -> subprocess.Popen[bytes]:
+    """A hub in a process of its own, whose standard output ends once it listens."""
+    command = [sys.executable, "-m", "sbuslib", "hub", "-a", address]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
 @contextmanager
 def hub_process() -> Iterator[tuple[str, int]]:
     """A hub in a process of its own: its address and process id."""
     with tempfile.TemporaryDirectory() as folder:
         address = f"{folder}/bus"
-        process = subprocess.Popen([sys.executable, "-m", "sbuslib", "hub", "-a", address], stdout=subprocess.PIPE)
+        process = start_hub(address)
         assert process.stdout is not None
         process.stdout.read()  # closed once it listens
         try:
@@ -114,7 +120,7 @@ def start() -> None:
         with tempfile.TemporaryDirectory() as folder:
             address = f"{folder}/bus"
             began = time.perf_counter()
-            process = subprocess.Popen([sys.executable, "-m", "sbuslib", "hub", "-a", address], stdout=subprocess.PIPE)
+            process = start_hub(address)
             assert process.stdout is not None
             process.stdout.read()
             times.append(time.perf_counter() - began)

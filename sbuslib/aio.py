@@ -7,6 +7,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
+from contextlib import suppress
 from itertools import islice
 from types import TracebackType
 
@@ -16,6 +17,7 @@ from .dialer import BROKEN, NO_MEMORY, Dialer
 from .errors import DisconnectedError, PeerError, StateError, UsageError
 from .limits import ClientLimits
 from .packets import Message, check_key, encode_message
+from .secrets import RESERVED
 from .seqpacket import ONE_PACKET_FLAGS, Gather, make_area
 from .session import Session, Subscribing
 
@@ -105,8 +107,9 @@ class Client:
                 self._up = True
                 self._proven = False
                 await self._send_all(packets)
-                if self._reconnect and self.epoch == 1 and session.can(control.NOTICES_ON):
-                    # A client that comes back has to know why it was let go, or it would ask for the same again.
+                if self.epoch == 1 and session.can(control.NOTICES_ON):
+                    # Errors can then say why the hub let this client go, and one that comes back does not ask
+                    # again for what it was let go for.
                     await self._send_all(session.choose(b"notices", control.NOTICES_ON))
             except BaseException:
                 self._release()
@@ -128,6 +131,13 @@ class Client:
                 return
             except (OSError, TimeoutError):
                 continue
+
+    def _hear_out(self) -> None:
+        """Sending failed: read what the hub still said, which may be why it let this client go."""
+        with suppress(OSError, PeerError):
+            while self._socket is not None and (lengths := self._area.receive(self._socket)):
+                if self._session.take(self._area.data, self._area.offsets, lengths):
+                    return
 
     def _disconnected(self) -> DisconnectedError:
         if self._closed:
@@ -256,6 +266,7 @@ class Client:
                     await asyncio.sleep(self.limits.connect_pause_most)
                     continue
                 if error.errno in BROKEN:
+                    self._hear_out()
                     raise self._disconnected() from error
                 raise
             del packets[:sent]
@@ -315,7 +326,10 @@ class Client:
 
     async def publish(self, key: bytes, payload: bytes = b"", *, flags: int = 0) -> None:
         """Publish one message; waits while the hub has no room for it."""
-        await self._send([encode_message(key, payload)], flags | ONE_PACKET_FLAGS)
+        packet = encode_message(key, payload)
+        if RESERVED in key:
+            self._session.check_publishable(key)
+        await self._send([packet], flags | ONE_PACKET_FLAGS)
 
     async def publish_many(self, messages: Iterable[tuple[bytes, bytes]]) -> int:
         """Publish pairs of key and payload in order, many with each system call; how many there were."""
@@ -336,6 +350,9 @@ class Client:
         await self._say(lambda: self._session.subscribe(asked))
         try:
             await self.sync()
+        except DisconnectedError:
+            if asked.refused is None:
+                raise
         finally:
             self._session.confirm(asked)
         if asked.refused is not None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from time import time
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -182,14 +183,19 @@ class Delivery:
             if sent == len(slots):
                 return
             slots = slots[sent:]
-        elif self._senders and not self._waits():
+        elif not self._waits():
             sent = 0
             try:
-                sent = batch.area.send_wrapped(self.socket, sender.wrapper, slots, batch.lengths)
+                if self._senders:
+                    sent = batch.area.send_wrapped(self.socket, sender.wrapper, slots, batch.lengths)
+                else:
+                    sent = batch.area.send(self.socket, slots, batch.lengths)
             except OSError as error:
                 self._send_failed(error)
             self.delivered += sent
             slots = slots[sent:]
+            if not self._senders:
+                self._update()
         if slots:
             self._offer(sender, batch.packets(slots))
 
@@ -210,9 +216,7 @@ class Delivery:
 
     def _waits(self) -> bool:
         """Whether something has to go before the next message, or nothing goes at all."""
-        if self._outbox is not None and self._outbox.has_report and not self._outbox and not self._mute:
-            self._report()
-        return self._mute or bool(self._outbox)
+        return self._mute or bool(self._outbox) or not self._report()
 
     def _offer(self, sender: Sender, packets: list[bytes]) -> None:
         """Leave messages that cannot be sent at once to the table."""
@@ -227,8 +231,6 @@ class Delivery:
         if self._senders:
             packets = [sender.wrapper + packet for packet in packets]
         publisher = sender.holdable_by(self)
-        if outbox.has_report and outbox.is_half_empty():
-            self._report()
         action = outbox.offer(packets, sender.credentials.uid, publisher is not None, time())
         if action is Action.HOLD:
             assert publisher is not None
@@ -253,12 +255,19 @@ class Delivery:
             self._hub.condemn(self, "too many unread answers")
         self._update()
 
-    def _report(self) -> None:
-        """Tell what was lost, to a client that asked for notices."""
-        assert self._outbox is not None
-        if self._notices:
-            for cause, count, since in self._outbox.take_report():
-                self.answer(Lost(cause, count, since).encode())
+    def _report(self) -> bool:
+        """Tell what was lost, to a client that asked for notices; ``False`` when the kernel does not take it now."""
+        outbox = self._outbox
+        if outbox is None or not (self._notices and outbox.has_report):
+            return True
+        report = outbox.take_report()
+        sent = 0
+        try:
+            sent = self._hub.gather.send(self.socket, [Lost(*each).encode() for each in report])
+        except OSError as error:
+            self._send_failed(error)
+        outbox.put_report_back(report[sent:])
+        return sent == len(report)
 
     # -- state --------------------------------------------------------------------------------------
 
@@ -267,6 +276,7 @@ class Delivery:
         """What waits, and the modes."""
         if self._outbox is None:
             self._outbox = Outbox(self._hub.limits, self.account)
+            self._outbox.tells = self._notices
         return self._outbox
 
     @property
@@ -299,12 +309,26 @@ class Delivery:
     def set_notices(self, on: bool) -> None:
         """Whether losses and such are told."""
         self._notices = on
+        if self._outbox is not None:
+            self._outbox.tells = on
         self._update()
 
     def notify(self, packet: bytes) -> None:
         """Send a notice to a client that asked for them."""
         if self._notices:
             self.answer(packet)
+
+    def notify_last(self, packet: bytes) -> None:
+        """Send a notice to a client that is about to be let go, ahead of what waits for it.
+
+        Such a client has often filled its buffer, so that is made larger, as far as the kernel allows.
+        """
+        if self._notices and not self._mute:
+            with suppress(OSError):
+                if not self._hub.gather.send(self.socket, (packet,)):
+                    size = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+                    self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)  # of which it makes twice that
+                    self._hub.gather.send(self.socket, (packet,))
 
     # -- the socket ---------------------------------------------------------------------------------
 
@@ -313,8 +337,10 @@ class Delivery:
         outbox = self._outbox
         assert outbox is not None
         if not outbox:
-            self._report()
+            told = self._report()
             self._update()
+            if not told and not self._mute:
+                self._pause_sending()
             return
         packets = outbox.take(self._hub.limits.batch)
         sent = 0

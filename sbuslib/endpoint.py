@@ -18,6 +18,7 @@ from .limits import PACKET_BYTES, ClientLimits
 from .matcher import Subscriptions
 from .outbox import HARD, ORDER, SOFT, Hard, Order, Soft
 from .packets import Message, check_key, encode_message, message_header
+from .secrets import RESERVED
 from .seqpacket import make_area
 from .session import Subscribing
 from .statistics import HubStatistics
@@ -88,8 +89,9 @@ class Endpoint(Channel):
         self._callbacks: Subscriptions[Callback] = Subscriptions()
         super().__init__(address, timeout=timeout, reconnect=reconnect, hub_user=hub_user, limits=limits)
         self._callbacks = Subscriptions(self._session.separator)
-        # A client that comes back has to know why it was let go, or it would ask for the same again.
-        if on_notice is not None or (reconnect and self._session.can(control.NOTICES_ON)):
+        # Errors can then say why the hub let this client go, and one that comes back does not ask again for
+        # what it was let go for.
+        if self._session.can(control.NOTICES_ON):
             try:
                 self.notices()
             except BaseException:
@@ -114,7 +116,10 @@ class Endpoint(Channel):
         :exc:`~sbuslib.errors.PayloadError`, :exc:`~sbuslib.errors.DisconnectedError`, :exc:`TimeoutError`,
         and :exc:`BlockingIOError` with ``MSG_DONTWAIT``.
         """
-        self._send(encode_message(key, payload), flags)
+        packet = encode_message(key, payload)
+        if RESERVED in key:
+            self._session.check_publishable(key)
+        self._send(packet, flags)
 
     def publish_many(self, messages: Iterable[tuple[bytes, bytes]]) -> int:
         """Publish pairs of key and payload in order, many with each system call; how many there were.
@@ -127,7 +132,10 @@ class Endpoint(Channel):
             packets: list[bytes] = []
             try:
                 for key, payload in islice(pairs, self.limits.batch):
-                    packets.append(encode_message(key, payload))
+                    packet = encode_message(key, payload)
+                    if RESERVED in key:
+                        self._session.check_publishable(key)
+                    packets.append(packet)
             finally:
                 self._send_in_order(packets)
             count += len(packets)
@@ -159,6 +167,9 @@ class Endpoint(Channel):
                 for pattern in patterns:
                     self._callbacks.add(pattern, callback)
             self.sync()
+        except DisconnectedError:
+            if asked.refused is None:
+                raise
         finally:
             self._session.confirm(asked)
             if asked.refused is not None:
@@ -245,7 +256,7 @@ class Endpoint(Channel):
     def notices(self, on: bool = True) -> None:
         """Whether the hub tells of messages lost for us (counted in :attr:`lost`) and why it lets us go.
 
-        Raises :exc:`~sbuslib.errors.StateError` when the hub cannot.
+        It does from the start where it can. Raises :exc:`~sbuslib.errors.StateError` when the hub cannot.
         """
         if on:
             self._require(control.NOTICES_ON, "give notices")

@@ -22,7 +22,9 @@ to another hub) ``block`` acts as ``queue`` in the soft place and as ``discard``
 kept for a held publisher may stand over the bound: it is at most the one batch that was read already.
 
 Answers to control messages, and notices, stand in the same line but are never lost: a client that lets
-too many of them pile up is disconnected instead.
+too many of them pile up is disconnected instead. A notice of losses comes where the gap is, before the
+message that is kept next, once half of the room is free and while none waits: so there is one for each
+gap, and their number is no matter of how much was lost.
 
 **Order.** ``queue`` sends the oldest first, ``stack`` the newest, ``random`` the largest, which frees memory
 fastest. Under the last two, answers go before messages. A change of order takes effect at once, unless
@@ -38,6 +40,7 @@ from enum import Enum
 from itertools import repeat
 from typing import Literal, TypeAlias
 
+from .control import Lost
 from .limits import Limits
 from .quota import Account
 
@@ -128,6 +131,7 @@ class Outbox:
         "order",
         "peak",
         "soft",
+        "tells",
     )
 
     def __init__(self, limits: Limits, account: Account) -> None:
@@ -145,6 +149,8 @@ class Outbox:
         self.soft: Soft = "queue"
         self.hard: Hard = "discard"
         self.order: Order = "queue"
+        self.tells = False
+        """Whether losses are told, by a notice in the line."""
         self.bytes = 0
         self.peak = 0
         self.lost: Counter[Cause] = Counter()
@@ -169,6 +175,7 @@ class Outbox:
                 and self.bytes + size <= self._limits.queued_bytes
                 and self._account.take_room(sender, len(packets), size)
             ):
+                self._tell()
                 if self._heap is None:
                     self._items.extend(zip(packets, repeat(sender)))
                     self.bytes += size
@@ -205,11 +212,18 @@ class Outbox:
         if action in _KEPT:
             if not charged:
                 self._account.force_room(sender, 1, len(packet))
+            self._tell()
             self._push((packet, sender))
             self.peak = max(self.peak, len(self))
         else:
             self.lose(cause, 1, now)
         return action
+
+    def _tell(self) -> None:
+        """Put a notice of what was lost into the line, ahead of a message that is about to be kept."""
+        if self.tells and self._unreported and not self._answers and self.is_half_empty():
+            for report in self.take_report():
+                self.push_answer(Lost(*report).encode())
 
     def _push(self, item: _Item) -> None:
         self.bytes += len(item[0])
@@ -251,6 +265,11 @@ class Outbox:
         report = [(cause, count, since) for cause, (count, since) in self._unreported.items()]
         self._unreported.clear()
         return report
+
+    def put_report_back(self, report: Sequence[tuple[Cause, int, float]]) -> None:
+        """These of what :meth:`take_report` gave could not be told yet."""
+        for cause, count, since in report:
+            self._unreported[cause] = self._unreported.get(cause, (0, since))[0] + count, since
 
     # -- out ----------------------------------------------------------------------------------------
 

@@ -173,6 +173,10 @@ class PlainArea:
                 length = self._receive_one(sock, view)
             except BlockingIOError:
                 break
+            except OSError:
+                if lengths:
+                    break  # what has come is not to be lost; the next call meets the error
+                raise
             lengths.append(length)
             if not length:
                 break

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from . import control
-from .errors import PacketError, PeerError
+from .errors import KeyFormatError, PacketError, PeerError
 from .matcher import SEPARATOR
 from .packets import (
     MSG,
@@ -26,6 +26,7 @@ from .packets import (
     encode_unsubscribe,
     parse,
 )
+from .secrets import Namespace
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -161,6 +162,13 @@ class Session:
         """The patterns are in force, or nobody waits for them any more."""
         if asked in self._unconfirmed:
             self._unconfirmed.remove(asked)
+
+    def check_publishable(self, key: bytes) -> None:
+        """Raise :exc:`~sbuslib.errors.KeyFormatError` for a key whose publisher the hub would let go."""
+        try:
+            Namespace(self.separator).check_key(key)
+        except PacketError as error:
+            raise KeyFormatError(f"nobody may publish under {key!r}: {error.reason}") from None
 
     def unsubscribe(self, patterns: Iterable[bytes]) -> list[bytes]:
         """Take one subscription to each back; the packets to send."""
