@@ -159,9 +159,12 @@ class Quotas:
         self.tidy(account)
 
     def tidy(self, account: Account) -> None:
-        """Forget an account in which nothing is charged."""
-        if account.is_clear() and self._accounts.get(account.uid) is account:
-            del self._accounts[account.uid]
+        """Forget an account in which nothing is charged.
+
+        Not the hub's own: the embedder's inboxes refer to it without being connections.
+        """
+        if account.is_clear() and account.uid not in self._exempt:
+            self._accounts.pop(account.uid, None)
 
     def take_pattern(self, account: Account, size: int) -> bool:
         """Charge a pattern of ``size`` bytes; ``False`` beyond the user's maximum."""

@@ -461,8 +461,7 @@ def test_an_idle_client_queues_up_to_the_limit(make_hub: MakeHub, connect: Conne
 def test_answers_that_are_not_read_pile_up_to_the_limit(make_hub: MakeHub, connect: Connect) -> None:
     hub = make_hub(limits=Limits(queued_answers=10))
     peer, other = connect(), connect()
-    peer.socket.settimeout(0.05)
-    with pytest.raises(OSError, match=r"timed out|Broken pipe|reset by peer"):  # it takes no more, or has let go
+    with pytest.raises(OSError, match=r"Broken pipe|reset by peer"):
         peer.send(*[b"CMSG hub/features"] * 100_000)
     eventually(lambda: hub.statistics().breaches == {"too many unread answers": 1})
     other.barrier()
