@@ -22,7 +22,7 @@ from ..backoff import Backoff
 from ..breaches import Breaches
 from ..errors import StateError, UsageError
 from .link import Link, Owner
-from .quota import Quotas, Usage
+from .quota import AddressQuotas, Usage
 from .transport import TLS, HostPort, is_loopback
 
 __all__ = ["Connections"]
@@ -60,7 +60,7 @@ class Connections:
         self._shaking_hands: set[Any] = set()
         self._links: dict[Link, None] = {}
         self._dialling: dict[HostPort, gevent.Greenlet[..., Any]] = {}
-        self._quotas = Quotas(self.limits)
+        self._quotas = AddressQuotas(self.limits)
         self.breaches = Breaches(self.limits.logged_breaches)
         self.watchers: dict[Callable[[Link], None], None] = {}
         """Called with each connection that has ended."""

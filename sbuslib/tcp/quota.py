@@ -9,7 +9,7 @@ from ipaddress import IPv6Address, ip_address
 
 from .limits import TcpLimits
 
-__all__ = ["Quotas", "Usage"]
+__all__ = ["AddressQuotas", "Usage"]
 
 
 class Usage:
@@ -28,7 +28,7 @@ class Usage:
         return not (self.links or self.substrings or self.queued)
 
 
-class Quotas:
+class AddressQuotas:
     """The usage of each address that has connections."""
 
     def __init__(self, limits: TcpLimits) -> None:
