@@ -6,8 +6,8 @@ turns a round, fewer still while another is busy too; what is over is postponed 
 user that keeps ten thousand connections busy takes its turns from itself.
 
 Turns are not alike: one may be a hundred bytes for one receiver, another megabytes for a thousand. So each
-is timed, and a user whose turn took longer than a round brings it (:attr:`_Pace.quantum`) sits out the rounds
-that this comes to. Rounds bring less to a user of whose clients many wait: one that floods the hub from
+is timed, and while others are busy, a user sits out what its turns took. The more of a user's clients wait, the
+longer that lasts, measured against the user of whose clients the fewest do: one that floods the hub from
 everywhere at once is served on the side. Those who wait to be accepted count as one more user.
 """
 
@@ -30,12 +30,12 @@ __all__ = ["Crowd", "Postponable"]
 class _Pace(msgspec.Struct, frozen=True):
     """The times by which users are held apart, in seconds."""
 
-    quantum: float = 0.0001
-    """What a round brings a user while others are busy: a turn of 64 short messages to one receiver."""
     round: float = 0.005
     """What one user may take of a round where clients of others are connected: how long those may have to wait."""
     remembered: float = 0.05
     """How long a user counts as busy after it was: a publisher that waits for the processor has not gone away."""
+    nap: float = 0.0005
+    """When to look again while all who wait have turns to sit out. Without it the loop would spin."""
 
 
 _PACE: Final = _Pace()
@@ -101,7 +101,7 @@ class Crowd:
         now = self._loop.now()
         if now == self._round:
             return
-        self._round = now
+        passed, self._round = now - self._round, now
         self._turns.clear()
         self._spent.clear()
         for uid in [uid for uid, at in self._busy.items() if at + _PACE.remembered < now and uid not in self._waiting]:
@@ -109,36 +109,43 @@ class Crowd:
         self.crowded = len(self._busy) > 1
         if not self.crowded:
             self._debts.clear()
-        for uid, debt in list(self._debts.items()):
-            debt -= _PACE.quantum / (1 + log2(1 + len(self._waiting.get(uid, ()))))
-            if debt > 0:
-                self._debts[uid] = debt
-            else:
-                del self._debts[uid]
+        elif self._debts:
+            weights = {uid: 1 + log2(1 + len(self._waiting.get(uid, ()))) for uid in self._busy}
+            lightest = min(weights.values())
+            for uid, debt in list(self._debts.items()):
+                debt -= passed * lightest / weights.get(uid, lightest)
+                if debt > 0:
+                    self._debts[uid] = debt
+                else:
+                    del self._debts[uid]
 
     def postpone(self, client: Postponable) -> None:
         """Resume this client, whose socket is no longer watched, in one of the next rounds."""
         self._waiting.setdefault(client.account.uid, deque()).append(client)
         if self._resuming is None:
-            # A timer and no callback of the loop: callbacks that ask for more of themselves run in the same round.
-            self._resuming = self._loop.timer(0.0)
-            self._resuming.start(self._resume, update=False)
+            self._look_again(0.0)
+
+    def _look_again(self, seconds: float) -> None:
+        # A timer and no callback of the loop: callbacks that ask for more of themselves run in the same round.
+        self._resuming = self._loop.timer(seconds)
+        self._resuming.start(self._resume, update=False)
 
     def _resume(self) -> None:
         self._look_at_the_clock()
         limits = self._limits
         most = limits.crowded_turns if self.crowded else limits.turns_per_round
+        nap = _PACE.nap
         for uid, clients in list(self._waiting.items()):
             if self.crowded and self._debts.get(uid, 0.0) > 0:
                 continue
+            nap = 0.0
             for _ in range(min(most, len(clients))):
                 client = clients.popleft()
                 if not client.closed:
                     client.resume()
             if not clients:
                 del self._waiting[uid]
+        self._resuming.close()
+        self._resuming = None
         if self._waiting:
-            self._resuming.start(self._resume, update=False)
-        else:
-            self._resuming.close()
-            self._resuming = None
+            self._look_again(nap)
