@@ -19,7 +19,8 @@ full         error       it is lost, and the receiver is disconnected
 A receiver whose soft mode is ``discard`` or ``error`` never has a full queue to speak of: its soft mode
 decides there as well. Where a publisher may not be held (by a stranger, by itself, or because it is a link
 to another hub) ``block`` acts as ``queue`` in the soft place and as ``discard`` in the hard one. What is
-kept for a held publisher may stand over the bound: it is at most the one batch that was read already.
+kept for a held publisher may stand over the bound: it is at most the one batch that was read already. Over
+what the receiver's user may have in all it never stands: there it is lost (cause ``quota``).
 
 Answers to control messages, and notices, stand in the same line but are never lost: a client that lets
 too many of them pile up is disconnected instead. A notice of losses comes where the gap is, before the
@@ -211,6 +212,9 @@ class Outbox:
                 action = decide(True, self.soft, self.hard, may_hold)
         if action in _KEPT:
             if not charged:
+                if not self._account.has_any_room(len(packet)):
+                    self.lose("quota", 1, now)
+                    return action if len(self) else Action.LOSE  # nothing would ever let the publisher go
                 self._account.force_room(sender, 1, len(packet))
             self._tell()
             self._push((packet, sender))

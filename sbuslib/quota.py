@@ -109,6 +109,10 @@ class Account:
         """Whether ``sender`` may have another packet wait."""
         return self.packets.could_take(sender, 1) and self.queued_bytes.could_take(sender, 1)
 
+    def has_any_room(self, size: int) -> bool:
+        """Whether another packet of ``size`` bytes stays within the user's maximum, whoever's share it is beyond."""
+        return self.packets.remaining >= 1 and self.queued_bytes.remaining >= size
+
     def force_room(self, sender: int, packets: int, size: int) -> None:
         """Charge room in a queue whether or not there is any."""
         self.packets.force(sender, packets)

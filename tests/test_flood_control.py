@@ -554,6 +554,26 @@ def test_a_flooded_user_does_not_cost_another(bus: Bus, connect_as: ConnectAs) -
     assert receiving.lost == {}
 
 
+def test_block_does_not_get_around_a_users_maximum(bus: Bus, connect: Connect) -> None:
+    """What is kept for publishers that are held may stand over a share, and over no user's maximum."""
+    hub = bus(user_queued_packets=40)
+    readers, publishers = [], []
+    for number in range(4):
+        readers.append(connect())
+        receiving = slow(hub, readers[-1], b"blocking/hard/block", pattern=b"%d" % number)
+        publishers.append(connect())
+        flood(publishers[-1], 0, 30, b"%d" % number)
+        settle()
+        balance(hub)
+        assert receiving.account.packets.used <= 40
+    assert receiving.account.packets.used == 40
+    assert hub.statistics().lost["quota"] == 4 * 30 - 4 - 40
+    for reader in readers:
+        reader.pending()
+    for publisher in publishers:
+        publisher.barrier()  # nobody is held any more
+
+
 # -- notices ----------------------------------------------------------------------------------------------
 
 
