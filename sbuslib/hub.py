@@ -251,11 +251,18 @@ class Hub:
             self._stopped.wait()
             return
         self._stopping = True
-        self._acceptor.accept_rest()
-        self._acceptor.close()
-        self._listener.close()
         try:
-            self._drain(monotonic() + timeout)
+            try:
+                self._acceptor.accept_rest()
+            finally:
+                self._acceptor.close()
+                self._listener.close()  # raises where this process may not remove the file any more
+        finally:
+            self._wind_up(monotonic() + timeout)
+
+    def _wind_up(self, deadline: float) -> None:
+        try:
+            self._drain(deadline)
         finally:
             for connection in list(self._connections):
                 self._forget(connection)
@@ -263,6 +270,9 @@ class Hub:
                 inbox.close()
             while self.router.forget_some(self.limits.user_patterns):
                 pass
+            if self._forgetting is not None:
+                self._forgetting.close()  # or a start in another thread would wait for the loop of this one
+                self._forgetting = None
             self.area.close()
             self._listener = None
             self._pid = 0
