@@ -527,11 +527,13 @@ class Hub:
         )
 
     def encode_statistics(self) -> bytes:
-        """The statistics as JSON, cut to those of the hub where there are too many clients for one packet."""
+        """The statistics as JSON, less those of each client, and of each user, where they do not fit one packet."""
         statistics = self.statistics()
         encoded = msgspec.json.encode(statistics)
         if len(encoded) > PACKET_BYTES:
             encoded = msgspec.json.encode(msgspec.structs.replace(statistics, per_client=()))
+        if len(encoded) > PACKET_BYTES:
+            encoded = msgspec.json.encode(msgspec.structs.replace(statistics, per_client=(), per_user=()))
         return encoded
 
 
