@@ -142,7 +142,7 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     ] = 64
     crowded_accepts: Annotated[
         int, Meta(description="Connections accepted in one go while clients of several users are busy.")
-    ] = 2
+    ] = 16
     turns_per_round: Annotated[
         int,
         Meta(
