@@ -343,8 +343,6 @@ class Connection(Delivery):
                 self._hub.tree.sync(self, token, scope)
             case control.INTEREST_ON:
                 self._hub.tree.add_link(self)
-            case control.FROM:
-                raise PacketError("forged sender")  # a link's are taken elsewhere
             case key:
                 if not self._choose(key):
                     self._hub.ignored += 1

@@ -457,6 +457,7 @@ class Relay:
         self._received = 0
         self._baseline = 0
         self._last_reason = ""
+        self._apart = False
 
     @staticmethod
     def _patterns(name: str, patterns: Iterable[bytes] | None) -> list[bytes] | None:
@@ -486,7 +487,7 @@ class Relay:
         self._features: control.Features | None = None
         self._features_seen = 0
         self._confirmed = False
-        self._answer: bytes | None = None
+        self._answered = self._complete = False
         self._all = True  # whether the hub above is taken to want everything
         self._wanted: Subscriptions[bytes] = Subscriptions(self._separator)
         self._announced: dict[bytes, list[bytes]] = {}
@@ -604,6 +605,7 @@ class Relay:
         except _LoopError as error:
             self._end_link(str(error))
             self.state = "loop"
+            self._apart = True
             self._tell(f"{self._address}: {error}")
         except (_LinkError, TimeoutError) as error:
             self._end_link(str(error))
@@ -650,12 +652,11 @@ class Relay:
             # Say under whom we would stand, then ask again: of two that join each other, one sees the other.
             tree.set_path(features.path)
             seen = self._features_seen
-            up.say(encode_control(control.FEATURES), encode_control(control.SYNC, b"root\0root"))
+            # As a link, so that a change of its path is told: that is how longer rings are found out.
+            up.say(*map(encode_control, (control.INTEREST_ON, control.FEATURES)))
+            up.say(encode_control(control.SYNC, b"root\0root"))
             self._await(lambda: self._confirmed and self._features_seen > seen, "its path to the root is not settled")
-            up.say(encode_control(control.INTEREST_ON))
-            self._await(lambda: self._answer is not None, "no answer to interest/on")
-            assert self._answer is not None
-            self.mode = self._answer.decode("ascii", "replace")
+            self._await(lambda: self._answered, "no answer to interest/on")
         elif features is not None:
             self._check_path(features)
             tree.set_path(features.path)
@@ -663,6 +664,7 @@ class Relay:
             tree.set_path(())
         self.epoch += 1
         self.state = "joined"
+        self._apart = False
         self.settled = True
         self._take_key()
         self.tell_senders()
@@ -671,9 +673,19 @@ class Relay:
         tree.wake()
         for notice in up.take_report():
             self._tell_lost(notice)
-        if self.mode not in ("announce", "prune"):
-            up.let_through()
+        self._let_through()
         self._note_change()
+
+    def _let_through(self) -> None:
+        """Send messages up, once the hub above knows what it wants and this one has joined it."""
+        if self.state != "joined" or self.up is None:
+            return
+        if self.mode not in ("announce", "prune"):
+            self.up.let_through()
+        elif self._complete:
+            if self.mode == "announce":
+                self._want_all(False)
+            self.up.let_through()
 
     def _check_path(self, features: control.Features) -> None:
         if in_loop(self.hub.hub_id, features.path, self.hub.limits.path_hubs):
@@ -751,15 +763,15 @@ class Relay:
             case control.SYNC:
                 self._take_sync(*payload.partition(b"\0")[::2])
             case control.INTEREST_ON:
-                self._answer = payload
+                self.mode = payload.decode("ascii", "replace")
+                self._answered = True
             case control.INTEREST_ADD:
                 self._announce(payload)
             case control.INTEREST_REMOVE:
                 self._take_back(payload)
             case control.INTEREST_COMPLETE:
-                if self.mode == "announce":
-                    self._want_all(False)
-                self.up.let_through()
+                self._complete = True
+                self._let_through()
             case control.INTEREST_PRUNE:
                 if self.mode == "prune":
                     for key in (payload, *self._pruned.add(payload)):
@@ -803,6 +815,7 @@ class Relay:
         except _LoopError as error:
             self._end_link(str(error))
             self.state = "loop"
+            self._apart = True
             self._tell(f"{self._address}: {error}")
             return
         self.hub.tree.set_path(self._features.path)
@@ -906,6 +919,11 @@ class Relay:
             return False
         self._questions.append(token)
         return True
+
+    @property
+    def stands_apart(self) -> bool:
+        """Whether joining would make a loop, so that this hub is the root of its tree."""
+        return self._apart
 
     def tell_senders(self) -> None:
         """Whether senders are wanted here has changed. Implements :class:`~sbuslib.tree.Above`."""

@@ -84,6 +84,11 @@ class Above(Protocol):
         """Ask the hub above to sync the rest of the tree; ``False`` when it cannot be asked."""
         ...
 
+    @property
+    def stands_apart(self) -> bool:
+        """Whether it found that this hub is above the one that it was to join."""
+        ...
+
     def tell_senders(self) -> None:
         """Whether anybody here wants to know senders has changed."""
         ...
@@ -264,6 +269,11 @@ class Link:
     def _room(self) -> int:
         """How many more answers may wait for the link before it would be let go for it."""
         return self._hub.limits.queued_answers // 2 - self.connection.answers
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the link has to read before it can be told more."""
+        return self._room() <= 0
 
     def pump(self) -> bool:
         """Tell some of what has changed; whether there is more to do."""
@@ -518,8 +528,10 @@ class Tree:
             more.append(self.above.pump())
         self.hub.carry_out()
         if any(more) and self._started and self._pumping is None:
-            # A pause, since what there is more of may have to wait for a slow link.
-            self._pumping = self.after(self.hub.limits.interest_pause, self._pump)
+            # After a pause, a longer one where a slow link has to make room first.
+            waits = any(link.is_full for link in self.links.values())
+            pause = self.hub.limits.send_retry if waits else self.hub.limits.interest_pause
+            self._pumping = self.after(pause, self._pump)
 
     # -- senders ------------------------------------------------------------------------------------
 
@@ -642,7 +654,7 @@ class Tree:
     def _start_round_up(self) -> None:
         requests, self._requests = self._requests, []
         self._round_up = round_ = self._make_round(requests)
-        if self.above is not None:
+        if self.above is not None and not self.above.stands_apart:
             if self.above.ask(round_.token):
                 round_.waiting.add(self.above)
             else:
