@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 import statistics
 import subprocess
 import sys
@@ -22,12 +23,18 @@ from sbuslib.seqpacket import make_area, wait
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
+def start_hub(address: str) -> subprocess.Popen[bytes]:
+    """A hub in a process of its own, whose standard output ends once it listens."""
+    command = [sys.executable, "-m", "sbuslib", "hub", "-a", address]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
 @contextmanager
 def hub_process() -> Iterator[tuple[str, int]]:
     """A hub in a process of its own: its address and process id."""
     with tempfile.TemporaryDirectory() as folder:
         address = f"{folder}/bus"
-        process = subprocess.Popen([sys.executable, "-m", "sbuslib", "hub", "-a", address], stdout=subprocess.PIPE)
+        process = start_hub(address)
         assert process.stdout is not None
         process.stdout.read()  # closed once it listens
         try:
@@ -84,11 +91,9 @@ def keys() -> None:
 
 def idle(count: int = 10_000) -> None:
     """Resident memory of the hub for each idle client."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     count = min(count, hard - 100)
-    import socket
-
     with hub_process() as (address, pid):
         warm = blocking.Client(address)
         before = resident_bytes(pid)
@@ -115,7 +120,7 @@ def start() -> None:
         with tempfile.TemporaryDirectory() as folder:
             address = f"{folder}/bus"
             began = time.perf_counter()
-            process = subprocess.Popen([sys.executable, "-m", "sbuslib", "hub", "-a", address], stdout=subprocess.PIPE)
+            process = start_hub(address)
             assert process.stdout is not None
             process.stdout.read()
             times.append(time.perf_counter() - began)
@@ -134,6 +139,7 @@ def throughput(messages: int = 300_000) -> None:
             if child == 0:
                 with blocking.Client(address) as client:
                     client.subscribe(b"bench/")
+                    client.flood_control(soft="block")  # lose nothing, however far the publisher is ahead
                     os.write(go, b".")
                     area, left = make_area(), messages
                     while left:
@@ -147,7 +153,8 @@ def throughput(messages: int = 300_000) -> None:
                 os.waitpid(child, 0)
                 rates.append(messages / (time.perf_counter() - began))
                 cpus.append((cpu_seconds(pid) - before) / messages * 1e6)
-        print(f"one to one: {statistics.median(rates):,.0f} messages/s, {statistics.median(cpus):.2f} µs of hub CPU each")
+        rate, cpu = statistics.median(rates), statistics.median(cpus)
+        print(f"one to one: {rate:,.0f} messages/s, {cpu:.2f} µs of hub CPU each")
 
 
 if __name__ == "__main__":

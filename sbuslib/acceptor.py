@@ -49,9 +49,17 @@ class Acceptor:
                 watcher.close()
         self._give_up_spare()
 
+    def accept_rest(self) -> None:
+        """Accept those who wait, whose packets may be there already: the hub is about to stop."""
+        self._accept(self._hub.limits.backlog)
+
     def _on_acceptable(self) -> None:
+        limits = self._hub.limits
+        self._accept(limits.crowded_accepts if self._hub.crowd.crowded else limits.accepts)
+
+    def _accept(self, most: int) -> None:
         hub = self._hub
-        for _ in range(hub.limits.crowded_accepts if hub.crowd.crowded else hub.limits.accepts):
+        for _ in range(most):
             try:
                 sock = accept(self._listener.socket, hub.limits.send_buffer)
             except BlockingIOError:

@@ -1,12 +1,14 @@
-"""The client for asyncio: the same verbs, awaited."""
+"""The client for asyncio: the verbs of the other clients, awaited. Callbacks and flags are left to them."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
+from contextlib import suppress
 from itertools import islice
 from types import TracebackType
 
@@ -15,9 +17,12 @@ from .backoff import Backoff
 from .dialer import BROKEN, NO_MEMORY, Dialer
 from .errors import DisconnectedError, PeerError, StateError, UsageError
 from .limits import ClientLimits
+from .outbox import Hard, Order, Soft
 from .packets import Message, check_key, encode_message
+from .secrets import RESERVED
 from .seqpacket import ONE_PACKET_FLAGS, Gather, make_area
-from .session import Session, Subscribing
+from .session import Session, Subscribing, mode_keys
+from .statistics import HubStatistics, decode_statistics
 
 __all__ = ["Client"]
 
@@ -43,6 +48,7 @@ class Client:
         reconnect: bool = False,
         hub_user: int | str | None = None,
         on_reconnect: Callable[[Client], Awaitable[object] | None] | None = None,
+        on_notice: Callable[[control.Notice], object] | None = None,
         limits: ClientLimits | None = None,
     ) -> None:
         self.timeout = timeout
@@ -52,6 +58,7 @@ class Client:
         self._dialer = Dialer(address, hub_user, self.limits)
         self._reconnect = reconnect
         self._on_reconnect = on_reconnect
+        self._on_notice = on_notice
         self._session = Session()
         self._area = make_area(self.limits.batch)
         self._gather = Gather()
@@ -105,8 +112,9 @@ class Client:
                 self._up = True
                 self._proven = False
                 await self._send_all(packets)
-                if self._reconnect and self.epoch == 1 and session.can(control.NOTICES_ON):
-                    # A client that comes back has to know why it was let go, or it would ask for the same again.
+                if self.epoch == 1 and session.can(control.NOTICES_ON):
+                    # Errors can then say why the hub let this client go, and one that comes back does not ask
+                    # again for what it was let go for.
                     await self._send_all(session.choose(b"notices", control.NOTICES_ON))
             except BaseException:
                 self._release()
@@ -128,6 +136,13 @@ class Client:
                 return
             except (OSError, TimeoutError):
                 continue
+
+    def _hear_out(self) -> None:
+        """Sending failed: read what the hub still said, which may be why it let this client go."""
+        with suppress(OSError, PeerError):
+            while self._socket is not None and (lengths := self._area.receive(self._socket)):
+                if self._session.take(self._area.data, self._area.offsets, lengths):
+                    return
 
     def _disconnected(self) -> DisconnectedError:
         if self._closed:
@@ -225,6 +240,10 @@ class Client:
                         result = self._on_reconnect(self)
                         if result is not None:
                             await result
+                    while self._session.notices:
+                        notice = self._session.notices.popleft()
+                        if self._on_notice is not None:
+                            self._on_notice(notice)
         except TimeoutError:
             raise TimeoutError(what) from None
 
@@ -256,6 +275,7 @@ class Client:
                     await asyncio.sleep(self.limits.connect_pause_most)
                     continue
                 if error.errno in BROKEN:
+                    self._hear_out()
                     raise self._disconnected() from error
                 raise
             del packets[:sent]
@@ -315,7 +335,10 @@ class Client:
 
     async def publish(self, key: bytes, payload: bytes = b"", *, flags: int = 0) -> None:
         """Publish one message; waits while the hub has no room for it."""
-        await self._send([encode_message(key, payload)], flags | ONE_PACKET_FLAGS)
+        packet = encode_message(key, payload)
+        if RESERVED in key:
+            self._session.check_publishable(key)
+        await self._send([packet], flags | ONE_PACKET_FLAGS)
 
     async def publish_many(self, messages: Iterable[tuple[bytes, bytes]]) -> int:
         """Publish pairs of key and payload in order, many with each system call; how many there were."""
@@ -336,6 +359,9 @@ class Client:
         await self._say(lambda: self._session.subscribe(asked))
         try:
             await self.sync()
+        except DisconnectedError:
+            if asked.refused is None:
+                raise
         finally:
             self._session.confirm(asked)
         if asked.refused is not None:
@@ -391,6 +417,31 @@ class Client:
         if on and not self._session.can(control.SENDERS_ON):
             raise StateError(f"{self.address}: this hub cannot tell senders")
         await self._say(lambda: self._session.choose(b"senders", control.SENDERS_ON if on else control.SENDERS_OFF))
+
+    async def notices(self, on: bool = True) -> None:
+        """Whether the hub tells of messages lost for us and why it lets us go; it does from the start where it can."""
+        if on and not self._session.can(control.NOTICES_ON):
+            raise StateError(f"{self.address}: this hub cannot give notices")
+        await self._say(lambda: self._session.choose(b"notices", control.NOTICES_ON if on else control.NOTICES_OFF))
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """Messages for this client that the hub lost, by cause, as far as it told."""
+        return dict(self._session.lost)
+
+    async def flood_control(
+        self, *, soft: Soft | None = None, hard: Hard | None = None, order: Order | None = None
+    ) -> None:
+        """Choose what the hub does with messages that this client does not read in time."""
+        for key in mode_keys(soft, hard, order):
+            await self._say(functools.partial(self._session.choose, key.rpartition(b"/")[0], key))
+
+    async def statistics(self) -> HubStatistics:
+        """The hub's statistics. Raises :exc:`~sbuslib.errors.StateError` when it does not give them to us."""
+        if not self._session.can(control.STATISTICS):
+            raise StateError(f"{self.address}: this hub cannot give statistics")
+        await self._ask(self._session.ask_statistics, lambda: self._session.statistics is not None)
+        return decode_statistics(self._session.statistics, self.address)
 
     async def receive(self, timeout: float | None = None) -> Message:
         """The next message. Raises :exc:`TimeoutError` after ``timeout`` seconds."""

@@ -220,6 +220,11 @@ class Channel(ABC):
                     raise TimeoutError(what)
             return False
 
+    def _hear_out(self) -> None:
+        """Sending failed: read what the hub still said, which may be why it let this client go."""
+        with suppress(DisconnectedError, TimeoutError):
+            self._until(lambda: False, self._deadline(0), "")
+
     def _disconnected(self) -> DisconnectedError:
         if self._closed:
             return DisconnectedError("the client is closed")
@@ -298,6 +303,7 @@ class Channel(ABC):
         if error.errno not in BROKEN:
             raise error
         if self._closed or not self._reconnect:
+            self._hear_out()
             raise self._disconnected() from error
         self._until(
             lambda: self._up and self.epoch > epoch, self._deadline(self.timeout), f"{self.address}: the hub is away"
@@ -312,6 +318,7 @@ class Channel(ABC):
                     done += self._gather.send(self._socket, packets[done:])
             except OSError as error:
                 if error.errno in BROKEN:
+                    self._hear_out()
                     raise self._disconnected() from error
                 raise
             if done < len(packets) and not self._wait_on(self._socket, select.POLLOUT, deadline):

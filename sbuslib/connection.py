@@ -89,12 +89,14 @@ class Connection(Delivery):
     # -- when to read -------------------------------------------------------------------------------
 
     def _on_readable(self) -> None:
-        if self._hub.crowd.may_go(self.account):
+        crowd = self._hub.crowd
+        if crowd.may_go(self.account):
             self.turn()
+            crowd.went(self.account)
         else:
             self._postponed = True
             self._reader.stop()
-            self._hub.crowd.postpone(self)
+            crowd.postpone(self)
 
     def resume(self) -> None:
         """This client's postponed turn may be had now."""

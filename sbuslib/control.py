@@ -121,7 +121,10 @@ class Features(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, line: bytes) -> Features:
-        """Read an answer; words that are not known are kept, so that a newer hub can be talked to."""
+        """Read an answer; words that are not known are kept, so that a newer hub can be talked to.
+
+        Raises :exc:`~sbuslib.errors.PacketError` for a separator that cannot be one.
+        """
         words: set[bytes] = set()
         hub_id, path, separator = b"", tuple[bytes, ...](), SEPARATOR
         for word in line.split():

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from time import time
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -41,6 +42,11 @@ class Holder(Protocol):
 
 class Holdable(Protocol):
     """A publisher whose reading can be stopped."""
+
+    @property
+    def credentials(self) -> Credentials:
+        """What the kernel says of it."""
+        ...
 
     def hold(self, by: Holder) -> None:
         """Read no more from this publisher until ``by`` lets go."""
@@ -90,6 +96,15 @@ class Batch:
         if copy is None:
             copy = self._copies[slot] = self.area.packet(slot, self.lengths[slot])
         return copy
+
+    def packets(self, slots: Sequence[int]) -> list[bytes]:
+        """Copies of several packets, likewise."""
+        copies = self._copies
+        if copies:
+            return [self.packet(slot) for slot in slots]
+        made = self.area.packets(slots, self.lengths)
+        copies.update(zip(slots, made, strict=True))
+        return made
 
 
 class Receiver(Protocol):
@@ -173,16 +188,21 @@ class Delivery:
             if sent == len(slots):
                 return
             slots = slots[sent:]
-        elif self._senders and not self._waits():
+        elif not self._waits():
             sent = 0
             try:
-                sent = batch.area.send_wrapped(self.socket, sender.wrapper, slots, batch.lengths)
+                if self._senders:
+                    sent = batch.area.send_wrapped(self.socket, sender.wrapper, slots, batch.lengths)
+                else:
+                    sent = batch.area.send(self.socket, slots, batch.lengths)
             except OSError as error:
                 self._send_failed(error)
             self.delivered += sent
             slots = slots[sent:]
+            if not self._senders:
+                self._update()
         if slots:
-            self._offer(sender, [batch.packet(slot) for slot in slots])
+            self._offer(sender, batch.packets(slots))
 
     def deliver_packet(self, sender: Sender, packet: bytes) -> None:
         """Send one packet, or do with it as the receiver chose."""
@@ -201,9 +221,7 @@ class Delivery:
 
     def _waits(self) -> bool:
         """Whether something has to go before the next message, or nothing goes at all."""
-        if self._outbox is not None and self._outbox.has_report and not self._outbox and not self._mute:
-            self._report()
-        return self._mute or bool(self._outbox)
+        return self._mute or bool(self._outbox) or not self._report()
 
     def _offer(self, sender: Sender, packets: list[bytes]) -> None:
         """Leave messages that cannot be sent at once to the table."""
@@ -218,8 +236,6 @@ class Delivery:
         if self._senders:
             packets = [sender.wrapper + packet for packet in packets]
         publisher = sender.holdable_by(self)
-        if outbox.has_report and outbox.is_half_empty():
-            self._report()
         action = outbox.offer(packets, sender.credentials.uid, publisher is not None, time())
         if action is Action.HOLD:
             assert publisher is not None
@@ -244,12 +260,19 @@ class Delivery:
             self._hub.condemn(self, "too many unread answers")
         self._update()
 
-    def _report(self) -> None:
-        """Tell what was lost, to a client that asked for notices."""
-        assert self._outbox is not None
-        if self._notices:
-            for cause, count, since in self._outbox.take_report():
-                self.answer(Lost(cause, count, since).encode())
+    def _report(self) -> bool:
+        """Tell what was lost, to a client that asked for notices; ``False`` when the kernel does not take it now."""
+        outbox = self._outbox
+        if outbox is None or not (self._notices and outbox.has_report):
+            return True
+        report = outbox.take_report()
+        sent = 0
+        try:
+            sent = self._hub.gather.send(self.socket, [Lost(*each).encode() for each in report])
+        except OSError as error:
+            self._send_failed(error)
+        outbox.put_report_back(report[sent:])
+        return sent == len(report)
 
     # -- state --------------------------------------------------------------------------------------
 
@@ -258,6 +281,7 @@ class Delivery:
         """What waits, and the modes."""
         if self._outbox is None:
             self._outbox = Outbox(self._hub.limits, self.account)
+            self._outbox.tells = self._notices
         return self._outbox
 
     @property
@@ -302,12 +326,26 @@ class Delivery:
     def set_notices(self, on: bool) -> None:
         """Whether losses and such are told."""
         self._notices = on
+        if self._outbox is not None:
+            self._outbox.tells = on
         self._update()
 
     def notify(self, packet: bytes) -> None:
         """Send a notice to a client that asked for them."""
         if self._notices:
             self.answer(packet)
+
+    def notify_last(self, packet: bytes) -> None:
+        """Send a notice to a client that is about to be let go, ahead of what waits for it.
+
+        Such a client has often filled its buffer, so that is made larger, as far as the kernel allows.
+        """
+        if self._notices and not self._mute:
+            with suppress(OSError):
+                if not self._hub.gather.send(self.socket, (packet,)):
+                    size = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+                    self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)  # of which it makes twice that
+                    self._hub.gather.send(self.socket, (packet,))
 
     # -- the socket ---------------------------------------------------------------------------------
 
@@ -316,8 +354,10 @@ class Delivery:
         outbox = self._outbox
         assert outbox is not None
         if not outbox:
-            self._report()
+            told = self._report()
             self._update()
+            if not told and not self._mute:
+                self._pause_sending()
             return
         packets = outbox.take(self._hub.limits.batch)
         sent = 0
@@ -386,18 +426,19 @@ class Delivery:
         self._hub.carry_out()
 
     def _release_held(self, anyway: bool = False) -> None:
-        """Let publishers go on once there is room, or this receiver is no longer one to wait for."""
-        if not self._held:
-            return
-        outbox = self._outbox
-        if not (anyway or self._mute or not outbox or (self._held_for_room and outbox.is_half_empty())):
-            return
-        self._block_timer.stop()
-        self._block_timer.close()
-        self._block_timer = None
-        held, self._held = self._held, set()
-        for publisher in held:
-            publisher.let_go(self)
+        """Let publishers go on for whom there is room, or all once this receiver is none to wait for."""
+        for publisher in [*self._held]:
+            if anyway or self._mute or self._has_room(publisher):
+                self.forget_held(publisher)
+                publisher.let_go(self)
+
+    def _has_room(self, publisher: Holdable) -> bool:
+        """Whether what a held publisher waits for has come."""
+        outbox = self.outbox
+        if not outbox:
+            return True
+        uid = publisher.credentials.uid
+        return self._held_for_room and outbox.is_half_empty() and self.account.has_room(uid)
 
     def forget_held(self, publisher: Holdable) -> None:
         """A publisher that was held has gone."""

@@ -9,18 +9,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 
-import msgspec
-
 from . import control
 from .channel import Channel
 from .errors import DisconnectedError, PayloadError, PeerError, StateError, UsageError
 from .limits import PACKET_BYTES, ClientLimits
 from .matcher import Subscriptions
-from .outbox import HARD, ORDER, SOFT, Hard, Order, Soft
+from .outbox import Hard, Order, Soft
 from .packets import Message, check_key, encode_message, message_header
+from .secrets import RESERVED
 from .seqpacket import make_area
-from .session import Subscribing
-from .statistics import HubStatistics
+from .session import Subscribing, mode_keys
+from .statistics import HubStatistics, decode_statistics
 
 __all__ = ["Endpoint", "PreparedMessage"]
 
@@ -85,11 +84,14 @@ class Endpoint(Channel):
         self._on_reconnect = on_reconnect
         self._on_error = on_error
         self._on_notice = on_notice
-        self._callbacks: Subscriptions[Callback] = Subscriptions()
         super().__init__(address, timeout=timeout, reconnect=reconnect, hub_user=hub_user, limits=limits)
-        self._callbacks = Subscriptions(self._session.separator)
-        # A client that comes back has to know why it was let go, or it would ask for the same again.
-        if on_notice is not None or (reconnect and self._session.can(control.NOTICES_ON)):
+        separator = self._session.separator
+        # As on the hub: no wildcard reaches a secret, so a callback for everything does not see them either.
+        self._callbacks: Subscriptions[Callback] = Subscriptions(separator)
+        self._secret_callbacks: Subscriptions[Callback] = Subscriptions(separator)
+        # Errors can then say why the hub let this client go, and one that comes back does not ask again for
+        # what it was let go for.
+        if self._session.can(control.NOTICES_ON):
             try:
                 self.notices()
             except BaseException:
@@ -114,7 +116,10 @@ class Endpoint(Channel):
         :exc:`~sbuslib.errors.PayloadError`, :exc:`~sbuslib.errors.DisconnectedError`, :exc:`TimeoutError`,
         and :exc:`BlockingIOError` with ``MSG_DONTWAIT``.
         """
-        self._send(encode_message(key, payload), flags)
+        packet = encode_message(key, payload)
+        if RESERVED in key:
+            self._session.check_publishable(key)
+        self._send(packet, flags)
 
     def publish_many(self, messages: Iterable[tuple[bytes, bytes]]) -> int:
         """Publish pairs of key and payload in order, many with each system call; how many there were.
@@ -127,7 +132,10 @@ class Endpoint(Channel):
             packets: list[bytes] = []
             try:
                 for key, payload in islice(pairs, self.limits.batch):
-                    packets.append(encode_message(key, payload))
+                    packet = encode_message(key, payload)
+                    if RESERVED in key:
+                        self._session.check_publishable(key)
+                    packets.append(packet)
             finally:
                 self._send_in_order(packets)
             count += len(packets)
@@ -157,8 +165,11 @@ class Endpoint(Channel):
         try:
             if callback is not None:
                 for pattern in patterns:
-                    self._callbacks.add(pattern, callback)
+                    self._callbacks_for(pattern).add(pattern, callback)
             self.sync()
+        except DisconnectedError:
+            if asked.refused is None:
+                raise
         finally:
             self._session.confirm(asked)
             if asked.refused is not None:
@@ -175,10 +186,16 @@ class Endpoint(Channel):
         for pattern in patterns:
             self._forget_callbacks(pattern)
 
+    def _callbacks_for(self, key: bytes) -> Subscriptions[Callback]:
+        """The callbacks that a key or pattern concerns."""
+        secret = key.startswith(RESERVED + self._session.separator)
+        return self._secret_callbacks if secret else self._callbacks
+
     def _forget_callbacks(self, pattern: bytes) -> None:
         if not self._session.held[pattern]:
-            for callback in self._callbacks.holders(pattern):
-                while self._callbacks.remove(pattern, callback) is False:
+            callbacks = self._callbacks_for(pattern)
+            for callback in callbacks.holders(pattern):
+                while callbacks.remove(pattern, callback) is False:
                     pass
 
     def sync(self, scope: str = "local") -> str:
@@ -245,7 +262,7 @@ class Endpoint(Channel):
     def notices(self, on: bool = True) -> None:
         """Whether the hub tells of messages lost for us (counted in :attr:`lost`) and why it lets us go.
 
-        Raises :exc:`~sbuslib.errors.StateError` when the hub cannot.
+        It does from the start where it can. Raises :exc:`~sbuslib.errors.StateError` when the hub cannot.
         """
         if on:
             self._require(control.NOTICES_ON, "give notices")
@@ -265,17 +282,8 @@ class Endpoint(Channel):
         ``docs/flood-control.md``.
         Raises :exc:`~sbuslib.errors.UsageError`.
         """
-        choices: list[tuple[str, str | None, tuple[str, ...], bytes]] = [
-            ("soft", soft, SOFT, control.SOFT),
-            ("hard", hard, HARD, control.HARD),
-            ("order", order, ORDER, control.ORDER),
-        ]
-        for name, choice, known, _ in choices:
-            if choice is not None and choice not in known:
-                raise UsageError(f"{name} is one of {', '.join(known)}, not {choice!r}")
-        for _, choice, _, key in choices:
-            if choice is not None:
-                self._choose(key, key + choice.encode())
+        for key in mode_keys(soft, hard, order):
+            self._choose(key.rpartition(b"/")[0], key)
 
     def _choose(self, kind: bytes, key: bytes) -> None:
         self._say(lambda: self._session.choose(kind, key), self._deadline(self.timeout))
@@ -292,9 +300,7 @@ class Endpoint(Channel):
         """
         self._require(control.STATISTICS, "give statistics")
         self._ask(self._session.ask_statistics, lambda: self._session.statistics is not None)
-        if not self._session.statistics:
-            raise StateError(f"{self.address}: the hub gives its statistics to trusted users only")
-        return msgspec.json.decode(self._session.statistics, type=HubStatistics)
+        return decode_statistics(self._session.statistics, self.address)
 
     # -- receiving ----------------------------------------------------------------------------------
 
@@ -395,7 +401,7 @@ class Endpoint(Channel):
                     self._dispatch(inbox.popleft())
 
     def _dispatch(self, message: Message) -> None:
-        for callback in self._callbacks.subscribers(message.key):
+        for callback in self._callbacks_for(message.key).subscribers(message.key):
             try:
                 callback(message)
             except Exception as error:

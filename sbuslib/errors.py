@@ -5,10 +5,12 @@
     SbusError
     ├── UsageError (ValueError)             our caller erred; nothing was sent
     │   ├── AddressError                    an address that cannot be one
-    │   ├── KeyFormatError                  a key or pattern with NUL, or too long
+    │   ├── KeyFormatError                  a key or pattern with NUL, too long, or reserved
+    │   ├── NameFormatError                 a name or substring that Simplest pubsub cannot carry
     │   └── PayloadError                    a payload that does not fit its topic or the packet
     ├── StateError (RuntimeError)           our caller erred; not now, not from this thread or process
     ├── PeerError                           the other end erred
+    │   ├── FramingError                    bytes that are no command of Simplest pubsub
     │   ├── PacketError                     a packet of no known form
     │   │   └── ReservedKeyError            a use of the reserved token ``!`` that is not allowed
     │   └── HubIdentityError                the hub does not run as the user that was asked for
@@ -22,12 +24,20 @@ A wait that takes too long raises the built-in :exc:`TimeoutError`. A bug of our
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
 __all__ = [
     "AddressError",
     "AddressInUseError",
     "DisconnectedError",
+    "FramingError",
     "HubIdentityError",
     "KeyFormatError",
+    "NameFormatError",
     "NoHubError",
     "PacketError",
     "PayloadError",
@@ -52,7 +62,11 @@ class AddressError(UsageError):
 
 
 class KeyFormatError(UsageError):
-    """A routing key or pattern holds a NUL byte or is longer than the limits allow."""
+    """A routing key or pattern holds a NUL byte, is longer than the limits allow, or is not ours to use."""
+
+
+class NameFormatError(UsageError):
+    """A name or substring of Simplest pubsub that holds a space, CR or LF, is no UTF-8, or is too long."""
 
 
 class PayloadError(UsageError):
@@ -73,6 +87,18 @@ class PacketError(PeerError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class FramingError(PeerError):
+    """Bytes that are no command of Simplest pubsub. ``reason`` is a word to count by, free of what was sent.
+
+    ``commands`` are those that came whole before the fault in the same piece: they were said properly.
+    """
+
+    def __init__(self, reason: str, commands: Sequence[Any] = ()) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.commands = commands
 
 
 class ReservedKeyError(PacketError):

@@ -29,7 +29,7 @@ from .breaches import Breaches
 from .connection import Connection
 from .crowd import Crowd
 from .delivery import Delivery, Holdable, Receiver
-from .errors import StateError, UsageError
+from .errors import KeyFormatError, PacketError, StateError, UsageError
 from .inbox import Inbox
 from .limits import PACKET_BYTES, Limits
 from .matcher import SEPARATOR
@@ -47,7 +47,8 @@ __all__ = ["Authorize", "Hub"]
 logger = logging.getLogger("sbuslib")
 
 Authorize: TypeAlias = Callable[[Credentials, Literal["publish", "subscribe"], bytes], bool]
-"""``authorize(credentials, verb, key_or_pattern)``: asked once for each client and key or pattern."""
+"""``authorize(credentials, verb, key_or_pattern)``: asked for each ``SUB``, and for a client's first ``MSG`` under
+a key; its yes is remembered for as many keys as :attr:`~sbuslib.limits.Limits.cached_keys`."""
 
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
 
@@ -97,7 +98,8 @@ class Hub:
         for message in hub.subscribe(b"room/*/temp"):
             ...
 
-    **Greenlets:** none. Each client is two watchers of the event loop, whose callbacks never block; the
+    **Greenlets:** none while it serves (``stop_when_empty`` stops it from one). Each client is two watchers
+    of the event loop, whose callbacks never block; the
     listening socket is one more. The methods here are for the thread that called :meth:`start`, and raise
     :exc:`~sbuslib.errors.StateError` in any other and in a forked child. Of them, only :meth:`stop`,
     :meth:`serve_forever` and the inboxes' ``get`` wait.
@@ -167,6 +169,7 @@ class Hub:
     def _reset_counts(self) -> None:
         self.breaches = Breaches(self.limits.logged_breaches)
         self.ignored = 0
+        self.authorize_failures = 0
         self._clients_total = self._clients_peak = 0
         self._received = self._routed = self._delivered = 0
         self._lost: Counter[str] = Counter()
@@ -264,6 +267,7 @@ class Hub:
             self._stopped.wait()
             return
         self._stopping = True
+        self._acceptor.accept_rest()
         self._acceptor.close()
         self._listener.close()
         try:
@@ -354,7 +358,7 @@ class Hub:
     def kick(self, connection: Connection, reason: str) -> None:
         """Let a client go for what it did: for :class:`~sbuslib.connection.Connection`."""
         if not connection.closed:
-            connection.notify(control.Kicked(reason).encode())
+            connection.notify_last(control.Kicked(reason).encode())
             self.close_connection(connection, reason)
             self.breach(reason, connection.credentials)
 
@@ -389,7 +393,8 @@ class Hub:
 
     def may_hold(self, publisher: Credentials, receiver: Credentials) -> bool:
         """Whether a receiver in ``block`` mode may hold a publisher back."""
-        return receiver.uid == publisher.uid or receiver.uid in self._trusted
+        uid = receiver.known()[1]  # an unknown user is nobody's own
+        return uid is not None and (uid == publisher.uid or uid in self._trusted)
 
     def breach(self, reason: str, credentials: Credentials) -> None:
         """Count what a client did wrong, and log it the first time."""
@@ -430,7 +435,9 @@ class Hub:
         try:
             return bool(self.authorize(credentials, verb, key))
         except Exception:
-            logger.exception("sbus hub at %s: authorize= failed, which counts as a no", self.address)
+            self.authorize_failures += 1
+            if self.authorize_failures == 1:
+                logger.exception("sbus hub at %s: authorize= failed, which counts as a no", self.address)
             return False
 
     # -- the embedder -------------------------------------------------------------------------------
@@ -454,14 +461,17 @@ class Hub:
         """Publish to everybody who wants ``key``; never blocks.
 
         Raises :exc:`~sbuslib.errors.KeyFormatError`, :exc:`~sbuslib.errors.PayloadError`,
-        :exc:`~sbuslib.errors.ReservedKeyError` and :exc:`~sbuslib.errors.StateError`.
+        and :exc:`~sbuslib.errors.StateError`.
         """
         self.check_here()
         packet = encode_message(key, payload)
         header = packet[: len(packet) - len(payload)]
         receivers = self.router.routes.get(header)
         if receivers is None:
-            receivers = self.router.route(header)
+            try:
+                receivers = self.router.route(header)
+            except PacketError as error:
+                raise KeyFormatError(f"nobody may publish under {key!r}: {error.reason}") from None
         self._received += 1
         for receiver in receivers:
             receiver.deliver_packet(self._me, packet)
@@ -470,8 +480,8 @@ class Hub:
     def subscribe(self, *patterns: bytes) -> Inbox:
         """Receive what matches one of ``patterns``, from now on, in this process.
 
-        Raises :exc:`~sbuslib.errors.ReservedKeyError` for secrets of others,
-        :exc:`~sbuslib.errors.KeyFormatError` and :exc:`~sbuslib.errors.StateError`.
+        Raises :exc:`~sbuslib.errors.KeyFormatError`, also for secrets of others and beyond the limits, and
+        :exc:`~sbuslib.errors.StateError`.
         """
         self.check_here()
         if not patterns:
@@ -481,7 +491,10 @@ class Hub:
             for pattern in patterns:
                 check_key(pattern, "pattern")
                 self.router.subscribe(pattern, inbox, self._me.credentials, inbox.account)
-        except Exception:
+        except PacketError as error:
+            inbox.close()
+            raise KeyFormatError(f"{pattern!r} cannot be subscribed to: {error.reason}") from None
+        except UsageError:
             inbox.close()
             raise
         return inbox

@@ -1,6 +1,7 @@
 """``Limits``: every number that bounds something, each with the reason for its default.
 
-Nothing else in the library holds such a number. ``docs/limits.md`` is generated from this module, and a
+Nothing else in the library bounds what a client, a user or a hub may use; only the sizes of blocks that packets are
+moved in stand where they are. ``docs/limits.md`` is generated from this module, and a
 test holds the two against each other.
 """
 

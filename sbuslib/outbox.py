@@ -19,10 +19,13 @@ full         error       it is lost, and the receiver is disconnected
 A receiver whose soft mode is ``discard`` or ``error`` never has a full queue to speak of: its soft mode
 decides there as well. Where a publisher may not be held (by a stranger, by itself, or because it is a link
 to another hub) ``block`` acts as ``queue`` in the soft place and as ``discard`` in the hard one. What is
-kept for a held publisher may stand over the bound: it is at most the one batch that was read already.
+kept for a held publisher may stand over the bound: it is at most the one batch that was read already. Over
+what the receiver's user may have in all it never stands: there it is lost (cause ``quota``).
 
 Answers to control messages, and notices, stand in the same line but are never lost: a client that lets
-too many of them pile up is disconnected instead.
+too many of them pile up is disconnected instead. A notice of losses comes where the gap is, before the
+message that is kept next, once half of the room is free and while none waits: so there is one for each
+gap, and their number is no matter of how much was lost.
 
 **Order.** ``queue`` sends the oldest first, ``stack`` the newest, ``random`` the largest, which frees memory
 fastest. Under the last two, answers go before messages. A change of order takes effect at once, unless
@@ -35,8 +38,10 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Sequence
 from enum import Enum
+from itertools import repeat
 from typing import Literal, TypeAlias
 
+from .control import Lost
 from .limits import Limits
 from .quota import Account
 
@@ -127,6 +132,7 @@ class Outbox:
         "order",
         "peak",
         "soft",
+        "tells",
     )
 
     def __init__(self, limits: Limits, account: Account) -> None:
@@ -144,6 +150,8 @@ class Outbox:
         self.soft: Soft = "queue"
         self.hard: Hard = "discard"
         self.order: Order = "queue"
+        self.tells = False
+        """Whether losses are told, by a notice in the line."""
         self.bytes = 0
         self.peak = 0
         self.lost: Counter[Cause] = Counter()
@@ -168,8 +176,14 @@ class Outbox:
                 and self.bytes + size <= self._limits.queued_bytes
                 and self._account.take_room(sender, len(packets), size)
             ):
-                for packet in packets:
-                    self._push((packet, sender))
+                self._tell()
+                if self._heap is None:
+                    self._items.extend(zip(packets, repeat(sender)))
+                    self.bytes += size
+                    self._work += len(packets)
+                else:
+                    for packet in packets:
+                        self._push((packet, sender))
                 self.peak = max(self.peak, len(self))
                 return action
         worst = Action.KEEP
@@ -198,12 +212,22 @@ class Outbox:
                 action = decide(True, self.soft, self.hard, may_hold)
         if action in _KEPT:
             if not charged:
+                if not self._account.has_any_room(len(packet)):
+                    self.lose("quota", 1, now)
+                    return action if len(self) else Action.LOSE  # nothing would ever let the publisher go
                 self._account.force_room(sender, 1, len(packet))
+            self._tell()
             self._push((packet, sender))
             self.peak = max(self.peak, len(self))
         else:
             self.lose(cause, 1, now)
         return action
+
+    def _tell(self) -> None:
+        """Put a notice of what was lost into the line, ahead of a message that is about to be kept."""
+        if self.tells and self._unreported and not self._answers and self.is_half_empty():
+            for report in self.take_report():
+                self.push_answer(Lost(*report).encode())
 
     def _push(self, item: _Item) -> None:
         self.bytes += len(item[0])
@@ -251,6 +275,11 @@ class Outbox:
         self._unreported.clear()
         return report
 
+    def put_report_back(self, report: Sequence[tuple[Cause, int, float]]) -> None:
+        """These of what :meth:`take_report` gave could not be told yet."""
+        for cause, count, since in report:
+            self._unreported[cause] = self._unreported.get(cause, (0, since))[0] + count, since
+
     # -- out ----------------------------------------------------------------------------------------
 
     def take(self, count: int) -> list[bytes]:
@@ -264,9 +293,10 @@ class Outbox:
         else:
             take = self._items.popleft if self.order == "queue" else self._items.pop
             taken += [take() for _ in range(min(count - len(taken), len(self._items)))]
+        packets = [packet for packet, _ in taken]
         self._taken = taken
-        self._account_for(taken, -1)
-        return [packet for packet, _ in taken]
+        self._account_for(taken, packets, -1)
+        return packets
 
     def settle(self, sent: int) -> int:
         """Only the first ``sent`` of what :meth:`take` gave have gone: put the rest back where it was.
@@ -277,7 +307,7 @@ class Outbox:
         back = taken[sent:]
         if not back:
             return sum(sender is not None for _, sender in taken)
-        self._account_for(back, 1)
+        self._account_for(back, [packet for packet, _ in back], 1)
         for item in reversed(back):
             if item[1] is None and self.order != "queue":
                 self._urgent.appendleft(item)
@@ -291,19 +321,18 @@ class Outbox:
                 self._items.append(item)
         return sum(sender is not None for _, sender in taken[:sent])
 
-    def _account_for(self, items: list[_Item], sign: int) -> None:
-        """Charge (1) or release (-1) items that enter or leave."""
-        room: dict[int, tuple[int, int]] = {}
-        for packet, sender in items:
-            self.bytes += sign * len(packet)
-            if sender is None:
-                self._answers += sign
-            else:
-                packets, size = room.get(sender, (0, 0))
-                room[sender] = packets + 1, size + len(packet)
+    def _account_for(self, items: Sequence[_Item], packets: Sequence[bytes], sign: int) -> None:
+        """Charge (1) or release (-1) items that enter or leave; ``packets`` are theirs."""
+        self.bytes += sign * sum(map(len, packets))
         change = self._account.force_room if sign > 0 else self._account.give_room
-        for sender, (packets, size) in room.items():
-            change(sender, packets, size)
+        senders = {sender for _, sender in items}
+        for sender in senders:
+            # Nearly always there is one.
+            mine = packets if len(senders) == 1 else [packet for packet, other in items if other == sender]
+            if sender is None:
+                self._answers += sign * len(mine)
+            else:
+                change(sender, len(mine), sum(map(len, mine)))
 
     def clear(self, cause: Cause, now: float) -> None:
         """Lose everything that waits."""
@@ -311,7 +340,7 @@ class Outbox:
         self._items.clear()
         self._urgent.clear()
         self._heap = None
-        self._account_for(items, -1)
+        self._account_for(items, [packet for packet, _ in items], -1)
         self.lose(cause, sum(sender is not None for _, sender in items), now)
 
     def is_half_empty(self) -> bool:

@@ -34,12 +34,16 @@ class Shares:
 
     def take(self, user: int, units: int) -> bool:
         """Charge ``units`` to ``user``; ``False``, and nothing charged, when that is more than its share."""
-        share = self._held.get(user, 0)
-        users = len(self._held) + (0 if share else 1)
-        if share + units > (self.remaining + share) // (users + 1):
+        if not self.could_take(user, units):
             return False
         self.force(user, units)
         return True
+
+    def could_take(self, user: int, units: int) -> bool:
+        """Whether :meth:`take` would charge ``units`` to ``user``."""
+        share = self._held.get(user, 0)
+        users = len(self._held) + (0 if share else 1)
+        return share + units <= (self.remaining + share) // (users + 1)
 
     def force(self, user: int, units: int) -> None:
         """Charge ``units`` whether or not there is room: for what has to be kept regardless."""
@@ -101,6 +105,14 @@ class Account:
             return False
         return True
 
+    def has_room(self, sender: int) -> bool:
+        """Whether ``sender`` may have another packet wait."""
+        return self.packets.could_take(sender, 1) and self.queued_bytes.could_take(sender, 1)
+
+    def has_any_room(self, size: int) -> bool:
+        """Whether another packet of ``size`` bytes stays within the user's maximum, whoever's share it is beyond."""
+        return self.packets.remaining >= 1 and self.queued_bytes.remaining >= size
+
     def force_room(self, sender: int, packets: int, size: int) -> None:
         """Charge room in a queue whether or not there is any."""
         self.packets.force(sender, packets)
@@ -159,9 +171,12 @@ class Quotas:
         self.tidy(account)
 
     def tidy(self, account: Account) -> None:
-        """Forget an account in which nothing is charged."""
-        if account.is_clear() and self._accounts.get(account.uid) is account:
-            del self._accounts[account.uid]
+        """Forget an account in which nothing is charged.
+
+        Not the hub's own: the embedder's inboxes refer to it without being connections.
+        """
+        if account.is_clear() and account.uid not in self._exempt:
+            self._accounts.pop(account.uid, None)
 
     def take_pattern(self, account: Account, size: int) -> bool:
         """Charge a pattern of ``size`` bytes; ``False`` beyond the user's maximum."""

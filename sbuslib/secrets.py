@@ -34,8 +34,8 @@ particular, so nothing can be bound to it."""
 class Credentials(msgspec.Struct, frozen=True, order=True):
     """What the kernel says of the process at the other end of a Unix-domain socket (``SO_PEERCRED``).
 
-    ``gid`` is its primary group. A ``pid`` of 0 and an ``uid`` or ``gid`` of 65534 mean that the kernel
-    could not say, because the peer lives in another namespace.
+    ``gid`` is its effective group when it connected. A ``pid`` of 0 and an ``uid`` or ``gid`` of 65534 mean
+    that the kernel could not say, because the peer lives in another namespace.
     """
 
     gid: int

@@ -27,11 +27,12 @@ import stat
 import struct
 from array import array
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, Final, Protocol, runtime_checkable
 
 from .addresses import AbstractAddress, Address, DescriptorAddress, PathAddress
 from .errors import AddressError, AddressInUseError
-from .limits import BATCH_MOST, CONTROL_EXTRA, PACKET_BYTES
+from .limits import BATCH_MOST, CONTROL_EXTRA, PACKET_BYTES, Limits
 from .secrets import Credentials
 
 __all__ = [
@@ -172,6 +173,10 @@ class PlainArea:
                 length = self._receive_one(sock, view)
             except BlockingIOError:
                 break
+            except OSError:
+                if lengths:
+                    break  # what has come is not to be lost; the next call meets the error
+                raise
             lengths.append(length)
             if not length:
                 break
@@ -206,6 +211,11 @@ class PlainArea:
     ) -> int:
         """As :meth:`send`, with ``wrapper`` before each packet."""
         return _each(sock, [wrapper + self._views[slot][: lengths[slot]] for slot in slots])
+
+    def packets(self, slots: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
+        """Copies of the packets in ``slots``."""
+        data, offsets = self.data, self.offsets
+        return [data[offsets[slot] : offsets[slot] + lengths[slot]] for slot in slots]
 
     def packet(self, slot: int, length: int) -> bytes:
         """A copy of the packet in ``slot``."""
@@ -303,12 +313,21 @@ def _each(sock: socket.SocketType, packets: Sequence[bytes | memoryview], flags:
 
 
 class Gather:
-    """Sends packets that lie anywhere in memory, many with one call. Not for several threads at once."""
+    """Sends packets that lie anywhere in memory, many with one call. Not for several threads at once.
+
+    They are copied into one block first, which costs less than telling the kernel the place of each.
+    """
 
     SIZE: Final = 64
+    BLOCK_BYTES: Final = 256 * 1024
 
     def __init__(self) -> None:
-        self._vector = _Vector(self.SIZE) if _batches() else None
+        self._vector: _Vector | None = None
+        if _batches():
+            self._vector = _Vector(self.SIZE)
+            self._block = mmap.mmap(-1, self.BLOCK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            anchor = ctypes.c_char.from_buffer(self._block)
+            self._start = ctypes.addressof(anchor)
 
     def send(self, sock: socket.SocketType, packets: Sequence[bytes], flags: int = ONE_PACKET_FLAGS) -> int:
         """Send ``packets`` in order; how many went before the kernel would have blocked.
@@ -318,26 +337,39 @@ class Gather:
         if self._vector is None or len(packets) == 1 or flags != ONE_PACKET_FLAGS:
             return _each(sock, packets, flags)
         sent = 0
-        for start in range(0, len(packets), self.SIZE):
-            some = packets[start : start + self.SIZE]
-            went = self._send(sock, self._vector, some)
+        while sent < len(packets):
+            some = packets[sent : sent + self.SIZE]
+            tried, went = self._send(sock, self._vector, some)
             if went <= 0:
-                return sent or _each(sock, some[:1])
+                # Nothing went: the plain call tells why, or sends what is too long for the block.
+                try:
+                    tried, went = 1, _each(sock, some[:1])
+                except OSError:
+                    if not sent:
+                        raise
+                    break
             sent += went
-            if went < len(some):
+            if went < tried:
                 break
         return sent
 
-    @staticmethod
-    def _send(sock: socket.SocketType, vector: _Vector, packets: Sequence[bytes]) -> int:
+    def _send(self, sock: socket.SocketType, vector: _Vector, packets: Sequence[bytes]) -> tuple[int, int]:
+        """Send as many of ``packets`` as fit the block: how many those were, and how many went."""
         assert _CALLS is not None
+        block = b"".join(packets)
+        while len(block) > self.BLOCK_BYTES:
+            packets = packets[: len(packets) // 2]
+            block = b"".join(packets)
         count = len(packets)
-        # A ctypes array of c_char_p holds the address of each object's bytes and keeps the object alive.
-        pointers = (ctypes.c_char_p * count)(*packets)
-        vector.bases[0][:count] = memoryview(pointers).cast("B").cast(_WORD_FORMAT)
-        vector.sizes[0][:count] = memoryview(array(_WORD_FORMAT, map(len, packets)))
+        if not count:
+            return 0, 0
+        self._block[: len(block)] = block
+        sizes = array(_WORD_FORMAT, map(len, packets))
+        starts = array(_WORD_FORMAT, accumulate(sizes, initial=self._start))
+        vector.bases[0][:count] = memoryview(starts)[:count]
+        vector.sizes[0][:count] = memoryview(sizes)
         sent: int = _CALLS[1](sock.fileno(), vector.addresses[0], _COUNTS[count], _NO_WAIT)
-        return sent
+        return count, sent
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -443,7 +475,7 @@ class Listener:
         *,
         mode: int = 0o700,
         reuse: bool = False,
-        backlog: int = 4096,
+        backlog: int = Limits().backlog,
     ) -> None:
         self._file: tuple[str, int, int] | None = None
         self.address: Address

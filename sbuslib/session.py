@@ -15,8 +15,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from . import control
-from .errors import PacketError, PeerError
+from .errors import KeyFormatError, PacketError, PeerError, UsageError
 from .matcher import SEPARATOR
+from .outbox import HARD, ORDER, SOFT
 from .packets import (
     MSG,
     Control,
@@ -26,11 +27,28 @@ from .packets import (
     encode_unsubscribe,
     parse,
 )
+from .secrets import Namespace
 
 if TYPE_CHECKING:
     from mmap import mmap
 
-__all__ = ["Session", "Subscribing"]
+__all__ = ["Session", "Subscribing", "mode_keys"]
+
+
+def mode_keys(soft: str | None, hard: str | None, order: str | None) -> list[bytes]:
+    """The control messages that choose these modes of flood control; ``None`` chooses nothing.
+
+    Raises :exc:`~sbuslib.errors.UsageError` for a mode that there is not.
+    """
+    choices: list[tuple[str, str | None, tuple[str, ...], bytes]] = [
+        ("soft", soft, SOFT, control.SOFT),
+        ("hard", hard, HARD, control.HARD),
+        ("order", order, ORDER, control.ORDER),
+    ]
+    for name, choice, known, _ in choices:
+        if choice is not None and choice not in known:
+            raise UsageError(f"{name} is one of {', '.join(known)}, not {choice!r}")
+    return [key + choice.encode() for _, choice, _, key in choices if choice is not None]
 
 
 class Subscribing:
@@ -161,6 +179,13 @@ class Session:
         """The patterns are in force, or nobody waits for them any more."""
         if asked in self._unconfirmed:
             self._unconfirmed.remove(asked)
+
+    def check_publishable(self, key: bytes) -> None:
+        """Raise :exc:`~sbuslib.errors.KeyFormatError` for a key whose publisher the hub would let go."""
+        try:
+            Namespace(self.separator).check_key(key)
+        except PacketError as error:
+            raise KeyFormatError(f"nobody may publish under {key!r}: {error.reason}") from None
 
     def unsubscribe(self, patterns: Iterable[bytes]) -> list[bytes]:
         """Take one subscription to each back; the packets to send."""

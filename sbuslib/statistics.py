@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["ClientStatistics", "HubStatistics", "RelayStatistics", "UserStatistics"]
+from .errors import StateError
+
+__all__ = ["ClientStatistics", "HubStatistics", "RelayStatistics", "UserStatistics", "decode_statistics"]
 
 
 class ClientStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,3 +96,10 @@ class RelayStatistics(msgspec.Struct, frozen=True, kw_only=True):
     uncertain: int
     received: int
     dropped: dict[str, int]
+
+
+def decode_statistics(encoded: bytes | None, address: str) -> HubStatistics:
+    """Read a hub's answer to ``hub/statistics``. Raises :exc:`~sbuslib.errors.StateError` for a refusal."""
+    if not encoded:
+        raise StateError(f"{address}: the hub gives its statistics to trusted users only")
+    return msgspec.json.decode(encoded, type=HubStatistics)

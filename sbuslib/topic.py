@@ -13,12 +13,13 @@ from .packets import Message
 __all__ = ["Publisher", "Topic"]
 
 T = TypeVar("T")
+R = TypeVar("R", covariant=True)
 
 
-class Publisher(Protocol):
+class Publisher(Protocol[R]):
     """A hub or a client."""
 
-    def publish(self, key: bytes, payload: bytes = b"") -> object: ...
+    def publish(self, key: bytes, payload: bytes = b"") -> R: ...
 
 
 class Topic(Generic[T]):
@@ -65,9 +66,9 @@ class Topic(Generic[T]):
         except msgspec.MsgspecError as error:
             raise PayloadError(f"not a {self.type!r}: {error}") from error
 
-    def publish(self, publisher: Publisher, key: bytes, value: T) -> None:
-        """Publish ``value`` under ``key`` through a hub or a client."""
-        publisher.publish(key, self.encode(value))
+    def publish(self, publisher: Publisher[R], key: bytes, value: T) -> R:
+        """Publish ``value`` under ``key`` through a hub or a client; to be awaited where the client's own verb is."""
+        return publisher.publish(key, self.encode(value))
 
     def values(self, messages: Iterable[Message]) -> Iterator[tuple[Message, T]]:
         """Each message with its value. Raises :exc:`~sbuslib.errors.PayloadError` at one that does not fit."""

@@ -20,7 +20,6 @@ from sbuslib.errors import (
     DisconnectedError,
     KeyFormatError,
     PayloadError,
-    ReservedKeyError,
     SbusError,
     StateError,
     UsageError,
@@ -112,11 +111,11 @@ def test_what_the_embedder_may_not(hub: Hub) -> None:
         hub.publish("a")  # type: ignore[arg-type]
     with pytest.raises(PayloadError):
         hub.publish(b"a", b"x" * 409_600)
-    with pytest.raises(ReservedKeyError):
+    with pytest.raises(KeyFormatError):
         hub.publish(b"!/x")
     with pytest.raises(KeyFormatError):
         hub.subscribe("a")  # type: ignore[arg-type]
-    with pytest.raises(ReservedKeyError):
+    with pytest.raises(KeyFormatError):
         hub.subscribe(b"ok", b"!/cred/*/*/*/x")
     with pytest.raises(SbusError):
         hub.subscribe(b"x" * 100_000)
@@ -320,6 +319,19 @@ def test_authorize_refuses(
     assert any("refused" in record.getMessage() for record in caplog.records)
 
 
+def test_an_authorize_that_fails_does_not_fill_the_log(
+    make_hub: MakeHub, connect: Connect, asked: Asked, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client that has found out how to make it fail may come back as often as it likes."""
+    hub = make_hub(authorize=asked)
+    for number in range(20):
+        peer = connect()
+        peer.publish(b"error/%d" % number)
+        assert peer.is_disconnected()
+    assert hub.statistics().breaches == {"publishing refused": 20}
+    assert 1 <= len(caplog.records) <= 2  # that it failed, and that the client was let go
+
+
 def test_authorize_is_no_way_around_the_reserved_keys(make_hub: MakeHub, connect: Connect) -> None:
     make_hub(authorize=lambda *_: True)
     for packet in (b"MSG !/x\0", b"SUB !/cred/*/*/*/x", b"SUB */!/"):
@@ -449,8 +461,7 @@ def test_an_idle_client_queues_up_to_the_limit(make_hub: MakeHub, connect: Conne
 def test_answers_that_are_not_read_pile_up_to_the_limit(make_hub: MakeHub, connect: Connect) -> None:
     hub = make_hub(limits=Limits(queued_answers=10))
     peer, other = connect(), connect()
-    peer.socket.settimeout(0.05)
-    with pytest.raises(OSError, match=r"timed out|Broken pipe|reset by peer"):  # it takes no more, or has let go
+    with pytest.raises(OSError, match=r"Broken pipe|reset by peer"):
         peer.send(*[b"CMSG hub/features"] * 100_000)
     eventually(lambda: hub.statistics().breaches == {"too many unread answers": 1})
     other.barrier()

@@ -8,7 +8,7 @@ import select
 import socket
 import stat
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import pytest
 from support import python
@@ -103,6 +103,26 @@ def test_the_end(pair: tuple[Socket, Socket], area: PlainArea) -> None:
     assert lengths[:2] == [4, 0]
     assert not any(lengths[1:])
     assert area.receive(there)[0] == 0  # and again
+
+
+def test_an_error_after_some_packets_does_not_take_them_along() -> None:
+    """As recvmmsg(2): what came first is given first, and the error with the next call."""
+
+    class Failing:
+        calls = 0
+
+        def recv_into(self, *arguments: object) -> int:
+            self.calls += 1
+            if self.calls > 2:
+                raise OSError(errno.ENOMEM, "no memory")
+            return 10 * self.calls
+
+    area = PlainArea(8, 1_000)
+    sock = cast(Socket, Failing())
+    assert area.receive(sock) == [10, 20]
+    with pytest.raises(OSError, match="no memory"):
+        area.receive(sock)
+    area.close()
 
 
 def test_an_end_with_unread_input_loses_nothing(pair: tuple[Socket, Socket], area: PlainArea) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from io import BufferedReader
 
 from ..blocking import Client
-from ..errors import DisconnectedError, PayloadError, SbusError
+from ..errors import PayloadError, SbusError
 from ..limits import PACKET_BYTES
 from ..packets import Message
 from .console import EXIT_SUCCESS, complain, explain, printable, yield_to_signals
@@ -43,10 +43,7 @@ def publish(client: Client, arguments: Namespace) -> None:
             client.publish_many((key, line) for line in lines)
     else:
         client.publish(key, os.fsencode(arguments.payload))
-    try:
-        client.sync()
-    except DisconnectedError as error:
-        raise DisconnectedError(f"{error}: it lets nobody publish under a reserved key, or it is stopping") from None
+    client.sync()
 
 
 def _lines() -> Iterator[list[bytes]]:
@@ -73,10 +70,7 @@ def subscribe(client: Client, arguments: Namespace) -> None:
     show = _show_raw if arguments.raw else _show_json if arguments.json else _show_text
     if arguments.senders:
         client.senders()
-    try:
-        client.subscribe(*map(os.fsencode, arguments.patterns))
-    except DisconnectedError as error:
-        raise DisconnectedError(f"{error}: it lets nobody ask for the secrets of others, or it is stopping") from None
+    client.subscribe(*map(os.fsencode, arguments.patterns))
     left: int | None = arguments.count
     for batch in _batches(client):
         messages = batch[:left]

@@ -9,7 +9,7 @@ import pytest
 from support import Peer, eventually, own_key
 
 from sbuslib import Hub
-from sbuslib.errors import ReservedKeyError
+from sbuslib.errors import KeyFormatError
 
 Connect = Callable[..., Peer]
 
@@ -25,7 +25,7 @@ def test_fault_1_some_patterns_received_other_peoples_secrets(hub: Hub, connect:
     assert holder.receive() == b"MSG %b\0secret" % secret
     if pattern.startswith(b"!"):
         assert listener.is_disconnected()
-        with pytest.raises(ReservedKeyError):
+        with pytest.raises(KeyFormatError):
             hub.subscribe(pattern)
     else:
         assert listener.pending() == []

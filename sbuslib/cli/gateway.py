@@ -1,0 +1,80 @@
+"""``sbus gateway``: joins the bus of this machine to those of others."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from .tcp import CERTIFICATES, add_peer_arguments, run
+
+if TYPE_CHECKING:
+    from gevent.event import Event
+
+    from ..tcp import Peer
+
+__all__ = ["add_parser", "run_gateway"]
+
+
+def add_parser(commands: Any) -> ArgumentParser:
+    """Register the command with ``commands``, the subparsers of ``sbus``."""
+    parser: ArgumentParser = commands.add_parser(
+        "gateway",
+        help="join this machine's bus to those of other machines over TCP",
+        description="Join this machine's bus to those of other machines, each of which runs a gateway too.",
+        epilog="examples:\n"
+        "  sbus gateway --bus /tmp/a --listen :9014 --export 'room/*/temp' --import alarm/ &\n"
+        "  sbus gateway --bus /tmp/b --connect 127.0.0.1:9014 --export alarm/ --import 'room/*/temp' &\n"
+        "  sbus sub -a /tmp/b room/ &\n"
+        "  sbus pub -a /tmp/a room/1/temp 21.5         comes out at the other bus\n"
+        "\n"
+        "Only keys that a pattern of --export matches here, and one of --import there, cross; secret keys never do.\n"
+        "Without --bus, the address is SBUS_ADDRESS from the environment, else $XDG_RUNTIME_DIR/sbus/bus, else\n"
+        "/run/sbus.socket. The gateway ends, with status 1, when the bus does.\n" + CERTIFICATES,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--bus", metavar="ADDRESS", help="where the hub of this machine listens")
+    for option, what in (
+        ("export", "messages under these keys go out"),
+        ("import", "messages under these keys come in"),
+    ):
+        parser.add_argument(
+            f"--{option}",
+            dest=f"{option}_patterns",
+            metavar="PATTERN",
+            nargs="+",
+            action="extend",
+            default=[],
+            help=f"{what}; '': all",
+        )
+    parser.add_argument(
+        "--name", default="bus", help="what the joined buses are called, the same at each gateway (%(default)s)"
+    )
+    add_peer_arguments(parser)
+    parser.set_defaults(run=run_gateway)
+    return parser
+
+
+def run_gateway(arguments: Namespace) -> int:
+    """Run the command; its exit status."""
+
+    def serve(peer: Peer, end: Event, stack: ExitStack) -> Callable[[], str | None]:
+        from ..client import Client
+        from ..tcp import Gateway
+
+        client = stack.enter_context(Client(arguments.bus))
+        gateway = stack.enter_context(
+            Gateway(
+                client,
+                peer,
+                export=list(map(os.fsencode, arguments.export_patterns)),
+                import_=list(map(os.fsencode, arguments.import_patterns)),
+                name=arguments.name,
+            )
+        )
+        gateway.ended.rawlink(lambda _: end.set())
+        return lambda: None if gateway.started else f"{client.address}: the bus has gone"
+
+    return run(arguments, serve)

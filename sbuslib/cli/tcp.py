@@ -1,0 +1,127 @@
+"""What ``sbus peer`` and ``sbus gateway`` share: how they listen and connect, and how they run and end."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain
+
+if TYPE_CHECKING:
+    from gevent.event import Event
+
+    from ..tcp import Peer
+
+__all__ = ["CERTIFICATES", "add_peer_arguments", "run"]
+
+CERTIFICATES = (
+    "HOST:PORT may be [IPV6]:PORT, or :PORT for this machine alone; port 0 takes a free one, which is printed.\n"
+    "To listen for other machines, give --tls-cert, --tls-key and --tls-ca: whoever connects then has to show a\n"
+    "certificate of that authority, and so has whoever is connected to. See sbus(1)."
+)
+
+
+def add_peer_arguments(parser: ArgumentParser) -> None:
+    """How a peer listens and connects."""
+    parser.add_argument("--listen", metavar="HOST:PORT", help="where others may connect to")
+    parser.add_argument(
+        "--connect",
+        metavar="HOST:PORT",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="connect to these peers, and again whenever the connection is lost",
+    )
+    parser.add_argument(
+        "--forward",
+        metavar="NAME",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="pass on what is published under //NAME, as copies under //fwd/NAME",
+    )
+    parser.add_argument("--discover", metavar="ORG", help="find the other peers of ORG, from any one of them")
+    parser.add_argument("--who", metavar="NAME", help="with --discover: be known as NAME; else a random name")
+    parser.add_argument(
+        "--advertise", metavar="HOST:PORT", help="with --discover: where others reach this peer, unless as --listen"
+    )
+    parser.add_argument(
+        "--allow",
+        metavar="NETWORK",
+        nargs="+",
+        action="extend",
+        help="with --discover: connect to peers in these networks, or with these names, alone; else on this machine",
+    )
+    parser.add_argument("--tls-cert", metavar="FILE", help="certificate of this peer (PEM)")
+    parser.add_argument("--tls-key", metavar="FILE", help="private key of that certificate (PEM)")
+    parser.add_argument("--tls-ca", metavar="FILE", help="certificate of the authority of all peers (PEM)")
+    parser.add_argument("--tls-name", metavar="NAME", help="what certificates of others are for, if not their host")
+    parser.add_argument("--insecure", action="store_true", help="listen for other machines without TLS")
+
+
+def _peer(arguments: Namespace) -> Peer:
+    from ..errors import UsageError
+    from ..tcp import TLS, Discovery, Peer
+
+    files = arguments.tls_cert, arguments.tls_key, arguments.tls_ca
+    if any(files) and not all(files):
+        raise UsageError("TLS needs all three: --tls-cert, --tls-key and --tls-ca")
+    tls = TLS(*files, hostname=arguments.tls_name) if all(files) else None
+    discover = None
+    if arguments.discover is not None:
+        options = {"who": arguments.who, "advertise": arguments.advertise, "allow": arguments.allow}
+        given = {name: value for name, value in options.items() if value is not None}
+        if "allow" in given:
+            given["allow"] = tuple(given["allow"])
+        discover = Discovery(org=arguments.discover, **given)
+    elif arguments.who or arguments.advertise or arguments.allow:
+        raise UsageError("--who, --advertise and --allow go with --discover")
+    if arguments.listen is None and not arguments.connect:
+        raise UsageError("a peer listens or connects: give --listen or --connect")
+    return Peer(
+        arguments.listen,
+        forward=arguments.forward,
+        discover=discover,
+        tls=tls,
+        insecure=arguments.insecure,
+    )
+
+
+def run(arguments: Namespace, serve: Callable[[Peer, Event, ExitStack], Callable[[], str | None] | None]) -> int:
+    """Start the peer, hand it to ``serve``, and wait for a signal, or whatever sets the event; the exit status.
+
+    ``serve`` begins what the command is for, and leaves to the stack how it ends. What it returns is asked, after the
+    event, what went wrong.
+    """
+    import logging
+    import signal
+
+    import gevent
+    from gevent.event import Event
+
+    from ..errors import SbusError, UsageError
+
+    logging.basicConfig(format="sbus: %(message)s")
+    end = Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        gevent.signal_handler(number, end.set)
+    try:
+        with ExitStack() as stack:
+            peer = stack.enter_context(_peer(arguments))
+            for address in arguments.connect:
+                peer.connect(address, wait=False)
+            trouble = serve(peer, end, stack)
+            if peer.address:
+                complain("sbus", f"listening at {peer.address} (Ctrl-C ends it)")
+            end.wait()
+            reason = None if trouble is None else trouble()
+            return EXIT_SUCCESS if reason is None else complain("sbus", reason)
+    except UsageError as error:
+        complain("sbus", explain(error))
+        return EXIT_USAGE
+    except SbusError as error:
+        return complain("sbus", explain(error))
+    except OSError as error:
+        return complain("sbus", explain(error, arguments.listen))

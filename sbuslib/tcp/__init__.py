@@ -1,0 +1,41 @@
+"""Simplest pubsub over TCP: peers that publish and subscribe to each other, and the gateway for buses.
+
+Names are loaded when they are first used, so that :mod:`sbuslib.tcp.framing` alone pulls in neither
+gevent nor sockets.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .discovery import Discovery as Discovery
+    from .framing import Publish as Publish
+    from .gateway import Gateway as Gateway
+    from .limits import TcpLimits as TcpLimits
+    from .peer import Peer as Peer
+    from .transport import TLS as TLS
+
+_HOMES = {
+    "TLS": "transport",
+    "Discovery": "discovery",
+    "Gateway": "gateway",
+    "Peer": "peer",
+    "Publish": "framing",
+    "TcpLimits": "limits",
+}
+
+__all__ = [*_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

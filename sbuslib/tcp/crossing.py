@@ -1,0 +1,237 @@
+"""What may cross between a bus and its peers, under which name, and which of several gateways takes it. Pure.
+
+**Names.** A routing key is bytes, a name is text. ``//sbus/<bus>/<key>`` is the name for a key, with ``%XX`` for each
+byte that a name cannot hold as it is: space, CR, LF, ``%`` itself, and what is not UTF-8. To each key belongs
+one name and to each name at most one key; a name written in another way than this is not taken for a key at all.
+
+**Circles.** A message that a gateway brought from a peer appears on the bus, where every gateway of the bus sees
+it, the one that brought it too. None of them may send it back. So before a gateway publishes, it says on the
+bus what it is about to publish, as digests; what it says so under (:data:`CONTROL`) never crosses. As the bus
+keeps the order of one publisher, each gateway has heard of a message before it sees it, and takes so many
+equal ones, from that sender, for brought ones as were announced. A gateway that knows itself alone on its bus
+keeps that to itself.
+
+**Several gateways** between the same buses are each other's spares. Those that are set up alike say who they are,
+and to which gateways of which other buses they are connected; they see all of that in the order of the bus, so they
+agree at each message on the one that takes it: of those connected to the other bus, that whose id sorts first,
+over that of its connections whose other end sorts first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable
+from hashlib import blake2b
+
+import msgspec
+
+from ..errors import NameFormatError, ReservedKeyError, UsageError
+from ..matcher import SEPARATOR, Subscriptions
+from ..packets import check_key
+from ..secrets import Namespace
+
+__all__ = ["CONTROL", "DIGEST_BYTES", "Border", "Expected", "Here", "Members", "Names", "digest"]
+
+CONTROL = b"sbus/gateway"
+"""The key under which the gateways of one bus talk to each other, whichever other buses they join it to."""
+
+DIGEST_BYTES = 16
+_QUOTED = re.compile(rb"%([0-9A-F]{2})")
+_UNFIT = str.maketrans(
+    {" ": "%20", "\r": "%0D", "\n": "%0A", "%": "%25"} | {0xDC00 + byte: f"%{byte:02X}" for byte in range(0x80, 0x100)}
+)
+_WORD = re.compile(r"[0-9A-Za-z._-]+\Z")
+
+
+def digest(key: bytes, payload: bytes) -> bytes:
+    """What tells a message of the bus from others."""
+    value = blake2b(key, digest_size=DIGEST_BYTES)
+    value.update(b"\0")
+    value.update(payload)
+    return value.digest()
+
+
+class Names:
+    """The names for the keys of the bus called ``bus``, and back.
+
+    >>> names = Names("bus")
+    >>> names.name_of(b"room/1 %"), names.key_of("//sbus/bus/room/1%20%25")
+    ('//sbus/bus/room/1%20%25', b'room/1 %')
+
+    Raises :exc:`~sbuslib.errors.UsageError` for a name of a bus that is no word.
+    """
+
+    def __init__(self, bus: str) -> None:
+        if not _WORD.match(bus):
+            raise UsageError(f"the name of a bus is letters, digits, '.', '_' and '-', not {bus!r}")
+        self.prefix = f"//sbus/{bus}/"
+        self.copies = f"//fwd/sbus/{bus}/"
+
+    def name_of(self, key: bytes) -> str:
+        """The name for ``key``."""
+        # Bytes that are not UTF-8 become lone surrogates, which nothing else becomes.
+        return self.prefix + key.decode("utf-8", "surrogateescape").translate(_UNFIT)
+
+    def key_of(self, name: str) -> bytes:
+        """The key that ``name``, or the copy of a name, stands for.
+
+        Raises :exc:`~sbuslib.errors.NameFormatError` when it stands for none.
+        """
+        for prefix in (self.prefix, self.copies):
+            if name.startswith(prefix):
+                text = name[len(prefix) :]
+                key = _QUOTED.sub(lambda found: bytes.fromhex(found[1].decode()), text.encode())
+                if b"\0" in key or self.name_of(key) != self.prefix + text:
+                    break
+                return key
+        raise NameFormatError("not the name for a key")
+
+    def substring_for(self, pattern: bytes) -> str:
+        """A text that every name contains whose key ``pattern`` matches."""
+        literal = pattern.partition(b"*")[0]
+        # A byte at the end may be the start of a character that goes on: it has a name only with the rest.
+        while literal and literal[-1] >= 0x80:
+            literal = literal[:-1]
+        return self.name_of(literal)
+
+
+class Border:
+    """Which keys may cross in one direction: those that one of ``patterns`` matches, and no secrets.
+
+    Raises :exc:`~sbuslib.errors.UsageError` for a pattern that uses the reserved token, and
+    :exc:`~sbuslib.errors.KeyFormatError`.
+    """
+
+    def __init__(self, patterns: Iterable[bytes], separator: bytes = SEPARATOR) -> None:
+        if isinstance(patterns, (str, bytes)):
+            raise UsageError("the patterns that cross are a list")
+        self.patterns = tuple(dict.fromkeys(patterns))
+        self._namespace = Namespace(separator)
+        self._index: Subscriptions[None] = Subscriptions(separator)
+        for pattern in self.patterns:
+            check_key(pattern, "pattern")
+            if self.is_reserved(pattern):
+                raise UsageError(f"{pattern!r}: secret and reserved keys never cross")
+            self._index.add(pattern, None)
+
+    def is_reserved(self, key: bytes) -> bool:
+        """Whether ``key`` uses the reserved token in any way."""
+        try:
+            return self._namespace.check_key(key)
+        except ReservedKeyError:
+            return True
+
+    def refusal(self, key: bytes) -> str | None:
+        """Why ``key`` may not cross; ``None`` when it may."""
+        if self.is_reserved(key):
+            return "reserved key"
+        if key == CONTROL:
+            return "key of the gateways"
+        if not self._index.subscribers(key):
+            return "outside the patterns"
+        return None
+
+
+class Expected:
+    """Messages that gateways have announced on the bus, until they are seen there, or time has passed."""
+
+    def __init__(self, most: int, seconds: float) -> None:
+        self._most = most
+        self._seconds = seconds
+        self._waiting: OrderedDict[tuple[bytes | None, bytes], tuple[int, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def announce(self, sender: bytes | None, what: bytes, now: float) -> None:
+        """``sender`` is about to publish what has this digest."""
+        count, _ = self._waiting.pop((sender, what), (0, 0.0))
+        self._waiting[sender, what] = count + 1, now + self._seconds
+        if len(self._waiting) > self._most:
+            self._waiting.popitem(last=False)
+
+    def take(self, sender: bytes | None, what: bytes) -> bool:
+        """Whether a message that is seen was announced. Each announcement answers for one message."""
+        entry = self._waiting.get((sender, what))
+        if entry is None:
+            return False
+        if entry[0] > 1:
+            self._waiting[sender, what] = entry[0] - 1, entry[1]
+        else:
+            del self._waiting[sender, what]
+        return True
+
+    def expire(self, now: float) -> None:
+        """Forget what should have been seen long ago."""
+        while self._waiting:
+            key, (_, deadline) = next(iter(self._waiting.items()))
+            if deadline > now:
+                return
+            del self._waiting[key]
+
+
+class Here(msgspec.Struct, frozen=True, tag="here"):
+    """What a gateway says of itself on its bus: its id, how it is set up, and which other buses it is connected to.
+
+    ``group`` is the same for gateways that are set up alike. Each of ``remotes`` is another bus and the group of the
+    gateways there. A gateway that leaves says so with ``leaving``.
+    """
+
+    gateway: str
+    group: str
+    remotes: tuple[str, ...] = ()
+    leaving: bool = False
+
+
+class Members:
+    """The gateways of one bus, as they said on the bus, ourselves included."""
+
+    def __init__(self, me: str, group: str, seconds: float) -> None:
+        self._me = me
+        self._group = group
+        self._seconds = seconds
+        self._members: dict[str, tuple[Here, float]] = {}
+
+    @property
+    def others(self) -> int:
+        """How many gateways there are besides this one."""
+        return len(self._members) - (self._me in self._members)
+
+    @property
+    def spares(self) -> int:
+        """How many of them are set up like this one."""
+        return sum(here.group == self._group for here, _ in self._members.values()) - (self._me in self._members)
+
+    def hear(self, here: Here, now: float) -> bool:
+        """Note what a gateway says; ``True`` when that is another that was not known."""
+        if here.leaving:
+            self._members.pop(here.gateway, None)
+            return False
+        new = here.gateway not in self._members and here.gateway != self._me
+        self._members[here.gateway] = here, now
+        return new
+
+    def expire(self, now: float) -> bool:
+        """Forget gateways that have said nothing for a while; whether there were any."""
+        gone = [
+            gateway
+            for gateway, (_, heard) in self._members.items()
+            if now - heard > self._seconds and gateway != self._me
+        ]
+        for gateway in gone:
+            del self._members[gateway]
+        return bool(gone)
+
+    def excuse(self, now: float) -> None:
+        """This process did not run for a while, so nobody could be heard: all that are known start afresh."""
+        self._members = {gateway: (here, now) for gateway, (here, _) in self._members.items()}
+
+    def is_ours(self, remote: str) -> bool:
+        """Whether it is for us, and not for a spare of ours, to send to ``remote``."""
+        connected = [
+            gateway
+            for gateway, (here, _) in self._members.items()
+            if here.group == self._group and remote in here.remotes
+        ]
+        return not connected or min(connected) == self._me

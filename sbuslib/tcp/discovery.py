@@ -1,0 +1,284 @@
+"""The discovery convention: peers that say where they are, and connect to those they hear of.
+
+Under ``//peers/<org>/<who>`` a peer publishes ``host port``, where it can be connected to; the forwarding convention
+carries that on as ``//fwd/peers/<org>/<who>``. Source: the example of peer discovery on the page of Simplest pubsub.
+
+Whoever may connect may announce what he likes, so nothing here trusts it. An announced host is a number, never
+a name that somebody would have to be asked about, unless the list of those allowed has the name itself; it
+must be on that list; so many peers are remembered and so many connected to as the limits say; and one that does
+not answer is tried again only after growing pauses.
+
+Two peers that hear of each other at the same time must not both connect. So the one whose name sorts first
+connects at once, and the other only if nothing has come of it after a while.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from ipaddress import ip_address, ip_network
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import gevent
+import msgspec
+from gevent.event import Event
+
+from ..backoff import Backoff
+from ..errors import SbusError, UsageError
+from .limits import TcpLimits
+from .link import Link
+from .transport import HostPort, parse_host_port
+
+if TYPE_CHECKING:
+    from .peer import Peer
+
+__all__ = ["Allowed", "Directory", "Discoverer", "Discovery", "parse_announcement"]
+
+logger = logging.getLogger("sbuslib")
+
+_WORD = re.compile(r"[^/ \r\n]+\Z")
+_ANNOUNCEMENT = re.compile(rb"([0-9A-Za-z.:_-]{1,253}) ([0-9]{1,5})\n?\Z")
+
+
+def parse_announcement(data: bytes) -> HostPort | None:
+    """The address in ``host port``; ``None`` when there is none in it.
+
+    >>> parse_announcement(b"1.2.3.4 9014")
+    HostPort(host='1.2.3.4', port=9014)
+    """
+    found = _ANNOUNCEMENT.match(data)
+    if found is None or not 0 < int(found[2]) <= 65_535:
+        return None
+    return HostPort(found[1].decode(), int(found[2]))
+
+
+class Allowed:
+    """Which announced hosts may be connected to: networks, such as ``10.1.0.0/16``, single numbers, and names.
+
+    Raises :exc:`~sbuslib.errors.UsageError` for what is none of these.
+    """
+
+    def __init__(self, entries: tuple[str, ...]) -> None:
+        if isinstance(entries, str):
+            raise UsageError("the hosts allowed are a list")
+        self._networks = []
+        self._names = set()
+        for entry in entries:
+            try:
+                self._networks.append(ip_network(entry))
+            except ValueError:
+                if "/" in entry or not re.fullmatch(r"[0-9A-Za-z._-]+", entry):
+                    raise UsageError(f"{entry!r} is neither a network nor a host") from None
+                self._names.add(entry)
+
+    def __contains__(self, host: str) -> bool:
+        if host in self._names:
+            return True
+        try:
+            address = ip_address(host)
+        except ValueError:
+            return False
+        return any(address in network for network in self._networks)
+
+
+class Discovery(msgspec.Struct, frozen=True, kw_only=True):
+    """How a peer finds others.
+
+    ``org`` is whose peers they are, ``who`` this one's own name among them (without one, a random name). ``advertise``
+    is where others reach this peer, ``HOST:PORT``; without it, where it listens. ``allow`` bounds which hosts it
+    connects to when it hears of them: networks, numbers, or names; as it is, only this machine.
+
+    Raises :exc:`~sbuslib.errors.UsageError`.
+    """
+
+    org: str
+    who: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
+    advertise: str | None = None
+    allow: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
+
+    def __post_init__(self) -> None:
+        for what, word in (("org", self.org), ("who", self.who)):
+            if not _WORD.match(word):
+                raise UsageError(f"{what} is a word without space and '/', not {word!r}")
+        Allowed(self.allow)
+        if self.advertise is not None and not parse_host_port(self.advertise).port:
+            raise UsageError("what is advertised has a port")
+
+    @property
+    def forwarded(self) -> str:
+        """The name under which announcements are forwarded."""
+        return f"peers/{self.org}"
+
+
+class _Known:
+    """A peer that was heard of."""
+
+    __slots__ = ("address", "backoff", "first", "last", "not_before")
+
+    def __init__(self, address: HostPort, now: float, limits: TcpLimits) -> None:
+        self.address = address
+        self.first = self.last = now
+        self.not_before = now
+        self.backoff = Backoff(limits.reconnect_pause, limits.reconnect_pause_most)
+
+
+class Directory:
+    """The peers heard of, no more than the limits say, and for no longer than they announce themselves. Pure."""
+
+    def __init__(self, limits: TcpLimits) -> None:
+        self._limits = limits
+        self._known: dict[str, _Known] = {}
+        self.refused = 0
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, who: str) -> bool:
+        return who in self._known
+
+    def hear(self, who: str, address: HostPort, now: float) -> bool:
+        """Note an announcement; ``False`` when there is no room for it."""
+        known = self._known.get(who)
+        if known is None or known.address != address:
+            if known is None and len(self._known) >= self._limits.known_peers:
+                self.refused += 1
+                return False
+            known = self._known[who] = _Known(address, now, self._limits)
+        known.last = now
+        return True
+
+    def expire(self, now: float) -> list[str]:
+        """Forget those not heard of for three announcements; who they were."""
+        gone = [who for who, known in self._known.items() if now - known.last > 3 * self._limits.announce_seconds]
+        for who in gone:
+            del self._known[who]
+        return gone
+
+    def due(self, now: float, me: str | None) -> list[tuple[str, HostPort]]:
+        """Those whom ``me`` may try to connect to now. ``me`` is ``None`` where nobody can connect to us."""
+        return [
+            (who, known.address)
+            for who, known in self._known.items()
+            if now >= known.not_before and (me is None or me < who or now - known.first >= self._limits.yield_seconds)
+        ]
+
+    def tried(self, who: str, now: float) -> None:
+        """Somebody is being connected to: not again before a pause, which grows."""
+        known = self._known[who]
+        known.not_before = now + known.backoff.next()
+
+
+class Discoverer:
+    """Announces one peer and connects it to others. **Greenlets:** one, which only waits."""
+
+    def __init__(self, peer: Peer, config: Discovery) -> None:
+        self._peer = peer
+        self._config = config
+        self._allowed = Allowed(config.allow)
+        self._own = f"//peers/{config.org}/{config.who}"
+        self._prefixes = f"//peers/{config.org}/", f"//fwd/peers/{config.org}/"
+        self.directory = Directory(peer.limits)
+        self._made: set[HostPort] = set()
+        self._wake = Event()
+        self._greenlet: gevent.Greenlet[..., Any] | None = None
+
+    def start(self) -> None:
+        """Announce, and look for others, until :meth:`stop`."""
+        self._peer.mesh.on_arrival = self.hear
+        self._peer.watch_links(self.link_gone)
+        self._greenlet = gevent.spawn(self._run)
+
+    def stop(self) -> None:
+        """Announce no more."""
+        self._peer.mesh.on_arrival = None
+        self._peer.watch_links(self.link_gone, False)
+        self._peer.release(self._own)
+        if self._greenlet is not None:
+            self._greenlet.kill(block=False)
+            self._greenlet = None
+
+    def _advertised(self) -> HostPort | None:
+        text = self._config.advertise or self._peer.address
+        return parse_host_port(text) if text else None
+
+    def _run(self) -> None:
+        interval = self._peer.limits.announce_seconds
+        announced = float("-inf")
+        while True:
+            now = monotonic()
+            if now - announced >= interval:
+                self._announce()
+                announced = now
+            for who in self.directory.expire(now):
+                self._peer.mesh.release(self._prefixes[0] + who)
+            self._connect(now)
+            self._wake.clear()
+            # Short enough to see when a pause has passed.
+            self._wake.wait(min(interval, self._peer.limits.yield_seconds, self._pause()))
+
+    def _pause(self) -> float:
+        """Seconds after which somebody may be due to be connected to."""
+        limits = self._peer.limits
+        return max(0.05, limits.reconnect_pause) if len(self.directory) else limits.announce_seconds
+
+    def _announce(self) -> None:
+        address = self._advertised()
+        if address is not None:
+            try:
+                self._peer.retain(self._own, b"%b %d" % (address.host.encode(), address.port))
+            except SbusError as error:
+                logger.error("peer at %s cannot announce itself: %s", self._peer.address, error)
+
+    def hear(self, link: Link, name: str, data: bytes, identity: str | None) -> None:
+        """A forwarded message has come, perhaps an announcement. For :class:`~sbuslib.tcp.mesh.Mesh`."""
+        prefix = next((prefix for prefix in self._prefixes if name.startswith(prefix)), None)
+        if prefix is None:
+            return
+        who = name[len(prefix) :]
+        if who == self._config.who or not _WORD.match(who):
+            return
+        address = parse_announcement(data)
+        if address is None:
+            self.directory.refused += 1
+            return
+        if prefix is self._prefixes[0] and link.who is None:
+            link.who = who
+            self._part_from_twins(link, who)
+        now = monotonic()
+        if self.directory.hear(who, address, now):
+            try:
+                self._peer.mesh.retain(self._prefixes[0] + who, data, identity, link, 1)
+            except SbusError:
+                self.directory.refused += 1  # too many names are kept already: newcomers hear of it later
+            self._wake.set()
+
+    def _part_from_twins(self, link: Link, who: str) -> None:
+        """Of several connections with one peer keep one; which, says the end whose name sorts first."""
+        twins = [other for other in self._peer.links if other.who == who]
+        if len(twins) < 2 or who < self._config.who:
+            return
+        keep = next((twin for twin in twins if twin.dialled is not None), twins[0])
+        for twin in twins:
+            if twin is not keep:
+                self._peer.end_link(twin, "connected twice", False)
+
+    def link_gone(self, link: Link) -> None:
+        """A connection has ended: whoever was at the other end may be connected to again."""
+        if link.who is not None:
+            self._wake.set()
+
+    def _connect(self, now: float) -> None:
+        peer = self._peer
+        self._made = {address for address in self._made if peer.is_dialling(str(address))}
+        own = self._advertised()
+        linked = {link.who for link in peer.links}
+        for who, address in self.directory.due(now, None if own is None else self._config.who):
+            if len(self._made) >= peer.limits.discovered_links:
+                return
+            if who in linked or address == own or peer.is_dialling(str(address)) or address.host not in self._allowed:
+                continue
+            self.directory.tried(who, now)
+            self._made.add(address)
+            peer.connect(str(address), keep=False, wait=False)

@@ -1,0 +1,185 @@
+"""The forwarding convention: copies under ``//fwd/`` that pass from peer to peer, each message once.
+
+On data under a configured ``//name``, a copy goes out under ``//fwd/name``, to every peer that wants it but
+the one that the data came from; each peer that gets a copy passes it on likewise. Source: the forwarding
+convention on the page of Simplest pubsub, which leaves open what stops a copy in a network with cycles.
+Here two things do, and both are pure:
+
+**Numbers.** Peers that subscribe to ``//hop/`` say that they understand numbered names, and are sent
+``//hop/<hops>/<id>//fwd/name`` where others are sent ``//fwd/name``: how many peers the copy has passed, and an
+id that its publisher gave it. With ids, each message is told from every other, equal ones included, and
+is passed on once; a copy that passed too many peers is passed on no further.
+
+**Contents.** A peer that knows only the three commands sends no ids, so what it sends is told by what it is, a digest
+of name and data, and by counting. Data under ``//name`` comes from its publisher itself: the *n*-th equal one
+within a short time is given an id made of digest and *n*, the same at every peer that the publisher is
+connected to. A copy without id from such a peer is new if that peer has by now sent more equal ones than are known
+here from anybody. That may hold back a message that somebody else published with equal name and data, and it
+keeps a network that mixes both kinds of peers from going round in circles; what it holds back is counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable
+from hashlib import blake2b
+from typing import Generic, TypeVar
+
+from ..errors import UsageError
+from .limits import TcpLimits
+
+__all__ = ["NUMBERED", "Forwarding", "Seen", "number", "unnumber"]
+
+NUMBERED = "//hop/"
+"""The substring whose subscribers understand numbered names."""
+
+_FORWARD = "//fwd/"
+_TAG = re.compile(r"//hop/([0-9]{1,3})/([0-9a-z.]{1,64})(?=//)")
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+def number(name: str, identity: str, hops: int) -> str:
+    """The numbered form of ``name``, which starts with ``//``."""
+    return f"{NUMBERED}{hops}/{identity}{name}"
+
+
+def unnumber(name: str) -> tuple[str, str, int] | None:
+    """Name, id and hops of a numbered name; ``None`` for any other."""
+    found = _TAG.match(name)
+    return (name[found.end() :], found[2], int(found[1])) if found else None
+
+
+class Forwarding:
+    """Which names are forwarded: those that are, or stand below, one of ``names``.
+
+    >>> forwarding = Forwarding(["//myorg/chat"])
+    >>> forwarding.copy_of("//myorg/chat/main"), forwarding.plain_of("//fwd/myorg/chat")
+    ('//fwd/myorg/chat/main', '//myorg/chat')
+
+    Raises :exc:`~sbuslib.errors.UsageError` for an empty name.
+    """
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        if isinstance(names, str):
+            raise UsageError("forward is a list of names")
+        self._names: dict[str, None] = {}
+        for name in names:
+            self.add(name)
+
+    def __bool__(self) -> bool:
+        return bool(self._names)
+
+    def add(self, name: str) -> None:
+        """Forward ``name`` too, given with or without its leading slashes."""
+        bare = name.removeprefix("//").rstrip("/")
+        if not bare:
+            raise UsageError("a name to forward is not empty")
+        self._names[bare] = None
+
+    def substrings(self) -> list[str]:
+        """What a peer that forwards has to subscribe to."""
+        return [prefix + name for name in self._names for prefix in ("//", _FORWARD)]
+
+    def _covers(self, bare: str) -> bool:
+        return any(bare == name or bare.startswith(name + "/") for name in self._names)
+
+    def copy_of(self, name: str) -> str | None:
+        """Where the copy of data under ``name`` goes; ``None`` when it is not forwarded, or a copy itself."""
+        if not self._names or not name.startswith("//") or name.startswith(_FORWARD):
+            return None
+        return _FORWARD + name[2:] if self._covers(name[2:]) else None
+
+    def plain_of(self, name: str) -> str | None:
+        """The name of what ``name`` is a copy of; ``None`` when it is no copy that is forwarded here."""
+        if not self._names or not name.startswith(_FORWARD):
+            return None
+        bare = name[len(_FORWARD) :]
+        return "//" + bare if self._covers(bare) else None
+
+
+class _Generations(Generic[K, V]):
+    """A table that forgets its older half when it is full, or when it is told to."""
+
+    def __init__(self, capacity: int) -> None:
+        self._half = max(1, capacity // 2)
+        self._new: dict[K, V] = {}
+        self._old: dict[K, V] = {}
+
+    def get(self, key: K) -> V | None:
+        value = self._new.get(key)
+        return value if value is not None else self._old.get(key)
+
+    def put(self, key: K, value: V) -> None:
+        if len(self._new) >= self._half and key not in self._new:
+            self.turn()
+        self._new[key] = value
+
+    def turn(self) -> None:
+        self._old, self._new = self._new, {}
+
+
+def digest_of(name: str, data: bytes) -> str:
+    """What tells a message without id from others: 128 bits of its plain name and data, in hexadecimal."""
+    digest = blake2b(name.encode(), digest_size=16)
+    digest.update(b" ")
+    digest.update(data)
+    return digest.hexdigest()
+
+
+class Seen:
+    """Which messages were here already.
+
+    A message's *trace* is the set of those at this end that have had it; the bool beside it says whether the
+    message is new. ``now`` is in seconds, from any clock that only goes forward.
+    """
+
+    def __init__(self, limits: TcpLimits) -> None:
+        self._limits = limits
+        self._ids: _Generations[str, set[object]] = _Generations(limits.seen)
+        self._recent_ids: _Generations[str, set[object]] = _Generations(limits.seen)
+        self._recent: _Generations[str, int] = _Generations(limits.seen)
+        self._known: _Generations[str, int] = _Generations(limits.seen)
+        self._came: _Generations[tuple[Hashable, str], int] = _Generations(limits.seen)
+        self._turned = 0.0
+        self.held_back = 0
+
+    def numbered(self, identity: str, digest: str, now: float) -> tuple[set[object], bool]:
+        """A message that carries its id, or one of our own, which is about to."""
+        self._advance(now)
+        table = self._recent_ids if identity.startswith("x") else self._ids
+        trace = table.get(identity)
+        if trace is not None:
+            return trace, False
+        trace = set()
+        table.put(identity, trace)
+        self._known.put(digest, (self._known.get(digest) or 0) + 1)
+        return trace, True
+
+    def direct(self, digest: str, now: float) -> tuple[str, set[object], bool]:
+        """Data without id from its publisher. The first value is the id that it has from now on."""
+        self._advance(now)
+        count = (self._recent.get(digest) or 0) + 1
+        self._recent.put(digest, count)
+        identity = f"x{digest}.{count}"
+        trace, first = self.numbered(identity, digest, now)
+        self.held_back += not first
+        return identity, trace, first
+
+    def copy(self, digest: str, link: Hashable, now: float) -> tuple[str, set[object]] | None:
+        """A copy without id that came over ``link``: the id that it has from now on; ``None`` when it is not new."""
+        self._advance(now)
+        count = (self._came.get((link, digest)) or 0) + 1
+        self._came.put((link, digest), count)
+        identity = f"x{digest}.{count}"
+        if count <= (self._known.get(digest) or 0):
+            self.held_back += 1
+            return None
+        return identity, self.numbered(identity, digest, now)[0]
+
+    def _advance(self, now: float) -> None:
+        if now - self._turned >= self._limits.same_seconds:
+            self._turned = now
+            self._recent.turn()
+            self._recent_ids.turn()

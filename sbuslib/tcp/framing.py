@@ -1,0 +1,274 @@
+"""The grammar of Simplest pubsub: bytes to commands and back, whatever pieces the bytes come in.
+
+Either end of a connection may say, at any time::
+
+    pub <name> <length> <data>LF        sub <substring>LF        unsub <substring>LF
+
+``<length>`` is decimal and counts the bytes of ``<data>``, which may be any; names and substrings are
+UTF-8 without space, CR and LF. A name is not empty; the empty substring is in every name. Source: the
+protocol's own page, "Simplest pubsub".
+
+Pure: no socket, no clock, no event loop. **The theory of the parser:** nearly every message is like the one before
+but for its data, so the header of the last one is tried first, those seen before second, and a regular expression
+third; no byte is looked at by Python code. Only what none of them knows goes to :meth:`Parser._diagnose`, which
+finds out whether it may still become a command. What has not come whole is kept until it has, and a length beyond
+the limit is refused before any of its data is waited for. So what a parser holds is bounded by the limits: one
+header, or one message and one piece.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TypeAlias
+
+import msgspec
+
+from ..errors import FramingError, NameFormatError, PayloadError
+from .limits import TcpLimits
+
+__all__ = [
+    "Command",
+    "Parser",
+    "Publish",
+    "Subscribe",
+    "Unsubscribe",
+    "encode_publish",
+    "encode_subscribe",
+    "encode_unsubscribe",
+    "publish_prefix",
+]
+
+_LF = 0x0A
+_LENGTH_DIGITS = 19
+"""Most digits of a length, leading zeros included: those of any 64-bit number."""
+
+
+_END_OF_NAME = re.compile(rb"[ \r\n]")
+_DIGITS = re.compile(rb"[0-9]*")
+_CALLED = {b" ": "space", b"\r": "CR", b"\n": "LF"}
+
+
+class Publish(msgspec.Struct, frozen=True, gc=False):
+    """A message: ``name`` and the bytes of its ``data``."""
+
+    name: str
+    data: bytes
+
+
+class Subscribe(msgspec.Struct, frozen=True, gc=False):
+    """The sender wants every message whose name contains ``substring``."""
+
+    substring: str
+
+
+class Unsubscribe(msgspec.Struct, frozen=True, gc=False):
+    """The sender takes one earlier :class:`Subscribe` back."""
+
+    substring: str
+
+
+Command: TypeAlias = Publish | Subscribe | Unsubscribe
+
+
+@lru_cache
+def _expressions(name_bytes: int) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
+    """What a ``pub`` starts with, and a whole ``sub`` or ``unsub``."""
+    return (
+        re.compile(rb"pub ([^ \r\n]{1,%d}) ([0-9]{1,%d}) " % (name_bytes, _LENGTH_DIGITS)),
+        re.compile(rb"(un)?sub ([^ \r\n]{0,%d})\n" % name_bytes),
+    )
+
+
+class Parser:
+    """The commands of one direction of one connection, as their bytes come in.
+
+    After a :exc:`~sbuslib.errors.FramingError` there is no telling where the next command starts, so every
+    later call raises it again.
+    """
+
+    def __init__(self, limits: TcpLimits | None = None) -> None:
+        self._limits = limits if limits is not None else TcpLimits()
+        self._header_bytes = len(b"unsub ") + self._limits.name_bytes + 1 + _LENGTH_DIGITS + 1  # no start is longer
+        self._publish, self._line = _expressions(self._limits.name_bytes)
+        self._headers: dict[bytes, tuple[str, int]] = {}
+        self._held = bytearray()
+        self._need = 0  # bytes of the command at hand, from its start, without which it cannot go on
+        self._failed: FramingError | None = None
+
+    @property
+    def pending(self) -> int:
+        """Bytes held of a command that is not whole yet."""
+        return len(self._held)
+
+    def feed(self, data: bytes) -> list[Command]:
+        """The commands that ``data`` completes, in order.
+
+        Raises :exc:`~sbuslib.errors.FramingError`, which carries those that came before the fault.
+        """
+        if self._failed is not None:
+            raise FramingError(self._failed.reason)
+        if self._held:
+            self._held += data
+            if len(self._held) < self._need:
+                return []
+            data = bytes(self._held)
+            self._held.clear()
+        commands: list[Command] = []
+        try:
+            position = self._take(data, commands)
+        except FramingError as error:
+            error.commands = commands
+            self._failed = error
+            raise
+        if position < len(data):
+            self._held += data[position:]
+        return commands
+
+    def finish(self) -> None:
+        """The bytes have ended. Raises :exc:`~sbuslib.errors.FramingError` inside a command."""
+        if self._held:
+            raise FramingError("ended inside a command")
+
+    def _take(self, data: bytes, commands: list[Command]) -> int:
+        """Add the whole commands of ``data`` to ``commands``; where the first that is not whole starts."""
+        end = len(data)
+        position = length = size = 0
+        header: bytes | None = None
+        name = ""
+        find = data.find
+        while position < end:
+            if header is None or not data.startswith(header, position):
+                bound = position + self._header_bytes
+                header = data[position : find(b" ", find(b" ", position + 4, bound) + 1, bound) + 1]
+                known = self._headers.get(header)
+                if known is None:
+                    found = self._publish.match(data, position)
+                    if found is None:
+                        header = None
+                        position = self._take_line(data, position, commands)
+                        if position < 0:
+                            return -position - 1
+                        continue
+                    header = found[0]
+                    known = self._learn(header, found[1], int(found[2]))
+                name, length = known
+                size = len(header)
+            start = position + size
+            stop = start + length
+            if stop >= end:
+                self._need = stop + 1 - position
+                return position
+            if data[stop] != _LF:
+                raise FramingError("no LF after the data")
+            commands.append(Publish(name, data[start:stop]))
+            position = stop + 1
+        return position
+
+    def _take_line(self, data: bytes, position: int, commands: list[Command]) -> int:
+        """Take a ``sub`` or ``unsub``; the position after it, or ``-1 - position`` when it is not whole."""
+        found = self._line.match(data, position)
+        if found is None:
+            self._diagnose(data[position : position + self._header_bytes])
+            self._need = len(data) - position + 1
+            return -1 - position
+        substring = self._decode(found[2])
+        commands.append(Unsubscribe(substring) if found[1] else Subscribe(substring))
+        return found.end()
+
+    def _learn(self, header: bytes, text: bytes, length: int) -> tuple[str, int]:
+        """The name and length of a ``pub``, checked, and remembered by its whole header."""
+        if length > self._limits.data_bytes:
+            raise FramingError("data too long")
+        known = self._decode(text), length
+        if len(text) <= self._limits.cached_name_bytes:
+            if len(self._headers) >= self._limits.cached_names:
+                self._headers.clear()
+            self._headers[header] = known
+        return known
+
+    def _decode(self, text: bytes) -> str:
+        try:
+            return text.decode()
+        except UnicodeDecodeError:
+            raise FramingError("name is not UTF-8") from None
+
+    def _diagnose(self, start: bytes) -> None:
+        """Raise :exc:`~sbuslib.errors.FramingError` unless ``start`` may still become a command."""
+        verb, space, rest = start.partition(b" ")
+        if not space:
+            if not any(known.startswith(verb) for known in (b"pub", b"sub", b"unsub")):
+                raise FramingError("unknown verb")
+            return
+        if verb not in (b"pub", b"sub", b"unsub"):
+            raise FramingError("unknown verb")
+        # The first byte at fault decides, so that the reason is the same whatever pieces the bytes came in.
+        end = _END_OF_NAME.search(rest, 0, self._limits.name_bytes + 1)
+        if end is None:
+            if len(rest) > self._limits.name_bytes:
+                raise FramingError("name too long")
+            return
+        if end[0] != (b" " if verb == b"pub" else b"\n"):
+            raise FramingError(f"{_CALLED[end[0]]} in a name")
+        if verb != b"pub":
+            return
+        if not end.start():
+            raise FramingError("empty name")
+        digits = _DIGITS.match(rest, end.end())
+        assert digits is not None
+        if len(digits[0]) > _LENGTH_DIGITS or int(digits[0] or b"0") > self._limits.data_bytes:
+            raise FramingError("data too long")
+        if digits.end() < len(rest):
+            raise FramingError("length is not a number")
+
+
+def _encode_name(name: str, limits: TcpLimits, what: str) -> bytes:
+    if not isinstance(name, str):
+        raise NameFormatError(f"a {what} is text, not {type(name).__name__}")
+    if " " in name or "\r" in name or "\n" in name:
+        raise NameFormatError(f"a {what} holds no space, CR or LF: {name[:80]!r}")
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError:
+        raise NameFormatError(f"a {what} is text that UTF-8 can hold: {name[:80]!r}") from None
+    if len(encoded) > limits.name_bytes:
+        raise NameFormatError(f"a {what} of {len(encoded):,} bytes: the limit is {limits.name_bytes:,}")
+    return encoded
+
+
+_DEFAULTS = TcpLimits()
+
+
+def publish_prefix(name: str, limits: TcpLimits = _DEFAULTS) -> bytes:
+    """``pub <name>`` and the space: what every message under ``name`` starts with.
+
+    Raises :exc:`~sbuslib.errors.NameFormatError`.
+    """
+    if not name:
+        raise NameFormatError("a name is not empty")
+    return b"pub %b " % _encode_name(name, limits, "name")
+
+
+def encode_publish(name: str, data: bytes, limits: TcpLimits = _DEFAULTS) -> bytes:
+    """The command that publishes ``data`` under ``name``.
+
+    Raises :exc:`~sbuslib.errors.NameFormatError` and :exc:`~sbuslib.errors.PayloadError`.
+    """
+    prefix = publish_prefix(name, limits)
+    try:
+        command = b"%b%d %b\n" % (prefix, len(data), data)
+    except TypeError:
+        raise PayloadError(f"data is bytes, not {type(data).__name__}") from None
+    if len(data) > limits.data_bytes:
+        raise PayloadError(f"data of {len(data):,} bytes: the limit is {limits.data_bytes:,}")
+    return command
+
+
+def encode_subscribe(substring: str, limits: TcpLimits = _DEFAULTS) -> bytes:
+    """The command that subscribes to ``substring``. Raises :exc:`~sbuslib.errors.NameFormatError`."""
+    return b"sub %b\n" % _encode_name(substring, limits, "substring")
+
+
+def encode_unsubscribe(substring: str, limits: TcpLimits = _DEFAULTS) -> bytes:
+    """The command that takes one subscription back. Raises :exc:`~sbuslib.errors.NameFormatError`."""
+    return b"unsub %b\n" % _encode_name(substring, limits, "substring")

@@ -1,0 +1,111 @@
+"""What the application of a peer receives: a bounded queue inside the process."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+from gevent.event import Event
+from gevent.timeout import Timeout
+
+from ..errors import DisconnectedError
+from .framing import Publish
+from .limits import TcpLimits
+
+__all__ = ["PeerInbox"]
+
+
+class PeerInbox:
+    """Messages for the application: iterate, :meth:`get`, or :meth:`get_many`. What ``peer.subscribe`` returns.
+
+    ``lost`` counts messages that came while the queue was full. ``with`` closes it at the end.
+    """
+
+    def __init__(self, limits: TcpLimits, forget: Callable[[PeerInbox], None]) -> None:
+        self._limits = limits
+        self._forget = forget
+        self._waiting: deque[Publish] = deque()
+        self._bytes = 0
+        self._ready = Event()
+        self.closed = False
+        self.delivered = 0
+        self.lost = 0
+
+    def __enter__(self) -> PeerInbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        """How many messages wait."""
+        return len(self._waiting)
+
+    def take(self, messages: Sequence[Publish], source: object) -> None:
+        """Keep messages that came over the connection ``source``: the peer's side."""
+        size = self._bytes + sum([len(message.data) for message in messages])
+        limits = self._limits
+        if self.closed or size > limits.inbox_bytes or len(self._waiting) + len(messages) > limits.inbox_messages:
+            self._take_some(messages)
+            return
+        self._bytes = size
+        self._waiting.extend(messages)
+        self.delivered += len(messages)
+        if not self._ready.is_set():
+            self._ready.set()
+
+    def _take_some(self, messages: Sequence[Publish]) -> None:
+        for message in messages:
+            size = self._bytes + len(message.data)
+            if self.closed or len(self._waiting) >= self._limits.inbox_messages or size > self._limits.inbox_bytes:
+                self.lost += 1
+            else:
+                self._bytes = size
+                self._waiting.append(message)
+                self.delivered += 1
+        self._ready.set()
+
+    def get(self, timeout: float | None = None) -> Publish:
+        """The next message, oldest first.
+
+        Raises :exc:`TimeoutError` after ``timeout`` seconds, and :exc:`~sbuslib.errors.DisconnectedError` when
+        this inbox or its peer was closed and nothing is left.
+        """
+        return self.get_many(1, timeout)[0]
+
+    def get_many(self, most: int | None = None, timeout: float | None = None) -> list[Publish]:
+        """At least one message, and all others that are here, up to ``most``. Raises as :meth:`get`."""
+        waiting = self._waiting
+        while not waiting:
+            if self.closed:
+                raise DisconnectedError("the subscription is closed")
+            self._ready.clear()
+            with Timeout(timeout, TimeoutError(f"no message within {timeout} s")):
+                self._ready.wait()
+        if most is None or most >= len(waiting):
+            taken = list(waiting)
+            waiting.clear()
+            self._bytes = 0
+            return taken
+        taken = list(islice(waiting, most))
+        for message in taken:
+            waiting.popleft()
+            self._bytes -= len(message.data)
+        return taken
+
+    def __iter__(self) -> Iterator[Publish]:
+        """Messages as they come, until this inbox or its peer is closed."""
+        while True:
+            try:
+                message = self.get()
+            except DisconnectedError:
+                return
+            yield message
+
+    def close(self) -> None:
+        """Stop receiving; what waits can still be taken."""
+        if not self.closed:
+            self.closed = True
+            self._forget(self)
+            self._ready.set()

@@ -1,0 +1,303 @@
+"""One connection between two peers: what comes in, as commands, and what waits to go out.
+
+What a command causes is the business of :mod:`sbuslib.tcp.peer`.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Any, Protocol
+
+import gevent
+from gevent import socket
+from gevent.event import Event
+
+from ..errors import FramingError
+from .framing import Command, Parser, Publish, Subscribe, Unsubscribe
+from .limits import TcpLimits
+from .quota import Usage
+from .transport import HostPort
+
+__all__ = ["Link", "Owner", "Receiver"]
+
+
+class Receiver(Protocol):
+    """Whoever at this end receives messages: an inbox of the application, or a gateway."""
+
+    def __hash__(self) -> int: ...
+
+    def take(self, messages: Sequence[Publish], source: Any) -> None:
+        """Keep messages that came over the link ``source``; never blocks."""
+        ...
+
+
+class Owner(Protocol):
+    """What a link needs of its peer."""
+
+    limits: TcpLimits
+    area: memoryview
+
+    def receivers_of(self, name: str) -> tuple[Receiver, ...] | None:
+        """Who at this end wants ``name``; ``None`` when it is for :meth:`take_forwarded`."""
+        ...
+
+    def take_forwarded(self, link: Link, message: Publish) -> None:
+        """A message has come that others may want too."""
+        ...
+
+    def take_command(self, link: Link, command: Subscribe | Unsubscribe) -> None:
+        """A subscription or its end has come. May raise :exc:`~sbuslib.errors.FramingError`."""
+        ...
+
+    def end_link(self, link: Link, reason: str, breach: bool) -> None:
+        """The link has ended by itself."""
+        ...
+
+
+class Link:
+    """A connection to another peer.
+
+    **Greenlets:** two. The *reader* waits for the socket to be readable, takes one piece, acts on it without
+    blocking, and lets others run. The *writer* waits for something to send, and for the socket to take it; so it
+    alone waits for a peer that reads slowly, and nobody waits for the writer. :meth:`push` and :meth:`say` never
+    block.
+
+    ``sent`` counts messages handed to the kernel whole, ``received`` those that came, ``unwanted`` those of
+    them that nobody here wants, ``lost`` those that a full queue or the end of the connection cost.
+    """
+
+    def __init__(
+        self, owner: Owner, sock: Any, remote: HostPort, usage: Usage, dialled: HostPort | None = None
+    ) -> None:
+        self._owner = owner
+        self._limits = owner.limits
+        self._socket = sock
+        self._usage = usage
+        self._parser = Parser(owner.limits)
+        self._waiting = bytearray()
+        self._waiting_count = 0
+        self._sending = self._sending_count = 0
+        self._ready = Event()
+        self._moved = Event()
+        self._since: float | None = None  # when the command that has not come whole began
+        self._progress = monotonic()  # when the kernel last took something
+        self._mute = False
+        self._writer: gevent.Greenlet[..., Any] | None = None
+        self.remote = remote
+        """The address at the other end."""
+        self.dialled = dialled
+        """The address that was connected to; ``None`` when the other end connected."""
+        self.who: str | None = None
+        """The name that the other end goes by in discovery."""
+        self.numbered = False
+        """Whether the other end understands numbered names."""
+        self.slow = False
+        """Whether a publisher has run out of patience with the other end since its queue was last empty."""
+        self.substring_bytes = 0
+        self.closed = False
+        self.received = self.unwanted = self.sent = self.lost = 0
+
+    def __repr__(self) -> str:
+        return f"<Link with {self.remote}{', closed' if self.closed else ''}>"
+
+    def serve(self) -> None:
+        """Write from another greenlet and read from this one, until the connection ends."""
+        if not self.closed:
+            self._writer = gevent.spawn(self._write)
+            self._read()
+
+    @property
+    def usage(self) -> Usage:
+        """What the address at the other end holds here."""
+        return self._usage
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait to be taken by the kernel."""
+        return len(self._waiting) + self._sending
+
+    @property
+    def queued(self) -> int:
+        """Messages that wait to be taken by the kernel."""
+        return self._waiting_count + self._sending_count
+
+    # -- sending ------------------------------------------------------------------------------------
+
+    def push(self, commands: bytes, count: int) -> bool:
+        """Queue ``count`` whole messages; ``False`` when there is no room for them, and they are lost."""
+        size = len(commands)
+        usage = self._usage
+        if (
+            self._mute
+            or len(self._waiting) + self._sending + size > self._limits.queued_bytes
+            or usage.queued + size > self._limits.address_queued_bytes
+        ):
+            self.lost += count
+            return False
+        usage.queued += size
+        self._waiting += commands
+        self._waiting_count += count
+        if not self._ready.is_set():
+            self._ready.set()
+        return True
+
+    def say(self, command: bytes) -> None:
+        """Queue a subscription or its end, which are never lost while the connection is there."""
+        if not self._mute:
+            self._usage.queued += len(command)
+            self._waiting += command
+            self._ready.set()
+
+    def wait_for_room(self, most: int, timeout: float | None) -> bool:
+        """Wait until at most ``most`` bytes are queued, or the connection is gone; ``False`` after ``timeout``."""
+        deadline = None if timeout is None else monotonic() + timeout
+        while self.queued_bytes > most and not self._mute:
+            left = None if deadline is None else deadline - monotonic()
+            if left is not None and left <= 0:
+                return False
+            self._moved.clear()
+            self._moved.wait(left)
+        return True
+
+    def _write(self) -> None:
+        while True:
+            if not self._waiting:
+                self.slow = False
+                self._ready.clear()
+                self._ready.wait()
+            out, self._waiting = self._waiting, bytearray()
+            count, self._waiting_count = self._waiting_count, 0
+            self._sending, self._sending_count = len(out), count
+            self._progress = monotonic()
+            try:
+                self._send(memoryview(out))
+            except OSError as error:
+                # Gone, or takes nothing any more. What it said before may still be unread, so the reader goes on.
+                self._fall_silent()
+                if error.errno not in (errno.EPIPE, errno.ECONNRESET):
+                    self._end(f"send: {error.strerror or error}", breach=False)
+                return
+            self.sent += count
+            self._sending_count = 0
+
+    def _send(self, view: memoryview) -> None:
+        piece = self._limits.send_bytes
+        at, end = 0, len(view)
+        while at < end:
+            sent = self._socket.send(view[at : at + piece])
+            at += sent
+            self._sending -= sent
+            self._usage.queued -= sent
+            self._progress = monotonic()
+            if not self._moved.is_set():
+                self._moved.set()
+
+    def _fall_silent(self) -> None:
+        """Send nothing from now on; give back what was reserved for it."""
+        self._mute = True
+        self._usage.queued -= self.queued_bytes
+        self.lost += self.queued
+        self._waiting = bytearray()
+        self._waiting_count = self._sending = self._sending_count = 0
+        self._moved.set()
+
+    # -- receiving ----------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        receive, area, parser = self._socket.recv_into, self._owner.area, self._parser
+        try:
+            while True:
+                size = receive(area)
+                # Between the receive and this copy nobody else runs, so all links share one area.
+                commands = parser.feed(bytes(area[:size])) if size else None
+                if commands is None:
+                    parser.finish()
+                    self._end("closed", breach=False)
+                    return
+                self._note_progress(bool(commands))
+                self._act(commands)
+                gevent.sleep(0)
+        except FramingError as error:
+            try:
+                self._act(error.commands)
+            except FramingError as earlier:
+                error = earlier
+            self._end(error.reason, breach=True)
+        except OSError as error:
+            self._end(f"receive: {error.strerror or error}", breach=False)
+
+    def _note_progress(self, some: bool) -> None:
+        if not self._parser.pending:
+            self._since = None
+        elif some or self._since is None:
+            self._since = monotonic()
+
+    def _act(self, commands: Sequence[Command]) -> None:
+        """Hand commands over in order, messages in runs for the same receivers."""
+        owner = self._owner
+        run: list[Publish] = []
+        receivers: tuple[Receiver, ...] | None = ()
+        name = None
+        others = 0
+        for command in commands:
+            if type(command) is Publish:
+                if command.name is not name:
+                    name = command.name
+                    found = owner.receivers_of(name)
+                    if found != receivers:
+                        self._hand_over(run, receivers)
+                        run, receivers = [], found
+                run.append(command)
+                continue
+            self._hand_over(run, receivers)
+            run, receivers, name = [], (), None
+            if not isinstance(command, Publish):
+                owner.take_command(self, command)
+            others += 1
+            if others % self._limits.commands_a_turn == 0:
+                gevent.sleep(0)
+        self._hand_over(run, receivers)
+
+    def _hand_over(self, run: list[Publish], receivers: tuple[Receiver, ...] | None) -> None:
+        self.received += len(run)
+        if receivers is None:
+            for message in run:
+                self._owner.take_forwarded(self, message)
+            return
+        if not receivers:
+            self.unwanted += len(run)
+        elif run:
+            for receiver in receivers:
+                receiver.take(run, self)
+
+    # -- the end ------------------------------------------------------------------------------------
+
+    def overdue(self, now: float) -> str | None:
+        """What the other end has failed to do in time, if anything."""
+        if self._since is not None and now - self._since > self._limits.command_seconds:
+            return "command not finished in time"
+        if self._sending and now - self._progress > self._limits.stall_seconds:
+            return "takes nothing"
+        return None
+
+    def _end(self, reason: str, breach: bool) -> None:
+        if not self.closed:
+            self._owner.end_link(self, reason, breach)
+
+    def close(self) -> None:
+        """Close the socket, at once. For the peer, which forgets the link first."""
+        if self.closed:
+            return
+        self.closed = True
+        self._fall_silent()
+        self._socket.close()  # which wakes the reader
+        if self._writer is not None and self._writer is not gevent.getcurrent():
+            self._writer.kill(block=False)
+
+    def shut_down(self) -> None:
+        """Tell the other end that nothing more comes, after all that was sent."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)

@@ -1,0 +1,197 @@
+"""Names that are forwarded, and names whose last data is kept: who is sent what, and what is passed on.
+
+The rules of the forwarding convention stand in :mod:`sbuslib.tcp.forwarding`; here they meet the connections.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable
+from itertools import count
+from time import monotonic
+
+from ..errors import NameFormatError, UsageError
+from .forwarding import Forwarding, Seen, digest_of, number, unnumber
+from .framing import Publish, encode_publish
+from .limits import TcpLimits
+from .link import Link, Receiver
+from .substrings import Substrings
+
+__all__ = ["Mesh"]
+
+
+class _Retained:
+    """The last data under one name; ``identity`` where it is forwarded."""
+
+    __slots__ = ("data", "hops", "identity", "source")
+
+    def __init__(self, data: bytes, identity: str | None, hops: int, source: Link | None) -> None:
+        self.data = data
+        self.identity = identity
+        self.hops = hops
+        self.source = source
+
+
+class Mesh:
+    """The part of a peer that forwards. Shares the peer's two indexes: of what others want, and of what we want."""
+
+    def __init__(
+        self,
+        forwarding: Forwarding,
+        remote: Substrings[Link],
+        local: Substrings[Receiver],
+        limits: TcpLimits,
+    ) -> None:
+        self.forwarding = forwarding
+        self.seen = Seen(limits)
+        self.forwarded = self.repeated = self.hop_limit = self.unwanted = 0
+        self.on_arrival: Callable[[Link, str, bytes, str | None], None] | None = None
+        """Called with each forwarded message that comes, repeated ones too: link, name without number, data, id."""
+        self._remote = remote
+        self._local = local
+        self._limits = limits
+        self._origin = "r" + secrets.token_hex(8)
+        self._counter = count()
+        self._retained: dict[str, _Retained] = {}
+
+    def concerns(self, name: str) -> bool:
+        """Whether messages under ``name`` are to be given to :meth:`arrived`."""
+        return self.forwarding.copy_of(name) is not None or self.forwarding.plain_of(name) is not None
+
+    # -- our own messages ---------------------------------------------------------------------------
+
+    def new_identity(self) -> str:
+        """An id that no other message has."""
+        return f"{self._origin}.{next(self._counter):x}"
+
+    def publish(self, name: str, data: bytes, identity: str | None = None) -> None:
+        """Publish under a forwarded name, or under that of a copy.
+
+        Raises :exc:`~sbuslib.errors.NameFormatError` and :exc:`~sbuslib.errors.PayloadError`.
+        """
+        encode_publish(name, data, self._limits)
+        identity = identity or self.new_identity()
+        plain = self.forwarding.plain_of(name)
+        trace, _ = self.seen.numbered(identity, digest_of(plain or name, data), monotonic())
+        trace.add(self)  # ours: nobody at this end gets it, however it comes back
+        self._spread(plain or name, data, identity, 0, None, direct=plain is None)
+
+    # -- messages that come -------------------------------------------------------------------------
+
+    def arrived(self, link: Link, message: Publish) -> None:
+        """A message that is numbered, or whose name is forwarded here, has come."""
+        now = monotonic()
+        name, identity, hops = unnumber(message.name) or (message.name, None, 0)
+        data = message.data
+        plain = self.forwarding.plain_of(name)
+        is_copy = name.startswith("//fwd/")
+        digest = digest_of(plain or ("//" + name[6:] if is_copy else name), data)
+        if identity is not None:
+            trace, first = self.seen.numbered(identity, digest, now)
+        elif not is_copy:
+            identity, trace, first = self.seen.direct(digest, now)
+        else:
+            hops = 1
+            news = self.seen.copy(digest, link, now)
+            if news is None:
+                self.repeated += 1
+                if self.on_arrival is not None:
+                    self.on_arrival(link, name, data, None)
+                return
+            (identity, trace), first = news, True
+        if self.on_arrival is not None:
+            self.on_arrival(link, name, data, identity)
+        self._deliver(link, trace, message if name == message.name else Publish(name, data))
+        if not first:
+            self.repeated += 1
+            return
+        base = plain if is_copy else (name if self.forwarding.copy_of(name) else None)
+        if base is None:
+            return
+        if hops + 1 > self._limits.hops:
+            self.hop_limit += 1
+            return
+        self._spread(base, data, identity, hops + 1, link, direct=False)
+
+    def _deliver(self, link: Link, trace: set[object], message: Publish) -> None:
+        if self in trace:
+            return
+        receivers = self._local.subscribers(message.name)
+        if not receivers:
+            self.unwanted += 1
+        for receiver in receivers:
+            if receiver not in trace:
+                trace.add(receiver)
+                receiver.take((message,), link)
+
+    # -- sending ------------------------------------------------------------------------------------
+
+    def _spread(self, plain: str, data: bytes, identity: str, hops: int, source: Link | None, direct: bool) -> None:
+        """Send what stands under ``plain`` to everybody who wants it, each once, but not back to ``source``."""
+        copy = "//fwd/" + plain[2:]
+        served = self._remote.subscribers(plain) if direct else ()
+        self._send(served, plain, data, identity, hops)
+        others = [link for link in self._remote.subscribers(copy) if link is not source and link not in served]
+        self._send(others, copy, data, identity, hops)
+        if source is not None:
+            self.forwarded += len(others)
+
+    def _send(self, links: Iterable[Link], name: str, data: bytes, identity: str | None, hops: int) -> None:
+        numbered: bytes | None = None
+        plain: bytes | None = None
+        for link in links:
+            if link.numbered and identity is not None:
+                if numbered is None:
+                    numbered = self._encode(number(name, identity, hops), data) or self._encode(name, data)
+                command = numbered
+            else:
+                if plain is None:
+                    plain = self._encode(name, data)
+                command = plain
+            if command:
+                link.push(command, 1)
+            else:
+                link.lost += 1
+
+    def _encode(self, name: str, data: bytes) -> bytes:
+        try:
+            return encode_publish(name, data, self._limits)
+        except NameFormatError:
+            return b""  # what was put before the name made it too long
+
+    # -- the last data under a name ------------------------------------------------------------------
+
+    def retain(self, name: str, data: bytes, identity: str | None, source: Link | None = None, hops: int = 0) -> None:
+        """Keep ``data`` for those who subscribe later. Raises :exc:`~sbuslib.errors.UsageError` when it is too much."""
+        if name not in self._retained and len(self._retained) >= self._limits.retained:
+            raise UsageError(f"more than {self._limits.retained:,} names whose data is to be kept")
+        self._retained[name] = _Retained(data, identity, hops, source)
+
+    def release(self, name: str) -> None:
+        """Keep the data under ``name`` no longer."""
+        self._retained.pop(name, None)
+
+    def wanted_before(self, link: Link, substring: str) -> list[tuple[str, bool]]:
+        """Of the names kept, and of their copies, those with ``substring`` that ``link`` wants nothing of so far."""
+        found = []
+        for name, kept in self._retained.items():
+            if kept.source is link:
+                continue
+            copy = self.forwarding.copy_of(name)
+            in_name = kept.source is None and substring in name
+            in_copy = copy is not None and substring in copy
+            if not (in_name or in_copy):
+                continue
+            if kept.source is None and link in self._remote.subscribers(name):
+                continue
+            if copy is not None and link in self._remote.subscribers(copy):
+                continue
+            found.append((name, in_name))
+        return found
+
+    def catch_up(self, link: Link, names: Iterable[tuple[str, bool]]) -> None:
+        """Send what is kept under ``names``, as :meth:`wanted_before` gave them."""
+        for name, itself in names:
+            kept = self._retained[name]
+            copy = self.forwarding.copy_of(name)
+            self._send((link,), name if itself or copy is None else copy, kept.data, kept.identity, kept.hops)

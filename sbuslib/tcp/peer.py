@@ -1,0 +1,514 @@
+"""``Peer``: one end of Simplest pubsub. It listens, connects, publishes and subscribes.
+
+Bytes are the business of :mod:`sbuslib.tcp.framing`, one connection of :mod:`sbuslib.tcp.link`, copies under
+``//fwd/`` of :mod:`sbuslib.tcp.mesh`, and finding others of :mod:`sbuslib.tcp.discovery`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from types import TracebackType
+
+import gevent
+from gevent.event import Event
+from gevent.hub import Hub as EventLoopHub
+from gevent.timeout import Timeout
+
+from ..errors import FramingError, PayloadError, StateError, UsageError
+from .connections import Connections
+from .discovery import Discoverer, Discovery
+from .forwarding import NUMBERED, Forwarding
+from .framing import (
+    Publish,
+    Subscribe,
+    Unsubscribe,
+    encode_publish,
+    encode_subscribe,
+    encode_unsubscribe,
+    publish_prefix,
+)
+from .inbox import PeerInbox
+from .limits import TcpLimits
+from .link import Link, Receiver
+from .mesh import Mesh
+from .statistics import LinkStatistics, PeerStatistics
+from .substrings import Substrings
+from .transport import TLS, parse_host_port
+
+__all__ = ["Peer"]
+
+_RUN_BYTES = 65_536  # messages under one name are joined up to here before they are queued: what may be lost at once
+
+
+class Peer:
+    """One end of any number of connections of Simplest pubsub, served by gevent's event loop.
+
+    ::
+
+        with Peer("127.0.0.1:9014") as peer:
+            peer.connect("127.0.0.1:9015")
+            peer.publish("//myorg/chat/main", b"hello")         # to each peer that wants the name
+            for message in peer.subscribe("//myorg/chat/"):     # from every peer
+                ...
+
+    Both ends are equal: whichever connected, each tells the other what it wants, and sends what the other wants.
+    What comes from one peer is not sent on to others, but for names that are forwarded. Connect two peers in one
+    direction only; with a second connection, each gets what it wants twice.
+
+    **Greenlets:** two for each connection, see :class:`~sbuslib.tcp.link.Link`; one that accepts; one that looks for
+    what takes too long; one for discovery, and more while it connects. A connection that is kept up uses its reader's
+    greenlet for connecting again. The methods here are for the thread that called :meth:`start`, and raise
+    :exc:`~sbuslib.errors.StateError` in any other and in a forked child. Of them, only :meth:`connect`,
+    :meth:`publish_many` with ``patience``, :meth:`flush`, :meth:`wait_for_subscriber`, :meth:`stop`,
+    :meth:`serve_forever` and the inboxes' ``get`` wait.
+
+    :param listener: ``HOST:PORT``; port 0 takes a free one. Without one, this peer only connects.
+    :param forward: names whose data is passed on as copies under ``//fwd/``; see :mod:`sbuslib.tcp.forwarding`.
+    :param discover: how to find other peers; see :class:`~sbuslib.tcp.discovery.Discovery`.
+    :param tls: certificates, for every connection in either direction.
+    :param insecure: listen on addresses that other machines reach, without TLS.
+    :param limits: see :class:`~sbuslib.tcp.limits.TcpLimits`.
+
+    Raises :exc:`~sbuslib.errors.AddressError`, and :exc:`~sbuslib.errors.UsageError` for an argument that cannot be
+    right, and for a listener that other machines reach, without ``tls`` and ``insecure``.
+    """
+
+    def __init__(
+        self,
+        listener: str | None = None,
+        *,
+        forward: Iterable[str] = (),
+        discover: Discovery | None = None,
+        tls: TLS | None = None,
+        insecure: bool = False,
+        limits: TcpLimits | None = None,
+    ) -> None:
+        self.limits = limits if limits is not None else TcpLimits()
+        given = None if listener is None else parse_host_port(listener)
+        self._connections = Connections(self, given, tls, insecure, self._greet, self._forget)
+        forwarding = Forwarding(forward)
+        if discover is not None:
+            forwarding.add(discover.forwarded)
+        self._remote: Substrings[Link] = Substrings(self.limits)
+        self._local: Substrings[Receiver] = Substrings(self.limits)
+        self.mesh = Mesh(forwarding, self._remote, self._local, self.limits)
+        self._discoverer = None if discover is None else Discoverer(self, discover)
+        self._wanted: dict[str, int] = {}  # what others are told that we want, and for how many reasons
+        self._names: dict[str, bytes | None] = {}  # what a message under a name starts with; None: the mesh's
+        self._inboxes: set[PeerInbox] = set()
+        self._published = self._ignored = 0
+        self._running = self._stopping = False
+        self.area = memoryview(bytearray(self.limits.receive_bytes))
+        for substring in forwarding.substrings():
+            self._want(substring)
+        if forwarding:
+            self._want(NUMBERED)
+
+    def __repr__(self) -> str:
+        state = f"{len(self.links)} connections" if self._running else "not started"
+        return f"<Peer at {self.address or 'no address'}, {state}>"
+
+    # -- lifecycle ----------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """Where this peer listens, ``HOST:PORT``, with the port that it was given; empty: nowhere."""
+        address = self._connections.address
+        return "" if address is None else str(address)
+
+    @property
+    def started(self) -> bool:
+        """Whether this peer is there for others."""
+        return self._running
+
+    @property
+    def closed(self) -> bool:
+        """Whether this peer is not there for others."""
+        return not self._running
+
+    def __enter__(self) -> Peer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Listen, and serve from the event loop of the calling thread. Returns at once.
+
+        Raises :exc:`~sbuslib.errors.StateError` when started already, and :exc:`OSError` when the kernel refuses
+        the address.
+        """
+        if self._running:
+            raise StateError(f"{self!r} is started already")
+        self._connections.start()
+        self._pid = os.getpid()
+        self._event_loop: EventLoopHub = gevent.get_hub()
+        self._stopped = Event()
+        self._stopping = False
+        self._running = True
+        if self._discoverer is not None:
+            self._discoverer.start()
+
+    def serve_forever(self, stop_timeout: float = 1.0) -> None:
+        """Start unless started, and wait until :meth:`stop` is called from elsewhere."""
+        if not self._running:
+            self.start()
+        try:
+            self._stopped.wait()
+        finally:
+            self.stop(stop_timeout)
+
+    def stop(self, timeout: float = 1.0) -> None:
+        """Accept no more, send what waits, for at most ``timeout`` seconds, and close everything.
+
+        Stopping a peer that is not started does nothing. It may be started again.
+        """
+        if not self._running:
+            return
+        self._check_here()
+        if self._stopping:
+            self._stopped.wait()
+            return
+        self._stopping = True
+        if self._discoverer is not None:
+            self._discoverer.stop()
+        try:
+            self._connections.stop(timeout)
+        finally:
+            for inbox in list(self._inboxes):
+                inbox.close()
+            self._running = False
+            self._stopped.set()
+
+    def close(self) -> None:
+        """Stop without waiting for anything."""
+        self.stop(0)
+
+    def _check_here(self) -> None:
+        """Raise unless started, and by this thread of this process."""
+        if not self._running:
+            raise StateError(f"{self!r}: start it first")
+        if self._pid != os.getpid():
+            raise StateError(f"{self!r} belongs to process {self._pid}, of which this is a fork")
+        if gevent.get_hub() is not self._event_loop:
+            raise StateError(f"{self!r} belongs to the thread that started it")
+
+    # -- connections --------------------------------------------------------------------------------
+
+    def connect(self, address: str, *, timeout: float | None = None, keep: bool = True, wait: bool = True) -> None:
+        """Connect to the peer at ``HOST:PORT``.
+
+        :param timeout: seconds for the first attempt; without it, as the limits say.
+        :param keep: connect again, with growing pauses, whenever the connection is lost, until :meth:`disconnect`.
+        :param wait: return once connected, or raise. Without it, the first attempt is as any later one.
+
+        Raises :exc:`~sbuslib.errors.AddressError`, :exc:`~sbuslib.errors.StateError` when that address is connected
+        to already, :exc:`OSError` when it does not answer or its certificate is wrong, and :exc:`TimeoutError`.
+        """
+        self._check_here()
+        self._connections.connect(parse_host_port(address), timeout, keep, wait)
+
+    def disconnect(self, address: str) -> None:
+        """End the connection that :meth:`connect` made to ``address``, and do not make it again."""
+        self._check_here()
+        self._connections.hang_up(parse_host_port(address))
+
+    def is_dialling(self, address: str) -> bool:
+        """Whether a connection to ``address`` was made and is there, or is being made."""
+        return self._connections.is_dialling(parse_host_port(address))
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """The connections that there are."""
+        return self._connections.links
+
+    def watch_links(self, watcher: Callable[[Link], None], on: bool = True) -> None:
+        """Have ``watcher`` called with each connection that has ended, or, with ``on`` false, no longer."""
+        if on:
+            self._connections.watchers[watcher] = None
+        else:
+            self._connections.watchers.pop(watcher, None)
+
+    def end_link(self, link: Link, reason: str, breach: bool) -> None:
+        """A link has ended, or has to: for :class:`~sbuslib.tcp.link.Link`."""
+        self._connections.end(link, reason, breach)
+
+    def _greet(self, link: Link) -> None:
+        """Tell a new connection what we want."""
+        for substring in self._wanted:
+            link.say(encode_subscribe(substring, self.limits))
+
+    def _forget(self, link: Link) -> None:
+        link.usage.substrings -= self._remote.count(link)
+        self._remote.discard(link)
+
+    # -- what others say ----------------------------------------------------------------------------
+
+    def take_command(self, link: Link, command: Subscribe | Unsubscribe) -> None:
+        """Another peer subscribes or unsubscribes: for :class:`~sbuslib.tcp.link.Link`."""
+        if link not in self._connections:
+            return
+        substring = command.substring
+        if not isinstance(command, Subscribe):
+            gone = self._remote.remove(substring, link)
+            if gone:
+                link.substring_bytes -= len(substring)
+                link.usage.substrings -= 1
+                link.numbered = link.numbered and substring != NUMBERED
+            elif gone is None:
+                self._ignored += 1
+            return
+        if not self._remote.holds(link, substring):
+            limits = self.limits
+            if (
+                self._remote.count(link) >= limits.substrings
+                or link.substring_bytes + len(substring) > limits.substring_bytes
+            ):
+                raise FramingError("too many substrings")
+            if link.usage.substrings >= limits.address_substrings:
+                raise FramingError("too many substrings of one address")
+            link.substring_bytes += len(substring)
+            link.usage.substrings += 1
+        missed = self.mesh.wanted_before(link, substring)
+        self._remote.add(substring, link)
+        if substring == NUMBERED:
+            link.numbered = True
+        self.mesh.catch_up(link, missed)
+        self._connections.changed.set()
+
+    def receivers_of(self, name: str) -> tuple[Receiver, ...] | None:
+        """Who at this end wants ``name``: for :class:`~sbuslib.tcp.link.Link`."""
+        if name.startswith(NUMBERED) or self._start_of(name) is None:
+            return None
+        return self._local.subscribers(name)
+
+    def take_forwarded(self, link: Link, message: Publish) -> None:
+        """A message that the mesh has to see to: for :class:`~sbuslib.tcp.link.Link`."""
+        self.mesh.arrived(link, message)
+
+    # -- publishing ---------------------------------------------------------------------------------
+
+    def _start_of(self, name: str) -> bytes | None:
+        """``pub <name>`` and a space; ``None`` when the mesh has to see to it."""
+        try:
+            return self._names[name]
+        except KeyError:
+            pass
+        start = publish_prefix(name, self.limits)
+        known = None if self.mesh.concerns(name) else start
+        if len(name) <= self.limits.cached_name_bytes:
+            if len(self._names) >= self.limits.cached_names:
+                self._names.clear()
+            self._names[name] = known
+        return known
+
+    def publish(self, name: str, data: bytes = b"") -> None:
+        """Publish to each peer that wants ``name``; never blocks. One whose queue is full loses the message.
+
+        Raises :exc:`~sbuslib.errors.NameFormatError`, :exc:`~sbuslib.errors.PayloadError` and
+        :exc:`~sbuslib.errors.StateError`.
+        """
+        if not self._running:
+            self._check_here()
+        start = self._start_of(name)
+        self._published += 1
+        if start is None:
+            self.mesh.publish(name, data)
+            return
+        links = self._remote.subscribers(name)
+        if links:
+            command = encode_publish(name, data, self.limits)
+            for link in links:
+                link.push(command, 1)
+
+    def publish_many(
+        self,
+        messages: Iterable[tuple[str, bytes]],
+        *,
+        patience: float = 0.0,
+        leave_out: frozenset[Link] = frozenset(),
+    ) -> int:
+        """Publish pairs of name and data in order; how many there were.
+
+        With ``patience``, in seconds, this waits while the queue of a peer is more than half full, so that a peer
+        that keeps reading loses nothing. One that outlasts the patience is not waited for again until it has caught up.
+        The connections in ``leave_out`` are sent nothing, but for names that are forwarded. Raises as :meth:`publish`;
+        what came before the pair at fault was published.
+        """
+        if not self._running:
+            self._check_here()
+        count = size = length = 0
+        name: str | None = None
+        start: bytes | None = b""
+        header = b""
+        parts: list[bytes] = []
+        links: tuple[Link, ...] = ()
+        most = self.limits.data_bytes
+        try:
+            for new_name, data in messages:
+                if new_name != name:
+                    start = self._start_of(new_name)
+                    name, length = new_name, -1
+                    found = self._remote.subscribers(new_name) if start is not None else ()
+                    if leave_out:
+                        found = tuple([link for link in found if link not in leave_out])
+                    if found != links:
+                        self._push_run(links, parts, patience)
+                        parts, size, links = [], 0, found
+                if start is None:
+                    self.mesh.publish(new_name, data)
+                    count += 1
+                    continue
+                if len(data) != length:
+                    if not isinstance(data, bytes):
+                        raise PayloadError(f"data is bytes, not {type(data).__name__}")
+                    if len(data) > most:
+                        raise PayloadError(f"data of {len(data):,} bytes: the limit is {most:,}")
+                    length = len(data)
+                    header = b"%b%d " % (start, length)
+                parts += (header, data, b"\n")
+                count += 1
+                size += length
+                if size > _RUN_BYTES:
+                    self._push_run(links, parts, patience)
+                    parts, size, name = [], 0, None  # who wants it is asked again: this may have waited
+        finally:
+            self._push_run(links, parts, patience)
+            self._published += count
+        return count
+
+    def _push_run(self, links: tuple[Link, ...], parts: list[bytes], patience: float) -> None:
+        if not parts or not links:
+            return
+        commands = b"".join(parts)
+        limit = self.limits.queued_bytes
+        for link in links:
+            if patience and link.queued_bytes > limit // 2 and not link.slow:
+                link.slow = not link.wait_for_room(limit // 4, patience)
+            link.push(commands, len(parts) // 3)
+
+    def retain(self, name: str, data: bytes) -> None:
+        """Publish, and keep the data for peers that subscribe to ``name`` later; the last word counts.
+
+        Raises as :meth:`publish`, and :exc:`~sbuslib.errors.UsageError` for more names than the limits allow.
+        """
+        self._check_here()
+        encode_publish(name, data, self.limits)
+        if self._start_of(name) is not None:
+            self.mesh.retain(name, data, None)
+            self.publish(name, data)
+            return
+        identity = self.mesh.new_identity()
+        self.mesh.retain(name, data, identity)
+        self.mesh.publish(name, data, identity)
+        self._published += 1
+
+    def release(self, name: str) -> None:
+        """Keep the data under ``name`` no longer."""
+        self.mesh.release(name)
+
+    def subscriber_count(self, name: str) -> int:
+        """How many peers want ``name``."""
+        return len(self._remote.subscribers(name))
+
+    def wait_for_subscriber(self, name: str, count: int = 1, timeout: float | None = None) -> None:
+        """Wait until ``count`` peers want ``name``. Raises :exc:`TimeoutError` after ``timeout`` seconds."""
+        self._check_here()
+        with Timeout(timeout, TimeoutError(f"not {count} subscribers to {name} within {timeout} s")):
+            while len(self._remote.subscribers(name)) < count:
+                self._connections.changed.clear()
+                self._connections.changed.wait()
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until the kernel has taken everything for every peer; ``False`` after ``timeout`` seconds."""
+        return self._connections.flush(timeout)
+
+    # -- subscribing --------------------------------------------------------------------------------
+
+    def subscribe(self, *substrings: str) -> PeerInbox:
+        """Receive, from every peer, what contains one of ``substrings`` in its name. The empty one is in every name.
+
+        The peers are told at once, but do not say when they have heard it. Raises
+        :exc:`~sbuslib.errors.NameFormatError` and :exc:`~sbuslib.errors.StateError`.
+        """
+        self._check_here()
+        inbox = PeerInbox(self.limits, self._forget_inbox)
+        self.attach(inbox, *substrings)
+        self._inboxes.add(inbox)
+        return inbox
+
+    def attach(self, receiver: Receiver, *substrings: str) -> None:
+        """Subscribe on behalf of any :class:`~sbuslib.tcp.link.Receiver`."""
+        if not substrings:
+            raise UsageError("subscribe to at least one substring; '' is everything")
+        for substring in substrings:
+            encode_subscribe(substring, self.limits)
+        for substring in substrings:
+            if self._local.add(substring, receiver):
+                self._want(substring)
+
+    def detach(self, receiver: Receiver) -> None:
+        """Take all subscriptions of ``receiver`` back."""
+        for substring in self._local.discard(receiver):
+            self._want(substring, -1)
+
+    def _forget_inbox(self, inbox: PeerInbox) -> None:
+        self._inboxes.discard(inbox)
+        self.detach(inbox)
+
+    def _want(self, substring: str, change: int = 1) -> None:
+        """Tell the others, when ``substring`` is wanted for the first reason, or no longer for any."""
+        before = self._wanted.get(substring, 0)
+        if before + change:
+            self._wanted[substring] = before + change
+        else:
+            del self._wanted[substring]
+        if not before or not before + change:
+            encode = encode_unsubscribe if before else encode_subscribe
+            for link in self.links:
+                link.say(encode(substring, self.limits))
+        # Who wants copies understands their numbers, or could not tell one that comes twice.
+        if substring != NUMBERED and "//fwd/" in substring and (not before or not before + change):
+            self._want(NUMBERED, change)
+
+    # -- the rest -----------------------------------------------------------------------------------
+
+    def statistics(self) -> PeerStatistics:
+        """Counts since the peer was made. Frozen, and true for this instant only."""
+        links, gone, mesh = self.links, self._connections, self.mesh
+        return PeerStatistics(
+            links=len(links),
+            links_total=gone.total,
+            substrings=len(self._remote),
+            published=self._published,
+            received=gone.received + sum(link.received for link in links),
+            unwanted=gone.unwanted + mesh.unwanted + sum(link.unwanted for link in links),
+            forwarded=mesh.forwarded,
+            repeated=mesh.repeated,
+            hop_limit=mesh.hop_limit,
+            sent=gone.sent + sum(link.sent for link in links),
+            lost=gone.lost + sum(link.lost for link in links),
+            queued_bytes=sum(link.queued_bytes for link in links),
+            ignored=self._ignored,
+            breaches=dict(gone.breaches.counts),
+        )
+
+    def link_statistics(self) -> list[LinkStatistics]:
+        """The same for each connection that there is."""
+        return [
+            LinkStatistics(
+                remote=str(link.remote),
+                who=link.who,
+                substrings=self._remote.count(link),
+                received=link.received,
+                sent=link.sent,
+                lost=link.lost,
+                queued=link.queued,
+                queued_bytes=link.queued_bytes,
+            )
+            for link in self.links
+        ]

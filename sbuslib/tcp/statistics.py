@@ -1,0 +1,61 @@
+"""What a peer and a gateway say of themselves: frozen values, one instant each."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["GatewayStatistics", "LinkStatistics", "PeerStatistics"]
+
+
+class LinkStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """One connection at one instant: messages ``received``, ``sent`` and ``lost``, and what waits."""
+
+    remote: str
+    who: str | None
+    substrings: int
+    received: int
+    sent: int
+    lost: int
+    queued: int
+    queued_bytes: int
+
+
+class PeerStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """One peer at one instant.
+
+    ``published`` counts what this end published; ``received`` all messages that came, ``unwanted`` those of them that
+    nobody here subscribed to, ``forwarded`` those passed on as copies, ``repeated`` and ``hop_limit`` those not
+    passed on because they had been here or had passed too many peers. ``sent`` and ``lost`` count copies by
+    connection. ``breaches`` counts what others did wrong, by reason.
+    """
+
+    links: int
+    links_total: int
+    substrings: int
+    published: int
+    received: int
+    unwanted: int
+    forwarded: int
+    repeated: int
+    hop_limit: int
+    sent: int
+    lost: int
+    queued_bytes: int
+    ignored: int
+    breaches: dict[str, int]
+
+
+class GatewayStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """One gateway at one instant.
+
+    ``exported`` counts what was handed to the peer, ``imported`` what was published on the bus. ``echoes`` counts
+    messages of the bus that a gateway had brought, ``refused`` those that do not cross, by reason, and ``lost`` those
+    that a full queue or a vanished bus cost. ``spares`` is how many other gateways of the bus are set up alike.
+    """
+
+    exported: int
+    imported: int
+    echoes: int
+    spares: int
+    lost: int
+    refused: dict[str, int]

@@ -1,0 +1,224 @@
+"""Which subscribers want a name: the index from the substrings they hold to the names that contain them.
+
+Pure. A substring is text, and text contains text exactly if its UTF-8 contains the other's.
+
+**The theory.** A handful of substrings is tried one by one. More of them go into Aho-Corasick automata
+(the package ``pyahocorasick``), each of which finds all of its texts in one pass over the name, however
+many it holds. But an automaton cannot be changed: it is built again, which for 10,000 random texts keeps
+everything else waiting for a tenth of a second. So the texts stand in generations, as in a log-structured
+store: the newest in a plain list; when that is full, it joins the *young* automaton, which is small enough to
+be built again within a millisecond or two; when that one is full, it becomes a *settled* one, of which each is
+built once in its life. Settled ones stop growing at a size whose building keeps nobody waiting. What is removed
+only loses its holders, and its text goes when its automaton is next built. Without ``pyahocorasick`` the list
+simply grows.
+
+Names repeat, so found subscribers are remembered. A change of one substring does not throw that away: what
+was remembered before it is checked against the few substrings that changed since.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+from .limits import TcpLimits
+
+try:
+    import ahocorasick as _ahocorasick
+except ImportError:  # the extra [tcp] is not installed
+    _ahocorasick = None
+
+__all__ = ["Substrings"]
+
+S = TypeVar("S", bound=Hashable)
+
+
+class _Automaton:
+    """A set of texts that can be found all at once."""
+
+    __slots__ = ("search", "texts")
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        assert _ahocorasick is not None
+        self.texts = set(texts)
+        automaton: Any = _ahocorasick.Automaton()
+        for text in self.texts:
+            automaton.add_word(text, text)
+        automaton.make_automaton()
+        self.search: Callable[[str], Iterator[tuple[int, str]]] = automaton.iter
+
+
+class _Texts:
+    """Texts, and which of them a name contains."""
+
+    def __init__(self, limits: TcpLimits, alive: Any) -> None:
+        self._limits = limits
+        self._alive = alive  # a container of the texts that still have holders
+        self._newest: dict[str, None] = {}
+        self._automata: list[_Automaton] = []  # the young one last
+        self._placed: dict[str, _Automaton] = {}
+
+    def add(self, text: str) -> None:
+        """Find ``text`` from now on."""
+        if text in self._placed:
+            return
+        self._newest[text] = None
+        if len(self._newest) > self._limits.plain_substrings and _ahocorasick is not None:
+            self._merge()
+
+    def remove(self, text: str) -> None:
+        """``text`` has lost its last holder."""
+        self._newest.pop(text, None)
+        if not self._alive:
+            self._automata.clear()
+            self._placed.clear()
+
+    def _merge(self) -> None:
+        """Put the newest texts into the young automaton; once that is full, settle it."""
+        limits = self._limits
+        texts = set(self._newest)
+        self._newest.clear()
+        if self._automata and len(self._automata[-1].texts) < limits.young_substrings:
+            texts |= self._take_out(self._automata.pop())
+        if len(texts) >= limits.young_substrings:
+            # The oldest may have lost their holders: whatever is small enough by now is built with this one.
+            for automaton in list(self._automata):
+                if len(texts) >= limits.automaton_substrings:
+                    break
+                living = sum(map(self._alive.__contains__, automaton.texts))
+                if living + len(texts) <= limits.automaton_substrings:
+                    self._automata.remove(automaton)
+                    texts |= self._take_out(automaton)
+        merged = _Automaton(texts)
+        # A settled one stands before the young one, so that the last tells whether it may still grow.
+        self._automata.append(merged)
+        for text in texts:
+            self._placed[text] = merged
+
+    def _take_out(self, automaton: _Automaton) -> set[str]:
+        """The texts of ``automaton`` that are still held; it is about to be forgotten."""
+        for text in automaton.texts:
+            del self._placed[text]
+        return {text for text in automaton.texts if text in self._alive}
+
+    def find(self, name: str) -> list[str]:
+        """The texts that ``name`` contains, some of them perhaps twice, and some without holders."""
+        found = [text for text in self._newest if text in name]
+        for automaton in self._automata:
+            for _, text in automaton.search(name):
+                found.append(text)
+        return found
+
+
+class Substrings(Generic[S]):
+    """The index from name to subscribers, which are any hashable objects.
+
+    Subscriptions are counted: a substring added twice is in force until it was removed twice. Not for several
+    threads at once.
+    """
+
+    def __init__(self, limits: TcpLimits | None = None) -> None:
+        self._limits = limits if limits is not None else TcpLimits()
+        self._held: dict[S, dict[str, int]] = {}
+        self._holders: dict[str, dict[S, None]] = {}
+        self._texts = _Texts(self._limits, self._holders)
+        self._remembered: dict[str, tuple[int, tuple[S, ...]]] = {}
+        self._changes: deque[str] = deque(maxlen=self._limits.recent_changes)
+        self._version = 0
+
+    def __len__(self) -> int:
+        """How many pairs of subscriber and distinct substring are in force."""
+        return sum(map(len, self._held.values()))
+
+    def held(self, subscriber: S) -> dict[str, int]:
+        """A copy of what ``subscriber`` holds: substring to count."""
+        return dict(self._held.get(subscriber, ()))
+
+    def count(self, subscriber: S) -> int:
+        """How many distinct substrings ``subscriber`` holds."""
+        return len(self._held.get(subscriber, ()))
+
+    def holds(self, subscriber: S, substring: str) -> bool:
+        """Whether ``subscriber`` holds just this substring."""
+        return substring in self._held.get(subscriber, ())
+
+    def add(self, substring: str, subscriber: S) -> bool:
+        """Subscribe; ``True`` when ``subscriber`` did not hold this substring before."""
+        held = self._held.setdefault(subscriber, {})
+        count = held.get(substring, 0)
+        held[substring] = count + 1
+        if count:
+            return False
+        holders = self._holders.setdefault(substring, {})
+        if not holders and substring:
+            self._texts.add(substring)
+        holders[subscriber] = None
+        self._changed(substring)
+        return True
+
+    def remove(self, substring: str, subscriber: S) -> bool | None:
+        """Take one subscription back: ``True`` when it was the last, ``None`` when there was none."""
+        held = self._held.get(subscriber)
+        if held is None or substring not in held:
+            return None
+        if held[substring] > 1:
+            held[substring] -= 1
+            return False
+        del held[substring]
+        if not held:
+            del self._held[subscriber]
+        self._forget(substring, subscriber)
+        return True
+
+    def discard(self, subscriber: S) -> dict[str, int]:
+        """Take everything of ``subscriber`` out; what it held, substring to count."""
+        held = self._held.pop(subscriber, {})
+        for substring in held:
+            self._forget(substring, subscriber)
+        return held
+
+    def _forget(self, substring: str, subscriber: S) -> None:
+        holders = self._holders[substring]
+        del holders[subscriber]
+        if not holders:
+            del self._holders[substring]
+            if substring:
+                self._texts.remove(substring)
+        self._changed(substring)
+
+    def _changed(self, substring: str) -> None:
+        self._version += 1
+        self._changes.append(substring)
+
+    def subscribers(self, name: str) -> tuple[S, ...]:
+        """Everybody with at least one substring that ``name`` contains, each once, in no order of meaning."""
+        remembered = self._remembered.get(name)
+        if remembered is not None:
+            if remembered[0] == self._version:
+                return remembered[1]
+            if self._still_true(name, remembered[0]):
+                self._remembered[name] = self._version, remembered[1]
+                return remembered[1]
+        found = self._search(name)
+        if len(name) <= self._limits.cached_name_bytes:
+            if remembered is None and len(self._remembered) >= self._limits.cached_names:
+                del self._remembered[next(iter(self._remembered))]
+            self._remembered[name] = self._version, found
+        return found
+
+    def _still_true(self, name: str, version: int) -> bool:
+        """Whether no substring that changed since ``version`` is in ``name``."""
+        behind = self._version - version
+        if behind > len(self._changes):
+            return False
+        return not any(text in name for text in islice(reversed(self._changes), behind))
+
+    def _search(self, name: str) -> tuple[S, ...]:
+        holders = self._holders
+        found = dict(holders[""]) if "" in holders else {}
+        for text in self._texts.find(name):
+            if text in holders:
+                found.update(holders[text])
+        return tuple(found)

@@ -1,0 +1,80 @@
+"""Checks of a hub's books, receivers whose kernel holds one packet, and clients of other users."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import gevent
+import pytest
+from support import Peer
+
+from sbuslib.connection import Connection
+from sbuslib.hub import Hub
+from sbuslib.statistics import ClientStatistics, HubStatistics
+
+BIG = 4_200
+"""Bytes of a payload so long that the smallest send buffer takes one and no more. Some are longer: see :func:`big`."""
+
+LARGEST = 4_500
+"""Bytes of the largest payload that such a buffer takes at all."""
+
+
+def big(number: int, size: int = BIG) -> bytes:
+    """A payload of ``size`` bytes that tells its number."""
+    return (b"%08d" % number).ljust(size, b".")
+
+
+def numbers(packets: list[bytes]) -> list[int]:
+    """The numbers of messages with payloads of :func:`big`; other packets are left out."""
+    return [int(packet.partition(b"\0")[2][:8]) for packet in packets if packet.startswith(b"MSG ")]
+
+
+def settle() -> None:
+    """Let the event loop act on all that has happened. Nothing here waits for time to pass."""
+    for _ in range(5):  # what one round brings about is seen in the next
+        gevent.idle()
+
+
+def balance(hub: Hub) -> None:
+    """What was routed was delivered, waits, or was lost and counted: for the hub and for each client."""
+    whole = hub.statistics()
+    parts: list[HubStatistics | ClientStatistics] = [whole, *whole.per_client]
+    for part in parts:
+        assert part.routed == part.delivered + part.queued + sum(part.lost.values()), part
+        assert min(part.delivered, part.queued, *part.lost.values(), 0) == 0, part
+    for name in ("delivered", "queued", "routed"):
+        assert getattr(whole, name) >= sum(getattr(client, name) for client in whole.per_client)
+
+
+def connection_of(hub: Hub, peer: Peer) -> Connection:
+    """The hub's end of a peer's connection, told by the question that it answers."""
+    settle()
+    before = {connection: connection._commands for connection in hub._connections}
+    peer.barrier()
+    (found,) = (connection for connection in hub._connections if connection._commands != before.get(connection, 0))
+    return found
+
+
+def narrow(hub: Hub, peer: Peer) -> Connection:
+    """Make the kernel hold one big packet for this peer, and give the hub's end of its connection."""
+    connection = connection_of(hub, peer)
+    connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    return connection
+
+
+@contextmanager
+def acting_as(uid: int, gid: int | None = None) -> Iterator[None]:
+    """Be another user meanwhile; the kernel tells a hub so of connections that are made in here."""
+    if os.getuid() != 0:
+        pytest.skip("only root can act as another user")
+    own = os.getegid()
+    os.setegid(uid if gid is None else gid)
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(own)

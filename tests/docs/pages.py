@@ -1,0 +1,96 @@
+"""The pages of the documentation as values: their blocks, links and tables.
+
+A comment on the line before a fenced block tells what the tests do with it:
+
+=============================  =======================================================================
+``<!-- file: name.py -->``     the block is a file of the page's folder; it need not run by itself
+``<!-- terminal: name -->``    the commands are run in this terminal, which keeps what it exported
+``<!-- stays: name -->``       likewise, and the last command is left running; what it prints is what
+                               the block shows after it, by the end of the page
+``<!-- fragment -->``          Python that is only checked for its syntax
+``<!-- not run -->``           commands that are only checked for their syntax
+=============================  =======================================================================
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from support import ROOT
+
+__all__ = ["DOCS", "PAGES", "Block", "Desk", "anchors", "blocks", "links", "tables", "text_of"]
+
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+
+_FENCE = re.compile(r"^(?:<!-- ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+
+
+@dataclass
+class Block:
+    """A fenced block: its language, what its comment says (``terminal``, ``pub``), its text, its first line."""
+
+    language: str
+    what: str
+    name: str
+    text: str
+    line: int
+
+
+@dataclass
+class Desk:
+    """Where a reader sits: ``folder`` is the one worked in, ``address`` stands for ``/tmp/bus``."""
+
+    folder: Path
+    address: str
+    environment: dict[str, str]
+
+
+def text_of(path: Path) -> str:
+    """The page."""
+    return path.read_text("utf-8")
+
+
+def blocks(path: Path) -> list[Block]:
+    """The fenced blocks of a page, in order."""
+    text = text_of(path)
+    found = []
+    for fence in _FENCE.finditer(text):
+        what, _, name = (fence[1] or "").partition(": ")
+        found.append(Block(fence[2], what, name, fence[3], text.count("\n", 0, fence.start(3)) + 1))
+    return found
+
+
+def _prose(path: Path) -> str:
+    return _FENCE.sub("", text_of(path))
+
+
+def links(path: Path) -> list[str]:
+    """Where the links of a page lead."""
+    return _LINK.findall(_prose(path))
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors that the headings of a page make, as GitHub names them."""
+    headings = re.findall(r"^#+ (.+)$", _prose(path), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def tables(path: Path) -> list[list[list[str]]]:
+    """The tables of a page: the cells of their rows, the heading first."""
+    found: list[list[list[str]]] = []
+    inside = False
+    for line in _prose(path).splitlines():
+        if not line.startswith("|"):
+            inside = False
+            continue
+        if not inside:
+            found.append([])
+            inside = True
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if not all(re.fullmatch(r":?-+:?", cell) for cell in cells):
+            found[-1].append(cells)
+    return found

@@ -1,0 +1,274 @@
+"""Tables of the pages that repeat what the code says, held against the code."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+from itertools import product
+from pathlib import Path
+
+import msgspec
+import pytest
+from docs.pages import DOCS, PAGES, tables, text_of
+from support import ROOT
+from test_layering import FLOORS
+
+import sbuslib
+from sbuslib import aio, control, errors, matches
+from sbuslib.cli.main import build_parser
+from sbuslib.client import Client
+from sbuslib.endpoint import Endpoint
+from sbuslib.inbox import Inbox
+from sbuslib.outbox import CAUSES, HARD, ORDER, SOFT, decide
+from sbuslib.statistics import ClientStatistics, HubStatistics, UserStatistics
+from sbuslib.topic import Topic
+
+
+def table(page: Path, *heading: str) -> list[list[str]]:
+    """The rows of the table with this heading, or beginning of one."""
+    (found,) = [rows for rows in tables(page) if rows[0][: len(heading)] == list(heading)]
+    return found[1:]
+
+
+def named(cells: list[str]) -> list[str]:
+    """What stands in backticks, in order."""
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
+def words(cell: str, every: tuple[str, ...]) -> list[str]:
+    return list(every) if cell == "any" else cell.split(", ")
+
+
+# -- flood control ----------------------------------------------------------------------------------
+
+
+def test_the_table_of_flood_control_is_the_code() -> None:
+    drawn: dict[tuple[bool, str, str, bool], str] = {}
+    for queue, soft, hard, may, may_not in table(DOCS / "flood-control.md", "queue", "soft", "hard"):
+        assert queue in ("has room", "full")
+        for one_soft, one_hard in product(words(soft, SOFT), words(hard, HARD)):
+            for may_hold, action in ((True, may), (False, may_not)):
+                cell = (queue == "full", one_soft, one_hard, may_hold)
+                assert cell not in drawn, f"{cell} is told twice"
+                drawn[cell] = action
+    assert drawn == {
+        (full, soft, hard, may_hold): decide(full, soft, hard, may_hold).value
+        for full, soft, hard, may_hold in product((False, True), SOFT, HARD, (False, True))
+    }
+
+
+def test_orders_and_causes_are_told() -> None:
+    page = DOCS / "flood-control.md"
+    assert named([row[0] for row in table(page, "order")]) == list(ORDER)
+    assert named([row[0] for row in table(page, "cause")]) == list(CAUSES)
+
+
+@pytest.mark.parametrize(
+    ("heading", "struct"),
+    [("of the hub", HubStatistics), ("of a client", ClientStatistics), ("of a user", UserStatistics)],
+)
+def test_statistics_are_told(heading: str, struct: type[msgspec.Struct]) -> None:
+    rows = table(DOCS / "flood-control.md", heading)
+    assert sorted(named([row[0] for row in rows])) == sorted(struct.__struct_fields__)
+
+
+# -- the protocol -----------------------------------------------------------------------------------
+
+
+def control_keys() -> set[str]:
+    """Every control key that a client may send."""
+    found = {
+        value.decode()
+        for name, value in vars(control).items()
+        if isinstance(value, bytes) and name.isupper() and not name.startswith(("NOTICE_", "SEPARATOR"))
+    } - {control.FROM.decode(), control.SOFT.decode(), control.HARD.decode(), control.ORDER.decode()}
+    for start, modes in ((control.SOFT, SOFT), (control.HARD, HARD), (control.ORDER, ORDER)):
+        found |= {start.decode() + mode for mode in modes}
+    return found
+
+
+def test_every_control_message_is_told() -> None:
+    told: set[str] = set()
+    for rows in tables(DOCS / "protocol.md"):
+        if rows[0][0] != "you send":
+            continue
+        for row in rows[1:]:
+            start = ""
+            for name in named([row[0]]):
+                if name.startswith("CMSG "):
+                    told.add(name.removeprefix("CMSG "))
+                    start = name.removeprefix("CMSG ").rpartition("/")[0]
+                elif name.startswith("…"):
+                    told.add(start + name.removeprefix("…"))
+    assert told == control_keys()
+
+
+def test_notices_are_told() -> None:
+    rows = table(DOCS / "protocol.md", "the hub sends")
+    keys = {value.decode() for name, value in vars(control).items() if name.startswith("NOTICE_")}
+    assert {named([row[0]])[0].removeprefix("CMSG ") for row in rows} == keys
+
+
+def test_the_table_of_matching_is_true() -> None:
+    rows = table(DOCS / "protocol.md", "pattern", "matches", "does not match")
+    for pattern, matching, other in rows:
+        (text,) = named([pattern])
+        assert named([matching, other])
+        for key in named([matching]):
+            assert matches(text.encode(), key.encode()), (text, key)
+        for key in named([other]):
+            assert not matches(text.encode(), key.encode()), (text, key)
+
+
+HUB_SIDE = ["acceptor", "connection", "delivery", "hub", "packets", "router", "secrets"]
+
+
+def reasons() -> set[str]:
+    """What a hub counts and logs by: the texts given to its errors and to the methods that let clients go."""
+    found = set()
+    for name in HUB_SIDE:
+        tree = ast.parse((ROOT / "sbuslib" / f"{name}.py").read_text("utf-8"))
+        for node in ast.walk(tree):
+            texts: list[ast.expr] = []
+            if isinstance(node, ast.Call):
+                called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                if called in ("PacketError", "ReservedKeyError", "condemn", "breach"):
+                    texts = node.args
+            elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "reason":
+                texts = [node.value]
+            found |= {text.value for text in texts if isinstance(text, ast.Constant) and isinstance(text.value, str)}
+    return found
+
+
+def test_every_reason_is_told() -> None:
+    rows = table(DOCS / "protocol.md", "reason")
+    assert {*named([row[0] for row in rows]), "empty packet"} == reasons()
+
+
+# -- the API ----------------------------------------------------------------------------------------
+
+
+def test_every_name_of_the_package_is_told_with_its_home() -> None:
+    rows = table(DOCS / "api.md", "name", "lives in")
+    assert {named([row[0]])[0] for row in rows} == set(sbuslib.__all__)
+    for row in rows:
+        (name,), (home,) = named([row[0]]), named([row[1]])
+        value = getattr(sbuslib, name)
+        assert value is importlib.import_module(home) or getattr(importlib.import_module(home), name) is value
+
+
+def section(title: str) -> str:
+    """The text of a section of the page, up to the next heading."""
+    found = re.search(rf"^##+ {re.escape(title)}\n(.*?)(?=^##|\Z)", text_of(DOCS / "api.md"), re.DOTALL | re.MULTILINE)
+    assert found, title
+    return found[1]
+
+
+def told_in(title: str) -> set[str]:
+    """The names in the first column of the tables of a section, without their arguments."""
+    rows = [line.split("|")[1] for line in section(title).splitlines() if line.startswith("| `")]
+    return {name.partition("(")[0] for name in named(rows)}
+
+
+@pytest.mark.parametrize(
+    ("title", "kind"),
+    [
+        ("`Hub`", sbuslib.Hub),
+        ("`Inbox`", Inbox),
+        ("`Client` and `blocking.Client`", Client),
+        ("`aio.Client`", aio.Client),
+        ("`Topic`", Topic),
+    ],
+)
+def test_what_is_told_of_a_class_is_there(title: str, kind: type) -> None:
+    source = inspect.getsource(kind) + (inspect.getsource(Endpoint.__mro__[1]) if issubclass(kind, Endpoint) else "")
+    for name in told_in(title):
+        assert hasattr(kind, name) or f"self.{name} = " in source or f"self.{name}: " in source, name
+
+
+@pytest.mark.parametrize(
+    ("title", "kind"),
+    [("`Client` and `blocking.Client`", Client), ("`aio.Client`", aio.Client), ("`Topic`", Topic)],
+)
+def test_every_verb_is_told(title: str, kind: type) -> None:
+    assert {name for name in dir(kind) if not name.startswith("_")} - told_in(title) == set()
+
+
+@pytest.mark.parametrize(("title", "kind"), [("`Hub`", sbuslib.Hub), ("`Client` and `blocking.Client`", Client)])
+def test_the_parameters_are_told(title: str, kind: type) -> None:
+    text = " ".join(section(title).split())
+    for name, parameter in inspect.signature(kind).parameters.items():
+        if parameter.default is inspect.Parameter.empty:
+            assert name in text
+        elif name == "mode":
+            assert "mode=0o700" in text
+        else:
+            assert f"{name}={parameter.default!r}".replace("'", '"') in text
+
+
+def test_the_tree_of_errors_is_the_one_in_the_code() -> None:
+    docstring = errors.__doc__
+    assert docstring
+    tree = "\n".join(line.strip() for line in docstring.splitlines() if re.match(r"    (SbusError|[├│└])", line))
+    assert tree in text_of(DOCS / "api.md")
+
+
+# -- the architecture -------------------------------------------------------------------------------
+
+
+def test_the_floors_are_those_of_the_tests() -> None:
+    there = {path.stem for path in (ROOT / "sbuslib").glob("*.py")} - {"__init__", "__main__"}
+    for row in table(DOCS / "architecture.md", "floor", "modules"):
+        number = int(row[0])
+        told = set(named([row[1]]))
+        assert told == (set(FLOORS[number].split()) & there if number in FLOORS else {"cli"})
+
+
+def classes() -> dict[str, type]:
+    """Every class of the package, by name."""
+    found = {}
+    for module in pkgutil.walk_packages(sbuslib.__path__, "sbuslib."):
+        if module.name != "sbuslib.__main__":
+            loaded = importlib.import_module(module.name)
+            found.update({name: kind for name, kind in vars(loaded).items() if inspect.isclass(kind)})
+    return found
+
+
+@pytest.mark.parametrize("path", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda path: path.name)
+def test_methods_that_a_page_names_are_there(path: Path) -> None:
+    known = classes() | {"Limits": sbuslib.Limits}
+    for kind, name in re.findall(r"`([A-Z]\w+)\.(\w+)[`(]", text_of(path)):
+        if kind not in known:
+            continue
+        source = inspect.getsource(known[kind])
+        assert hasattr(known[kind], name) or f"self.{name} = " in source or f"self.{name}: " in source, f"{kind}.{name}"
+
+
+def test_modules_that_the_architecture_names_are_there() -> None:
+    for name in re.findall(r"`((?:cli/)?\w+\.py)`", text_of(DOCS / "architecture.md")):
+        assert (ROOT / "sbuslib" / name).exists(), name
+
+
+# -- the rest ---------------------------------------------------------------------------------------
+
+
+def test_every_command_is_told_in_the_readme() -> None:
+    (commands,) = [
+        action.choices for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction)
+    ]
+    rows = table(ROOT / "README.md", "command")
+    assert {named([row[0]])[0].split()[1] for row in rows if "sbus " in row[0]} == set(commands)
+
+
+def test_the_change_log_tells_of_this_version() -> None:
+    assert re.search(rf"^## {re.escape(sbuslib.__version__)} - ", text_of(ROOT / "CHANGELOG.md"), re.MULTILINE)
+
+
+def test_limits_that_pages_name_are_there() -> None:
+    for path in PAGES:
+        for name in re.findall(r"`Limits\.(\w+)`", text_of(path)):
+            assert name in sbuslib.Limits.__struct_fields__, f"{path.name}: {name}"

@@ -1,0 +1,150 @@
+"""What crosses a gateway, under which name, and who takes it: without bus or peer."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbuslib.errors import KeyFormatError, NameFormatError, UsageError
+from sbuslib.matcher import matches
+from sbuslib.tcp.crossing import Border, Expected, Here, Members, Names
+from sbuslib.tcp.framing import encode_publish
+from sbuslib.tcp.limits import TcpLimits
+
+names = Names("bus")
+keys = st.binary(max_size=60).filter(lambda key: b"\0" not in key) | st.text(max_size=30).map(
+    lambda text: text.replace("\0", "").encode()
+)
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        (b"", "//sbus/bus/"),
+        (b"room/1/temp", "//sbus/bus/room/1/temp"),
+        (b"a b\r\n%", "//sbus/bus/a%20b%0D%0A%25"),
+        ("né".encode(), "//sbus/bus/né"),
+        (b"\xff\xc3", "//sbus/bus/%FF%C3"),
+        (b"\xed\xa0\x80", "//sbus/bus/%ED%A0%80"),
+        (b"%41", "//sbus/bus/%2541"),
+        (b"//fwd/", "//sbus/bus///fwd/"),
+        (b"\x01\t\x7f", "//sbus/bus/\x01\t\x7f"),
+    ],
+)
+def test_names_of_keys(key: bytes, name: str) -> None:
+    assert names.name_of(key) == name
+    assert names.key_of(name) == key
+    assert names.key_of("//fwd/" + name[2:]) == key
+
+
+@given(keys)
+def test_every_key_has_a_name_that_can_be_sent_and_comes_back(key: bytes) -> None:
+    name = names.name_of(key)
+    encode_publish(name, b"")
+    assert names.key_of(name) == key
+
+
+@given(keys, keys)
+def test_different_keys_have_different_names(one: bytes, two: bytes) -> None:
+    assert (names.name_of(one) == names.name_of(two)) is (one == two)
+
+
+@given(st.text(max_size=20))
+def test_a_name_that_stands_for_a_key_is_the_name_of_that_key(text: str) -> None:
+    name = names.prefix + text
+    try:
+        key = names.key_of(name)
+    except NameFormatError:
+        return
+    assert names.name_of(key) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["//sbus/bus/%41", "//sbus/bus/%ff", "//sbus/bus/%", "//sbus/bus/%2", "//sbus/bus/%00", "//sbus/bus/\0",
+     "//sbus/bus/%C3%A9", "//sbus/other/a", "/sbus/bus/a", "//sbus/bus/a b", ""],
+)  # fmt: skip
+def test_names_that_stand_for_no_key(name: str) -> None:
+    with pytest.raises(NameFormatError):
+        names.key_of(name)
+
+
+@given(st.lists(st.sampled_from([b"a", b"/", b"*", b" ", b"\xc3", b"\xa9", b"%"]), max_size=8).map(b"".join), keys)
+def test_every_name_of_a_key_that_matches_contains_the_substring(pattern: bytes, extra: bytes) -> None:
+    for key in (pattern, pattern + extra, pattern.replace(b"*", extra)):
+        if matches(pattern, key):
+            assert names.substring_for(pattern) in names.name_of(key)
+
+
+def test_what_may_cross() -> None:
+    border = Border([b"room/*/temp", b"log/"])
+    for key in (b"room/1/temp", b"log/a/b"):
+        assert border.refusal(key) is None
+    assert border.refusal(b"room/1/hum") == "outside the patterns"
+    everything = Border([b""])
+    for key in (b"!/cred/1/2/3/x", b"!/cred////x", b"a/!/b", b"!", b"a/!", b"!/x"):
+        assert everything.refusal(key) == "reserved key", key
+    for key in (b"", b"a!/b", b"!!", b"a/b!"):
+        assert everything.refusal(key) is None, key
+    assert everything.refusal(b"sbus/gateway") == "key of the gateways"
+    assert Border([]).refusal(b"a") == "outside the patterns"
+
+
+@pytest.mark.parametrize("patterns", [[b"!/cred/1/2/3/"], [b"a/!/"], [b"!"], b"bytes", "text"])
+def test_patterns_that_may_not_cross(patterns: list[bytes]) -> None:
+    with pytest.raises(UsageError):
+        Border(patterns)
+
+
+def test_a_pattern_with_nul() -> None:
+    with pytest.raises(KeyFormatError):
+        Border([b"a\0"])
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "é"])
+def test_names_of_buses(name: str) -> None:
+    with pytest.raises(UsageError):
+        Names(name)
+
+
+def test_as_many_are_expected_as_were_announced() -> None:
+    expected = Expected(3, 10)
+    expected.announce(b"one", b"a", 0)
+    expected.announce(b"one", b"a", 1)
+    assert not expected.take(b"two", b"a")
+    assert [expected.take(b"one", b"a") for _ in range(3)] == [True, True, False]
+    for text in (b"b", b"c", b"d", b"e"):
+        expected.announce(None, text, 2)
+    assert len(expected) == 3  # the oldest went
+    assert not expected.take(None, b"b")
+    expected.expire(11)
+    assert len(expected) == 3
+    expected.expire(12)
+    assert len(expected) == 0
+
+
+def test_spares_agree_on_the_one_that_sends() -> None:
+    views = [Members(me, "alike", 10) for me in ("g1", "g2")]
+
+    def say(here: Here, now: float) -> None:
+        for view in views:
+            view.hear(here, now)
+
+    assert TcpLimits().heartbeat_seconds > 0
+    say(Here("g2", "alike", ("B", "C")), 0)
+    assert [view.is_ours("B") for view in views] == [False, True]
+    say(Here("g1", "alike", ("B",)), 0)
+    assert [view.is_ours("B") for view in views] == [True, False]
+    assert [view.is_ours("C") for view in views] == [False, True]
+    assert [view.is_ours("D") for view in views] == [True, True]  # nobody has said that he is connected
+    assert [(view.others, view.spares) for view in views] == [(1, 1), (1, 1)]
+    say(Here("g0", "different", ("B",)), 0)
+    assert [view.is_ours("B") for view in views] == [True, False]
+    assert [(view.others, view.spares) for view in views] == [(2, 1), (2, 1)]
+    say(Here("g1", "alike", leaving=True), 1)
+    assert views[1].is_ours("B")
+    views[1].excuse(11)
+    assert not views[1].expire(20)
+    assert views[1].expire(21.5)
+    assert (views[1].others, views[1].spares) == (0, 0)

@@ -1,0 +1,150 @@
+"""Peers that find each other, and announcements that lead nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from support import eventually
+
+from sbuslib.errors import UsageError
+from sbuslib.tcp import Discovery, Peer, TcpLimits
+from sbuslib.tcp.discovery import Allowed, Directory, parse_announcement
+from sbuslib.tcp.transport import HostPort
+
+Make = Callable[..., Peer]
+Connect = Callable[..., Any]
+
+HELLO = b"sub //peers/myorg\nsub //fwd/peers/myorg\nsub //hop/\n"
+
+
+def neighbours(peer: Peer) -> list[str]:
+    return sorted(link.who or "" for link in peer.links)
+
+
+def test_peers_find_each_other_from_one_seed(make_peer: Make) -> None:
+    whos = ["seed", "a", "b", "y", "z"]
+    peers = {who: make_peer(discover=Discovery(org="myorg", who=who)) for who in whos}
+    for who in whos[1:]:
+        peers[who].connect(peers["seed"].address)
+    eventually(lambda: all(neighbours(peer) == sorted(set(whos) - {who}) for who, peer in peers.items()))
+
+
+def test_a_peer_that_comes_later_hears_of_all_and_one_that_goes_is_found_again(make_peer: Make) -> None:
+    seed, early = (make_peer(discover=Discovery(org="myorg", who=who)) for who in ("seed", "m"))
+    early.connect(seed.address)
+    eventually(lambda: neighbours(early) == ["seed"])
+    late = make_peer(discover=Discovery(org="myorg", who="n"))
+    late.connect(seed.address)
+    eventually(lambda: neighbours(late) == ["m", "seed"])
+    [link] = [link for link in late.links if link.who == "m"]
+    late.end_link(link, "lost", False)
+    eventually(lambda: neighbours(late) == ["m", "seed"] and neighbours(early) == ["n", "seed"])
+
+
+def test_what_a_plain_program_sees_and_says(make_peer: Make, raw: Connect) -> None:
+    peer = make_peer(discover=Discovery(org="myorg", who="bob", advertise="127.0.0.1:4242"))
+    other = make_peer()
+    connection = raw(peer)
+    connection.expect(HELLO)
+    connection.send(b"sub //peers/myorg/\n")
+    connection.expect(b"pub //peers/myorg/bob 14 127.0.0.1 4242\n")
+    host, port = other.address.split(":")
+    data = f"{host} {port}".encode()
+    connection.send(b"pub //fwd/peers/myorg/other %d %b\n" % (len(data), data))
+    eventually(lambda: other.links)
+    late = raw(peer)
+    late.expect(HELLO)
+    late.send(b"sub //fwd/peers/\n")
+    # Copies of both: of what this peer says of itself, and of what it has heard.
+    late.expect(b"pub //fwd/peers/myorg/bob 14 127.0.0.1 4242\npub //fwd/peers/myorg/other %d %b\n" % (len(data), data))
+
+
+def test_a_peer_does_not_connect_to_whom_it_may_not(make_peer: Make, raw: Connect) -> None:
+    peer = make_peer(discover=Discovery(org="myorg", who="bob", allow=("127.0.0.2",)))
+    forbidden = make_peer()
+    allowed = make_peer("127.0.0.2:0")
+    connection = raw(peer)
+    for name, target in (("one", forbidden), ("two", allowed)):
+        data = target.address.replace(":", " ").encode()
+        connection.send(b"pub //fwd/peers/myorg/%b %d %b\n" % (name.encode(), len(data), data))
+    eventually(lambda: allowed.links)
+    assert not forbidden.links
+
+
+def test_so_many_connections_and_no_more(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
+    few = msgspec.structs.replace(limits, discovered_links=2, known_peers=3)
+    peer = make_peer(discover=Discovery(org="myorg", who="bob"), limits=few)
+    targets = [make_peer() for _ in range(5)]
+    inbox = peer.subscribe("end")
+    connection = raw(peer)
+    for number, target in enumerate(targets):
+        data = target.address.replace(":", " ").encode()
+        connection.send(b"pub //fwd/peers/myorg/p%d %d %b\n" % (number, len(data), data))
+    connection.send(b"pub end 1 x\n")
+    inbox.get(10)
+    eventually(lambda: sum(bool(target.links) for target in targets) == 2)
+    assert peer._discoverer is not None
+    assert len(peer._discoverer.directory) == 3
+    assert peer._discoverer.directory.refused == 2
+
+
+def test_of_two_connections_between_the_same_peers_one_is_kept(make_peer: Make) -> None:
+    # Both are told to connect to the other, so that there are two connections at first.
+    one = make_peer(discover=Discovery(org="myorg", who="one", allow=()))
+    two = make_peer(discover=Discovery(org="myorg", who="two", allow=()))
+    one.connect(two.address, keep=False)
+    two.connect(one.address, keep=False)
+    eventually(lambda: neighbours(one) == ["two"] and neighbours(two) == ["one"])
+
+
+@pytest.mark.parametrize(
+    ("data", "address"),
+    [
+        (b"1.2.3.4 9014", HostPort("1.2.3.4", 9014)),
+        (b"::1 1\n", HostPort("::1", 1)),
+        (b"a.example 65535", HostPort("a.example", 65_535)),
+        *[(bad, None) for bad in (b"", b"1.2.3.4", b"1.2.3.4 0", b"1.2.3.4 65536", b"1.2.3.4 x", b" 1", b"a\n b 1",
+                                  b"1.2.3.4  1", b"\xff 1", b"h" * 300 + b" 1", b"1.2.3.4 1\n\n", b"a/b 1")],
+    ],
+)  # fmt: skip
+def test_announcements(data: bytes, address: HostPort | None) -> None:
+    assert parse_announcement(data) == address
+
+
+def test_who_is_allowed() -> None:
+    allowed = Allowed(("10.0.0.0/8", "::1", "host.example"))
+    assert "10.1.2.3" in allowed
+    assert "::1" in allowed
+    assert "host.example" in allowed
+    for host in ("11.0.0.1", "::2", "other.example", "", "10.0.0.1/8"):
+        assert host not in allowed
+    with pytest.raises(UsageError):
+        Allowed(("10.0.0.0/33",))
+
+
+@pytest.mark.parametrize(
+    "options", [{"org": "a/b"}, {"org": ""}, {"org": "a", "who": "b c"}, {"org": "a", "advertise": "h:0"}]
+)
+def test_discovery_that_cannot_be(options: dict[str, str]) -> None:
+    with pytest.raises(UsageError):
+        Discovery(**options)  # type: ignore[arg-type]
+
+
+def test_the_directory_forgets_and_waits() -> None:
+    limits = TcpLimits(announce_seconds=10, yield_seconds=5, reconnect_pause=1, reconnect_pause_most=4)
+    directory = Directory(limits)
+    address = HostPort("1.2.3.4", 5)
+    assert directory.hear("m", address, 0)
+    assert directory.due(0, "a") == [("m", address)]
+    assert directory.due(0, "z") == []  # m connects to z
+    assert directory.due(5, "z") == [("m", address)]  # or else z to m
+    assert directory.due(0, None) == [("m", address)]
+    directory.tried("m", 0)
+    assert directory.due(0.5, "a") == []
+    assert directory.due(1, "a") == [("m", address)]
+    assert directory.expire(30) == []
+    assert directory.expire(30.5) == ["m"]
+    assert "m" not in directory

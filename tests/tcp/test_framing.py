@@ -1,0 +1,227 @@
+"""The grammar: byte scripts fed whole, byte by byte and in random cuts, and bytes that mean nothing."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sbuslib.errors import FramingError, NameFormatError, PayloadError, UsageError
+from sbuslib.tcp.framing import (
+    Command,
+    Parser,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+    encode_publish,
+    encode_subscribe,
+    encode_unsubscribe,
+)
+from sbuslib.tcp.limits import TcpLimits
+
+SMALL = TcpLimits(name_bytes=12, data_bytes=20, cached_names=2)
+
+GOOD: list[tuple[bytes, list[Command]]] = [
+    (b"", []),
+    (b"pub //o/chat 5 hello\n", [Publish("//o/chat", b"hello")]),
+    (b"sub //o/chat/\n", [Subscribe("//o/chat/")]),
+    (b"unsub //o/chat/\n", [Unsubscribe("//o/chat/")]),
+    (b"sub \nunsub \n", [Subscribe(""), Unsubscribe("")]),
+    (b"pub a 0 \n", [Publish("a", b"")]),
+    (b"pub a 05 hello\n", [Publish("a", b"hello")]),
+    (b"pub a 0000000000000000001 x\n", [Publish("a", b"x")]),
+    (b"pub a 1 \n\n", [Publish("a", b"\n")]),
+    (b"pub a 2 \r\n\n", [Publish("a", b"\r\n")]),
+    (b"pub a 10 pub b 1 x\n\n", [Publish("a", b"pub b 1 x\n")]),
+    (b"pub a 4 \xff\x00\xfe \n", [Publish("a", b"\xff\x00\xfe ")]),
+    (b"pub \xc3\xa9 2 \xc3\xa9\nsub \xc3\xa9\n", [Publish("é", b"\xc3\xa9"), Subscribe("é")]),
+    (b"pub a\x00\tb 1 x\n", [Publish("a\x00\tb", b"x")]),
+    (
+        b"pub a 1 x\npub a 1 y\npub a 2 zz\npub b 1 x\n",
+        [Publish(*m) for m in [("a", b"x"), ("a", b"y"), ("a", b"zz"), ("b", b"x")]],
+    ),
+    (b"pub a 1 x\nsub a\npub a 1 y\n", [Publish("a", b"x"), Subscribe("a"), Publish("a", b"y")]),
+    (b"pub pub 3 sub\nsub sub\nsub pub\n", [Publish("pub", b"sub"), Subscribe("sub"), Subscribe("pub")]),
+    (b"pub a 2 1 \npub 1 1 x\n", [Publish("a", b"1 "), Publish("1", b"x")]),
+    (b"pub " + b"n" * 12 + b" 20 " + b"d" * 20 + b"\n", [Publish("n" * 12, b"d" * 20)]),
+    (b"sub " + b"n" * 12 + b"\n", [Subscribe("n" * 12)]),
+    (b"".join(b"pub %d 1 x\n" % n for n in range(9)), [Publish(str(n), b"x") for n in range(9)]),
+]
+
+BAD: list[tuple[bytes, str]] = [
+    (b"\n", "unknown verb"),
+    (b" ", "unknown verb"),
+    (b"pubx a 1 x\n", "unknown verb"),
+    (b"PUB a 1 x\n", "unknown verb"),
+    (b"sub\n", "unknown verb"),
+    (b"get / HTTP/1.1\r\n", "unknown verb"),
+    (b"\x16\x03\x01\x02\x00", "unknown verb"),
+    (b"un sub a\n", "unknown verb"),
+    (b"pub  1 x\n", "empty name"),
+    (b"pub a x x\n", "length is not a number"),
+    (b"pub a -1 x\n", "length is not a number"),
+    (b"pub a +1 x\n", "length is not a number"),
+    (b"pub a 1_0 x\n", "length is not a number"),
+    (b"pub a 0x1 x\n", "length is not a number"),
+    (b"pub a 1\n", "length is not a number"),
+    (b"pub a  x\n", "length is not a number"),
+    ("pub a \u0661 x\n".encode(), "length is not a number"),
+    (b"pub a 21 " + b"d" * 21 + b"\n", "data too long"),
+    (b"pub a 21 ", "data too long"),
+    (b"pub a 99999999999999999999", "data too long"),
+    (b"pub a 00000000000000000001 x\n", "data too long"),
+    (b"pub a 1 xy\n", "no LF after the data"),
+    (b"pub a 1 x\r\n", "no LF after the data"),
+    (b"pub a 0 pub b", "no LF after the data"),
+    (b"pub " + b"n" * 13 + b" 1 x\n", "name too long"),
+    (b"pub " + b"n" * 13, "name too long"),
+    (b"sub " + b"n" * 13, "name too long"),
+    (b"sub a\r\n", "CR in a name"),
+    (b"sub a b\n", "space in a name"),
+    (b"pub a\n", "LF in a name"),
+    (b"pub a\r 1 x\n", "CR in a name"),
+    (b"pub \xff 1 x\n", "name is not UTF-8"),
+    (b"sub \xc3\n", "name is not UTF-8"),
+    (b"pub \xed\xa0\x80 1 x\n", "name is not UTF-8"),
+]
+
+
+def feed(pieces: list[bytes], limits: TcpLimits = SMALL) -> tuple[list[Command], str | None]:
+    """What came of the pieces, and why it ended."""
+    parser = Parser(limits)
+    found: list[Command] = []
+    for piece in pieces:
+        try:
+            found += parser.feed(piece)
+        except FramingError as error:
+            return [*found, *error.commands], error.reason
+    return found, None
+
+
+def cuts_of(script: bytes, at: list[int]) -> list[bytes]:
+    places = sorted({place % (len(script) + 1) for place in at})
+    return [script[start:end] for start, end in zip([0, *places], [*places, len(script)], strict=True)]
+
+
+@pytest.mark.parametrize(("script", "commands"), GOOD)
+def test_a_script_means_the_same_whole_and_byte_by_byte(script: bytes, commands: list[Command]) -> None:
+    assert feed([script]) == (commands, None)
+    assert feed([script[at : at + 1] for at in range(len(script))]) == (commands, None)
+
+
+@given(st.sampled_from(GOOD), st.lists(st.integers(min_value=0, max_value=1_000)))
+def test_a_script_means_the_same_in_random_cuts(case: tuple[bytes, list[Command]], at: list[int]) -> None:
+    assert feed(cuts_of(case[0], at)) == (case[1], None)
+
+
+@given(st.permutations(GOOD), st.lists(st.integers(min_value=0, max_value=10_000)))
+def test_scripts_follow_each_other(cases: list[tuple[bytes, list[Command]]], at: list[int]) -> None:
+    whole = b"".join(script for script, _ in cases)
+    assert feed(cuts_of(whole, at)) == ([command for _, commands in cases for command in commands], None)
+
+
+@pytest.mark.parametrize(("script", "reason"), BAD)
+def test_what_is_no_command_is_refused_with_a_reason(script: bytes, reason: str) -> None:
+    before = [Publish("a", b"x"), Subscribe("b")]
+    for pieces in ([b"pub a 1 x\nsub b\n" + script], [b"pub a 1 x\nsub b\n", script]):
+        assert feed(pieces) == (before, reason)
+    assert feed([script[at : at + 1] for at in range(len(script))]) == ([], reason)
+
+
+def test_a_length_is_refused_before_its_data_is_waited_for() -> None:
+    parser = Parser(SMALL)
+    with pytest.raises(FramingError, match="data too long"):
+        parser.feed(b"pub a 999999999 ")
+    assert parser.pending == 0
+
+
+def test_after_an_error_there_are_no_more_commands() -> None:
+    parser = Parser()
+    with pytest.raises(FramingError):
+        parser.feed(b"nonsense\n")
+    with pytest.raises(FramingError, match="unknown verb") as caught:
+        parser.feed(b"pub a 1 x\n")
+    assert list(caught.value.commands) == []
+
+
+def test_the_end_inside_a_command() -> None:
+    parser = Parser()
+    parser.finish()
+    assert parser.feed(b"pub a 3 xy") == []
+    assert parser.pending == 10
+    with pytest.raises(FramingError, match="ended inside a command"):
+        parser.finish()
+
+
+@given(st.binary(max_size=300), st.lists(st.integers(min_value=0, max_value=300)))
+def test_any_bytes_give_commands_or_an_error_and_nothing_is_hoarded(data: bytes, at: list[int]) -> None:
+    longest = len(b"unsub ") + SMALL.name_bytes + 21 + SMALL.data_bytes + 1
+    parser = Parser(SMALL)
+    for piece in cuts_of(data, at):
+        try:
+            parser.feed(piece)
+        except FramingError:
+            return
+        assert parser.pending <= longest
+
+
+@settings(max_examples=500)
+@given(
+    st.lists(st.sampled_from([b"pub ", b"sub ", b"unsub ", b"a", b" ", b"1", b"20", b"\n", b"\r", b"x", b"\xc3"])),
+    st.lists(st.integers(min_value=0, max_value=300)),
+)
+def test_what_looks_like_commands_means_the_same_however_it_is_cut(parts: list[bytes], at: list[int]) -> None:
+    script = b"".join(parts)
+    assert feed(cuts_of(script, at)) == feed([script])
+
+
+def test_what_is_held_of_long_data_is_little_more_than_the_data() -> None:
+    limits = TcpLimits(data_bytes=1_000_000)
+    parser = Parser(limits)
+    parser.feed(b"pub a 1000000 ")
+    for _ in range(200_000):
+        parser.feed(b"x")
+    held = sum(sys.getsizeof(value) for value in vars(parser).values())
+    assert parser.pending == 200_014
+    assert held < 400_000
+
+
+names = st.text(st.characters(codec="utf-8", exclude_characters=" \r\n"), min_size=1, max_size=50)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.builds(Publish, names, st.binary(max_size=100)),
+            st.builds(Subscribe, names),
+            st.builds(Unsubscribe, names),
+        )
+    )
+)
+def test_round_trip(commands: list[Any]) -> None:
+    encoded = b""
+    for command in commands:
+        if isinstance(command, Publish):
+            encoded += encode_publish(command.name, command.data)
+        else:
+            encode = encode_subscribe if isinstance(command, Subscribe) else encode_unsubscribe
+            encoded += encode(command.substring)
+    assert feed([encoded], TcpLimits()) == (commands, None)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a\n", "\ra", "\ud800", b"bytes", "n" * 13])
+def test_names_that_cannot_be_sent(name: Any) -> None:
+    with pytest.raises(NameFormatError):
+        encode_publish(name, b"", SMALL)
+    if name:
+        with pytest.raises(UsageError):
+            encode_subscribe(name, SMALL)
+
+
+@pytest.mark.parametrize("data", ["text", b"d" * 21, None])
+def test_data_that_cannot_be_sent(data: Any) -> None:
+    with pytest.raises((PayloadError, TypeError)):
+        encode_publish("a", data, SMALL)

@@ -1,0 +1,390 @@
+"""Buses joined over TCP: exact keys and payloads, borders, secrets, circles, spares, and two network namespaces."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gevent.subprocess
+import pytest
+from support import ROOT, eventually
+
+from sbuslib import Client, Hub
+from sbuslib.errors import DisconnectedError, StateError, UsageError
+from sbuslib.inbox import Inbox
+from sbuslib.packets import Message
+from sbuslib.tcp import Gateway, Peer
+from sbuslib.tcp.crossing import CONTROL
+
+Make = Callable[..., Peer]
+Connect = Callable[..., Any]
+Join = Callable[..., list[Gateway]]
+
+EVERYTHING: dict[str, Any] = {"export": [b""], "import_": [b""]}
+
+
+@pytest.fixture
+def buses(folder: str) -> Iterator[list[Hub]]:
+    """Three hubs that have nothing to do with each other."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(Hub(os.path.join(folder, name))) for name in "abc"]
+
+
+@pytest.fixture
+def join(make_peer: Make) -> Iterator[Join]:
+    """Join two buses by a gateway at each, whose peers are connected, and wait until both know the other."""
+    gateways: list[Gateway] = []
+    stack = contextlib.ExitStack()
+
+    def make(
+        one: Hub, two: Hub, *, clients: bool = False, there: dict[str, Any] | None = None, **options: Any
+    ) -> list[Gateway]:
+        made = []
+        peers = [make_peer(), make_peer()]
+        peers[1].connect(peers[0].address)
+        for hub, peer, how in ((one, peers[0], options), (two, peers[1], there or options)):
+            bus = stack.enter_context(Client(hub.address)) if clients else hub
+            made.append(Gateway(bus, peer, **(how or EVERYTHING)))
+            made[-1].start()
+        gateways.extend(made)
+        eventually(lambda: all(len(gateway._remotes) == 1 for gateway in made))
+        return made
+
+    yield make
+    for gateway in gateways:
+        gateway.stop()
+    stack.close()
+
+
+def drain(inbox: Inbox) -> list[tuple[bytes, bytes]]:
+    """What came, without what gateways say to each other."""
+    found = [inbox.get() for _ in range(len(inbox))]
+    return [(message.key, message.payload) for message in found if message.key != CONTROL]
+
+
+def quiet(gateways: list[Gateway]) -> None:
+    """Wait until all that was exported has been imported and nothing waits anywhere."""
+    eventually(
+        lambda: (
+            sum(gateway.statistics().exported for gateway in gateways) > 0
+            and not any(gateway._incoming for gateway in gateways)
+            and sum(gateway._peer.statistics().sent for gateway in gateways)
+            == sum(gateway._peer.statistics().received for gateway in gateways)
+            and not any(gateway._peer.statistics().queued_bytes for gateway in gateways)
+        )
+    )
+
+
+def until(inbox: Inbox, last: bytes) -> list[tuple[bytes, bytes]]:
+    """What comes up to the message with key ``last``, which is left out; without what gateways say."""
+    found: list[Message] = []
+    while not found or found[-1].key != last:
+        found.append(inbox.get(20))
+    return [(message.key, message.payload) for message in found[:-1] if message.key != CONTROL]
+
+
+@pytest.mark.parametrize("clients", [False, True], ids=["hub", "client"])
+def test_any_key_and_payload_crosses_as_it_is(buses: list[Hub], join: Join, clients: bool) -> None:
+    join(buses[0], buses[1], clients=clients)
+    inboxes = [hub.subscribe(b"") for hub in buses[:2]]
+    messages = [
+        (bytes(range(1, 256)).replace(b"!", b""), bytes(range(256))),
+        (b"", b""),
+        (b"a!/b", b"\n"),
+        (b"a b\r\n%41/\xff", b"pub x 1 y\n"),
+        ("né/\U0001f600".encode(), b"\0" * 100_000),
+        (b"k" * 4_000, b"x" * 400_000),
+        (b"a/*", b"1"),
+        (b"a/*", b"1"),
+    ]
+    for here, there in ((0, 1), (1, 0)):
+        for key, payload in [*messages, (b"end", b"")]:
+            buses[here].publish(key, payload)
+        assert until(inboxes[there], b"end") == messages
+        until(inboxes[here], b"end")
+
+
+def test_patterns_bound_what_crosses(buses: list[Hub], join: Join) -> None:
+    one, two = join(
+        buses[0],
+        buses[1],
+        export=[b"room/*/temp", b"end"],
+        import_=[b"alarm/"],
+        there={"export": [b"alarm/", b"other", b"end"], "import_": [b"room/1/*", b"end"]},
+    )
+    inboxes = [hub.subscribe(b"") for hub in buses[:2]]
+    for key in (b"room/1/temp", b"room/2/temp", b"room/1/hum", b"alarm/x", b"end"):
+        buses[0].publish(key, b"from one")
+    assert until(inboxes[1], b"end") == [(b"room/1/temp", b"from one")]
+    for key in (b"other", b"room/1/temp", b"alarm/fire"):
+        buses[1].publish(key, b"from two")
+    eventually(lambda: one.statistics().imported == 1)
+    assert (b"alarm/fire", b"from two") in drain(inboxes[0])
+    assert two.statistics().exported == 2  # nothing that no pattern matches even leaves
+    assert one.statistics().exported == 3
+
+
+def test_what_a_stranger_publishes_is_held_to_the_patterns_too(buses: list[Hub], make_peer: Make, raw: Connect) -> None:
+    peer = make_peer()
+    inbox = buses[0].subscribe(b"")
+    stranger = raw(peer)
+    with Gateway(buses[0], peer, import_=[b"in/", b"*/never"]) as gateway:
+        for key in ("in/a", "out/a", "!/cred////x", "in/!/x", "%69n/a", "in/%00", "sbus/gateway", "in/end"):
+            name = f"//sbus/bus/{key}".encode()
+            stranger.send(b"pub %b 1 x\n" % name)
+        assert until(inbox, b"in/end") == [(b"in/a", b"x")]
+        assert gateway.statistics().refused == {
+            "outside the patterns": 1,
+            "reserved key": 2,
+            "not the name for a key": 2,
+            "key of the gateways": 1,
+        }
+
+
+def test_secrets_never_cross(buses: list[Hub], join: Join) -> None:
+    gateways = join(buses[0], buses[1], clients=True)
+    inboxes = [hub.subscribe(b"") for hub in buses[:2]]
+    secret = buses[0].whoami() + b"/x"
+    own = [hub.subscribe(secret) for hub in buses[:2]]
+    taps = [hub.tap(secrets=True) for hub in buses[:2]]
+    buses[0].publish(secret, b"secret")
+    buses[0].publish(b"!/cred////x", b"secret")
+    buses[0].publish(b"end", b"")
+    assert until(inboxes[1], b"end") == []
+    assert own[0].get(10).payload == b"secret"
+    assert len(own[1]) == 0
+    assert all(b"secret" not in message.payload for message in [taps[1].get() for _ in range(len(taps[1]))])
+    assert gateways[0].statistics().exported == 1
+    for pattern in (b"!/cred/1/2/3/x", b"a/!/b"):
+        with pytest.raises(UsageError):
+            Gateway(buses[0], gateways[0]._peer, export=[pattern])
+
+
+@pytest.mark.parametrize("clients", [False, True], ids=["hub", "client"])
+def test_two_gateways_between_the_same_buses_make_no_circle_and_no_copies(
+    buses: list[Hub], join: Join, clients: bool
+) -> None:
+    gateways = [*join(buses[0], buses[1]), *join(buses[0], buses[1], clients=clients), *join(buses[0], buses[1])]
+    # Each has heard of the three of its bus that they are connected to the other.
+    eventually(
+        lambda: all(
+            [len(here.remotes) for here, _ in gateway._members._members.values()] == [1, 1, 1] for gateway in gateways
+        )
+    )
+    inboxes = [hub.subscribe(b"") for hub in buses[:2]]
+    for number in range(50):
+        buses[0].publish(b"from/a", b"%d" % (number % 3))
+        buses[1].publish(b"from/b", b"equal")
+    quiet(gateways)
+    expected = Counter({(b"from/a", b"0"): 17, (b"from/a", b"1"): 17, (b"from/a", b"2"): 16, (b"from/b", b"equal"): 50})
+    eventually(lambda: all(len(inbox) >= 100 for inbox in inboxes))
+    for inbox in inboxes:
+        assert Counter(drain(inbox)) == expected
+    quiet(gateways)
+    assert sum(gateway.statistics().imported for gateway in gateways) == 100
+    assert [drain(inbox) for inbox in inboxes] == [[], []]
+
+
+def test_a_spare_takes_over(buses: list[Hub], join: Join) -> None:
+    pairs = [join(buses[0], buses[1]) for _ in range(2)]
+    gateways = [gateway for pair in pairs for gateway in pair]
+    eventually(lambda: all(gateway.statistics().spares == 1 for gateway in gateways))
+    eventually(lambda: sum(bool(pair[0]._leave_out) for pair in pairs) == 1)
+    [active] = [pair for pair in pairs if not pair[0]._leave_out]
+    [spare] = [pair for pair in pairs if pair is not active]
+    inbox = buses[1].subscribe(b"a", b"b")
+    buses[0].publish(b"a", b"1")
+    assert inbox.get(20).payload == b"1"
+    assert spare[1].statistics().imported == 0
+    active[0].stop()
+    eventually(lambda: not spare[0]._leave_out)
+    buses[0].publish(b"b", b"2")
+    assert inbox.get(20).payload == b"2"
+    assert spare[1].statistics().imported == 1
+    assert len(inbox) == 0
+
+
+def test_a_triangle_of_buses_makes_no_circle(buses: list[Hub], join: Join) -> None:
+    a, b, c = buses
+    gateways = [
+        *join(a, b, name="ab", **EVERYTHING),
+        *join(b, c, name="bc", **EVERYTHING),
+        *join(c, a, name="ca", **EVERYTHING),
+    ]
+    inboxes = [hub.subscribe(b"x") for hub in buses]
+    a.publish(b"x", b"1")
+    for inbox in inboxes:
+        assert inbox.get(20).payload == b"1"
+    quiet(gateways)
+    assert [len(inbox) for inbox in inboxes] == [0, 0, 0]
+
+
+def test_plain_peers_see_the_bus_and_speak_to_it(buses: list[Hub], make_peer: Make, raw: Connect) -> None:
+    peer = make_peer()
+    stranger = raw(peer)
+    with Gateway(buses[0], peer, export=[b"out/"], import_=[b"in/"], name="home"):
+        stranger.expect(b"sub //sbus/home/in/\nsub //sbus-gateway/home\n")
+        stranger.send(b"sub //sbus/home/\n")
+        peer.wait_for_subscriber("//sbus/home/", timeout=10)
+        buses[0].publish(b"out/1 2", b"hello")
+        stranger.expect(b"pub //sbus/home/out/1%202 5 hello\n")
+        inbox = buses[0].subscribe(b"in/")
+        stranger.send(b"pub //sbus/home/in/x 3 abc\n")
+        message = inbox.get(10)
+        assert (message.key, message.payload) == (b"in/x", b"abc")
+    stranger.expect(b"unsub //sbus/home/in/\nunsub //sbus-gateway/home\n")
+
+
+def test_a_gateway_alone_says_hardly_anything_on_its_bus(buses: list[Hub], make_peer: Make, raw: Connect) -> None:
+    inbox = buses[0].subscribe(b"")
+    peer = make_peer()
+    with Gateway(buses[0], peer, **EVERYTHING) as gateway:
+        stranger = raw(peer)
+        stranger.send(b"pub //sbus/bus/a 1 x\n" * 500)
+        eventually(lambda: gateway.statistics().imported == 500)
+        eventually(lambda: gateway.statistics().echoes == 500)
+        assert gateway.statistics().exported == 0
+        assert len(inbox) == 501
+
+
+def test_over_forwarding_peers(buses: list[Hub], make_peer: Make) -> None:
+    ends = [make_peer(forward=["sbus/bus"]) for _ in range(2)]
+    between = [make_peer(forward=["sbus/bus"]) for _ in range(2)]
+    for peer in between:  # two ways from one to the other
+        for end in ends:
+            peer.connect(end.address)
+    with Gateway(buses[0], ends[0], **EVERYTHING), Gateway(buses[1], ends[1], **EVERYTHING) as there:
+        for peer in (*ends, *between):
+            peer.wait_for_subscriber("//fwd/sbus/bus/x", 2, timeout=20)
+        inbox = buses[1].subscribe(b"")
+        for number in range(20):
+            buses[0].publish(b"a", b"%d" % (number % 2))
+        buses[0].publish(b"end", b"")
+        assert until(inbox, b"end") == [(b"a", b"%d" % (number % 2)) for number in range(20)]
+        assert there.statistics().imported == 21
+
+
+def test_too_long_for_a_peer(buses: list[Hub], join: Join) -> None:
+    one, _ = join(buses[0], buses[1])
+    inbox = buses[1].subscribe(b"end")
+    buses[0].publish(b"\xff" * 20_000, b"x")
+    buses[0].publish(b"end", b"")
+    inbox.get(20)
+    assert one.statistics().refused == {"name too long": 1}
+
+
+def test_the_end_of_the_bus_ends_the_gateway(folder: str, make_peer: Make) -> None:
+    hub = Hub(os.path.join(folder, "a"))
+    hub.start()
+    peer = make_peer()
+    client = Client(hub.address)
+    gateway = Gateway(client, peer, **EVERYTHING)
+    gateway.start()
+    with pytest.raises(StateError):
+        gateway.start()
+    hub.stop(0)
+    assert gateway.ended.wait(20)
+    assert not gateway.started
+    client.close()
+    inside = Hub(os.path.join(folder, "b"))
+    inside.start()
+    other = Gateway(inside, peer, **EVERYTHING)
+    other.start()
+    inside.stop(0)
+    assert other.ended.wait(20)
+    gateway.stop()
+    with pytest.raises((StateError, DisconnectedError)):
+        other.start()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"export": [], "import_": []}, {"export": b"a"}, {"export": [b"a"], "name": "a b"}]
+)
+def test_gateways_that_cannot_be(buses: list[Hub], options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Gateway(buses[0], Peer("127.0.0.1:0"), **options)
+    with pytest.raises(UsageError):
+        Gateway("/tmp/bus", Peer("127.0.0.1:0"), export=[b"a"])  # type: ignore[arg-type]
+    with pytest.raises(StateError, match="peer"):
+        Gateway(buses[0], Peer("127.0.0.1:0"), export=[b"a"]).start()
+
+
+# -- two machines -----------------------------------------------------------------------------------
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=20)
+
+
+@pytest.fixture(params=["namespaces", "loopback"])
+def machines(request: pytest.FixtureRequest) -> Iterator[tuple[list[list[str]], list[str], list[str]]]:
+    """Two machines, as near as can be: for each how to run a command there, its address, and further arguments."""
+    if request.param == "loopback":
+        yield [[], []], ["127.0.0.1", "127.0.0.2"], []
+        return
+    if os.getuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("network namespaces need root and ip(8)")
+    spaces = [f"sbus{os.getpid()}{side}" for side in "ab"]
+    try:
+        try:
+            for space in spaces:
+                ip("netns", "add", space)
+            ip("link", "add", "left", "netns", spaces[0], "type", "veth", "peer", "name", "right", "netns", spaces[1])
+            for space, device, address in zip(spaces, ("left", "right"), ("10.77.0.1", "10.77.0.2"), strict=True):
+                ip("-n", space, "addr", "add", f"{address}/24", "dev", device)
+                ip("-n", space, "link", "set", device, "up")
+                ip("-n", space, "link", "set", "lo", "up")
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"network namespaces cannot be made here: {error.stderr.decode().strip()}")
+        yield [["ip", "netns", "exec", space] for space in spaces], ["10.77.0.1", "10.77.0.2"], ["--insecure"]
+    finally:
+        for space in spaces:
+            subprocess.run(["ip", "netns", "del", space], check=False, capture_output=True, timeout=20)
+
+
+def test_two_machines(machines: tuple[list[list[str]], list[str], list[str]], buses: list[Hub]) -> None:
+    prefixes, hosts, more = machines
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+
+    def gateway(side: int, *arguments: str) -> Any:
+        command = [*prefixes[side], sys.executable, "-m", "sbuslib", "gateway", "--bus", buses[side].address, *more]
+        return gevent.subprocess.Popen([*command, *arguments], stderr=gevent.subprocess.PIPE, env=environment)
+
+    inboxes = [hub.subscribe(b"ping/", b"pong/", b"other/") for hub in buses[:2]]
+    first = gateway(0, "--listen", f"{hosts[0]}:0", "--export", "ping/", "--import", "pong/")
+    second = None
+    try:
+        said = first.stderr.readline().decode()
+        assert said.startswith(f"sbus: listening at {hosts[0]}:")
+        address = said.split()[3]
+        second = gateway(1, "--connect", address, "--export", "pong/", "other/", "--import", "ping/")
+        # Whoever hears the other's first message knows that both directions are there by now or soon.
+        crossed = False
+        while not crossed:
+            buses[0].publish(b"ping/\xff \n", b"\x00\r\n")
+            with contextlib.suppress(TimeoutError):
+                got = inboxes[1].get(0.1)
+                crossed = (got.key, got.payload) == (b"ping/\xff \n", b"\x00\r\n")
+            assert second.poll() is None
+        crossed = False
+        while not crossed:
+            buses[1].publish(b"other/x", b"never")
+            buses[1].publish(b"pong/1", b"back")
+            with contextlib.suppress(TimeoutError):
+                while not crossed:
+                    got = inboxes[0].get(0.1)
+                    assert not got.key.startswith(b"other/")
+                    crossed = (got.key, got.payload) == (b"pong/1", b"back")
+    finally:
+        for process in (first, second):
+            if process is not None:
+                process.terminate()
+                process.wait(20)
+                process.stderr.close()
+    assert (first.returncode, second.returncode) == (0, 0)

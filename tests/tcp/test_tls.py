@@ -1,0 +1,95 @@
+"""TLS with certificates at both ends."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import pytest
+from gevent.ssl import SSLContext
+from support import eventually
+
+from sbuslib.errors import UsageError
+from sbuslib.tcp import TLS, Peer, Publish, TcpLimits
+
+Make = Callable[..., Peer]
+Connect = Callable[..., Any]
+Certificates = Callable[..., dict[str, str]]
+
+
+def test_messages_both_ways(make_peer: Make, certificates: Certificates) -> None:
+    tls = TLS(**certificates())
+    one, two = make_peer(tls=tls), make_peer(tls=tls)
+    inboxes = [one.subscribe("a"), two.subscribe("a")]
+    two.connect(one.address)
+    for peer in (one, two):
+        peer.wait_for_subscriber("a", timeout=20)
+    payload = bytes(range(256)) * 2_000
+    for peer in (one, two):
+        peer.publish_many([("a", payload)] * 5 + [("a", b"end")])
+    for inbox in inboxes:
+        assert [inbox.get(20) for _ in range(6)] == [Publish("a", payload)] * 5 + [Publish("a", b"end")]
+
+
+def test_who_has_no_certificate_of_the_authority_hears_nothing(
+    make_peer: Make, raw: Connect, certificates: Certificates
+) -> None:
+    ours, theirs = certificates("ours"), certificates("theirs")
+    peer = make_peer(tls=TLS(**ours))
+    inbox = peer.subscribe("a")
+    # Plain text, no certificate, and one of another authority.
+    plain = raw(peer)
+    plain.send(b"pub a 1 x\n")
+    eventually(lambda: peer.statistics().breaches == {"TLS handshake failed": 1})
+    contexts = [SSLContext(ssl.PROTOCOL_TLS_CLIENT) for _ in range(2)]
+    contexts[1].load_cert_chain(theirs["cert"], theirs["key"])
+    for context in contexts:
+        context.load_verify_locations(ours["ca"])
+        connection = raw(peer)
+        got = b""
+        # With TLS 1.3 this end is done before the other looks at its certificate.
+        with suppress(OSError):
+            connection.socket = context.wrap_socket(connection.socket, server_hostname="127.0.0.1")
+            got = connection.socket.recv(1)
+        connection.socket.close()
+        assert got == b""
+    eventually(lambda: peer.statistics().breaches == {"TLS handshake failed": 3})
+    assert len(inbox) == 0
+    assert not peer.links
+
+
+def test_a_peer_connects_to_nobody_of_another_authority_or_name(make_peer: Make, certificates: Certificates) -> None:
+    ours, theirs = certificates("ours"), certificates("theirs")
+    peer = make_peer(tls=TLS(**ours))
+    stranger = make_peer(None, tls=TLS(**theirs))
+    with pytest.raises(ssl.SSLCertVerificationError):
+        stranger.connect(peer.address)
+    misled = make_peer(None, tls=TLS(**ours, hostname="another.example"))
+    with pytest.raises(ssl.SSLCertVerificationError):
+        misled.connect(peer.address)
+    assert not stranger.is_dialling(peer.address)
+    assert not misled.links
+
+
+def test_a_handshake_has_a_time_limit(
+    make_peer: Make, raw: Connect, certificates: Certificates, limits: TcpLimits
+) -> None:
+    quick = msgspec.structs.replace(limits, handshake_seconds=0.05)
+    peer = make_peer(tls=TLS(**certificates()), limits=quick)
+    raw(peer).expect_end()
+    assert peer.statistics().breaches == {"TLS handshake failed": 1}
+
+
+def test_a_peer_with_tls_may_listen_for_other_machines(make_peer: Make, certificates: Certificates) -> None:
+    assert make_peer("0.0.0.0:0", tls=TLS(**certificates())).started
+
+
+def test_files_that_cannot_be_used(certificates: Certificates, folder: str) -> None:
+    files = certificates()
+    with pytest.raises(UsageError, match="cannot be read"):
+        TLS(files["cert"], folder + "/none", files["ca"])
+    with pytest.raises(UsageError, match="cannot be used"):
+        Peer(tls=TLS(files["cert"], files["cert"], files["ca"]))
