@@ -37,7 +37,7 @@ from .packets import check_key, encode_message
 from .quota import Quotas
 from .router import Router
 from .secrets import Credentials
-from .seqpacket import Gather, HasFileno, Listener, PlainArea, bound_address, make_area
+from .seqpacket import Gather, HasFileno, Listener, PlainArea, bound_address, make_area, peer_groups
 from .statistics import HubStatistics, UserStatistics
 from .tree import Tree
 from .users import resolve_group, resolve_user
@@ -377,9 +377,12 @@ class Hub:
         """Whether a user may see what concerns everybody."""
         return uid in self._trusted
 
-    def may_relay(self, credentials: Credentials) -> bool:
-        """Whether a user may join hubs to this one without seeing what concerns everybody."""
-        return credentials.uid in self._relay_users or credentials.gid in self._relay_groups
+    def may_relay(self, connection: Connection) -> bool:
+        """Whether a client's user may join hubs to this one without seeing what concerns everybody."""
+        credentials = connection.credentials
+        if credentials.uid in self._relay_users or credentials.gid in self._relay_groups:
+            return True
+        return bool(self._relay_groups) and not self._relay_groups.isdisjoint(peer_groups(connection.socket))
 
     @property
     def connections(self) -> set[Connection]:

@@ -436,7 +436,7 @@ class Tree:
         mode: Mode = "plain"
         if hub.is_trusted(connection.credentials.uid):
             mode = "announce"
-        elif hub.may_relay(connection.credentials):
+        elif hub.may_relay(connection):
             mode = "prune"
         link = self.links[connection] = Link(self, connection, mode)
         connection.answer(encode_control(control.INTEREST_ON, mode.encode()))

@@ -275,6 +275,7 @@ def test_the_oldest_prune_is_forgotten_by_a_graft(world: World) -> None:
     for n in range(3):
         publisher.publish(b"%d" % n)
     eventually(lambda: relay.statistics().pruned == 3)
+
     def forgotten() -> bool:
         publisher.publish(b"3")
         publisher.sync()
