@@ -193,6 +193,12 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     link_packets: Annotated[
         int, Meta(description="Packets kept for the hub above likewise: even an empty one takes memory.")
     ] = 262_144
+    link_notices: Annotated[
+        float,
+        Meta(
+            description="Seconds between two notices of losses below that a link has passed on to others: each is many."
+        ),
+    ] = 1.0
     link_acks: Annotated[
         int,
         Meta(

@@ -702,14 +702,12 @@ class Relay:
             self.hub.router.reconsider_all()
 
     def _tell_lost(self, notice: control.Lost) -> None:
-        packet = notice.encode()
-        payload = packet[packet.find(b"\0") + 1 :]
         logger.warning(
             "sbus hub at %s: %d messages to %s: %s", self.hub.address, notice.count, self._address, notice.cause
         )
-        self.hub.tree.pass_notice(payload, None)
+        self.hub.tree.pass_notice(notice, None)
         if self.mode in ("announce", "prune") and self.up is not None:
-            self.up.say(packet)
+            self.up.say(notice.encode())
 
     def link_ended(self, down: _Down, why: str) -> None:
         """The connection ended: for the reading half."""
@@ -795,7 +793,7 @@ class Relay:
             case control.NOTICE_KICKED:
                 self._why = payload.decode(errors="replace")
             case control.NOTICE_LOST:
-                self.hub.tree.pass_notice(payload, None)
+                self._take_lost(payload)
             case _:
                 self.hub.ignored += 1
         self._note_change()
@@ -819,6 +817,16 @@ class Relay:
             self._tell(f"{self._address}: {error}")
             return
         self.hub.tree.set_path(self._features.path)
+
+    def _take_lost(self, payload: bytes) -> None:
+        try:
+            notice = control.decode_notice(control.NOTICE_LOST, payload)
+        except PacketError as error:
+            self.dropped[error.reason] += 1
+            return
+        # Of the other causes, what was lost is ours: messages for this link that the hub above could not queue.
+        if isinstance(notice, control.Lost) and notice.cause in control.LINK_CAUSES:
+            self.hub.tree.pass_notice(notice, None)
 
     def _take_sync(self, token: bytes, scope: bytes) -> None:
         assert self.up is not None

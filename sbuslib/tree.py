@@ -131,6 +131,8 @@ class Link:
         self._is = connection.key
         self._questions: deque[bytes] = deque()
         self._snapshot: deque[tuple[Receiver, list[bytes]]] = deque()
+        self._lost: dict[str, tuple[int, float]] = {}
+        self._telling = False
         self._sweeps: deque[Iterator[bytes | None]] = deque()
         self._prunes = float(limits.pruned_keys)
         self._pruned_at = monotonic()
@@ -186,7 +188,7 @@ class Link:
                     self._tree.answered(token, self, scope != b"tree")
                     return
                 case control.NOTICE_LOST:
-                    self._tree.pass_notice(packet.payload or b"", self)
+                    self._note_lost(packet.payload or b"")
                     return
         try:
             self.connection.act_on(packet)
@@ -194,7 +196,32 @@ class Link:
             self.dropped[error.reason] += 1
             if error.reason == "too many patterns":
                 self.connection.answer(encode_control(control.INTEREST_WIDEN))
-                self._tree.hub.router.subscribe_anyway(b"", self.connection, self.connection.account)
+                hub, connection = self._hub, self.connection
+                if hub.authorize is None or hub.is_authorized(connection.credentials, "subscribe", b""):
+                    hub.router.subscribe_anyway(b"", connection, connection.account)
+
+    def _note_lost(self, payload: bytes) -> None:
+        """Pass on what was lost below, at most once in a while: one packet of the link's is many to others."""
+        try:
+            notice = control.decode_notice(control.NOTICE_LOST, payload)
+        except PacketError:
+            notice = None
+        if not isinstance(notice, control.Lost) or notice.cause not in control.LINK_CAUSES:
+            self.dropped["notice that no link gives"] += 1
+            return
+        count, since = self._lost.get(notice.cause, (0, notice.since))
+        self._lost[notice.cause] = count + notice.count, min(since, notice.since)
+        if not self._telling:
+            self._tell_lost()
+
+    def _tell_lost(self) -> None:
+        self._telling = bool(self._lost)
+        if not self._telling or self.connection.closed:
+            return
+        lost, self._lost = self._lost, {}
+        for cause, (count, since) in lost.items():
+            self._tree.pass_notice(control.Lost(cause, count, since), self)
+        self._tree.after(self._hub.limits.link_notices, self._tell_lost)
 
     def _take_wrapped(self, payload: bytes) -> None:
         try:
@@ -706,14 +733,8 @@ class Tree:
 
     # -- notices ------------------------------------------------------------------------------------
 
-    def pass_notice(self, payload: bytes, origin: Link | None) -> None:
+    def pass_notice(self, notice: control.Lost, origin: Link | None) -> None:
         """Messages were lost between two hubs: tell everybody here who asked for notices."""
-        try:
-            notice = control.decode_notice(control.NOTICE_LOST, payload)
-        except PacketError:
-            notice = None
-        if not isinstance(notice, control.Lost) or notice.cause not in control.LINK_CAUSES:
-            return
         for connection in list(self.hub.connections):
             if connection.link is None or connection.link is not origin:
                 connection.notify(notice.encode())

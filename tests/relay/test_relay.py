@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
+from typing import Any
 
 import gevent
 import msgspec
@@ -527,6 +528,18 @@ def test_endless_keys_cost_a_bounded_table(world: World, slave: Callable[[], Pee
     eventually(lambda: (link.pending(), len(table))[1] == 0)
 
 
+def test_what_a_slave_says_was_lost_is_passed_on_now_and_then_only(world: World, slave: Callable[[], Peer]) -> None:
+    listener = world.peer("top")
+    listener.send(b"CMSG notices/on")
+    listener.barrier()
+    link = slave()
+    for _ in range(5_000):
+        link.send(b"CMSG notice/lost\0upstream 1 1.0")
+    own(link)
+    told = listener.pending()
+    assert told == [b"CMSG notice/lost\0upstream 1 1.000000"]
+
+
 def test_a_silent_slave_holds_up_a_question_once(world: World) -> None:
     world.hub("top", relays=[12_345], limits=msgspec.structs.replace(FAST, sync_wait=0.05))
     world.uids["top"] = 12_345
@@ -769,14 +782,15 @@ def test_one_relay_a_hub(world: World) -> None:
 
 def test_bad_arguments(world: World) -> None:
     hub = Hub(world.address("x"))
-    for options in (
+    wrong: list[dict[str, Any]] = [
         {"upstream": []},
         {"upstream": ""},
         {"upstream": "/a", "export": b"x"},
         {"upstream": "/a", "import_": [b"\0"]},
-    ):
+    ]
+    for options in wrong:
         with pytest.raises(UsageError):
-            Relay(hub, **options)  # type: ignore[arg-type]
+            Relay(hub, **options)
     with pytest.raises(StateError):
         Relay(hub, "/a").start()
     with pytest.raises(UsageError):
