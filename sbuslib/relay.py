@@ -455,6 +455,7 @@ class Relay:
         self._interest = Interest(self._separator, hub.limits.link_patterns)
         self._begin_epoch()
         self._received = 0
+        self._lost_above = 0
         self._baseline = 0
         self._last_reason = ""
         self._apart = False
@@ -827,6 +828,8 @@ class Relay:
         # Of the other causes, what was lost is ours: messages for this link that the hub above could not queue.
         if isinstance(notice, control.Lost) and notice.cause in control.LINK_CAUSES:
             self.hub.tree.pass_notice(notice, None)
+        elif isinstance(notice, control.Lost):
+            self._lost_above += notice.count
 
     def _take_sync(self, token: bytes, scope: bytes) -> None:
         assert self.up is not None
@@ -966,6 +969,7 @@ class Relay:
             lost=up.lost if up is not None else 0,
             uncertain=up.uncertain if up is not None else 0,
             received=received,
+            lost_above=self._lost_above,
             dropped=dict(self.dropped),
         )
 

@@ -75,8 +75,8 @@ class RelayStatistics(msgspec.Struct, frozen=True, kw_only=True):
     ``interest_down`` how many the hub above announced, ``pruned`` how many keys it said that nobody wants. Of the
     messages published here, ``suppressed`` never went up as nobody above wants them. The others were ``forwarded``
     (handed to the kernel), are ``buffered`` (of ``buffered_bytes``), or were ``lost``. Of those forwarded,
-    ``uncertain`` were sent on a link that broke before they were acknowledged. ``received`` came from above, and
-    ``dropped`` counts what should not have come, by reason.
+    ``uncertain`` were sent on a link that broke before they were acknowledged. ``received`` came from above,
+    ``lost_above`` is what the hub above lost because this one was slow to read, and ``dropped`` counts what should not have come, by reason.
     """
 
     state: str
@@ -95,6 +95,7 @@ class RelayStatistics(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
     uncertain: int
     received: int
+    lost_above: int
     dropped: dict[str, int]
 
 
