@@ -76,7 +76,8 @@ class RelayStatistics(msgspec.Struct, frozen=True, kw_only=True):
     messages published here, ``suppressed`` never went up as nobody above wants them. The others were ``forwarded``
     (handed to the kernel), are ``buffered`` (of ``buffered_bytes``), or were ``lost``. Of those forwarded,
     ``uncertain`` were sent on a link that broke before they were acknowledged. ``received`` came from above,
-    ``lost_above`` is what the hub above lost because this one was slow to read, and ``dropped`` counts what should not have come, by reason.
+    ``lost_above`` is what the hub above lost because this one was slow to read, and ``dropped`` counts what should
+    not have come, by reason.
     """
 
     state: str
