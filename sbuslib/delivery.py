@@ -366,12 +366,11 @@ class Delivery:
             sent = self._hub.gather.send(self.socket, packets)
         except OSError as error:
             failure = error
-        self.delivered += outbox.settle(sent)
-        if failure is not None:
-            if failure.errno == errno.EMSGSIZE:
-                outbox.take(1)
-                outbox.lose("oversize", outbox.settle(1), time())
-            elif not self._send_failed(failure):
+        if failure is not None and failure.errno == errno.EMSGSIZE:
+            outbox.lose("oversize", outbox.settle(1), time())
+        else:
+            self.delivered += outbox.settle(sent)
+            if failure is not None and not self._send_failed(failure):
                 self._pause_sending()
                 return
         self._release_held()

@@ -267,11 +267,18 @@ class Hub:
             self._stopped.wait()
             return
         self._stopping = True
-        self._acceptor.accept_rest()
-        self._acceptor.close()
-        self._listener.close()
         try:
-            self._drain(monotonic() + timeout)
+            try:
+                self._acceptor.accept_rest()
+            finally:
+                self._acceptor.close()
+                self._listener.close()  # raises where this process may not remove the file any more
+        finally:
+            self._wind_up(monotonic() + timeout)
+
+    def _wind_up(self, deadline: float) -> None:
+        try:
+            self._drain(deadline)
         finally:
             self.tree.stop()
             for connection in list(self._connections):
@@ -280,6 +287,9 @@ class Hub:
                 inbox.close()
             while self.router.forget_some(self.limits.user_patterns):
                 pass
+            if self._forgetting is not None:
+                self._forgetting.close()  # or a start in another thread would wait for the loop of this one
+                self._forgetting = None
             self.area.close()
             self._listener = None
             self._pid = 0
@@ -563,11 +573,13 @@ class Hub:
         )
 
     def encode_statistics(self) -> bytes:
-        """The statistics as JSON, cut to those of the hub where there are too many clients for one packet."""
+        """The statistics as JSON, less those of each client, and of each user, where they do not fit one packet."""
         statistics = self.statistics()
         encoded = msgspec.json.encode(statistics)
         if len(encoded) > PACKET_BYTES:
             encoded = msgspec.json.encode(msgspec.structs.replace(statistics, per_client=()))
+        if len(encoded) > PACKET_BYTES:
+            encoded = msgspec.json.encode(msgspec.structs.replace(statistics, per_client=(), per_user=()))
         return encoded
 
 

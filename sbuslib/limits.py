@@ -66,6 +66,13 @@ class Limits(_Numbers, frozen=True, kw_only=True):
         int,
         Meta(description="Bytes of those patterns. The index takes some ten times as much memory."),
     ] = 16 * 1024 * 1024
+    segment_bytes: Annotated[
+        int,
+        Meta(
+            description="Bytes that each segment of a pattern with a wildcard counts for beside its own: it may be a "
+            "node of the index, of some 300 bytes, even where it is empty."
+        ),
+    ] = 32
     cached_keys: Annotated[
         int,
         Meta(description="Keys whose receivers are remembered. A remembered key saves the walk through the index."),
@@ -73,6 +80,13 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     cached_key_bytes: Annotated[
         int, Meta(description="Longest key that is remembered, in bytes; with cached_keys it bounds the memory.")
     ] = 512
+    cached_receivers: Annotated[
+        int,
+        Meta(
+            description="Receivers that remembered keys may come to: thousands of clients can be combined in as many "
+            "ways as there are keys. At 8 bytes each."
+        ),
+    ] = 4_194_304
     batch: Annotated[
         int, Meta(description="Packets taken from one client before others have their turn. More gains nothing.")
     ] = 64

@@ -42,10 +42,12 @@ S = TypeVar("S", bound=Hashable)
 def check_separator(separator: bytes) -> bytes:
     """``separator`` itself.
 
-    Raises :exc:`~sbuslib.errors.UsageError` unless it is one byte other than NUL, ``*`` and ``!``.
+    Raises :exc:`~sbuslib.errors.UsageError` unless it is one byte of ASCII, and neither NUL, ``*``, ``!`` nor a
+    digit: between the numbers of a secret key, a digit would make one client's key read as another's.
     """
-    if not isinstance(separator, bytes) or len(separator) != 1 or separator in b"\0*!":
-        raise UsageError(f"a separator is one byte other than NUL, '*' and '!', not {separator!r}")
+    allowed = isinstance(separator, bytes) and len(separator) == 1 and separator.isascii()
+    if not allowed or separator in b"\0*!0123456789":
+        raise UsageError(f"a separator is one byte of ASCII, and no NUL, '*', '!' or digit, not {separator!r}")
     return separator
 
 
@@ -151,7 +153,8 @@ class _Node(Generic[S]):
             return
         assert self.starred is not None
         size = len(segment)
-        for length in self.lengths:
+        # A short segment of one client's key does not pay for long stems of another's patterns.
+        for length in self.lengths if len(self.lengths) <= size else range(size + 1):
             by_count = self.starred.get(segment[:length]) if length <= size else None
             if by_count is None:
                 continue

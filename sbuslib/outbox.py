@@ -309,7 +309,7 @@ class Outbox:
             return sum(sender is not None for _, sender in taken)
         self._account_for(back, [packet for packet, _ in back], 1)
         for item in reversed(back):
-            if item[1] is None and self.order != "queue":
+            if item[1] is None and (self.order != "queue" or self._heap is not None):
                 self._urgent.appendleft(item)
             elif self._heap is not None:
                 # Below every number given out, so that it stays first among its equals.

@@ -48,6 +48,7 @@ class Router(Generic[S]):
         # What routes held when it was last full. A key in use moves back from here at its next miss, so two
         # generations do what an eviction list would, at no cost for a hit.
         self._older: dict[bytes, tuple[S, ...]] = {}
+        self._remembered = 0  # receivers in all tuples made since all was forgotten: no fewer than routes hold
 
     def patterns(self, subscriber: S) -> dict[bytes, int]:
         """What ``subscriber`` holds: pattern to count."""
@@ -73,7 +74,7 @@ class Router(Generic[S]):
         if pattern.count(self.namespace.separator) >= limits.pattern_segments:
             raise PacketError("pattern of too many segments")
         index = self._secret if self.namespace.check_pattern(pattern, credentials) else self._plain
-        if not index.holds(pattern, subscriber) and not self._quotas.take_pattern(account, len(pattern)):
+        if not index.holds(pattern, subscriber) and not self._quotas.take_pattern(account, self._size(pattern)):
             raise PacketError("too many patterns")
         if index.add(pattern, subscriber):
             self.reconsider(pattern)
@@ -83,7 +84,7 @@ class Router(Generic[S]):
     def subscribe_anyway(self, pattern: bytes, subscriber: S, account: Account) -> None:
         """Put a plain pattern in force whatever the account holds: for a link that must not go without."""
         if not self._plain.holds(pattern, subscriber):
-            self._quotas.force_pattern(account, len(pattern))
+            self._quotas.force_pattern(account, self._size(pattern))
             self._plain.add(pattern, subscriber)
             self.reconsider(pattern)
             if self.watch is not None:
@@ -94,7 +95,7 @@ class Router(Generic[S]):
         index = self._secret if self.namespace.is_secret(pattern) else self._plain
         gone = index.remove(pattern, subscriber)
         if gone:
-            self._quotas.give_pattern(account, len(pattern))
+            self._quotas.give_pattern(account, self._size(pattern))
             self.reconsider(pattern)
             if self.watch is not None and index is self._plain:
                 self.watch(subscriber, pattern, False)
@@ -125,7 +126,7 @@ class Router(Generic[S]):
             if pattern is None:
                 self._retired.popleft()
                 continue
-            self._quotas.give_pattern(account, len(pattern))
+            self._quotas.give_pattern(account, self._size(pattern))
             self.reconsider(pattern)
             count -= 1
         return bool(self._retired)
@@ -134,7 +135,7 @@ class Router(Generic[S]):
         """Take all secret patterns of a subscriber back; whether there were any."""
         found = False
         while (pattern := self._secret.discard_one(subscriber)) is not None:
-            self._quotas.give_pattern(account, len(pattern))
+            self._quotas.give_pattern(account, self._size(pattern))
             self.reconsider(pattern)
             found = True
         return found
@@ -172,9 +173,22 @@ class Router(Generic[S]):
         if self._taps:
             taps = (tap for tap, secrets in self._taps.items() if secrets or not secret)
             found = tuple(dict.fromkeys((*found, *taps)))
-        if len(self._tuples) >= self._limits.cached_keys:
-            self._tuples.clear()
-        return self._tuples.setdefault(found, found)
+        known = self._tuples.get(found)
+        if known is None:
+            if len(self._tuples) >= self._limits.cached_keys:
+                self._tuples.clear()
+            self._remembered += len(found)
+            if self._remembered > self._limits.cached_receivers:
+                self.reconsider_all()
+            known = self._tuples[found] = found
+        return known
+
+    def _size(self, pattern: bytes) -> int:
+        """What ``pattern`` is charged for, in bytes: its own, and those of its segments where each is a node."""
+        separator = self.namespace.separator
+        if is_literal(pattern, separator):
+            return len(pattern)
+        return len(pattern) + (pattern.count(separator) + 1) * self._limits.segment_bytes
 
     def is_tap(self, receiver: S) -> bool:
         """Whether a receiver only listens in."""
@@ -197,6 +211,7 @@ class Router(Generic[S]):
     def reconsider_all(self) -> None:
         """Forget all routes."""
         self.version += 1
+        self._remembered = 0
         self.routes.clear()
         self._older.clear()
         self._tuples.clear()

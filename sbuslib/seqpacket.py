@@ -26,6 +26,7 @@ import socket
 import stat
 import struct
 from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Final, Protocol, runtime_checkable
@@ -360,15 +361,13 @@ class Gather:
     def _send(self, sock: socket.SocketType, vector: _Vector, packets: Sequence[bytes]) -> tuple[int, int]:
         """Send as many of ``packets`` as fit the block: how many those were, and how many went."""
         assert _CALLS is not None
-        block = b"".join(packets)
-        while len(block) > self.BLOCK_BYTES:
-            packets = packets[: len(packets) // 2]
-            block = b"".join(packets)
-        count = len(packets)
+        sizes = array(_WORD_FORMAT, map(len, packets))
+        ends = list(accumulate(sizes))
+        count = bisect_right(ends, self.BLOCK_BYTES)
         if not count:
             return 0, 0
-        self._block[: len(block)] = block
-        sizes = array(_WORD_FORMAT, map(len, packets))
+        sizes = sizes[:count]
+        self._block[: ends[count - 1]] = b"".join(packets[:count])
         starts = array(_WORD_FORMAT, accumulate(sizes, initial=self._start))
         vector.bases[0][:count] = memoryview(starts)[:count]
         vector.sizes[0][:count] = memoryview(sizes)

@@ -26,6 +26,7 @@ from sbuslib.errors import (
 )
 from sbuslib.packets import Message
 from sbuslib.secrets import Credentials
+from sbuslib.statistics import decode_statistics
 
 Connect = Callable[..., Peer]
 MakeHub = Callable[..., Hub]
@@ -400,6 +401,19 @@ def test_statistics(make_hub: MakeHub, connect: Connect) -> None:
     assert statistics.breaches == {"unknown verb": 1}
     with pytest.raises(AttributeError):
         statistics.clients = 7  # type: ignore[misc]
+
+
+def test_statistics_that_do_not_fit_one_packet(hub: Hub, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which the answer would never come."""
+    connect().barrier()
+    sizes = []
+    for clients, users in ((1, 1), (0, 1), (0, 0)):
+        encoded = hub.encode_statistics()
+        told = decode_statistics(encoded, "")
+        assert (len(told.per_client), len(told.per_user), told.clients) == (clients, users, 1)
+        sizes.append(len(encoded))
+        monkeypatch.setattr("sbuslib.hub.PACKET_BYTES", len(encoded) - 1)
+    assert sizes == sorted(sizes, reverse=True)
 
 
 def test_a_breach_is_logged_once_and_counted_after(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ from support import PATIENCE, ROOT, Peer, eventually, python
 from sbuslib import Client, Hub
 from sbuslib.addresses import PathAddress
 from sbuslib.errors import AddressError, AddressInUseError, DisconnectedError, StateError
+from sbuslib.limits import Limits
 from sbuslib.seqpacket import Listener
 
 Connect = Callable[..., Peer]
@@ -168,6 +170,51 @@ def test_a_stop_that_is_interrupted_stops_all_the_same(hub: Hub, connect: Connec
     assert hub.closed
     hub.start()
     hub.publish(b"k")
+
+
+def test_a_stop_that_may_not_remove_the_file_stops_all_the_same(
+    hub: Hub, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a process that gave up its privileges after it began to listen."""
+    publisher, subscriber = connect(), connect()
+    subscriber.subscribe(b"k")
+    publisher.send(b"MSG k\0x")
+    path = hub.address
+
+    def refuse(path: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        with pytest.raises(PermissionError):
+            hub.stop()
+    assert hub.closed
+    assert subscriber.receive() == b"MSG k\0x"
+    assert subscriber.receive() == b""
+    hub.stop()
+    os.unlink(path)
+    hub.start()
+    connect().barrier()
+
+
+def test_patterns_of_an_earlier_start_do_not_wait_for_its_event_loop(address: str) -> None:
+    hub = Hub(address, limits=Limits(forgotten_per_round=1))
+
+    def serve() -> None:
+        with hub, Client(address) as client:
+            client.subscribe(*[b"%d" % number for number in range(10)])
+            client.close()
+            eventually(lambda: hub.statistics().clients == 0)
+
+    for _ in range(2):
+        thread = threading.Thread(target=serve)
+        thread.start()
+        thread.join()
+    assert hub.router.pattern_count() == 0
+    with hub, Client(address) as client:
+        client.subscribe(*[b"%d" % number for number in range(10)])
+        client.close()
+        eventually(lambda: hub.router.pattern_count() == 0)
 
 
 def test_stop_when_empty(make_hub: MakeHub, connect: Connect) -> None:

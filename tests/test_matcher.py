@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 from collections import defaultdict
+from typing import Any
 
 import pytest
 from support import vectors
@@ -105,7 +106,7 @@ def test_the_separator_is_a_parameter() -> None:
     assert not is_literal(b"a.", b".")
 
 
-@pytest.mark.parametrize("separator", [b"", b"//", b"\0", b"*", b"!", "/", None, 47])
+@pytest.mark.parametrize("separator", [b"", b"//", b"\0", b"*", b"!", b"0", b"9", b"\xff", "/", None, 47])
 def test_a_separator_is_one_byte(separator: object) -> None:
     with pytest.raises(ValueError, match="one byte"):
         check_separator(separator)  # type: ignore[arg-type]
@@ -179,6 +180,23 @@ def test_a_key_of_nothing_but_separators_costs_no_more_than_the_patterns() -> No
     index.add(b"a/*/c", 1)
     assert index.subscribers(Key(b"/" * 400_000)) == ()
     assert looked["segments"] <= 4
+
+
+def test_long_stems_of_others_cost_a_short_key_nothing() -> None:
+    index: Subscriptions[int] = Subscriptions()
+    for length in range(1, 1_000):
+        index.add(b"a" * length + b"*", length)
+    probes = 0
+
+    class Counting(dict[bytes, Any]):
+        def get(self, key: bytes, default: Any = None) -> Any:
+            nonlocal probes
+            probes += 1
+            return super().get(key, default)
+
+    index._root.starred = Counting(index._root.starred or {})
+    assert set(index.subscribers(b"aaab")) == {1, 2, 3}
+    assert probes <= 5
 
 
 def test_the_examples_in_the_docstrings() -> None:

@@ -202,6 +202,29 @@ def test_what_was_not_sent_stays_where_it_was(order: str) -> None:
     assert send(box) == whole[2:]
 
 
+@pytest.mark.parametrize("before", ORDER)
+@pytest.mark.parametrize("after", ORDER)
+def test_an_answer_that_was_not_sent_waits_among_the_answers(before: str, after: str) -> None:
+    """Also while the order was changed and what waits is not sorted anew yet."""
+    box = outbox()
+    box.order = before  # type: ignore[assignment]
+    offer(box, b"22", b"1", b"333")
+    send(box, 1)
+    offer(box, b"55555")
+    box.take(0)
+    box.settle(0)
+    box.order = after  # type: ignore[assignment]
+    box.push_answer(b"a1")
+    box.push_answer(b"a2222222")
+    for _ in range(3):
+        box.take(9)
+        box.settle(0)
+    whole = send(box)
+    assert whole.index(b"a1") < whole.index(b"a2222222")
+    assert len(whole) == 5
+    assert box._account.is_clear()
+
+
 # -- counts ---------------------------------------------------------------------------------------------
 
 

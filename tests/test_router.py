@@ -201,3 +201,27 @@ def test_the_separator_is_a_parameter() -> None:
     router.subscribe(b"a/*", "y", ME, account(router))
     assert route(router, b"a.b") == {"x"}
     assert route(router, b"a/b") == {"y"}
+
+
+def test_empty_segments_are_no_cheap_way_to_fill_the_index() -> None:
+    router = router_of([], user_pattern_bytes=1_000, segment_bytes=32)
+    router.subscribe(b"x" * 600, "x", ME, account(router))  # one key only: no node
+    with pytest.raises(PacketError, match="too many patterns"):
+        router.subscribe(b"/" * 20, "x", ME, account(router))
+    router.subscribe(b"a/b/", "x", ME, account(router))
+    assert account(router).pattern_bytes == 600 + 4 + 3 * 32
+    assert router.unsubscribe(b"a/b/", "x", account(router))
+    assert account(router).pattern_bytes == 600
+    router.subscribe(b"*", "x", ME, account(router))
+    leave(router, "x")
+    assert account(router).is_clear()
+
+
+def test_remembered_receivers_are_bounded() -> None:
+    """Subscribers that can be combined in as many ways as there are keys."""
+    pairs = [(b"*/" * place + b"1/", f"{place}.{n}") for place in range(8) for n in range(10)]
+    router = router_of(pairs, cached_receivers=1_000)
+    for number in range(256):
+        key = "/".join(f"{number:08b}").encode() + b"/x"
+        assert len(route(router, key)) == 10 * number.bit_count()
+        assert sum(map(len, {*router.routes.values(), *router._older.values()})) <= 1_080

@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import stat
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import TypeAlias, cast
 
@@ -242,6 +243,19 @@ def test_gather_tells_what_concerns_the_first(pair: tuple[Socket, Socket]) -> No
     with pytest.raises(OSError, match="too long"):
         gather.send(here, [too_long, b"c"])
     assert (there.recv(10), there.recv(10)) == (b"a", b"b")
+
+
+def test_gather_copies_no_more_than_it_sends(pair: tuple[Socket, Socket]) -> None:
+    """A receiver that takes one long packet at a time would make the hub copy all that waits, each time."""
+    gather = Gather()
+    packets = [bytes(400_000)] * 60
+    tracemalloc.start()
+    try:
+        gather.send(pair[0], packets)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 400_000
 
 
 def test_an_area_gives_its_memory_back(engine: str) -> None:
