@@ -29,7 +29,7 @@ from .statistics import ClientStatistics
 
 if TYPE_CHECKING:
     from .hub import Hub
-    from .tree import Link
+    from .links import Link
 
 __all__ = ["Connection"]
 
