@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .limits import Limits as Limits
     from .matcher import matches as matches
     from .packets import Message as Message
+    from .relay import Relay as Relay
     from .secrets import Credentials as Credentials
     from .topic import Topic as Topic
 
@@ -28,6 +29,7 @@ _HOMES = {
     "Hub": "hub",
     "Limits": "limits",
     "Message": "packets",
+    "Relay": "relay",
     "Topic": "topic",
     "matches": "matcher",
 }

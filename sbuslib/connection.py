@@ -18,17 +18,18 @@ import socket
 from typing import TYPE_CHECKING
 
 from . import control
-from .delivery import READ, Batch, Delivery, Holdable, Holder, Receiver
+from .delivery import READ, Batch, Delivery, Holdable, Holder, Receiver, Sender
 from .errors import PacketError
 from .limits import PACKET_BYTES
 from .outbox import HARD, ORDER, SOFT
-from .packets import MSG, Control, Subscribe, Unsubscribe, encode_control, parse
+from .packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_control, parse
 from .quota import Account
 from .secrets import Credentials
 from .statistics import ClientStatistics
 
 if TYPE_CHECKING:
     from .hub import Hub
+    from .links import Link
 
 __all__ = ["Connection"]
 
@@ -44,13 +45,16 @@ class Connection(Delivery):
 
     __slots__ = (
         "_allowed",
+        "_asks",
         "_commands",
         "_holders",
+        "_longest",
         "_most",
         "_postponed",
         "_reader",
         "_routes",
         "_version",
+        "link",
         "received",
     )
 
@@ -59,6 +63,9 @@ class Connection(Delivery):
         self.received = 0
         self._commands = 0
         self._most: int | None = None
+        self._longest = PACKET_BYTES
+        self._asks = hub.authorize is not None
+        self.link: Link | None = None  # where the relay of another hub is at the other end
         self._holders: set[Holder] = set()
         self._postponed = False
         # Without authorize= every connection reads the router's own cache; with it, a cache of what this
@@ -99,7 +106,7 @@ class Connection(Delivery):
     def holdable_by(self, receiver: Receiver) -> Holdable | None:
         """This client, where a receiver may hold it back. Implements :class:`~sbuslib.delivery.Sender`."""
         # Not by itself: it could not read what it waits for while it waits to send.
-        if receiver is not self and self._hub.may_hold(self.credentials, receiver.credentials):
+        if receiver is not self and self.link is None and self._hub.may_hold(self.credentials, receiver.credentials):
             return self
         return None
 
@@ -127,7 +134,7 @@ class Connection(Delivery):
         try:
             lengths = area.receive(self.socket, self._hub.crowd.most(self.account, self._most))
         except OSError as error:
-            self._hub.close_connection(self, f"receive: {error.strerror}")
+            self._ended(f"receive: {error.strerror}")
             return False
         if not lengths:
             return False
@@ -137,8 +144,8 @@ class Connection(Delivery):
         if not all(lengths):
             lengths = lengths[: lengths.index(0)]
             end = "closed"
-        if lengths and max(lengths) > PACKET_BYTES:
-            lengths = lengths[: next(n for n, length in enumerate(lengths) if length > PACKET_BYTES)]
+        if lengths and max(lengths) > self._longest:
+            lengths = lengths[: next(n for n, length in enumerate(lengths) if length > self._longest)]
             reason = "packet too long"
         try:
             undecided = self._route(Batch(area, lengths))
@@ -148,14 +155,22 @@ class Connection(Delivery):
         except PacketError as error:
             reason = error.reason
         if reason is not None:
-            self._hub.kick(self, reason)
+            self._misbehaved(reason)
         elif end is not None:
-            self._hub.close_connection(self, end)
+            self._ended(end)
         else:
             mostly_commands = (self._commands - commands) * 2 > len(lengths)
             self._most = self._hub.limits.controls_per_turn if mostly_commands else None
         self._hub.carry_out()
         return True
+
+    def _misbehaved(self, reason: str) -> None:
+        """This client did what nobody may."""
+        self._hub.kick(self, reason)
+
+    def _ended(self, why: str) -> None:
+        """The other end closed the connection, or it broke."""
+        self._hub.close_connection(self, why)
 
     def _route(self, batch: Batch) -> list[bytes]:
         """Find the runs of packets that go to the same receivers, and forward them.
@@ -169,7 +184,7 @@ class Connection(Delivery):
         if self._version != self._hub.router.version:
             self._refresh()
         get = self._routes.get
-        asks = self._hub.authorize is not None
+        asks = self._asks
         undecided: list[bytes] = []
         runs: list[Run] = []
         receivers: tuple[Receiver, ...] = ()
@@ -237,6 +252,8 @@ class Connection(Delivery):
 
     def _look_up(self, header: bytes) -> tuple[Receiver, ...]:
         """The receivers of a message that this client may publish."""
+        if self.link is not None:
+            return self.link.look_up(header, self._routes)
         router = self._hub.router
         found = router.routes.get(header)
         if found is None:
@@ -254,28 +271,39 @@ class Connection(Delivery):
             return
         if header not in self._allowed:
             hub.router.namespace.check_key(header[len(MSG) : -1])
-            if not hub.is_authorized(self.credentials, "publish", header[len(MSG) : -1]):
-                raise PacketError("publishing refused")
-            if len(header) <= hub.limits.cached_key_bytes:
-                if len(self._allowed) >= hub.limits.cached_keys:
-                    self._allowed.clear()
-                    self._routes.clear()
-                self._allowed.add(header)
+            self._check_authorized(header)
         found = self._look_up(header)
         self.received += 1
         for receiver in found:
             receiver.deliver_packet(self, packet)
 
+    def _check_authorized(self, header: bytes) -> None:
+        """Ask ``authorize=`` about a key, and remember a yes. Raises :exc:`~sbuslib.errors.PacketError`."""
+        hub = self._hub
+        if not hub.is_authorized(self.credentials, "publish", header[len(MSG) : -1]):
+            raise PacketError("publishing refused")
+        if len(header) <= hub.limits.cached_key_bytes:
+            if len(self._allowed) >= hub.limits.cached_keys:
+                self._allowed.clear()
+                self._routes.clear()
+            self._allowed.add(header)
+
     def _refresh(self) -> None:
         self._version = self._hub.router.version
-        if self._hub.authorize:
+        if self._routes is not self._hub.router.routes:
             self._routes.clear()
 
     def _command(self, data: bytes) -> None:
         """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError`."""
-        hub = self._hub
         self._commands += 1
-        packet = parse(data)
+        if self.link is not None and self.link.is_lenient:
+            self.link.take(data)
+            return
+        self.act_on(parse(data))
+
+    def act_on(self, packet: Packet) -> None:
+        """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError`."""
+        hub = self._hub
         if isinstance(packet, Control):
             self._control(packet)
         elif isinstance(packet, Subscribe):
@@ -292,7 +320,7 @@ class Connection(Delivery):
     def _control(self, packet: Control) -> None:
         match packet.key:
             case control.WHOAMI:
-                self.answer(encode_control(control.WHOAMI, self.key))
+                self._hub.tree.whoami(self)
             case control.ECHO_OFF:
                 self._echo = False
             case control.ECHO_ON:
@@ -314,8 +342,9 @@ class Connection(Delivery):
                 token, _, scope = (packet.payload or b"").partition(b"\0")
                 if len(token) > self._hub.limits.token_bytes:
                     raise PacketError("token too long")
-                # This hub is the root of its tree, so what is in force here is in force everywhere.
-                self.answer(control.encode_sync(token, b"tree" if scope == b"tree" else b"local"))
+                self._hub.tree.sync(self, token, scope)
+            case control.INTEREST_ON:
+                self._hub.tree.add_link(self)
             case key:
                 if not self._choose(key):
                     self._hub.ignored += 1
@@ -349,6 +378,27 @@ class Connection(Delivery):
             hard=outbox.hard if outbox is not None else "discard",
             order=outbox.order if outbox is not None else "queue",
         )
+
+    def become_link(self, link: Link, longest: int) -> None:
+        """The relay of another hub is at the other end: for :class:`~sbuslib.tree.Tree`."""
+        self.link = link
+        self._echo = False
+        self._longest = longest
+        self._routes = {}
+
+    def forget_route(self, header: bytes) -> None:
+        """Look a header up again when it comes next."""
+        if self._routes is not self._hub.router.routes:
+            self._routes.pop(header, None)
+
+    def publish_for(self, voucher: Sender, header: bytes, packet: bytes) -> None:
+        """Route a message of somebody behind this link."""
+        if self._asks and header not in self._allowed:
+            self._hub.router.namespace.check_key(header[len(MSG) : -1])
+            self._check_authorized(header)
+        self.received += 1
+        for receiver in self._look_up(header):
+            receiver.deliver_packet(voucher, packet)
 
     def close(self) -> None:
         """Close the socket. For the hub, which forgets the connection first."""

@@ -22,6 +22,15 @@ __all__ = [
     "FEATURES",
     "FROM",
     "HARD",
+    "INTEREST_ADD",
+    "INTEREST_COMPLETE",
+    "INTEREST_GRAFT",
+    "INTEREST_ON",
+    "INTEREST_PRUNE",
+    "INTEREST_REMOVE",
+    "INTEREST_SYNC",
+    "INTEREST_WIDEN",
+    "LINK_CAUSES",
     "NOTICES_OFF",
     "NOTICES_ON",
     "ORDER",
@@ -52,6 +61,16 @@ SENDERS_ON = b"senders/on"
 SENDERS_OFF = b"senders/off"
 FROM = b"from"
 
+# Between a hub and the relays of the hubs below it: docs/relay.md.
+INTEREST_ON = b"interest/on"
+INTEREST_ADD = b"interest/add"
+INTEREST_REMOVE = b"interest/remove"
+INTEREST_COMPLETE = b"interest/complete"
+INTEREST_PRUNE = b"interest/prune"
+INTEREST_GRAFT = b"interest/graft"
+INTEREST_WIDEN = b"interest/widen"
+INTEREST_SYNC = b"interest/sync"
+
 STATISTICS = b"hub/statistics"
 NOTICES_ON = b"notices/on"
 NOTICES_OFF = b"notices/off"
@@ -62,11 +81,16 @@ SOFT = b"blocking/soft/"
 HARD = b"blocking/hard/"
 ORDER = b"order/"
 
+LINK_CAUSES = ("upstream", "uncertain")
+"""Causes of a :class:`Lost` that tells of messages between two hubs: lost while the upper one was away or slow, and
+sent to it but never acknowledged."""
+
 SUPPORTED = (
     b"echo/off",
     b"hub/features",
     b"hub/statistics",
     b"hub/sync",
+    b"interest/on",
     b"notices/on",
     b"senders/on",
 )

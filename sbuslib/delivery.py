@@ -285,6 +285,16 @@ class Delivery:
         return self._outbox
 
     @property
+    def answers(self) -> int:
+        """Answers and notices that wait for this client."""
+        return self._outbox.answers if self._outbox is not None else 0
+
+    @property
+    def wants_notices(self) -> bool:
+        """Whether this client asked for notices."""
+        return self._notices
+
+    @property
     def queued(self) -> int:
         """Messages that wait for this client."""
         return self._outbox.messages if self._outbox is not None else 0
@@ -308,6 +318,8 @@ class Delivery:
 
     def set_senders(self, on: bool) -> None:
         """Whether messages are delivered with their sender."""
+        if on is not self._senders:
+            self._hub.tree.count_senders(1 if on else -1)
         self._senders = on
         self._update()
 
@@ -440,6 +452,7 @@ class Delivery:
         self._release_held(anyway=True)
 
     def _close_sending(self) -> None:
+        self.set_senders(False)
         self.closed = self._mute = True
         if self._outbox is not None:
             self._outbox.clear("outage", time())

@@ -37,9 +37,10 @@ from .packets import check_key, encode_message
 from .quota import Quotas
 from .router import Router
 from .secrets import Credentials
-from .seqpacket import Gather, HasFileno, Listener, PlainArea, bound_address, make_area
+from .seqpacket import Gather, HasFileno, Listener, PlainArea, bound_address, make_area, peer_groups
 from .statistics import HubStatistics, UserStatistics
-from .users import resolve_user
+from .tree import Tree
+from .users import resolve_group, resolve_user
 
 __all__ = ["Authorize", "Hub"]
 
@@ -52,10 +53,19 @@ a key; its yes is remembered for as many keys as :attr:`~sbuslib.limits.Limits.c
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
 
 
-def _resolve_users(name: str, users: Iterable[int | str]) -> list[int]:
+def _resolve_users(name: str, users: Iterable[int | str] | str | bytes) -> list[int]:
     if isinstance(users, (str, bytes)) or not isinstance(users, Iterable):
         raise UsageError(f"{name} is a list of names and ids, not {users!r}")
     return [resolve_user(user) for user in users]
+
+
+def _resolve_users_and_groups(
+    name: str, members: Iterable[int | str] | str | bytes
+) -> tuple[frozenset[int], frozenset[int]]:
+    members = members if isinstance(members, (str, bytes)) else list(members)
+    groups = [one for one in members if isinstance(one, str) and one.startswith("@")]
+    users = members if isinstance(members, (str, bytes)) else [one for one in members if one not in groups]
+    return frozenset(_resolve_users(name, users)), frozenset(resolve_group(group[1:]) for group in groups)
 
 
 class _Embedder:
@@ -102,6 +112,8 @@ class Hub:
         the socket lets in.
     :param trusted: names or ids of users who may ask for the statistics, and hold back publishers of other users with
         ``block``; the hub's own user and root always may.
+    :param relays: names or ids of users, and of groups as ``@name``, whose relays may join without learning what
+        anybody else wants: they are told of keys that they published and nobody wants, and nothing else.
     :param separator: the byte between the segments of a key.
     :param reuse: replace a socket that stands at the address.
     :param authorize: decides on each ``SUB`` and each new key of a ``MSG``; it is called in the event loop, so
@@ -119,6 +131,7 @@ class Hub:
         mode: int = 0o700,
         users: Iterable[int | str] | None = None,
         trusted: Iterable[int | str] = (),
+        relays: Iterable[int | str] = (),
         separator: bytes | str = SEPARATOR,
         reuse: bool = False,
         authorize: Authorize | None = None,
@@ -136,6 +149,7 @@ class Hub:
             raise UsageError("authorize is a function of credentials, verb and key")
         self._users = None if users is None else {os.getuid(), *_resolve_users("users", users)}
         self._trusted = frozenset({os.getuid(), 0, *_resolve_users("trusted", trusted)})
+        self._relay_users, self._relay_groups = _resolve_users_and_groups("relays", relays)
         self._mode = mode
         self._reuse = reuse
         self._separator = separator.encode() if isinstance(separator, str) else separator
@@ -145,6 +159,7 @@ class Hub:
         self.hub_id = secrets.token_hex(8).encode()
         self.quotas = Quotas(self.limits, self._connections_most(), frozenset({os.getuid(), 0}))
         self.router: Router[Receiver] = Router(self.limits, self.quotas, self._separator)
+        self.tree = Tree(self)
         self._listener: Listener | None = None
         self._pid = 0
         self._connections: set[Connection] = set()
@@ -221,6 +236,7 @@ class Hub:
         self._stopping = False
         self._stopped = Event()
         self._flushed = Event()
+        self.tree.start()
         try:
             self._acceptor = Acceptor(self, listener, self._mode, self._users)
         except OSError:
@@ -264,6 +280,7 @@ class Hub:
         try:
             self._drain(deadline)
         finally:
+            self.tree.stop()
             for connection in list(self._connections):
                 self._forget(connection)
             for inbox in list(self._inboxes):
@@ -294,7 +311,7 @@ class Hub:
             self._flushed.wait(left)
 
     def _anything_queued(self) -> bool:
-        return any(connection.queued for connection in self._connections)
+        return any(connection.queued for connection in self._connections) or self.tree.is_sending()
 
     def flushed(self) -> None:
         """A connection has nothing waiting any more: for :class:`~sbuslib.connection.Connection`."""
@@ -319,6 +336,7 @@ class Hub:
         self._acceptor.close()
         self._listener.release()
         self._listener = None
+        self.tree.abandon()
         for connection in self._connections:
             connection.close()
         self._connections.clear()
@@ -369,6 +387,23 @@ class Hub:
         """Whether a user may see what concerns everybody."""
         return uid in self._trusted
 
+    def may_relay(self, connection: Connection) -> bool:
+        """Whether a client's user may join hubs to this one without seeing what concerns everybody."""
+        credentials = connection.credentials
+        if credentials.uid in self._relay_users or credentials.gid in self._relay_groups:
+            return True
+        return bool(self._relay_groups) and not self._relay_groups.isdisjoint(peer_groups(connection.socket))
+
+    @property
+    def connections(self) -> set[Connection]:
+        """The clients that are connected."""
+        return self._connections
+
+    @property
+    def inboxes(self) -> set[Inbox]:
+        """The embedder's subscriptions and taps."""
+        return self._inboxes
+
     def may_hold(self, publisher: Credentials, receiver: Credentials) -> bool:
         """Whether a receiver in ``block`` mode may hold a publisher back."""
         uid = receiver.known()[1]  # an unknown user is nobody's own
@@ -387,6 +422,7 @@ class Hub:
 
     def _forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        self.tree.forget(connection)
         self._retire(connection)
         connection.close()
         self.quotas.close(connection.account)
@@ -429,7 +465,12 @@ class Hub:
     @property
     def features(self) -> control.Features:
         """What this hub answers to ``hub/features``."""
-        return control.Features(frozenset(control.SUPPORTED), self.hub_id, (self.hub_id,), self._separator)
+        return control.Features(frozenset(control.SUPPORTED), self.hub_id, self.tree.path, self._separator)
+
+    @property
+    def embedder_credentials(self) -> Credentials:
+        """Of this process."""
+        return self._me.credentials
 
     def whoami(self) -> bytes:
         """The embedder's credential key: ``!/cred/<gid>/<uid>/<pid>``."""
@@ -465,8 +506,7 @@ class Hub:
         self.check_here()
         if not patterns:
             raise UsageError("subscribe to at least one pattern; b'' is everything")
-        inbox = Inbox(self, self._me.credentials)
-        self._inboxes.add(inbox)
+        inbox = self._new_inbox()
         try:
             for pattern in patterns:
                 check_key(pattern, "pattern")
@@ -485,14 +525,20 @@ class Hub:
         With ``secrets`` also those under secret keys, for whoever has a reason to.
         """
         self.check_here()
+        inbox = self._new_inbox()
+        self.router.add_tap(inbox, secrets)
+        return inbox
+
+    def _new_inbox(self) -> Inbox:
         inbox = Inbox(self, self._me.credentials)
         self._inboxes.add(inbox)
-        self.router.add_tap(inbox, secrets)
+        self.tree.count_senders(1)
         return inbox
 
     def forget_inbox(self, inbox: Inbox) -> None:
         """An inbox was closed: for :class:`~sbuslib.inbox.Inbox`."""
         self._inboxes.discard(inbox)
+        self.tree.count_senders(-1)
         self._retire(inbox)
         self._routed += inbox.routed
         self._delivered += inbox.delivered

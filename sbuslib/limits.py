@@ -183,6 +183,76 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     send_retry: Annotated[
         float, Meta(description="Seconds until a send is tried again for which the kernel had no memory.")
     ] = 0.02
+    prefix_wait: Annotated[
+        float,
+        Meta(
+            description="Seconds after the start of a relay for which a whoami waits until the hub above has told "
+            "under which prefix this one's credentials stand. A hub that is there answers in milliseconds."
+        ),
+    ] = 3.0
+    settle: Annotated[
+        float,
+        Meta(
+            description="Seconds after its start for which a hub lets its slaves wait before it says that it knows "
+            "what is wanted: subscribers that lost it come back first."
+        ),
+    ] = 0.5
+    sync_wait: Annotated[
+        float,
+        Meta(description="Seconds that a hub/sync of the whole tree waits for other hubs before it says partial."),
+    ] = 2.0
+    link_wait: Annotated[
+        float, Meta(description="Seconds in which a hub above has to answer while a relay joins it.")
+    ] = 10.0
+    link_pause: Annotated[
+        float, Meta(description="Shortest pause before a relay joins again, in seconds; the next is drawn from more.")
+    ] = 0.05
+    link_pause_most: Annotated[float, Meta(description="Longest pause before a relay joins again, in seconds.")] = 5.0
+    link_buffer: Annotated[
+        int, Meta(description="Bytes kept for the hub above while it is away or slow: what a slow receiver may have.")
+    ] = 16 * 1024 * 1024
+    link_packets: Annotated[
+        int, Meta(description="Packets kept for the hub above likewise: even an empty one takes memory.")
+    ] = 262_144
+    link_notices: Annotated[
+        float,
+        Meta(
+            description="Seconds between two notices of losses below that a link has passed on to others: each is many."
+        ),
+    ] = 1.0
+    link_acks: Annotated[
+        int,
+        Meta(
+            description="Messages sent to the hub above before it is asked to acknowledge them. When the link breaks, "
+            "no more than about twice as many are uncertain."
+        ),
+    ] = 256
+    link_ack_pause: Annotated[float, Meta(description="Seconds after which fewer than that are asked about, too.")] = (
+        0.1
+    )
+    link_patterns: Annotated[
+        int, Meta(description="Patterns announced over a link before they are widened to what they have in common.")
+    ] = 65_536
+    interest_steps: Annotated[
+        int, Meta(description="Steps of a link's bookkeeping in one go: each takes microseconds.")
+    ] = 256
+    interest_pause: Annotated[
+        float, Meta(description="Seconds between two such goes, in which a slow link may take what it was told.")
+    ] = 0.001
+    pruned_keys: Annotated[
+        int,
+        Meta(description="Keys that a link of another user is told not to send. The oldest makes room for another."),
+    ] = 4_096
+    pruned_bytes: Annotated[int, Meta(description="Bytes of those keys.")] = 1024 * 1024
+    prunes_per_second: Annotated[
+        int, Meta(description="Keys that a link is told not to send in a second: endless new keys must cost little.")
+    ] = 8_192
+    path_hubs: Annotated[
+        int, Meta(description="Hubs between a hub and the root of its tree, both included. Deeper is a mistake.")
+    ] = 16
+    voucher_keys: Annotated[
+        int, Meta(description="Senders below a link that are remembered as checked; others are checked again.")
+    ] = 4_096
     logged_breaches: Annotated[
         int, Meta(description="Kinds of breach (reason and user) remembered as logged; more are only counted.")
     ] = 1_024

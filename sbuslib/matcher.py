@@ -195,6 +195,10 @@ class Subscriptions(Generic[S]):
         """A copy of what ``subscriber`` holds: pattern to count."""
         return dict(self._held.get(subscriber, ()))
 
+    def everything(self) -> list[tuple[S, list[bytes]]]:
+        """Every subscriber with its patterns, copied."""
+        return [(subscriber, list(held)) for subscriber, held in self._held.items()]
+
     def holders(self, pattern: bytes) -> list[S]:
         """The subscribers that hold just this pattern."""
         return [subscriber for subscriber, held in self._held.items() if pattern in held]

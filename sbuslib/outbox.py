@@ -260,6 +260,11 @@ class Outbox:
         return len(self) - self._answers
 
     @property
+    def answers(self) -> int:
+        """How many answers wait."""
+        return self._answers
+
+    @property
     def has_report(self) -> bool:
         """Whether messages were lost that :meth:`take_report` has not told."""
         return bool(self._unreported)

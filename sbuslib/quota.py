@@ -187,6 +187,11 @@ class Quotas:
         account.pattern_bytes += size
         return True
 
+    def force_pattern(self, account: Account, size: int) -> None:
+        """Charge a pattern whether or not there is room."""
+        account.patterns += 1
+        account.pattern_bytes += size
+
     def give_pattern(self, account: Account, size: int) -> None:
         """Release a pattern."""
         account.patterns -= 1

@@ -12,7 +12,7 @@ for the same receivers is found by identity even where the keys differ.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from .errors import PacketError
@@ -35,6 +35,9 @@ class Router(Generic[S]):
         self.routes: dict[bytes, tuple[S, ...]] = {}
         self.version = 0
         """Goes up whenever a remembered route may have become wrong: for caches elsewhere."""
+        self.watch: Callable[[S, bytes, bool], None] | None = None
+        """Called with each plain pattern that a subscriber begins (``True``) or ceases to hold."""
+        self._above: tuple[S, Callable[[bytes, bool], bool]] | None = None
         self._limits = limits
         self._quotas = quotas
         self._plain: Subscriptions[S] = Subscriptions(separator)
@@ -74,7 +77,18 @@ class Router(Generic[S]):
         if not index.holds(pattern, subscriber) and not self._quotas.take_pattern(account, self._size(pattern)):
             raise PacketError("too many patterns")
         if index.add(pattern, subscriber):
-            self._changed(pattern)
+            self.reconsider(pattern)
+            if self.watch is not None and index is self._plain:
+                self.watch(subscriber, pattern, True)
+
+    def subscribe_anyway(self, pattern: bytes, subscriber: S, account: Account) -> None:
+        """Put a plain pattern in force whatever the account holds: for a link that must not go without."""
+        if not self._plain.holds(pattern, subscriber):
+            self._quotas.force_pattern(account, self._size(pattern))
+            self._plain.add(pattern, subscriber)
+            self.reconsider(pattern)
+            if self.watch is not None:
+                self.watch(subscriber, pattern, True)
 
     def unsubscribe(self, pattern: bytes, subscriber: S, account: Account) -> bool:
         """Take one ``SUB`` back; ``False`` when there was none to take."""
@@ -82,7 +96,9 @@ class Router(Generic[S]):
         gone = index.remove(pattern, subscriber)
         if gone:
             self._quotas.give_pattern(account, self._size(pattern))
-            self._changed(pattern)
+            self.reconsider(pattern)
+            if self.watch is not None and index is self._plain:
+                self.watch(subscriber, pattern, False)
         return gone is not None
 
     def retire(self, subscriber: S, account: Account) -> bool:
@@ -92,7 +108,7 @@ class Router(Generic[S]):
         still among the receivers, and must ignore what it is given.
         """
         if self._taps.pop(subscriber, None) is not None:
-            self._forget_all()
+            self.reconsider_all()
         self._tuples.clear()  # whoever is named in one would never be freed
         if self.count(subscriber):
             self._retired.append((subscriber, account))
@@ -103,20 +119,36 @@ class Router(Generic[S]):
         while count and self._retired:
             subscriber, account = self._retired[0]
             pattern = self._plain.discard_one(subscriber)
+            if pattern is not None and self.watch is not None:
+                self.watch(subscriber, pattern, False)
             if pattern is None:
                 pattern = self._secret.discard_one(subscriber)
             if pattern is None:
                 self._retired.popleft()
                 continue
             self._quotas.give_pattern(account, self._size(pattern))
-            self._changed(pattern)
+            self.reconsider(pattern)
             count -= 1
         return bool(self._retired)
+
+    def forget_secrets(self, subscriber: S, account: Account) -> bool:
+        """Take all secret patterns of a subscriber back; whether there were any."""
+        found = False
+        while (pattern := self._secret.discard_one(subscriber)) is not None:
+            self._quotas.give_pattern(account, self._size(pattern))
+            self.reconsider(pattern)
+            found = True
+        return found
+
+    def set_above(self, receiver: S | None, wants: Callable[[bytes, bool], bool]) -> None:
+        """``receiver`` gets what ``wants(key, is_secret)`` says, without counting as anybody who wants it."""
+        self._above = None if receiver is None else (receiver, wants)
+        self.reconsider_all()
 
     def add_tap(self, tap: S, secrets: bool) -> None:
         """From now on ``tap`` receives every message, without counting as anybody who wants it."""
         self._taps[tap] = secrets
-        self._forget_all()
+        self.reconsider_all()
 
     def route(self, header: bytes) -> tuple[S, ...]:
         """The receivers of a message with this header, looked up and remembered.
@@ -136,6 +168,8 @@ class Router(Generic[S]):
     def _look_up(self, key: bytes) -> tuple[S, ...]:
         secret = self.namespace.check_key(key)
         found = (self._secret if secret else self._plain).subscribers(key)
+        if self._above is not None and self._above[1](key, secret):
+            found = (*found, self._above[0])
         if self._taps:
             taps = (tap for tap, secrets in self._taps.items() if secrets or not secret)
             found = tuple(dict.fromkeys((*found, *taps)))
@@ -145,7 +179,7 @@ class Router(Generic[S]):
                 self._tuples.clear()
             self._remembered += len(found)
             if self._remembered > self._limits.cached_receivers:
-                self._forget_all()
+                self.reconsider_all()
             known = self._tuples[found] = found
         return known
 
@@ -162,17 +196,26 @@ class Router(Generic[S]):
             size += self._limits.branching_bytes
         return size
 
-    def _changed(self, pattern: bytes) -> None:
-        """``pattern`` came or went."""
+    def is_tap(self, receiver: S) -> bool:
+        """Whether a receiver only listens in."""
+        return receiver in self._taps
+
+    def plain_patterns(self) -> list[tuple[S, list[bytes]]]:
+        """Every subscriber with its plain patterns, as they are now."""
+        return self._plain.everything()
+
+    def reconsider(self, pattern: bytes) -> None:
+        """``pattern`` came or went: forget the routes of what it matches."""
         if is_literal(pattern, self.namespace.separator):
             header = b"MSG %b\0" % pattern
             self.routes.pop(header, None)
             self._older.pop(header, None)
             self.version += 1
         else:
-            self._forget_all()
+            self.reconsider_all()
 
-    def _forget_all(self) -> None:
+    def reconsider_all(self) -> None:
+        """Forget all routes."""
         self.version += 1
         self._remembered = 0
         self.routes.clear()

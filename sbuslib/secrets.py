@@ -69,6 +69,18 @@ class Namespace:
         """Whether a key that :meth:`check_key` accepted is secret, and so belongs to the second index."""
         return key.startswith(self.start)
 
+    def is_below(self, sender: bytes, above: bytes) -> bool:
+        """Whether ``sender`` is a credential key that extends ``above``, another, by one or more credentials."""
+        if not sender.startswith(above + self.separator + self.start):
+            return False
+        fields = sender[len(above) + len(self.separator) :].split(self.separator)
+        return len(fields) % 5 == 0 and all(
+            fields[at] == RESERVED
+            and fields[at + 1] == b"cred"
+            and all(field.isdigit() for field in fields[at + 2 : at + 5])
+            for at in range(0, len(fields), 5)
+        )
+
     def _uses_reserved(self, key: bytes) -> bool:
         return RESERVED in key and self._lone in self.separator + key + self.separator
 

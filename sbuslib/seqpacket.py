@@ -48,10 +48,14 @@ __all__ = [
     "connect",
     "make_area",
     "peer_credentials",
+    "peer_groups",
+    "send_datagram",
     "wait",
 ]
 
 _UCRED = struct.Struct("=iII")  # struct ucred of unix(7): pid, uid, gid
+_SO_PEERGROUPS = 59  # which the socket module has no name for
+_PEERGROUPS_BYTES = 1_024  # all that getsockopt takes here: more than 256 groups are as good as none
 SLOT_BYTES = PACKET_BYTES + CONTROL_EXTRA
 ONE_PACKET_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 """Of send(2): what every send of ours has."""
@@ -381,6 +385,15 @@ def peer_credentials(sock: socket.SocketType) -> Credentials:
     return Credentials(gid=gid, uid=uid, pid=pid)
 
 
+def peer_groups(sock: socket.SocketType) -> frozenset[int]:
+    """The supplementary groups of the peer when it connected; empty where the kernel does not tell (before 4.13)."""
+    try:
+        found = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _PEERGROUPS_BYTES)
+    except OSError:
+        return frozenset()
+    return frozenset(memoryview(found).cast("I"))
+
+
 def _new_socket() -> socket.SocketType:
     sock = socket.SocketType(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.setblocking(False)
@@ -581,3 +594,17 @@ def wait(sock: socket.SocketType, events: int, timeout: float | None) -> bool:
     poll = select.poll()
     poll.register(sock.fileno(), events)
     return bool(poll.poll(None if timeout is None else max(0.0, timeout) * 1000))
+
+
+def send_datagram(address: str, data: bytes) -> None:
+    """Send one datagram to a Unix-domain socket; ``@`` at the start of ``address`` means the abstract namespace.
+
+    Raises :exc:`OSError`.
+    """
+    sock = socket.SocketType(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        sock.setblocking(False)
+        sock.connect("\0" + address[1:] if address.startswith("@") else address)
+        sock.send(data, ONE_PACKET_FLAGS)
+    finally:
+        sock.close()

@@ -6,7 +6,7 @@ import msgspec
 
 from .errors import StateError
 
-__all__ = ["ClientStatistics", "HubStatistics", "UserStatistics", "decode_statistics"]
+__all__ = ["ClientStatistics", "HubStatistics", "RelayStatistics", "UserStatistics", "decode_statistics"]
 
 
 class ClientStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +65,39 @@ class HubStatistics(msgspec.Struct, frozen=True, kw_only=True):
     breaches: dict[str, int]
     per_client: tuple[ClientStatistics, ...]
     per_user: tuple[UserStatistics, ...]
+
+
+class RelayStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """A relay at one instant; counts are since it was made.
+
+    ``state`` is one of :data:`sbuslib.relay.STATES`, ``epoch`` counts the times that it joined, and ``mode`` is how
+    the hub above serves it (``announce``, ``prune`` or ``plain``). ``interest_up`` is how many patterns it holds there,
+    ``interest_down`` how many the hub above announced, ``pruned`` how many keys it said that nobody wants. Of the
+    messages published here, ``suppressed`` never went up as nobody above wants them. The others were ``forwarded``
+    (handed to the kernel), are ``buffered`` (of ``buffered_bytes``), or were ``lost``. Of those forwarded,
+    ``uncertain`` were sent on a link that broke before they were acknowledged. ``received`` came from above,
+    ``lost_above`` is what the hub above lost because this one was slow to read, and ``dropped`` counts what should
+    not have come, by reason.
+    """
+
+    state: str
+    upstream: str
+    epoch: int
+    mode: str
+    prefix: str
+    path: tuple[str, ...]
+    interest_up: int
+    interest_down: int
+    pruned: int
+    forwarded: int
+    suppressed: int
+    buffered: int
+    buffered_bytes: int
+    lost: int
+    uncertain: int
+    received: int
+    lost_above: int
+    dropped: dict[str, int]
 
 
 def decode_statistics(encoded: bytes | None, address: str) -> HubStatistics:

@@ -13,13 +13,14 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .console import EXIT_SUCCESS, complain, explain
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
+    from ..hub import Hub
     from ..seqpacket import Listener
 
 __all__ = ["PID_FILE", "add_hub_arguments", "build_parser", "main", "run_hub"]
@@ -43,6 +44,12 @@ def add_hub_arguments(parser: ArgumentParser) -> None:
         action="append",
         metavar="USER",
         help="let only USER connect, by name or id, and the hub's own user; may be repeated",
+    )
+    parser.add_argument(
+        "--relay",
+        action="append",
+        metavar="USER",
+        help="let relays of USER, or of @GROUP, join hubs without learning what others want; may be repeated",
     )
 
 
@@ -129,11 +136,12 @@ def run_hub(
     *,
     background: bool = False,
     on_ready: Callable[[str], None] | None = None,
+    on_hub: Callable[[Hub], object] | None = None,
 ) -> int:
     """Serve a hub until a signal stops it, here or in the background; the exit status.
 
     ``arguments`` are those of :func:`add_hub_arguments` with ``address``, and ``pid_file`` for ``background``.
-    ``on_ready`` is called with the address once the hub serves.
+    ``on_ready`` is called with the address once the hub serves, and ``on_hub`` before with the hub itself.
     """
     from ..errors import SbusError
 
@@ -144,8 +152,10 @@ def run_hub(
         with ExitStack() as undo:
             from ..addresses import parse_address
             from ..seqpacket import Listener
-            from ..users import resolve_user
+            from ..users import resolve_group, resolve_user
 
+            for user in arguments.relay or ():
+                resolve_group(user[1:]) if user.startswith("@") else resolve_user(user)
             users = None if arguments.user is None else [resolve_user(user) for user in arguments.user]
             parsed = parse_address(arguments.address)
             _allow_many_files()
@@ -178,7 +188,13 @@ def run_hub(
                 if on_ready is not None:
                     on_ready(address or "")
 
-            _serve(program, listener, mode, users, arguments.close, background, ready)
+            options = {
+                "mode": mode,
+                "users": users,
+                "stop_when_empty": arguments.close,
+                "relays": arguments.relay or (),
+            }
+            _serve(program, listener, options, background, ready, on_hub)
     except (SbusError, OSError) as error:
         return complain(program, explain(error, address))
     return EXIT_SUCCESS
@@ -187,21 +203,23 @@ def run_hub(
 def _serve(
     program: str,
     listener: Listener,
-    mode: int,
-    users: list[int] | None,
-    stop_when_empty: bool,
+    options: dict[str, Any],
     background: bool,
     ready: Callable[[], None],
+    on_hub: Callable[[Hub], object] | None,
 ) -> None:
     import logging
 
     import gevent
 
     from ..hub import Hub
+    from . import supervision
 
     logging.basicConfig(format=f"{program}: %(message)s")
-    hub = Hub(listener, mode=mode, users=users, stop_when_empty=stop_when_empty)
+    hub = Hub(listener, **options)
     hub.start()
+    if on_hub is not None:
+        on_hub(hub)
     if background:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     for number in _STOPPING:
@@ -210,7 +228,12 @@ def _serve(
             gevent.signal_handler(number, hub.stop)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
     ready()
+    supervision.tell(b"READY=1")
+    beat = supervision.watchdog(hub.loop)
     hub.serve_forever()
+    if beat is not None:
+        beat.stop()
+        beat.close()
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 from support import PATIENCE, ROOT
 
-from sbuslib.cli import daemon, main
+from sbuslib.cli import daemon, main, relay
 
-PAGES = {"sbus": main.build_parser, "sbusd": daemon.build_parser}
+PAGES = {"sbus": main.build_parser, "sbusd": daemon.build_parser, "sbus-relay": relay.build_parser}
 
 
 def options(parser: argparse.ArgumentParser) -> Iterator[str]:

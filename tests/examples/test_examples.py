@@ -139,3 +139,13 @@ def test_c_client(bus: HubThread, folder: str) -> None:
         client.publish_many([(b"room/1", b"warm"), (b"hall", b""), (b"room/2", b"cold")])
         assert process.stdout.read() == "room/1: warm\nroom/2: cold\n"
     assert process.returncode == 0
+
+
+def test_per_user_buses(example: Example) -> None:
+    lines = finish(example("per_user_buses.py")).splitlines()
+    assert lines[:3] == [
+        "in force in the whole tree tree tree",
+        "the operator sees tenants/alice/mail 3 unread",
+        "alice sees host/shutdown at noon",
+    ]
+    assert lines[-2] == "alice alone reads for your eyes only"

@@ -10,7 +10,9 @@ from sbuslib.matcher import Subscriptions, is_literal, matches
 
 SEPARATORS = st.sampled_from([b"/", b".", b"a", b"\x7f"])
 TEXTS = st.one_of(
-    st.lists(st.sampled_from([b"/", b"*", b"a", b"b", b"!", b".", b"\x7f", b"\xff", b"//", b"**"]), max_size=14).map(b"".join),
+    st.lists(st.sampled_from([b"/", b"*", b"a", b"b", b"!", b".", b"\x7f", b"\xff", b"//", b"**"]), max_size=14).map(
+        b"".join
+    ),
     st.binary(max_size=12),
 )
 

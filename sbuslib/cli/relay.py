@@ -1,0 +1,94 @@
+"""``sbus-relay``: a hub in the foreground that is joined to the one above it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .console import complain, explain
+from .daemon import add_hub_arguments, run_hub
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
+    from ..hub import Hub
+
+__all__ = ["build_parser", "main"]
+
+
+def build_parser() -> ArgumentParser:
+    """The arguments of ``sbus-relay``."""
+    from argparse import ArgumentParser, RawDescriptionHelpFormatter
+
+    from .. import __version__
+
+    parser = ArgumentParser(
+        prog="sbus-relay",
+        description="Serve a message bus that is joined to another one above it.",
+        epilog="examples:\n"
+        "  sbus-relay --upstream /run/sbus.socket --listen /tmp/bus\n"
+        "                                              everything crosses that somebody wants\n"
+        "  sbus-relay --upstream /run/sbus.socket --listen /tmp/bus --import host/ --export apps/\n"
+        "                                              these patterns only, and secrets\n"
+        "\n"
+        "ADDRESS is a path, /dev/fd/N for a socket that was passed, /dev/unix/abstract for a random name, which\n"
+        "is printed, or /dev/unix/abstract/HEX. See sbus-relay(1).",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--upstream",
+        action="append",
+        required=True,
+        metavar="ADDRESS",
+        help="the hub above; may be repeated, then they are tried in order",
+    )
+    parser.add_argument("--listen", dest="address", required=True, metavar="ADDRESS", help="where to listen")
+    parser.add_argument(
+        "--export", action="append", metavar="PATTERN", help="let what matches go up, all unless given; may be repeated"
+    )
+    parser.add_argument(
+        "--import",
+        dest="import_",
+        action="append",
+        metavar="PATTERN",
+        help="let what matches come down, all unless given; may be repeated",
+    )
+    parser.add_argument("--upstream-user", metavar="USER", help="join only a hub that runs as USER, by name or id")
+    add_hub_arguments(parser)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``sbus-relay``; its exit status."""
+    from ..addresses import parse_address
+    from ..errors import SbusError
+    from ..users import resolve_user
+
+    arguments = build_parser().parse_args(argv)
+    try:
+        for address in arguments.upstream:
+            parse_address(address)
+        if arguments.upstream_user is not None:
+            resolve_user(arguments.upstream_user)
+    except SbusError as error:
+        return complain("sbus-relay", explain(error, None))
+
+    def join(hub: Hub) -> None:
+        from ..relay import Relay
+
+        Relay(
+            hub,
+            arguments.upstream,
+            export=None if arguments.export is None else [os.fsencode(pattern) for pattern in arguments.export],
+            import_=None if arguments.import_ is None else [os.fsencode(pattern) for pattern in arguments.import_],
+            upstream_user=arguments.upstream_user,
+        ).start()
+
+    return run_hub("sbus-relay", arguments, on_hub=join)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

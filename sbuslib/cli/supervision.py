@@ -1,0 +1,37 @@
+"""What a service tells systemd of itself: that it is ready, and that its event loop still turns.
+
+Source: sd_notify(3) and sd_watchdog_enabled(3), of which these few lines are all that is needed here.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Any
+
+from ..seqpacket import send_datagram
+
+__all__ = ["tell", "watchdog"]
+
+
+def tell(state: bytes) -> None:
+    """Tell whoever supervises this process, if anybody does: ``READY=1``, ``WATCHDOG=1``, ``STOPPING=1``."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address.startswith(("/", "@")):
+        with suppress(OSError):  # a supervisor that is not there is none of our concern
+            send_datagram(address, state)
+
+
+def watchdog(loop: Any) -> Any:
+    """Tell twice in each interval that ``loop``, gevent's event loop, turns; the timer, or ``None`` if nobody asks."""
+    interval = os.environ.get("WATCHDOG_USEC", "")
+    if (
+        not interval.isdigit()
+        or not int(interval)
+        or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid())
+    ):
+        return None
+    seconds = int(interval) / 2_000_000
+    timer = loop.timer(seconds, seconds)
+    timer.start(tell, b"WATCHDOG=1")
+    return timer

@@ -1,0 +1,287 @@
+"""The relays of the hubs below, as a hub knows them: clients like any other that said ``interest/on``.
+
+Such a client is told what everybody else wants or, where its user must not learn that, which of its keys nobody
+wants. What it says of others is taken only as far as its own credentials reach. What it should not have said is dropped
+and counted: a link with hundreds of clients behind it does not end for one packet, unless it forges a sender.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from . import control
+from .errors import PacketError, ReservedKeyError
+from .interest import Interest, KeyTable
+from .limits import PACKET_BYTES
+from .packets import MSG, Control, encode_control, parse
+from .secrets import Credentials
+
+if TYPE_CHECKING:
+    from .connection import Connection
+    from .delivery import Holdable, Receiver
+    from .tree import Tree
+
+__all__ = ["Link", "Mode", "Voucher"]
+
+Mode: TypeAlias = Literal["announce", "prune", "plain"]
+
+
+class Voucher:
+    """Somebody behind a link, as the hub at its other end says. Implements :class:`~sbuslib.delivery.Sender`."""
+
+    __slots__ = ("_rest", "_through", "credentials")
+
+    def __init__(self, through: Callable[[], bytes], credentials: Credentials, rest: bytes) -> None:
+        self._through = through
+        self._rest = rest
+        self.credentials = credentials
+        """Of the link, which is all that the kernel vouches for."""
+
+    @property
+    def key(self) -> bytes:
+        """Its credential key: the link's, which is the kernel's word, and what the link adds to it."""
+        return self._through() + self._rest
+
+    @property
+    def wrapper(self) -> bytes:
+        """What goes before its packets on the way to a receiver that asked for senders."""
+        return control.wrapper_from(self.key)
+
+    def holdable_by(self, receiver: Receiver) -> Holdable | None:
+        """Nothing: a link is never held back, since others are behind it."""
+        return None
+
+
+class Link:
+    """The relay of a hub below, on the hub above."""
+
+    def __init__(self, tree: Tree, connection: Connection, mode: Mode) -> None:
+        limits = tree.hub.limits
+        self.connection = connection
+        self.mode = mode
+        self.is_lenient = mode != "plain"
+        self.dropped: Counter[str] = Counter()
+        self.lagging = False
+        self.complete = False
+        self.interest: Interest | None = None
+        self.pruned: KeyTable | None = None
+        self._tree = tree
+        self._hub = tree.hub
+        self._tuples: dict[tuple[Receiver, ...], tuple[Receiver, ...]] = {}
+        self._vouchers: dict[bytes, Voucher] = {}
+        self._was = connection.key  # under the prefix before the last
+        self._is = connection.key
+        self._questions: deque[bytes] = deque()
+        self._snapshot: deque[tuple[Receiver, list[bytes]]] = deque()
+        self._lost: dict[str, tuple[int, float]] = {}
+        self._telling = False
+        self._sweeps: deque[Iterator[bytes | None]] = deque()
+        self._prunes = float(limits.pruned_keys)
+        self._pruned_at = monotonic()
+        if mode == "announce":
+            self.interest = Interest(self._hub.router.namespace.separator, limits.link_patterns)
+            self._snapshot.extend(pair for pair in self._hub.router.plain_patterns() if pair[0] is not connection)
+            for pattern in tree.wanted_above():
+                self.interest.add(pattern)
+        elif mode == "prune":
+            self.pruned = KeyTable(limits.pruned_keys, limits.pruned_bytes)
+
+    # -- what comes from it -------------------------------------------------------------------------
+
+    def look_up(self, header: bytes, routes: dict[bytes, tuple[Receiver, ...]]) -> tuple[Receiver, ...]:
+        """The receivers of a message of this link's: everybody but the link itself."""
+        router = self._hub.router
+        try:
+            found = router.routes.get(header)
+            if found is None:
+                found = router.route(header)
+        except ReservedKeyError as error:
+            if not self.is_lenient:
+                raise
+            self.dropped[error.reason] += 1
+            return ()
+        connection = self.connection
+        found = tuple(receiver for receiver in found if receiver is not connection)
+        known = self.pruned is None or any(not router.is_tap(receiver) for receiver in found)
+        if not known:
+            known = self._prune(header[len(MSG) : -1])
+        if known and len(header) <= self._hub.limits.cached_key_bytes:
+            if len(routes) >= self._hub.limits.cached_keys:
+                routes.clear()
+                self._tuples.clear()
+            found = routes[header] = self._tuples.setdefault(found, found)
+        return found
+
+    def take(self, data: bytes) -> None:
+        """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError` for a forgery alone."""
+        try:
+            packet = parse(data)
+        except PacketError as error:
+            self.dropped[error.reason] += 1
+            return
+        if isinstance(packet, Control):
+            match packet.key:
+                case control.FROM:
+                    self._take_wrapped(packet.payload or b"")
+                    return
+                case control.INTEREST_SYNC:
+                    token, _, scope = (packet.payload or b"").partition(b"\0")
+                    self.lagging = False
+                    self._tree.answered(token, self, scope != b"tree")
+                    return
+                case control.NOTICE_LOST:
+                    self._note_lost(packet.payload or b"")
+                    return
+        try:
+            self.connection.act_on(packet)
+        except PacketError as error:
+            self.dropped[error.reason] += 1
+            if error.reason == "too many patterns":
+                self.connection.answer(encode_control(control.INTEREST_WIDEN))
+                hub, connection = self._hub, self.connection
+                if hub.authorize is None or hub.is_authorized(connection.credentials, "subscribe", b""):
+                    hub.router.subscribe_anyway(b"", connection, connection.account)
+
+    def _note_lost(self, payload: bytes) -> None:
+        """Pass on what was lost below, at most once in a while: one packet of the link's is many to others."""
+        try:
+            notice = control.decode_notice(control.NOTICE_LOST, payload)
+        except PacketError:
+            notice = None
+        if not isinstance(notice, control.Lost) or notice.cause not in control.LINK_CAUSES:
+            self.dropped["notice that no link gives"] += 1
+            return
+        count, since = self._lost.get(notice.cause, (0, notice.since))
+        self._lost[notice.cause] = count + notice.count, min(since, notice.since)
+        if not self._telling:
+            self._tell_lost()
+
+    def _tell_lost(self) -> None:
+        self._telling = bool(self._lost)
+        if not self._telling or self.connection.closed:
+            return
+        lost, self._lost = self._lost, {}
+        for cause, (count, since) in lost.items():
+            self._tree.pass_notice(control.Lost(cause, count, since), self)
+        self._tree.after(self._hub.limits.link_notices, self._tell_lost)
+
+    def _take_wrapped(self, payload: bytes) -> None:
+        try:
+            sender, packet = control.unwrap_from(payload)
+        except PacketError as error:
+            self.dropped[error.reason] += 1
+            return
+        header = packet[: packet.find(b"\0") + 1]
+        if not header.startswith(MSG) or len(packet) > PACKET_BYTES:
+            self.dropped["wrapped packet is no message"] += 1
+            return
+        self.connection.publish_for(self._voucher(sender), header, packet)
+
+    def _voucher(self, sender: bytes) -> Voucher:
+        voucher = self._vouchers.get(sender)
+        if voucher is None:
+            namespace = self._hub.router.namespace
+            # What was under way when our own prefix changed names the link by its old key.
+            above = self._is if sender.startswith(self._is + namespace.separator) else self._was
+            if not namespace.is_below(sender, above):
+                raise PacketError("forged sender")
+            if len(self._vouchers) >= self._hub.limits.voucher_keys:
+                self._vouchers.clear()
+            connection = self.connection
+            rest = sender[len(above) :]
+            voucher = self._vouchers[sender] = Voucher(lambda: connection.key, connection.credentials, rest)
+        return voucher
+
+    def prefix_changed(self) -> None:
+        """This hub's own prefix changed."""
+        self._was, self._is = self._is, self.connection.key
+        self._vouchers.clear()
+
+    # -- keys that nobody wants ---------------------------------------------------------------------
+
+    def _prune(self, key: bytes) -> bool:
+        """Tell the link not to send a key; ``False`` when that has to wait."""
+        limits = self._hub.limits
+        if key.startswith(self._hub.router.namespace.start):
+            return True
+        assert self.pruned is not None
+        if key in self.pruned:
+            return True
+        now = monotonic()
+        most = float(limits.pruned_keys)
+        self._prunes = min(most, self._prunes + (now - self._pruned_at) * limits.prunes_per_second)
+        self._pruned_at = now
+        if self._prunes < 1 or self._room() <= 0:
+            return False
+        self._prunes -= 1
+        forgotten = self.pruned.add(key)
+        self.connection.answer(encode_control(control.INTEREST_PRUNE, key))
+        for oldest in forgotten:
+            self._tell_graft(oldest)
+        return True
+
+    def _tell_graft(self, key: bytes) -> None:
+        self.connection.forget_route(b"MSG %b\0" % key)
+        self.connection.answer(encode_control(control.INTEREST_GRAFT, key))
+
+    def graft_for(self, pattern: bytes) -> None:
+        """Somebody else began to want a pattern."""
+        if self.pruned:
+            self._sweeps.append(self.pruned.matched(pattern, self._hub.router.namespace.separator))
+
+    # -- what is told -------------------------------------------------------------------------------
+
+    def ask(self, token: bytes) -> None:
+        """Ask for an answer once all that it was told is in force below."""
+        self._questions.append(token)
+
+    def _room(self) -> int:
+        """How many more answers may wait for the link before it would be let go for it."""
+        return self._hub.limits.queued_answers // 2 - self.connection.answers
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the link has to read before it can be told more."""
+        return self._room() <= 0
+
+    def pump(self) -> bool:
+        """Tell some of what has changed; whether there is more to do."""
+        connection, limits = self.connection, self._hub.limits
+        if connection.closed:
+            return False
+        steps = limits.interest_steps
+        more = False
+        if self.interest is not None:
+            while self._snapshot and steps > 0:
+                patterns = self._snapshot[0][1]
+                while patterns and steps > 0:
+                    self.interest.add(patterns.pop())
+                    steps -= 1
+                if not patterns:
+                    self._snapshot.popleft()
+            self.interest.work(limits.interest_steps)
+            for added, pattern in self.interest.take(max(0, self._room())):
+                key = control.INTEREST_ADD if added else control.INTEREST_REMOVE
+                connection.answer(encode_control(key, pattern))
+            more = bool(self._snapshot) or not self.interest.settled
+        elif self.pruned is not None:
+            while self._sweeps and steps > 0 and self._room() > 0:
+                steps -= 1
+                try:
+                    key_ = next(self._sweeps[0])
+                except StopIteration:
+                    self._sweeps.popleft()
+                    continue
+                if key_ is not None and self.pruned.discard(key_):
+                    self._tell_graft(key_)
+            more = bool(self._sweeps)
+        if not more:
+            if not self.complete and self._tree.has_settled:
+                self.complete = True
+                connection.answer(encode_control(control.INTEREST_COMPLETE))
+            while self._questions and self._room() > 0:
+                connection.answer(encode_control(control.INTEREST_SYNC, self._questions.popleft()))
+        return more or bool(self._questions)

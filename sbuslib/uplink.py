@@ -1,0 +1,370 @@
+"""The two halves of a relay's link to the hub above: what comes down, and what goes up.
+
+:class:`Down` is the reading half of one connection: a :class:`~sbuslib.connection.Connection` whose client is the hub
+above, so what comes from there takes the hub's own path. :class:`Up` is the sending half: it is among the receivers
+of what has to go up, and stays there when the link breaks, as the place where that is kept. What both are told to
+do, :class:`sbuslib.relay.Relay` decides.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from time import time
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from . import control
+from .connection import Connection
+from .delivery import WRITE, Batch, Receiver, Sender
+from .dialer import NO_MEMORY
+from .errors import PacketError, ReservedKeyError
+from .limits import CONTROL_EXTRA, PACKET_BYTES
+from .links import Voucher
+from .packets import MSG, Control, encode_control, parse
+from .seqpacket import peer_credentials
+
+if TYPE_CHECKING:
+    from .relay import Relay
+
+__all__ = ["Down", "Up"]
+
+
+class Down(Connection):
+    """What comes from the hub above, on one connection. Its packets are taken apart in the turn, acted on after it."""
+
+    __slots__ = ("_controls", "_relay", "_vouchers")
+
+    def __init__(self, relay: Relay, sock: socket.SocketType) -> None:
+        hub = relay.hub
+        credentials = peer_credentials(sock)
+        self._relay = relay
+        self._controls: deque[Control] = deque()
+        self._vouchers: dict[bytes, Voucher] = {}
+        super().__init__(hub, sock, credentials, hub.quotas.account(credentials.uid))
+        self._asks = False  # the hub above has asked already
+        self._longest = PACKET_BYTES + CONTROL_EXTRA
+        self._routes = {}
+
+    @property
+    def key(self) -> bytes:
+        """Nobody's: who published is known only where the hub above tells."""
+        return b""
+
+    def holdable_by(self, receiver: Receiver) -> None:
+        """A link is never held back."""
+        return
+
+    def turn(self) -> bool:
+        """Take one batch; then act on what was not a message, as the hub's area is free again."""
+        had = super().turn()
+        while self._controls and not self.closed:
+            self._relay.take_control(self._controls.popleft())
+        return had
+
+    def _misbehaved(self, reason: str) -> None:
+        self._relay.link_ended(self, reason)
+
+    def _ended(self, why: str) -> None:
+        self._relay.link_ended(self, why)
+
+    def _look_up(self, header: bytes) -> tuple[Receiver, ...]:
+        """The receivers here: never the relay, and nobody for what was not asked for."""
+        router, relay = self._hub.router, self._relay
+        key = header[len(MSG) : -1]
+        try:
+            found = router.routes.get(header)
+            if found is None:
+                found = router.route(header)
+        except ReservedKeyError as error:
+            relay.dropped[error.reason] += 1
+            return ()
+        if not relay.may_come(key):
+            relay.dropped["not asked for"] += 1
+            return ()
+        up = relay.up
+        found = tuple(receiver for receiver in found if receiver is not up)
+        if len(self._routes) >= self._hub.limits.cached_keys:
+            self._routes.clear()
+        self._routes[header] = found
+        return found
+
+    def _command(self, data: bytes) -> None:
+        try:
+            packet = parse(data)
+            if not isinstance(packet, Control):
+                raise PacketError("not for a relay")
+            if packet.key != control.FROM:
+                self._controls.append(packet)
+                return
+            sender, inner = control.unwrap_from(packet.payload or b"")
+            header = inner[: inner.find(b"\0") + 1]
+            if not header.startswith(MSG) or len(inner) > PACKET_BYTES:
+                raise PacketError("wrapped packet is no message")
+        except PacketError as error:
+            self._relay.dropped[error.reason] += 1
+            return
+        voucher = self._vouchers.get(sender)
+        if voucher is None:
+            if len(self._vouchers) >= self._hub.limits.voucher_keys:
+                self._vouchers.clear()
+            voucher = self._vouchers[sender] = Voucher(bytes, self.credentials, sender)
+        self.received += 1
+        for receiver in self._routes.get(header) or self._look_up(header):
+            receiver.deliver_packet(voucher, inner)
+
+
+Item: TypeAlias = tuple[Sender | None, bytes]
+
+
+class Up:
+    """What goes to the hub above. Implements :class:`~sbuslib.delivery.Receiver`."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self._hub = relay.hub
+        self.credentials = self._hub.embedder_credentials
+        self.socket: socket.SocketType | None = None
+        self.wrap = False
+        self.open = False  # whether messages may be sent
+        self.offered = self.forwarded = self.suppressed = self.lost = self.uncertain = 0
+        self.waiting: deque[Item] = deque()
+        self.bytes = 0
+        self.messages = 0
+        self._controls: deque[bytes] = deque()
+        self._writer: Any = None
+        self._marks: deque[tuple[bytes, int]] = deque()  # what was asked, and how many had been sent by then
+        self._marked = self._acknowledged = 0
+        self._mark_timer = False
+        self._tokens = 0
+        self._untold_lost = self._untold_uncertain = 0
+        self._lost_since = 0.0
+
+    # -- messages -----------------------------------------------------------------------------------
+
+    def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
+        """Send the packets in ``slots`` up, or keep copies."""
+        self.offered += len(slots)
+        if self.open and not self.waiting and not self._controls:
+            assert self.socket is not None
+            sent = 0
+            try:
+                if self.wrap:
+                    sent = batch.area.send_wrapped(self.socket, sender.wrapper, slots, batch.lengths)
+                else:
+                    sent = batch.area.send(self.socket, slots, batch.lengths)
+            except OSError:
+                pass  # the queue's own sending tells why
+            self._sent(sent)
+            if sent == len(slots):
+                return
+            slots = slots[sent:]
+        for slot in slots:
+            self._keep(sender, batch.packet(slot))
+
+    def deliver_packet(self, sender: Sender, packet: bytes) -> None:
+        """Send one packet up, or keep it."""
+        self.offered += 1
+        if self.open and not self.waiting and not self._controls:
+            assert self.socket is not None
+            with suppress(OSError):
+                if self._hub.gather.send(self.socket, (sender.wrapper + packet if self.wrap else packet,)):
+                    self._sent(1)
+                    return
+        self._keep(sender, packet)
+
+    def _keep(self, sender: Sender, packet: bytes) -> None:
+        limits = self._hub.limits
+        if self.bytes + len(packet) > limits.link_buffer or self.messages >= limits.link_packets:
+            if not self._untold_lost:
+                self._lost_since = time()
+            self.lost += 1
+            self._untold_lost += 1
+            return
+        self.bytes += len(packet)
+        self.messages += 1
+        self.waiting.append((sender, packet))
+        self._update()
+
+    def _sent(self, count: int) -> None:
+        if not count:
+            return
+        self.forwarded += count
+        if self.forwarded - self._marked >= self._hub.limits.link_acks:
+            self.mark()
+        elif not self._mark_timer:
+            self._mark_timer = True
+            self._hub.tree.after(self._hub.limits.link_ack_pause, self._on_mark_timer)
+
+    def _on_mark_timer(self) -> None:
+        self._mark_timer = False
+        if self.socket is not None and self.forwarded > self._marked:
+            self.mark()
+
+    # -- acknowledgements ---------------------------------------------------------------------------
+
+    def mark(self) -> None:
+        """Ask the hub above to answer once it has taken all that was sent until now."""
+        if self._relay.has_features:
+            self._tokens += 1
+            token = b"a%x" % self._tokens
+            packet = encode_control(control.SYNC, token)
+        else:
+            token, packet = control.WHOAMI, encode_control(control.WHOAMI)
+        self._marks.append((token, self.forwarded))
+        self._marked = self.forwarded
+        if self.waiting:
+            self.waiting.appendleft((None, packet))  # it speaks of what was sent, not of what waits
+        else:
+            self.waiting.append((None, packet))
+        self._flush()
+
+    def acknowledged(self, token: bytes) -> None:
+        """The hub above answered."""
+        while self._marks:
+            asked, count = self._marks[0]
+            if token not in (asked, *(mark[0] for mark in self._marks)):
+                return
+            self._marks.popleft()
+            self._acknowledged = count
+            if asked == token:
+                return
+
+    # -- control ------------------------------------------------------------------------------------
+
+    def say(self, *packets: bytes) -> None:
+        """Send control packets and subscriptions, ahead of messages that wait."""
+        if self.socket is not None:
+            self._controls.extend(packets)
+            self._flush()
+
+    @property
+    def room(self) -> int:
+        """How many more of them may wait."""
+        return self._hub.limits.queued_answers - len(self._controls)
+
+    # -- the socket ---------------------------------------------------------------------------------
+
+    def connect(self, sock: socket.SocketType) -> None:
+        """A new connection; messages wait until :meth:`let_through`."""
+        self.socket = sock
+        self.wrap = self.open = False
+        self._controls.clear()
+
+    def let_through(self) -> None:
+        """The hub above knows what it wants: send what was kept, and what comes."""
+        if not self.open:
+            self.open = True
+            self._flush()
+
+    def disconnect(self) -> None:
+        """The connection has gone: what was sent and not acknowledged is uncertain, and never sent again."""
+        self._stop_writer()
+        self.socket = None
+        self.open = False
+        self._controls.clear()
+        self.waiting = deque(item for item in self.waiting if item[0] is not None)
+        uncertain = self.forwarded - self._acknowledged
+        self.uncertain += uncertain
+        self._untold_uncertain += uncertain
+        self._marks.clear()
+        self._marked = self._acknowledged = self.forwarded
+
+    def take_report(self) -> list[control.Lost]:
+        """What was lost and what is uncertain, and was not told yet."""
+        report = []
+        if self._untold_lost:
+            report.append(control.Lost("upstream", self._untold_lost, self._lost_since))
+        if self._untold_uncertain:
+            report.append(control.Lost("uncertain", self._untold_uncertain, time()))
+        self._untold_lost = self._untold_uncertain = 0
+        return report
+
+    def _flush(self) -> None:
+        """Send what the kernel takes, and watch for room if there is more."""
+        hub = self._hub
+        while self.socket is not None and (self._controls or (self.waiting and self._may_send())):
+            items: list[Item] = []
+            try:
+                if self._controls:
+                    packets = [self._controls.popleft() for _ in range(min(hub.limits.batch, len(self._controls)))]
+                    sent = 0
+                    try:
+                        sent = hub.gather.send(self.socket, packets)
+                    finally:
+                        self._controls.extendleft(reversed(packets[sent:]))
+                    if sent < len(packets):
+                        break
+                    continue
+                items = self._take()
+                packets = [
+                    packet if sender is None or not self.wrap else sender.wrapper + packet for sender, packet in items
+                ]
+                sent = hub.gather.send(self.socket, packets) if packets else 0
+            except OSError as error:
+                self._put_back(items)
+                if error.errno == errno.EMSGSIZE and items:
+                    sender, packet = self.waiting.popleft()
+                    if sender is not None:
+                        self.bytes -= len(packet)
+                        self.messages -= 1
+                        self.lost += 1
+                        self._untold_lost += 1
+                    continue
+                if error.errno in NO_MEMORY:
+                    hub.tree.after(hub.limits.send_retry, self._flush)
+                    return
+                break  # the reading half learns of the end
+            self._put_back(items[sent:])
+            self._sent(sum(sender is not None for sender, _ in items[:sent]))
+            if sent < len(items):
+                break
+        self._update()
+
+    def _may_send(self) -> bool:
+        return self.open or self.waiting[0][0] is None
+
+    def _take(self) -> list[Item]:
+        """The next of what waits, without what nobody above wants any more."""
+        items: list[Item] = []
+        relay = self._relay
+        while self.waiting and len(items) < self._hub.limits.batch and self._may_send():
+            sender, packet = self.waiting.popleft()
+            if sender is not None:
+                self.bytes -= len(packet)
+                self.messages -= 1
+                key = packet[len(MSG) : packet.find(b"\0")]
+                if not relay.wants(key, key.startswith(self._hub.router.namespace.start)):
+                    self.suppressed += 1
+                    continue
+            items.append((sender, packet))
+        return items
+
+    def _put_back(self, items: list[Item]) -> None:
+        for sender, packet in reversed(items):
+            self.waiting.appendleft((sender, packet))
+            if sender is not None:
+                self.bytes += len(packet)
+                self.messages += 1
+
+    def _update(self) -> None:
+        wants = self.socket is not None and bool(self._controls or (self.waiting and self._may_send()))
+        if not wants:
+            self._stop_writer()
+        elif self._writer is None:
+            assert self.socket is not None
+            self._writer = self._hub.loop.io(self.socket.fileno(), WRITE)
+            self._writer.start(self._on_writable)
+
+    def _on_writable(self) -> None:
+        self._flush()
+        if not self.waiting:
+            self._hub.flushed()
+
+    def _stop_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.stop()
+            self._writer.close()
+            self._writer = None

@@ -1,0 +1,68 @@
+"""Trees of hubs in this process, whose clients and links all look like processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from itertools import count, pairwise
+from typing import Any
+
+from support import PATIENCE, Peer
+
+from sbuslib import Client, Hub, Limits, Relay
+from sbuslib.secrets import Credentials
+
+FAST = Limits(settle=0.001, link_pause=0.001, link_pause_most=0.01, link_ack_pause=0.001)
+
+
+class World:
+    """Makes hubs, relays and clients by name. The kernel's word about each connection is made up: another pid each."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.hubs: dict[str, Hub] = {}
+        self.relays: dict[str, Relay] = {}
+        self.uids: dict[str, int] = {}
+        self._pids = count(1_000)
+        self._stack = contextlib.ExitStack()
+
+    def credentials(self, sock: Any) -> Credentials:
+        """What is put in place of the kernel's word: ``uids`` says by the name of the hub, for those yet to come."""
+        name = os.path.basename(sock.getsockname())
+        return Credentials(gid=os.getgid(), uid=self.uids.get(name, os.getuid()), pid=next(self._pids))
+
+    def address(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def hub(self, name: str, **options: Any) -> Hub:
+        """A hub that is started; in place of one of this name that was stopped."""
+        hub = self.hubs[name] = Hub(self.address(name), **{"limits": FAST, **options})
+        hub.start()
+        return hub
+
+    def relay(self, slave: str, *masters: str, wait: bool = True, **options: Any) -> Relay:
+        relay = self.relays[slave] = Relay(self.hubs[slave], [self.address(name) for name in masters], **options)
+        relay.start()
+        if wait:
+            relay.wait(PATIENCE)
+        return relay
+
+    def chain(self, *names: str) -> None:
+        """Hubs, each below the one before."""
+        for name in names:
+            self.hub(name)
+        for above, below in pairwise(names):
+            self.relay(below, above)
+
+    def client(self, name: str, **options: Any) -> Client:
+        return self._stack.enter_context(Client(self.address(name), **options))
+
+    def peer(self, name: str) -> Peer:
+        return self._stack.enter_context(Peer(self.address(name)))
+
+    def close(self) -> None:
+        self._stack.close()
+        for relay in self.relays.values():
+            relay.stop()
+        for hub in self.hubs.values():
+            hub.stop(0)
