@@ -8,7 +8,9 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from .crowd import DOOR
 from .delivery import READ
+from .quota import Account
 from .secrets import Credentials
 from .seqpacket import Listener, accept, peer_credentials
 
@@ -28,11 +30,16 @@ _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 class Acceptor:
     """A watcher of the listening socket, and a spare descriptor to turn clients away with.
 
+    To the hub's crowd those who wait at the door are one more user, so a storm of connections takes no more of the
+    hub's time than a user's clients do.
+
     ``users`` are the ids that may connect, or ``None`` for whoever the socket lets in.
     """
 
     def __init__(self, hub: Hub, listener: Listener, mode: int, users: set[int] | None) -> None:
         self._hub = hub
+        self.account = Account(DOOR, hub.limits)
+        self.closed = False
         self._listener = listener
         self._mode = mode
         self._users = users
@@ -43,6 +50,7 @@ class Acceptor:
 
     def close(self) -> None:
         """Accept no more."""
+        self.closed = True
         for watcher in (self._watcher, self._pause):
             if watcher is not None:
                 watcher.stop()
@@ -54,8 +62,18 @@ class Acceptor:
         self._accept(self._hub.limits.backlog)
 
     def _on_acceptable(self) -> None:
-        limits = self._hub.limits
-        self._accept(limits.crowded_accepts if self._hub.crowd.crowded else limits.accepts)
+        limits, crowd = self._hub.limits, self._hub.crowd
+        if crowd.may_go(self.account):
+            self._accept(limits.crowded_accepts if crowd.crowded else limits.accepts)
+            crowd.went(self.account)
+        else:
+            self._watcher.stop()
+            crowd.postpone(self)
+
+    def resume(self) -> None:
+        """The postponed turn may be had now. Implements :class:`~sbuslib.crowd.Postponable`."""
+        if self._pause is None:
+            self._watcher.start(self._on_acceptable)
 
     def _accept(self, most: int) -> None:
         hub = self._hub

@@ -132,7 +132,7 @@ class Connection(Delivery):
             return False
         area = self._hub.area
         try:
-            lengths = area.receive(self.socket, self._most)
+            lengths = area.receive(self.socket, self._hub.crowd.most(self.account, self._most))
         except OSError as error:
             self._ended(f"receive: {error.strerror}")
             return False

@@ -6,16 +6,17 @@ turns a round, fewer still while another is busy too; what is over is postponed 
 user that keeps ten thousand connections busy takes its turns from itself.
 
 Turns are not alike: one may be a hundred bytes for one receiver, another megabytes for a thousand. So each
-is timed, and while others are busy, a user sits out what its turns took. The more of a user's clients wait, the
-longer that lasts, measured against the user of whose clients the fewest do: one that floods the hub from
-everywhere at once is served on the side. Those who wait to be accepted count as one more user.
+is timed, and while several users are busy, those go who have had the least. The more of a user's clients wait, the
+more each turn counts, measured against the user of whose clients the fewest do: one that floods the hub from
+everywhere at once is served on the side. Who was busy and is not counts as if it had had the time, for the
+moment until it is forgotten. Those who wait to be accepted count as one more user.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from math import log2
-from time import perf_counter
+from math import inf, log2
+from time import thread_time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -24,18 +25,29 @@ if TYPE_CHECKING:
     from .limits import Limits
     from .quota import Account
 
-__all__ = ["Crowd", "Postponable"]
+__all__ = ["DOOR", "Crowd", "Postponable"]
+
+DOOR: Final = -1
+"""The user id that stands for those who were not accepted yet."""
 
 
 class _Pace(msgspec.Struct, frozen=True):
-    """The times by which users are held apart, in seconds."""
+    """The times by which users are held apart, in seconds, and one weight."""
 
     round: float = 0.005
     """What one user may take of a round where clients of others are connected: how long those may have to wait."""
+    turn: float = 0.002
+    """A longer turn than this makes the user's next ones shorter, to half as many packets."""
     remembered: float = 0.05
     """How long a user counts as busy after it was: a publisher that waits for the processor has not gone away."""
+    door: float = 8.0
+    """How many times as much as a user's turns those count in which clients are accepted: they may be thousands."""
+    longest: float = 0.5
+    """How long a user may have to let others go first, after whatever it did."""
     nap: float = 0.0005
-    """When to look again while all who wait have turns to sit out. Without it the loop would spin."""
+    """How soon to look again, at the earliest, while none who waits may go. Without it the loop would spin."""
+    slack: float = 0.0001
+    """How much more than the others a user may have had and still go: a turn of 64 short messages to one receiver."""
 
 
 _PACE: Final = _Pace()
@@ -62,8 +74,11 @@ class Crowd:
         self._began = 0.0
         self._turns: dict[int, int] = {}  # of this round, by user
         self._spent: dict[int, float] = {}  # seconds of this round, by user
-        self._debts: dict[int, float] = {}  # seconds still to be sat out, by user
+        self._had: dict[int, float] = {}  # seconds of turns while it was crowded, weighted, by user that is busy
+        self._least = 0.0  # of those
+        self._lightest = 1.0
         self._busy: dict[int, float] = {}  # when each user was busy last
+        self._most: dict[int, int] = {}  # packets a turn, of users whose turns are dear
         self._waiting: dict[int, deque[Postponable]] = {}
         self._resuming: Any = None
         self.several = False
@@ -80,44 +95,75 @@ class Crowd:
         self._busy[uid] = self._round
         had = self._turns.get(uid, 0)
         if self.crowded:
-            if had >= self._limits.crowded_turns or self._debts.get(uid, 0.0) > 0:
+            if had >= self._limits.crowded_turns or not self._is_due(uid):
                 return False
         elif had >= self._limits.turns_per_round or self._spent.get(uid, 0.0) > _PACE.round:
             return False
         self._turns[uid] = had + 1
-        self._began = perf_counter()
+        self._began = thread_time()
         return True
 
     def went(self, account: Account) -> None:
         """The turn that :meth:`may_go` allowed has ended."""
         if self.several and self._began:
-            took = perf_counter() - self._began
+            took = thread_time() - self._began
             self._began = 0.0
             self._spent[account.uid] = self._spent.get(account.uid, 0.0) + took
             if self.crowded:
-                self._debts[account.uid] = self._debts.get(account.uid, 0.0) + took
+                had = self._had.get(account.uid, self._least) + took * self._weight(account.uid)
+                self._had[account.uid] = min(had, self._least + _PACE.longest)
+            if took > _PACE.turn or account.uid in self._most:
+                self._adapt(account.uid, took)
+
+    def most(self, account: Account, wanted: int | None) -> int | None:
+        """How many packets a turn may take of a client that may have ``wanted``; ``None``: as many as there are."""
+        if not (self.several and self._most):
+            return wanted
+        most = self._most.get(account.uid)
+        return most if wanted is None or (most is not None and most < wanted) else wanted
+
+    def _adapt(self, uid: int, took: float) -> None:
+        """One message to thousands of receivers is long enough; 64 would keep everybody waiting."""
+        batch = self._limits.batch
+        most = self._most.get(uid, batch)
+        most = max(1, most // 2) if took > _PACE.turn else most * 2 if took < _PACE.turn / 4 else most
+        if most < batch:
+            self._most[uid] = most
+        else:
+            self._most.pop(uid, None)
 
     def _look_at_the_clock(self) -> None:
         now = self._loop.now()
         if now == self._round:
             return
         passed, self._round = now - self._round, now
-        self._turns.clear()
+        turns, self._turns = self._turns, {}
         self._spent.clear()
         for uid in [uid for uid, at in self._busy.items() if at + _PACE.remembered < now and uid not in self._waiting]:
             del self._busy[uid]
+            self._had.pop(uid, None)
         self.crowded = len(self._busy) > 1
         if not self.crowded:
-            self._debts.clear()
-        elif self._debts:
-            weights = {uid: 1 + log2(1 + len(self._waiting.get(uid, ()))) for uid in self._busy}
-            lightest = min(weights.values())
-            for uid, debt in list(self._debts.items()):
-                debt -= passed * lightest / weights.get(uid, lightest)
-                if debt > 0:
-                    self._debts[uid] = debt
-                else:
-                    del self._debts[uid]
+            self._had.clear()
+            self._least = 0.0
+            return
+        for uid in self._busy:
+            had = self._had.setdefault(uid, self._least)
+            if uid not in turns and uid not in self._waiting:
+                self._had[uid] = had + passed
+        self._least = min(self._had.values())
+        self._lightest = min(map(self._heft, self._busy))
+
+    def _heft(self, uid: int) -> float:
+        return _PACE.door if uid == DOOR else 1 + log2(1 + len(self._waiting.get(uid, ())))
+
+    def _weight(self, uid: int) -> float:
+        """How many times what it took a turn of this user counts."""
+        return max(1.0, self._heft(uid) / self._lightest)
+
+    def _is_due(self, uid: int) -> bool:
+        """Whether no other busy user has had less than this one."""
+        return self._had.get(uid, self._least) <= self._least + _PACE.slack
 
     def postpone(self, client: Postponable) -> None:
         """Resume this client, whose socket is no longer watched, in one of the next rounds."""
@@ -134,9 +180,10 @@ class Crowd:
         self._look_at_the_clock()
         limits = self._limits
         most = limits.crowded_turns if self.crowded else limits.turns_per_round
-        nap = _PACE.nap
+        nap = inf
         for uid, clients in list(self._waiting.items()):
-            if self.crowded and self._debts.get(uid, 0.0) > 0:
+            if self.crowded and not self._is_due(uid):
+                nap = min(nap, max(_PACE.nap, self._had[uid] - self._least), _PACE.remembered)
                 continue
             nap = 0.0
             for _ in range(min(most, len(clients))):

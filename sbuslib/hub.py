@@ -438,9 +438,16 @@ class Hub:
 
     def _forget_some(self) -> None:
         """Take the patterns of those who left out of the index: some now, and some in each round to come."""
-        self._forgetting = None
-        if self.router.forget_some(self.limits.forgotten_per_round) and not self._stopping:
-            self._forgetting = self.loop.run_callback(self._forget_some)
+        if self._forgetting is not None:
+            self._forgetting.close()
+            self._forgetting = None
+        count = self.limits.forgotten_per_round
+        if self.crowd.crowded:  # nobody waits for it but the user whose patterns they were
+            count = max(1, count // 8)
+        if self.router.forget_some(count) and not self._stopping:
+            # A timer and no callback of the loop, since such run in the same round until it has lasted a while.
+            self._forgetting = self.loop.timer(0.0)
+            self._forgetting.start(self._forget_some, update=False)
 
     def is_authorized(self, credentials: Credentials, verb: Literal["publish", "subscribe"], key: bytes) -> bool:
         """What ``authorize=`` says; an error in it counts as a no."""

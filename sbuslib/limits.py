@@ -73,6 +73,13 @@ class Limits(_Numbers, frozen=True, kw_only=True):
             "node of the index, of some 300 bytes, even where it is empty."
         ),
     ] = 32
+    branching_bytes: Annotated[
+        int,
+        Meta(
+            description="Bytes that a pattern with wildcards in three segments or more counts for beside its own: a "
+            "hundred thousand such could match one key of somebody else, which would take as many steps."
+        ),
+    ] = 4_096
     cached_keys: Annotated[
         int,
         Meta(description="Keys whose receivers are remembered. A remembered key saves the walk through the index."),
@@ -135,7 +142,7 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     ] = 64
     crowded_accepts: Annotated[
         int, Meta(description="Connections accepted in one go while clients of several users are busy.")
-    ] = 2
+    ] = 16
     turns_per_round: Annotated[
         int,
         Meta(

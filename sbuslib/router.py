@@ -184,11 +184,17 @@ class Router(Generic[S]):
         return known
 
     def _size(self, pattern: bytes) -> int:
-        """What ``pattern`` is charged for, in bytes: its own, and those of its segments where each is a node."""
+        """What ``pattern`` is charged for, in bytes: its own, and what it costs the index beyond them."""
         separator = self.namespace.separator
         if is_literal(pattern, separator):
             return len(pattern)
-        return len(pattern) + (pattern.count(separator) + 1) * self._limits.segment_bytes
+        segments = pattern.split(separator)
+        size = len(pattern) + len(segments) * self._limits.segment_bytes
+        # With wildcards in two segments, no more patterns match a key than it is long, squared; with each
+        # further one that is multiplied, and whoever publishes the key would wait for all of them.
+        if sum(b"*" in segment for segment in segments) > 2:
+            size += self._limits.branching_bytes
+        return size
 
     def is_tap(self, receiver: S) -> bool:
         """Whether a receiver only listens in."""

@@ -30,7 +30,7 @@ class ClientStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What one user's clients hold: patterns and their bytes, and packets and bytes in queues."""
+    """What one user's clients hold: patterns and the bytes they are charged for, and packets and bytes in queues."""
 
     uid: int
     connections: int

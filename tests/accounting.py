@@ -32,10 +32,14 @@ def numbers(packets: list[bytes]) -> list[int]:
     return [int(packet.partition(b"\0")[2][:8]) for packet in packets if packet.startswith(b"MSG ")]
 
 
-def settle() -> None:
-    """Let the event loop act on all that has happened. Nothing here waits for time to pass."""
-    for _ in range(5):  # what one round brings about is seen in the next
-        gevent.idle()
+def settle(hub: Hub) -> None:
+    """Let the event loop act on all that has happened, and on what the hub put off for the sake of other users."""
+    while True:
+        for _ in range(5):  # what one round brings about is seen in the next
+            gevent.idle()
+        if not hub.crowd._waiting:
+            return
+        gevent.sleep(0.0005)
 
 
 def balance(hub: Hub) -> None:
@@ -51,7 +55,7 @@ def balance(hub: Hub) -> None:
 
 def connection_of(hub: Hub, peer: Peer) -> Connection:
     """The hub's end of a peer's connection, told by the question that it answers."""
-    settle()
+    settle(hub)
     before = {connection: connection._commands for connection in hub._connections}
     peer.barrier()
     (found,) = (connection for connection in hub._connections if connection._commands != before.get(connection, 0))

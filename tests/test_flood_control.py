@@ -59,7 +59,7 @@ def test_each_mode(bus: Bus, connect: Connect, soft: str, hard: str) -> None:
     publishing = connection_of(hub, publisher)
     flood(publisher, 0, 10)
     eventually(lambda: publishing.received == 10)
-    settle()
+    settle(hub)
     balance(hub)
 
     if soft == "error" or (soft != "discard" and hard == "error"):
@@ -78,7 +78,7 @@ def test_each_mode(bus: Bus, connect: Connect, soft: str, hard: str) -> None:
     held = soft == "block" or (soft == "queue" and hard == "block")
     assert is_held(publishing) is held
     flood(publisher, 10, 12)
-    settle()
+    settle(hub)
     assert publishing.received == (10 if held else 12)
 
     got: list[int] = []
@@ -124,7 +124,7 @@ def test_each_way_to_be_full(bus: Bus, connect: Connect, limits: dict[str, int],
     publishing = connection_of(hub, publisher)
     flood(publisher, 0, 5)
     eventually(lambda: publishing.received == 5)
-    settle()
+    settle(hub)
     if hard == "error":
         assert receiving.lost == {cause: 1, "outage": 3}
         return
@@ -170,11 +170,11 @@ def test_whoever_is_held_is_held_anew_if_the_new_mode_says_so(
     eventually(lambda: is_held(publishing))
     reader.send(b"CMSG " + after)
     publisher.publish(b"other")  # which no receiver holds anybody for
-    settle()
+    settle(hub)
     unknown = after.endswith(b"/x")
     assert is_held(publishing) is unknown
     flood(publisher, 5, 6)
-    settle()
+    settle(hub)
     stays = soft_before if after != b"blocking/soft/queue" else "queue"
     discards = after == b"blocking/hard/discard"
     assert is_held(publishing) is (unknown or not discards)
@@ -228,7 +228,7 @@ def test_one_publisher_held_by_two_receivers(bus: Bus, connect: Connect) -> None
     eventually(lambda: len(publishing._holders) == 2)
     flood(publisher, 2, 3)
     assert numbers([first.receive() for _ in range(2)]) == [0, 1]
-    settle()
+    settle(hub)
     assert len(publishing._holders) == 1
     assert publishing.received == 2
     assert numbers([second.receive() for _ in range(2)]) == [0, 1]
@@ -247,7 +247,7 @@ def test_soft_block_lets_go_when_nothing_waits_and_hard_block_at_half(bus: Bus, 
         assert receiving.queued == (5 if at else 4)
         while is_held(publishing):
             reader.receive()
-            settle()
+            settle(hub)
         assert receiving.queued == at
         publisher.close()
         reader.close()
@@ -353,7 +353,7 @@ def test_a_held_publisher_that_disconnects(bus: Bus, connect: Connect) -> None:
     eventually(lambda: is_held(publishing))
     flood(publisher, 3, 6)
     publisher.close()
-    settle()
+    settle(hub)
     assert not publishing.closed
     assert numbers([reader.receive() for _ in range(6)]) == [0, 1, 2, 3, 4, 5]
     eventually(lambda: publishing.closed)
@@ -563,7 +563,7 @@ def test_block_does_not_get_around_a_users_maximum(bus: Bus, connect: Connect) -
         receiving = slow(hub, readers[-1], b"blocking/hard/block", pattern=b"%d" % number)
         publishers.append(connect())
         flood(publishers[-1], 0, 30, b"%d" % number)
-        settle()
+        settle(hub)
         balance(hub)
         assert receiving.account.packets.used <= 40
     assert receiving.account.packets.used == 40
@@ -593,7 +593,7 @@ def test_a_loss_is_told_where_the_gap_is(bus: Bus, connect: Connect) -> None:
     flood(publisher, 0, 11)
     publisher.barrier()
     got = [reader.receive() for _ in range(3)]
-    settle()
+    settle(hub)
     flood(publisher, 11, 13)
     publisher.barrier()
     got += [reader.receive() for _ in range(5)]
@@ -661,7 +661,7 @@ def test_losses_of_several_causes(bus: Bus, connect: Connect) -> None:
     publisher.publish(b"k", bytes(40_000))  # longer than this connection takes, had there been room
     publisher.barrier()
     got = [reader.receive() for _ in range(2)]
-    settle()
+    settle(hub)
     publisher.publish(b"k", bytes(40_000))
     publisher.barrier()
     reader.send(b"CMSG blocking/soft/discard")

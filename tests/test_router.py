@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -225,3 +226,18 @@ def test_remembered_receivers_are_bounded() -> None:
         key = "/".join(f"{number:08b}").encode() + b"/x"
         assert len(route(router, key)) == 10 * number.bit_count()
         assert sum(map(len, {*router.routes.values(), *router._older.values()})) <= 1_080
+
+
+def test_patterns_of_many_wildcards_that_match_one_key_are_few() -> None:
+    router = router_of([], user_pattern_bytes=50_000)
+    key = b"building/kitchen/sensors"
+    stems = [[segment, *(segment[:length] + b"*" for length in range(len(segment)))] for segment in key.split(b"/")]
+    of_three = [b"/".join(segments) for segments in product(*stems) if all(s.endswith(b"*") for s in segments)]
+    for pattern in of_three[:11]:
+        router.subscribe(pattern, "x", ME, account(router))
+    with pytest.raises(PacketError, match="too many patterns"):
+        router.subscribe(of_three[11], "x", ME, account(router))
+    leave(router, "x")
+    assert account(router).is_clear()
+    for number in range(200):
+        router.subscribe(b"host/%d*/*" % number, "x", ME, account(router))

@@ -1,0 +1,282 @@
+"""What one hostile user costs another: throughput beside it and without it, limits, and the log.
+
+Run as root ``python benchmarks/hostile.py``: the hub and its clients are processes of three users. The hostile user
+keeps 10,000 connections, none of which ever reads, and without pause subscribes to endless patterns, asks
+who it is, publishes to itself, breaks the protocol, and connects again. Its processes run at the lowest
+priority, the others at a high one, so that what is measured is the hub and not the scheduler of a machine with few
+cores. Both sides of the comparison take turns in one run of a minute or two: each hub is measured without the
+hostile user, then with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import resource
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+
+from sbuslib import blocking
+from sbuslib.seqpacket import make_area, wait
+
+HUB = """
+import logging, sys
+from sbuslib import Hub
+logging.basicConfig(format="%(message)s")
+hub = Hub(sys.argv[1], mode=0o777)
+hub.start()
+print("ready", flush=True)
+hub.serve_forever()
+"""
+GOOD, HOSTILE = 2001, 2002
+URGENT = -15  # of nice(1)
+CONNECTIONS = 10_000
+PROCESSES = 4
+ROUNDS = 5
+SECONDS = 1.5
+WARM = 8.0
+"""Seconds until the hostile user has most of its connections."""
+FLOOR = 0.8
+
+
+def child(function: Callable[[], None], uid: int, priority: int = 0) -> int:
+    """Do something in a process of another user."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.nice(priority)
+        os.setgroups([])
+        os.setgid(uid)
+        os.setuid(uid)
+        function()
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+# -- the good user ----------------------------------------------------------------------------------------
+
+
+def subscriber(address: str, pipe: int) -> None:
+    """Count what comes; tell the count whenever a line is asked for, which a message under ``bench/tell`` does."""
+    with blocking.Client(address, timeout=60) as client:
+        client.flood_control(soft="block")
+        client.subscribe(b"bench/")
+        os.write(pipe, b"0\n")
+        area, count = make_area(), 0
+        told = time.monotonic()
+        while True:
+            wait(client.socket, 1, 0.05)
+            count += len(area.receive(client.socket))
+            now = time.monotonic()
+            if now - told > 0.05:
+                os.write(pipe, b"%d %f\n" % (count, now))
+                told = now
+
+
+def publisher(address: str) -> None:
+    payload = b"x" * 90
+    with blocking.Client(address, timeout=60) as client:
+        while True:
+            client.publish_many((b"bench/one", payload) for _ in range(1_024))
+
+
+def more_of_the_good_user(address: str) -> Callable[[], None]:
+    """What another client of the good user finds while the attack goes on: connections, patterns, its queue."""
+
+    def run() -> None:
+        clients = [blocking.Client(address, timeout=60) for _ in range(50)]
+        for number, client in enumerate(clients):
+            client.subscribe(*(b"mine/%d/%d" % (number, n) for n in range(200)))
+        clients[0].subscribe(b"burst/*")
+        clients[1].publish_many((b"burst/%d" % (n % 10), b"%d" % n) for n in range(20_000))
+        for n in range(20_000):
+            assert clients[0].receive(60).payload == b"%d" % n
+        print("limits: the good user opened 50 more connections, put 10,000 patterns in force, and had 20,000 "
+              "messages wait for it and come in order", flush=True)  # fmt: skip
+
+    return run
+
+
+# -- the hostile user -------------------------------------------------------------------------------------
+
+
+def hostile(address: str, connections: int, seed: int) -> None:
+    rng = random.Random(seed)
+    socks: list[socket.socket] = []
+
+    def connect() -> socket.socket | None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock.setblocking(False)
+        try:
+            sock.connect(address)
+        except OSError:
+            sock.close()
+            return None
+        return sock
+
+    def patterns() -> list[bytes]:
+        kinds = (b"SUB %x/*/%x", b"SUB x*/%x/%x/", b"SUB %x/%x", b"SUB */*/%x/%x")
+        return [rng.choice(kinds) % (rng.getrandbits(40), rng.getrandbits(40)) for _ in range(50)]
+
+    def flood() -> list[bytes]:
+        return [b"MSG hostile/%d\0" % rng.randrange(100) + b"x" * rng.choice((10, 1_000, 100_000)) for _ in range(20)]
+
+    acts: list[Callable[[], list[bytes]]] = [
+        patterns,
+        patterns,
+        lambda: [b"CMSG !/cred/whoami"] * 200,
+        lambda: [b"CMSG hub/statistics", b"CMSG hub/features"] * 50,
+        lambda: [b"SUB hostile/", b"CMSG blocking/soft/block", b"CMSG blocking/hard/block", b"CMSG notices/on"],
+        flood,
+        lambda: [b"SUB !/cred/0/0/1/x"],
+        lambda: [b"nonsense"],
+        lambda: [b"SUB a", b"UNSUB a"] * 100,
+        lambda: [b"MSG %x\0" % rng.getrandbits(64) for _ in range(100)],
+    ]
+    while True:
+        for _ in range(50):
+            if len(socks) < connections and (sock := connect()) is not None:
+                socks.append(sock)
+        for _ in range(50):
+            if not socks:
+                break
+            number = rng.randrange(len(socks))
+            try:
+                for packet in rng.choice(acts)():
+                    socks[number].send(packet)
+            except BlockingIOError:
+                pass
+            except OSError:
+                socks[number].close()
+                socks[number] = socks[-1]
+                socks.pop()
+
+
+# -- measuring --------------------------------------------------------------------------------------------
+
+
+class Meter:
+    """Reads what the subscriber tells."""
+
+    def __init__(self, pipe: int) -> None:
+        self._file = os.fdopen(pipe, "rb")
+        self._file.readline()
+
+    def rate(self, seconds: float, hub: int) -> tuple[float, float]:
+        """Messages over the next ``seconds``: each second, and each second of the hub's CPU time."""
+        start, began = self._fresh(time.monotonic()), cpu_seconds(hub)
+        end = self._fresh(start[1] + seconds)
+        count = end[0] - start[0]
+        return count / (end[1] - start[1]), count / (cpu_seconds(hub) - began)
+
+    def _fresh(self, since: float) -> tuple[int, float]:
+        while True:
+            count, at = self._file.readline().split()
+            if float(at) >= since:
+                return int(count), float(at)
+
+
+@contextlib.contextmanager
+def hub_process(folder: str) -> Iterator[tuple[str, int, str]]:
+    address, log = f"{folder}/bus", f"{folder}/log"
+    with open(log, "wb") as file:
+        process = subprocess.Popen([sys.executable, "-c", HUB, address], stdout=subprocess.PIPE, stderr=file)
+    os.setpriority(os.PRIO_PROCESS, process.pid, URGENT)
+    assert process.stdout is not None
+    process.stdout.readline()
+    try:
+        yield address, process.pid, log
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time that a process has used, in seconds, from the scheduler's own account."""
+    with open(f"/proc/{pid}/schedstat") as file:
+        return int(file.read().split()[0]) / 1e9
+
+
+def resident(pid: int) -> float:
+    with open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() / 2**20
+
+
+def attack(address: str) -> list[int]:
+    """Start the hostile user's processes."""
+    return [
+        child(lambda n=n: hostile(address, CONNECTIONS // PROCESSES, n), HOSTILE, 19)  # type: ignore[misc]
+        for n in range(PROCESSES)
+    ]
+
+
+def measure(last: bool) -> tuple[float, bool]:
+    """With a hub of its own: the good user's rate with the hostile one, as part of that without, and if all is well."""
+    children: list[int] = []
+    with tempfile.TemporaryDirectory() as folder, hub_process(folder) as (address, hub, log):
+        os.chmod(folder, 0o755)
+        try:
+            reading, writing = os.pipe()
+            children.append(child(lambda: subscriber(address, writing), GOOD, URGENT))
+            os.close(writing)
+            meter = Meter(reading)
+            children.append(child(lambda: publisher(address), GOOD, URGENT))
+            meter.rate(0.5, hub)
+            alone = meter.rate(SECONDS, hub)
+            children += attack(address)
+            time.sleep(WARM)
+            beside = sorted(meter.rate(SECONDS, hub) for _ in range(3))[1]
+            if last:
+                other = child(more_of_the_good_user(address), GOOD)
+                _, status = os.waitpid(other, 0)
+                assert status == 0
+            with blocking.Client(address, timeout=60) as root:
+                told = root.statistics()
+            with open(log) as file:
+                lines = file.read().splitlines()
+        finally:
+            for pid in children:
+                os.kill(pid, signal.SIGKILL)
+            for pid in children:
+                os.waitpid(pid, 0)
+        users = {user.uid: user for user in told.per_user}
+        share = beside[0] / alone[0]
+        lost = sum(sum(client.lost.values()) for client in told.per_client if f"/{GOOD}/" in client.credentials)
+        print(
+            f"{alone[0]:9,.0f} messages/s without, {beside[0]:9,.0f} with: {share:.2f} "
+            f"({beside[1] / alone[1]:.2f} for each second of the hub's CPU); {lost} lost. "
+            f"Hostile: {users[HOSTILE].connections:,} connections ({told.clients_total:,} in all), "
+            f"{users[HOSTILE].patterns:,} patterns, {users[HOSTILE].queued_bytes / 2**20:.0f} MiB queued, "
+            f"{sum(told.breaches.values()):,} breaches of "
+            f"{len(told.breaches)} kinds; log of {len(lines)} lines; hub of {resident(hub):.0f} MiB",
+            flush=True,
+        )
+        return share, not lost and len(lines) >= len(told.breaches) > 0 and len(set(lines)) == len(lines)
+
+
+def main() -> int:
+    print(f"python {' '.join(sys.argv)}")
+    if os.getuid() != 0:
+        print("hostile: needs root, to be three users")
+        return 0
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    results = [measure(turn == ROUNDS - 1) for turn in range(ROUNDS)]
+    share = statistics.median(share for share, _ in results)
+    fine = share >= FLOOR and all(well for _, well in results)
+    print(f"hostile: {share:.2f} of the rate without it (at least {FLOOR} is wanted), median of {ROUNDS} hubs")
+    print("fine" if fine else "NOT FINE: that rate, nothing lost, and one line in the log for each kind of breach")
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,277 @@
+"""Turns shared out among users, with a clock that the test moves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+import pytest
+from support import Peer, eventually
+
+from sbuslib import Hub, Limits
+from sbuslib import crowd as crowd_module
+from sbuslib.crowd import DOOR, Crowd
+from sbuslib.quota import Account
+
+pytest_plugins = ["accounting_fixtures"]
+
+ONE, OTHER = 1, 2
+LIMITS = Limits(turns_per_round=8, crowded_turns=1, batch=64)
+
+
+class Timer:
+    """A timer of a loop that has none."""
+
+    def __init__(self, loop: Loop, seconds: float) -> None:
+        self.loop, self.seconds = loop, seconds
+
+    def start(self, callback: Callable[[], None], update: bool) -> None:
+        assert self.loop.callback is None
+        self.loop.callback, self.loop.nap = callback, self.seconds
+
+    def close(self) -> None:
+        pass
+
+
+class Loop:
+    """An event loop whose rounds the test makes."""
+
+    def __init__(self) -> None:
+        self.time = 1_000.0
+        self.callback: Callable[[], None] | None = None
+        self.nap = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+    def timer(self, seconds: float) -> Timer:
+        return Timer(self, seconds)
+
+
+class Client:
+    """A client that always has something to say."""
+
+    def __init__(self, bench: Bench, uid: int) -> None:
+        self.bench, self.account, self.closed, self.watched = bench, bench.accounts[uid], False, True
+
+    def resume(self) -> None:
+        assert not self.watched
+        self.watched = True
+
+
+class Bench:
+    """A crowd and clients that are ready in every round; what a turn costs, by user."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, costs: dict[int, float]) -> None:
+        self.loop = Loop()
+        self.crowd = Crowd(self.loop, LIMITS)
+        self.crowd.several = True
+        self.costs = costs
+        self.accounts = {uid: Account(uid, LIMITS) for uid in costs}
+        self.clients: list[Client] = []
+        self.turns: Counter[int] = Counter()
+        self.cpu = self.seen = 0.0
+        monkeypatch.setattr(crowd_module, "thread_time", lambda: self.cpu)
+
+    def add(self, uid: int, count: int) -> None:
+        self.clients += [Client(self, uid) for _ in range(count)]
+
+    def run(self, rounds: int) -> Counter[int]:
+        """How many turns each user had."""
+        before = self.turns.copy()
+        for _ in range(rounds):
+            self.loop.time += self.cpu - self.seen + 1e-6
+            self.seen = self.cpu
+            if self.loop.callback is not None:
+                if not any(client.watched for client in self.clients):
+                    self.loop.time += self.loop.nap
+                callback, self.loop.callback = self.loop.callback, None
+                callback()
+            for client in self.clients:
+                if client.watched and not client.closed:
+                    self.turn(client)
+        return self.turns - before
+
+    def turn(self, client: Client) -> None:
+        if self.crowd.may_go(client.account):
+            self.cpu += self.costs[client.account.uid]
+            self.turns[client.account.uid] += 1
+            self.crowd.went(client.account)
+        else:
+            client.watched = False
+            self.crowd.postpone(client)
+
+
+def test_a_single_user_has_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, {ONE: 1e-4})
+    bench.crowd.several = False
+    bench.add(ONE, 20)
+    assert bench.run(10) == {ONE: 200}
+    assert bench.loop.callback is None
+
+
+def test_one_busy_user_beside_an_idle_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many turns a round, and none of its clients is forgotten."""
+    bench = Bench(monkeypatch, {ONE: 1e-5})
+    bench.add(ONE, 40)
+    had = bench.run(100)
+    assert had[ONE] >= 700
+    assert all(client.watched or client in bench.crowd._waiting[ONE] for client in bench.clients)
+
+
+@pytest.mark.parametrize("many", [2, 30, 1_000])
+def test_a_crowd_is_worth_no_more_than_one(monkeypatch: pytest.MonkeyPatch, many: int) -> None:
+    bench = Bench(monkeypatch, {ONE: 1e-4, OTHER: 1e-4})
+    bench.add(ONE, 1)
+    bench.add(OTHER, many)
+    bench.run(50)
+    had = bench.run(2_000)
+    assert had[ONE] >= 1_900  # nearly every round
+    assert 0 < had[OTHER] <= had[ONE]
+    if many >= 1_000:
+        assert had[OTHER] <= had[ONE] / 5
+
+
+def test_turns_that_cost_more_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, {ONE: 1e-4, OTHER: 1.5e-3})
+    bench.add(ONE, 1)
+    bench.add(OTHER, 1)
+    bench.run(50)
+    had = bench.run(2_000)
+    assert had[OTHER] > 0
+    assert had[OTHER] * 1.5e-3 <= had[ONE] * 1e-4 * 1.5
+
+
+def test_two_crowds_share_alike_and_waste_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, {ONE: 1e-4, OTHER: 1e-4})
+    bench.add(ONE, 50)
+    bench.add(OTHER, 50)
+    bench.run(50)
+    start, had = bench.loop.time, bench.run(4_000)
+    assert had[ONE] == pytest.approx(had[OTHER], rel=0.1)
+    worked = had[ONE] * 1e-4 + had[OTHER] * 1e-4
+    assert worked >= 0.7 * (bench.loop.time - start)
+
+
+def test_every_client_of_a_crowd_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, {ONE: 1e-4, OTHER: 1e-4})
+    bench.add(ONE, 1)
+    bench.add(OTHER, 20)
+    seen: Counter[int] = Counter()
+    original = bench.turn
+
+    def turn(client: Client) -> None:
+        before = bench.turns[OTHER]
+        original(client)
+        if bench.turns[OTHER] > before:
+            seen[id(client)] += 1
+
+    monkeypatch.setattr(bench, "turn", turn)
+    bench.run(5_000)
+    assert len(seen) == 20
+    assert max(seen.values()) <= 2 * min(seen.values()) + 2
+
+
+def test_the_crowd_is_over_soon_after_the_others_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, {ONE: 1e-4, OTHER: 1e-4})
+    bench.add(ONE, 1)
+    bench.add(OTHER, 100)
+    bench.run(200)
+    assert bench.crowd.crowded
+    bench.clients[0].closed = True
+    bench.loop.time += 1.0
+    had = bench.run(100)
+    assert not bench.crowd.crowded
+    assert had[OTHER] >= 700
+
+
+def test_dear_turns_get_shorter_and_cheap_ones_longer_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, {ONE: 1e-4, OTHER: 0.1})
+    bench.add(ONE, 1)
+    bench.add(OTHER, 1)
+    account = bench.accounts[OTHER]
+    assert bench.crowd.most(account, None) is None
+    bench.run(3_000)
+    assert bench.crowd.most(account, None) == 1
+    assert bench.crowd.most(account, 8) == 1
+    assert bench.crowd.most(bench.accounts[ONE], 8) == 8
+    bench.costs[OTHER] = 1e-5
+    bench.run(3_000)
+    assert bench.crowd.most(account, None) is None
+
+
+def test_the_door_is_one_more_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, {ONE: 1e-4, DOOR: 5e-5})
+    bench.add(ONE, 1)
+    bench.add(DOOR, 1)
+    bench.run(50)
+    had = bench.run(2_000)
+    assert 0 < had[DOOR] * 5e-5 <= had[ONE] * 1e-4 / 8
+
+
+def test_clients_that_closed_are_not_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, {ONE: 1e-4, OTHER: 1e-4})
+    bench.add(ONE, 1)
+    bench.add(OTHER, 50)
+    bench.run(50)
+    for client in bench.clients:
+        client.closed = True
+    watched = [client.watched for client in bench.clients]
+    bench.loop.time += 10
+    bench.run(200)
+    assert [client.watched for client in bench.clients] == watched
+    assert bench.loop.callback is None
+
+
+# -- in a hub ---------------------------------------------------------------------------------------------
+
+
+def test_a_hub_whose_users_crowd_loses_nothing(bus: Callable[..., Hub], connect_as: Callable[..., Peer]) -> None:
+    """Clients of two users flood together; all that was postponed comes, in order for each of them."""
+    hub = bus({"mode": 0o777})
+    receiver = connect_as(1001)
+    receiver.subscribe(b"")
+    publishers = {(uid, n): connect_as(uid) for uid, count in ((1001, 1), (1002, 15)) for n in range(count)}
+
+    def publish(who: tuple[int, int]) -> None:
+        for number in range(150):
+            publishers[who].publish(b"%d/%d" % who, b"%d" % number)
+            if not number % 10:
+                gevent.sleep(0)
+
+    got: dict[bytes, list[int]] = {}
+
+    def receive() -> None:
+        for _ in range(150 * len(publishers)):
+            key, _, payload = receiver.receive()[4:].partition(b"\0")
+            got.setdefault(key, []).append(int(payload))
+
+    greenlets: list[gevent.Greenlet[..., None]] = [gevent.spawn(receive)]
+    greenlets += [gevent.spawn(publish, who) for who in publishers]
+    gevent.joinall(greenlets, raise_error=True)
+    assert len(got) == len(publishers)
+    assert all(numbers == list(range(150)) for numbers in got.values())
+    assert not hub.crowd._waiting
+
+
+def test_patterns_of_who_left_go_a_few_each_round(make_hub: Callable[..., Hub], connect: Callable[..., Peer]) -> None:
+    """So a client that held many and leaves keeps nobody waiting."""
+    hub = make_hub(limits=Limits(forgotten_per_round=5))
+    leaver, other = connect(), connect()
+    leaver.subscribe(*(b"p/%d" % number for number in range(200)))
+    other.barrier()
+    steps: list[Any] = []
+    original = hub.router.forget_some
+
+    def forget_some(count: int) -> bool:
+        steps.append(hub.loop.now())
+        return original(count)
+
+    hub.router.forget_some = forget_some  # type: ignore[method-assign]
+    leaver.close()
+    eventually(lambda: not hub.statistics().patterns)
+    assert len(steps) >= 40
+    assert len(set(steps)) >= len(steps) - 2  # each in a round of its own
+    other.barrier()
