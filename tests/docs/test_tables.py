@@ -84,11 +84,19 @@ def control_keys() -> set[str]:
     found = {
         value.decode()
         for name, value in vars(control).items()
-        if isinstance(value, bytes) and name.isupper() and not name.startswith(("NOTICE_", "SEPARATOR"))
+        if isinstance(value, bytes)
+        and name.isupper()
+        and (name == "INTEREST_ON" or not name.startswith(("NOTICE_", "SEPARATOR", "INTEREST_")))
     } - {control.FROM.decode(), control.SOFT.decode(), control.HARD.decode(), control.ORDER.decode()}
     for start, modes in ((control.SOFT, SOFT), (control.HARD, HARD), (control.ORDER, ORDER)):
         found |= {start.decode() + mode for mode in modes}
     return found
+
+
+def test_every_packet_between_hubs_is_told() -> None:
+    rows = table(DOCS / "relay.md", "packet", "from", "meaning")
+    told = {name for row in rows for name in named([row[0]]) if name.startswith("interest/")}
+    assert told == {value.decode() for name, value in vars(control).items() if name.startswith("INTEREST_")}
 
 
 def test_every_control_message_is_told() -> None:

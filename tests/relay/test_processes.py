@@ -136,7 +136,7 @@ def test_a_master_that_is_killed_under_load_loses_nothing_that_is_not_counted(st
         publisher.sync()
     assert after == list(range(after[0], published)), "once, and in order"
     # What is missing was sent to the hub that was killed: it is uncertain, and told so.
-    assert len(before) <= after[0] <= at_kill
+    assert len(before) <= after[0] <= at_kill + 50  # those that were being published
     assert after[0] - len(before) <= sum(lost)
 
 
