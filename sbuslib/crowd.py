@@ -81,6 +81,7 @@ class Crowd:
         self._most: dict[int, int] = {}  # packets a turn, of users whose turns are dear
         self._waiting: dict[int, deque[Postponable]] = {}
         self._resuming: Any = None
+        self._napping = False
         self.several = False
         """Whether clients of more than one user are connected: the hub says."""
         self.crowded = False
@@ -155,7 +156,7 @@ class Crowd:
         self._lightest = min(map(self._heft, self._busy))
 
     def _heft(self, uid: int) -> float:
-        return _PACE.door if uid == DOOR else 1 + log2(1 + len(self._waiting.get(uid, ())))
+        return _PACE.door if uid == DOOR else 1 + log2(max(1, len(self._waiting.get(uid, ()))))
 
     def _weight(self, uid: int) -> float:
         """How many times what it took a turn of this user counts."""
@@ -170,9 +171,13 @@ class Crowd:
         self._waiting.setdefault(client.account.uid, deque()).append(client)
         if self._resuming is None:
             self._look_again(0.0)
+        elif self._napping and any(map(self._is_due, self._waiting)):
+            self._resuming.close()  # somebody's time has come sooner than it seemed
+            self._look_again(0.0)
 
     def _look_again(self, seconds: float) -> None:
         # A timer and no callback of the loop: callbacks that ask for more of themselves run in the same round.
+        self._napping = seconds > 0
         self._resuming = self._loop.timer(seconds)
         self._resuming.start(self._resume, update=False)
 
