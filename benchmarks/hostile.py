@@ -39,11 +39,18 @@ GOOD, HOSTILE = 2001, 2002
 URGENT = -15  # of nice(1)
 CONNECTIONS = 10_000
 PROCESSES = 4
-ROUNDS = 5
+ROUNDS = 3
 SECONDS = 1.5
 WARM = 8.0
 """Seconds until the hostile user has most of its connections."""
 FLOOR = 0.8
+
+
+def apart(priority: int) -> None:
+    """Be a session of this priority: Linux shares the processor out among sessions first, whatever nice(1) says."""
+    os.setsid()
+    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as file:
+        file.write(str(priority))
 
 
 def child(function: Callable[[], None], uid: int, priority: int = 0) -> int:
@@ -52,6 +59,8 @@ def child(function: Callable[[], None], uid: int, priority: int = 0) -> int:
     if pid:
         return pid
     try:
+        if priority > 0:
+            apart(priority)
         os.nice(priority)
         os.setgroups([])
         os.setgid(uid)
@@ -270,6 +279,10 @@ def main() -> int:
         return 0
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    pid = os.fork()  # a child of a shell may not begin a session
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    apart(URGENT)
     results = [measure(turn == ROUNDS - 1) for turn in range(ROUNDS)]
     share = statistics.median(share for share, _ in results)
     fine = share >= FLOOR and all(well for _, well in results)

@@ -1,0 +1,194 @@
+"""What a hub says of itself: frozen, true at each instant, and for those who may know."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from accounting import acting_as, balance, big, narrow
+from support import FakeHub, Peer, eventually, own_key
+
+import sbuslib
+from sbuslib import Hub, blocking
+from sbuslib.errors import StateError
+from sbuslib.limits import PACKET_BYTES
+from sbuslib.statistics import ClientStatistics, HubStatistics, UserStatistics
+
+pytest_plugins = ["accounting_fixtures"]
+
+Bus = Callable[..., Hub]
+Connect = Callable[..., Peer]
+ConnectAs = Callable[..., Peer]
+ASK = b"CMSG hub/statistics"
+
+
+@pytest.mark.parametrize("kind", [HubStatistics, ClientStatistics, UserStatistics])
+def test_they_are_frozen_and_survive_json(kind: type[msgspec.Struct]) -> None:
+    assert kind.__struct_config__.frozen
+    hints: dict[str, Any] = {"int": 7, "str": "x", "dict[str, int]": {"overflow": 2}}
+    values = {
+        field.name: hints.get(str(field.type).replace("<class '", "").replace("'>", ""), ())
+        for field in msgspec.structs.fields(kind)
+    }
+    one = kind(**values)
+    assert msgspec.json.decode(msgspec.json.encode(one), type=kind) == one
+    with pytest.raises(AttributeError):
+        setattr(one, kind.__struct_fields__[0], 1)
+
+
+def test_an_instant_stays_as_it_was(bus: Bus, connect: Connect) -> None:
+    hub = bus()
+    peer = connect()
+    peer.subscribe(b"k")
+    before = hub.statistics()
+    encoded = msgspec.json.encode(before)
+    hub.publish(b"k", b"x")
+    peer.send(b"CMSG nothing", b"UNSUB k")
+    peer.barrier()
+    connect().send(b"nonsense")
+    eventually(lambda: hub.statistics().breaches)
+    assert msgspec.json.encode(before) == encoded
+    assert msgspec.json.encode(hub.statistics()) != encoded
+
+
+def test_the_hub_its_clients_and_its_users(bus: Bus, connect_as: ConnectAs) -> None:
+    hub = bus({"mode": 0o777}, queued_packets=3)
+    reader = connect_as(1001)
+    reader.send(b"SUB k", b"SUB longer/pattern", b"CMSG order/stack")
+    narrow(hub, reader)
+    publisher = connect_as(1002)
+    for number in range(6):
+        publisher.publish(b"k", big(number))
+    publisher.barrier()
+    told = hub.statistics()
+    assert (told.hub_id.encode(), told.address) == (hub.hub_id, hub.address)
+    assert (told.clients, told.clients_peak, told.clients_total, told.patterns) == (2, 2, 2, 2)
+    assert (told.received, told.routed, told.delivered, told.queued, told.lost) == (6, 6, 1, 3, {"overflow": 2})
+    clients = {client.credentials.split("/")[3]: client for client in told.per_client}
+    assert (clients["1001"].patterns, clients["1001"].received, clients["1001"].routed) == (2, 0, 6)
+    assert (clients["1001"].queued, clients["1001"].queued_peak, clients["1001"].lost) == (3, 3, {"overflow": 2})
+    assert clients["1001"].order == "stack"
+    assert (clients["1002"].received, clients["1002"].routed, clients["1002"].lost) == (6, 0, {})
+    users = {user.uid: user for user in told.per_user}
+    assert users[1001] == UserStatistics(
+        uid=1001,
+        connections=1,
+        patterns=2,
+        pattern_bytes=users[1001].pattern_bytes,
+        queued_packets=3,
+        queued_bytes=3 * (len(big(0)) + len(b"MSG k\0")),
+    )
+    assert users[1001].pattern_bytes >= len(b"klonger/pattern")
+    assert (users[1002].connections, users[1002].patterns, users[1002].queued_packets) == (1, 0, 0)
+    reader.close()
+    publisher.close()
+    eventually(lambda: not hub.statistics().clients)
+    after = hub.statistics()
+    assert (after.received, after.routed, after.delivered, after.queued) == (6, 6, 1, 0)
+    assert after.lost == {"overflow": 2, "outage": 3}
+    assert (after.per_client, after.per_user) == ((), ())
+
+
+def test_what_the_embedder_takes_counts(bus: Bus, connect: Connect) -> None:
+    hub = bus(queued_packets=3)
+    inbox = hub.subscribe(b"k")
+    for number in range(5):
+        hub.publish(b"k", b"%d" % number)
+    balance(hub)
+    told = hub.statistics()
+    assert (told.received, told.routed, told.delivered, told.queued, told.lost) == (5, 5, 0, 3, {"overflow": 2})
+    inbox.get(0)
+    balance(hub)
+    inbox.close()
+    balance(hub)
+
+
+def test_over_the_bus_for_the_trusted(bus: Bus, connect_as: ConnectAs) -> None:
+    hub = bus({"mode": 0o777, "trusted": [1001]})
+    for uid in (0, 1001):
+        peer = connect_as(uid)
+        peer.send(ASK)
+        head, _, answer = peer.receive().partition(b"\0")
+        assert head == ASK
+        told = msgspec.json.decode(answer, type=HubStatistics)
+        assert told.hub_id.encode() == hub.hub_id
+        assert f"/{uid}/{os.getpid()}" in told.per_client[-1].credentials or len(told.per_client) > 1
+
+
+def test_over_the_bus_empty_for_others(bus: Bus, connect_as: ConnectAs) -> None:
+    hub = bus({"mode": 0o777, "trusted": [1001]})
+    stranger = connect_as(1002)
+    stranger.send(ASK)
+    assert stranger.receive() == ASK + b"\0"
+    stranger.barrier()  # and it is no offence
+    assert hub.statistics().breaches == {}
+
+
+def test_they_fit_a_packet_whatever_there_is(bus: Bus, connect: Connect) -> None:
+    """With too many clients for one packet, those of each client are left out."""
+    hub = bus()
+    peers = [connect() for _ in range(2_600)]
+    eventually(lambda: len(hub._connections) == len(peers))
+    assert len(msgspec.json.encode(hub.statistics())) > PACKET_BYTES
+    asker = peers[0]
+    asker.send(ASK)
+    answer = asker.receive()
+    assert len(answer) <= PACKET_BYTES
+    told = msgspec.json.decode(answer.partition(b"\0")[2], type=HubStatistics)
+    assert (told.clients, told.per_client) == (len(peers), ())
+
+
+def test_a_clients_verb(bus: Bus, client: Callable[..., sbuslib.Client]) -> None:
+    hub = bus()
+    one = client()
+    one.subscribe(b"k")
+    told = one.statistics()
+    assert isinstance(told, HubStatistics)
+    assert told == hub.statistics()
+    assert told.per_client[0].credentials.encode() == own_key()
+
+
+def test_a_clients_verb_where_it_is_not_trusted(address: str, bus: Bus) -> None:
+    bus({"mode": 0o777})
+    os.chmod(os.path.dirname(address), 0o755)
+    with acting_as(1002):
+        stranger = sbuslib.Client(address)
+    with stranger, pytest.raises(StateError, match="trusted"):
+        stranger.statistics()
+
+
+def test_a_hub_that_has_none(address: str, engine: str) -> None:
+    with FakeHub(address) as fake:
+        ready = threading.Event()
+        outcome: list[object] = []
+
+        def connect() -> None:
+            with blocking.Client(address) as client:
+                try:
+                    client.statistics()
+                except StateError as error:
+                    outcome.append(str(error))
+            ready.set()
+
+        thread = threading.Thread(target=connect)
+        thread.start()
+        fake.greet()
+        eventually(ready.is_set)
+        thread.join()
+    assert "cannot give statistics" in str(outcome[0])
+
+
+def test_every_breach_is_counted_by_its_reason(bus: Bus, connect: Connect) -> None:
+    hub = bus()
+    for packet in (b"nonsense", b"MSG k", b"SUB !/x", b"nonsense", b"CMSG hub/sync\0" + b"x" * 100):
+        peer = connect()
+        peer.send(packet)
+        assert peer.is_disconnected()
+    breaches = hub.statistics().breaches
+    assert breaches["unknown verb"] == 2
+    assert sum(breaches.values()) == 5
+    assert len(breaches) == 4
