@@ -14,6 +14,7 @@ from support import ROOT, Peer, eventually
 
 from sbuslib import Hub, Limits
 from sbuslib import acceptor as acceptor_module
+from sbuslib.seqpacket import accept as accept_one
 
 pytest_plugins = ["accounting_fixtures"]
 
@@ -152,7 +153,7 @@ def test_a_connection_that_fails_while_it_is_accepted_is_its_own_matter(
     bus: Bus, connect: Connect, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     failures = [2]
-    original = acceptor_module.accept
+    original = accept_one
 
     def accept(*arguments: object) -> socket.SocketType:
         if failures[0]:
@@ -176,7 +177,7 @@ def test_a_machine_that_has_run_out_is_given_time(
     code: int,
 ) -> None:
     failures = [6]
-    original = acceptor_module.accept
+    original = accept_one
 
     def accept(*arguments: object) -> socket.SocketType:
         if failures[0]:

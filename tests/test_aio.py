@@ -1,0 +1,539 @@
+"""The asyncio client: the verbs of the others, tasks that share it, cancellation, and what breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+from support import PATIENCE, HubThread, own_key, python
+
+from sbuslib import Limits, aio, blocking
+from sbuslib.errors import (
+    DisconnectedError,
+    KeyFormatError,
+    NoHubError,
+    PayloadError,
+    StateError,
+    UsageError,
+)
+from sbuslib.limits import PACKET_BYTES, ClientLimits
+from sbuslib.packets import Message
+
+SWIFT = ClientLimits(reconnect_pause=0.005, reconnect_pause_most=0.01)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    """Run a test in an event loop of its own, of which nothing may be left."""
+
+    async def whole() -> None:
+        failures: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
+        async with asyncio.timeout(2 * PATIENCE):
+            await test
+        await asyncio.sleep(0)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not others
+        assert not failures
+
+    asyncio.run(whole())
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def server(address: str) -> Iterator[HubThread]:
+    with HubThread(address) as server:
+        yield server
+
+
+def test_publish_and_receive(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        async with aio.Client(address) as one, aio.Client(address) as other:
+            await one.subscribe(b"a/*", b"b")
+            await other.publish(b"a/1", b"x")
+            await other.publish(b"c")
+            await other.publish(b"b")
+            assert await one.receive(PATIENCE) == Message(b"a/1", b"x")
+            assert await one.receive(PATIENCE) == Message(b"b", b"")
+            with pytest.raises(TimeoutError, match=r"0\.01"):
+                await one.receive(0.01)
+            await one.unsubscribe(b"b")
+            await one.sync()
+            await other.publish(b"b", b"no")
+            await other.publish(b"a/2", b"yes")
+            assert (await one.receive(PATIENCE)).payload == b"yes"
+
+    run(test())
+
+
+def test_what_it_knows_of_itself_and_the_hub(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        client = await aio.Client(address)
+        assert client.credentials == await client.whoami() == own_key()
+        assert (client.address, client.epoch, client.closed) == (address, 1, False)
+        assert client.features is not None
+        assert client.features.hub_id == server.hub.hub_id
+        assert client.fileno() == client.socket.fileno() >= 0
+        assert [await client.sync(), await client.sync("tree")] == ["local", "tree"]
+        assert (await client.statistics()).hub_id.encode() == server.hub.hub_id
+        with pytest.raises(UsageError):
+            await client.sync("moon")
+        client.close()
+        client.close()
+        assert client.closed
+
+    run(test())
+
+
+def test_bad_input_is_one_clear_error(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        async with aio.Client(address) as client:
+            with pytest.raises(KeyFormatError):
+                await client.publish(b"a\0b")
+            with pytest.raises(PayloadError):
+                await client.publish(b"a", bytes(PACKET_BYTES))
+            with pytest.raises(KeyFormatError):
+                await client.subscribe(b"a", b"b\0")
+            with pytest.raises(UsageError):
+                await client.subscribe()
+            with pytest.raises(UsageError):
+                await client.flood_control(soft="never")  # type: ignore[arg-type]
+            assert server.call(server.hub.statistics).patterns == 0
+            assert await client.whoami() == own_key()
+        with pytest.raises(StateError):
+            await client
+        with pytest.raises(DisconnectedError):
+            await client.publish(b"a")
+
+    run(test())
+
+
+def test_choices(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        async with aio.Client(address) as client:
+            await client.subscribe(b"a")
+            await client.echo(False)
+            await client.flood_control(soft="discard", hard="error", order="stack")
+            await client.publish(b"a", b"own")
+            await client.senders()
+            await client.echo()
+            await client.publish(b"a", b"x")
+            assert await client.receive(PATIENCE) == Message(b"a", b"x", own_key())
+            (told,) = server.call(server.hub.statistics).per_client
+            assert (told.soft, told.hard, told.order) == ("discard", "error", "stack")
+
+    run(test())
+
+
+def test_many_at_once(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        async with aio.Client(address) as client:
+            await client.subscribe(b"")
+            pairs = [(b"k%d" % (number % 7), b"%d" % number) for number in range(1_000)]
+            assert await client.publish_many(iter(pairs)) == 1_000
+            got: list[Message] = []
+            while len(got) < 1_000:
+                some = await client.receive_many(300, PATIENCE)
+                assert 0 < len(some) <= 300
+                got += some
+            assert [(message.key, message.payload) for message in got] == pairs
+            assert await client.publish_many([]) == 0
+
+    run(test())
+
+
+def test_more_than_the_hub_takes_at_once(server: HubThread, address: str) -> None:
+    """Sending waits for room, and the loop goes on meanwhile."""
+
+    async def test() -> None:
+        async with aio.Client(address) as reader, aio.Client(address) as writer:
+            await reader.flood_control(soft="block")
+            await reader.subscribe(b"k")
+            sending = asyncio.ensure_future(writer.publish_many((b"k", bytes(50_000)) for _ in range(300)))
+            got = [len((await reader.receive(PATIENCE)).payload) for _ in range(300)]
+            assert got == [50_000] * 300
+            assert await sending == 300
+            assert server.call(server.hub.statistics).lost == {}
+
+    run(test())
+
+
+def test_iteration_ends_with_close(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        async with aio.Client(address) as client:
+            await client.subscribe(b"a")
+            await client.publish_many([(b"a", b"1"), (b"a", b"2")])
+            got = []
+            async for message in client:
+                got.append(message.payload)
+                if len(got) == 2:
+                    client.close()
+            assert got == [b"1", b"2"]
+
+    run(test())
+
+
+def test_several_tasks_share_a_client(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        got: list[bytes] = []
+        async with aio.Client(address) as client:
+            await client.subscribe(b"a")
+
+            async def take() -> None:
+                got.extend([(await client.receive(PATIENCE)).payload for _ in range(200)])
+
+            async def ask() -> None:
+                for _ in range(40):
+                    assert await client.whoami() == own_key()
+                    assert await client.sync() == "local"
+
+            async def say(who: int) -> None:
+                for number in range(200):
+                    await client.publish(b"a", b"%d %d" % (who, number))
+
+            async with asyncio.TaskGroup() as group:
+                for job in (take(), take(), take(), ask(), ask(), say(0), say(1), say(2)):
+                    group.create_task(job)
+        assert len(got) == len(set(got)) == 600
+
+    run(test())
+
+
+# -- cancellation -----------------------------------------------------------------------------------------
+
+WAITING: dict[str, Callable[[aio.Client], Awaitable[object]]] = {
+    "receive": lambda client: client.receive(),
+    "receive_many": lambda client: client.receive_many(),
+    "iteration": lambda client: anext(aiter(client)),
+}
+ASKING: dict[str, Callable[[aio.Client], Awaitable[object]]] = {
+    "whoami": lambda client: client.whoami(),
+    "sync": lambda client: client.sync(),
+    "subscribe": lambda client: client.subscribe(b"other"),
+    "statistics": lambda client: client.statistics(),
+}
+
+
+@pytest.mark.parametrize("verb", [*WAITING, *ASKING])
+def test_a_cancelled_task_leaves_the_client_usable(server: HubThread, address: str, verb: str) -> None:
+    async def test() -> None:
+        async with aio.Client(address) as client:
+            await client.subscribe(b"a")
+            for steps in range(6):
+                task = asyncio.ensure_future((WAITING | ASKING)[verb](client))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+                await client.publish(b"a", b"%d" % steps)
+                assert (await client.receive(PATIENCE)).payload == b"%d" % steps
+                assert await client.whoami() == own_key()
+
+    run(test())
+
+
+def test_the_lead_passes_on_when_its_holder_is_cancelled(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        async with aio.Client(address) as client:
+            await client.subscribe(b"a")
+            leader = asyncio.create_task(client.receive())
+            await asyncio.sleep(0)
+            others = [asyncio.create_task(client.receive(PATIENCE)) for _ in range(3)]
+            await asyncio.sleep(0)
+            leader.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await leader
+            await client.publish_many([(b"a", b"%d" % number) for number in range(3)])
+            assert sorted([(await other).payload for other in others]) == [b"0", b"1", b"2"]
+
+    run(test())
+
+
+def test_a_publisher_that_is_cancelled_while_it_waits_for_room(address: str, engine: str) -> None:
+    async def test() -> None:
+        with listening(address) as listener:
+            connecting = asyncio.ensure_future(opened(address))
+            peer = await greet(listener)
+            client = await connecting
+            with peer:
+                task = asyncio.ensure_future(client.publish_many((b"k", bytes(10_000)) for _ in range(10_000)))
+                other = asyncio.create_task(client.publish(b"k", bytes(10_000)))
+                await asyncio.sleep(0.01)
+                assert not task.done()
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                while not other.done():  # the other one still gets through
+                    with contextlib.suppress(BlockingIOError):
+                        peer.recv(500_000)
+                    await asyncio.sleep(0)
+                await other
+                client.close()
+
+    run(test())
+
+
+def test_a_timeout_of_the_callers_is_the_callers(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        async with aio.Client(address) as client:
+            with pytest.raises(TimeoutError) as caught:
+                async with asyncio.timeout(0.01):
+                    await client.receive(PATIENCE)
+            assert str(caught.value) == ""
+            assert await client.whoami() == own_key()
+
+    run(test())
+
+
+# -- close, and hubs that go away -------------------------------------------------------------------------
+
+
+def test_close_wakes_who_waits(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        client = await aio.Client(address, timeout=None)
+
+        async def iterate() -> list[Message]:
+            return [message async for message in client]
+
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(client.receive()) for _ in range(3)]
+        iterating = asyncio.create_task(iterate())
+        await asyncio.sleep(0.01)
+        client.close()
+        async with asyncio.timeout(PATIENCE):
+            assert await iterating == []
+            for task in tasks:
+                with pytest.raises(DisconnectedError, match="closed"):
+                    await task
+
+    run(test())
+
+
+def test_close_wakes_who_waits_for_room(address: str, engine: str) -> None:
+    async def test() -> None:
+        with listening(address) as listener:
+            connecting = asyncio.ensure_future(opened(address))
+            peer = await greet(listener)
+            client = await connecting
+            with peer:
+                tasks = [
+                    asyncio.create_task(client.publish_many((b"k", bytes(10_000)) for _ in range(10_000)))
+                    for _ in range(2)
+                ]
+                await asyncio.sleep(0.01)
+                client.close()
+                async with asyncio.timeout(PATIENCE):
+                    for task in tasks:
+                        with pytest.raises(DisconnectedError):
+                            await task
+
+    run(test())
+
+
+def test_a_refused_subscription(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        async with aio.Client(address) as client:
+            with pytest.raises(DisconnectedError):
+                await client.subscribe(b"!/cred/*/*/*/x")
+        async with aio.Client(address, reconnect=True, limits=SWIFT) as client:
+            await client.subscribe(b"a")
+            with pytest.raises(DisconnectedError, match="refused"):
+                await client.subscribe(b"b", b"!/cred/*/*/*/x")
+            assert await client.whoami() == own_key()
+            await client.publish(b"a", b"x")
+            assert (await client.receive(PATIENCE)).payload == b"x"
+            assert server.call(server.hub.statistics).patterns == 1
+            assert server.call(server.hub.statistics).breaches == {"secret pattern of another": 2}
+
+    run(test())
+
+
+def test_losses_are_told(address: str, engine: str) -> None:
+    async def test() -> None:
+        with HubThread(address, limits=Limits(queued_packets=10)) as server:
+            async with aio.Client(address) as client:
+                await client.notices()
+                await client.subscribe(b"k")
+                publish = [(b"k", bytes(4_000))] * 2_000
+
+                def publish_all() -> None:
+                    with blocking.Client(address) as publisher:
+                        publisher.publish_many(publish)
+                        publisher.sync()
+
+                await asyncio.to_thread(publish_all)
+                lost = server.call(server.hub.statistics).lost
+                for _ in range(2_000 - lost["overflow"]):
+                    await client.receive(PATIENCE)
+                await client.sync()
+                assert client.lost == lost
+
+    run(test())
+
+
+def test_reconnect_restores_everything(address: str, engine: str) -> None:
+    async def test() -> None:
+        epochs: list[int] = []
+
+        async def on_reconnect(client: aio.Client) -> None:
+            assert await client.whoami() == own_key()
+            epochs.append(client.epoch)
+
+        with HubThread(address):
+            client = await aio.Client(address, reconnect=True, limits=SWIFT, on_reconnect=on_reconnect)
+            await client.subscribe(b"a", client.credentials + b"/x")
+            await client.flood_control(hard="block")
+        for epoch in (2, 3):
+            with HubThread(address) as server:
+                await client.sync()
+                assert epochs[-1] == client.epoch == epoch
+                await client.publish(b"a", b"1")
+                await client.publish(client.credentials + b"/x", b"2")
+                assert [(await client.receive(PATIENCE)).payload for _ in range(2)] == [b"1", b"2"]
+                (told,) = server.call(server.hub.statistics).per_client
+                assert (told.patterns, told.hard) == (2, "block")
+        client.close()
+
+    run(test())
+
+
+def test_without_reconnect_the_end_is_the_end(address: str, engine: str) -> None:
+    async def test() -> None:
+        with HubThread(address):
+            client = await aio.Client(address)
+        with HubThread(address):
+            with pytest.raises(DisconnectedError):
+                await client.receive(PATIENCE)
+            with pytest.raises(DisconnectedError):
+                await client.publish(b"a")
+        client.close()
+
+    run(test())
+
+
+def test_a_hub_that_stays_away(address: str, engine: str) -> None:
+    async def test() -> None:
+        with pytest.raises(NoHubError):
+            await aio.Client(address)
+        with HubThread(address):
+            client = await aio.Client(address, reconnect=True, limits=SWIFT, timeout=0.05)
+        for verb in (client.receive(0.05), client.whoami(), client.publish(b"a")):
+            with pytest.raises(TimeoutError):
+                await verb
+        with HubThread(address):
+            client.timeout = PATIENCE
+            assert await client.whoami() == own_key()
+        client.close()
+
+    run(test())
+
+
+# -- a backlog that is full, and hubs that say nothing ----------------------------------------------------
+
+
+@contextlib.contextmanager
+def listening(address: str, backlog: int = 16) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(address)
+        listener.listen(backlog)
+        listener.setblocking(False)
+        yield listener
+
+
+async def opened(address: str, **options: Any) -> aio.Client:
+    return await aio.Client(address, **options)
+
+
+async def greet(listener: socket.socket) -> socket.socket:
+    """Accept a client and answer its whoami, as the C daemon would."""
+    peer, _ = await asyncio.get_running_loop().sock_accept(listener)
+    peer.setblocking(False)
+    while not (await asyncio.get_running_loop().sock_recv(peer, 1_000)).startswith(b"CMSG !/cred/whoami"):
+        pass
+    peer.send(b"CMSG !/cred/whoami\0" + own_key())
+    return peer
+
+
+def test_a_full_backlog_is_waited_out(address: str, engine: str) -> None:
+    async def test() -> None:
+        with listening(address, 0) as listener, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
+            first.connect(address)
+            connecting = asyncio.create_task(opened(address))
+            await asyncio.sleep(0.02)
+            assert not connecting.done()
+            await asyncio.get_running_loop().sock_accept(listener)
+            with await greet(listener):
+                client = await connecting
+                assert client.features is None
+                client.close()
+
+    run(test())
+
+
+def test_a_backlog_that_stays_full(address: str, engine: str) -> None:
+    async def test() -> None:
+        with listening(address, 0), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
+            first.connect(address)
+            with pytest.raises(TimeoutError):
+                await aio.Client(address, timeout=0.02)
+
+    run(test())
+
+
+def test_a_hub_that_says_nothing(address: str, engine: str) -> None:
+    async def test() -> None:
+        with listening(address), pytest.raises(TimeoutError):
+            await aio.Client(address, timeout=0.02)
+
+    run(test())
+
+
+def test_a_hub_that_hangs_up_at_once(address: str, engine: str) -> None:
+    async def test() -> None:
+        with listening(address) as listener:
+            connecting = asyncio.create_task(opened(address))
+            peer, _ = await asyncio.get_running_loop().sock_accept(listener)
+            peer.close()
+            with pytest.raises(DisconnectedError):
+                await connecting
+
+    run(test())
+
+
+def test_it_needs_no_gevent(address: str, engine: str) -> None:
+    code = """
+import asyncio, sys
+from sbuslib import aio
+async def main():
+    async with aio.Client(sys.argv[1]) as client:
+        await client.subscribe(b"a")
+        await client.publish(b"a", b"x")
+        print((await client.receive(10)).payload, "gevent" in sys.modules)
+asyncio.run(main())
+"""
+    with HubThread(address):
+        assert python("-c", code, address) == "b'x' False\n"
+
+
+def test_a_loop_in_another_thread(server: HubThread, address: str) -> None:
+    outcome: list[bytes] = []
+
+    async def test() -> None:
+        async with aio.Client(address) as client:
+            outcome.append(await client.whoami())
+
+    threads = [threading.Thread(target=run, args=(test(),)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcome == [own_key()] * 3
