@@ -129,5 +129,5 @@ def test_the_core_needs_two_packages(installed: importlib.metadata.Distribution)
     required = [line for line in installed.requires or () if "extra ==" not in line]
     assert sorted(line.partition(">")[0] for line in required) == ["gevent", "msgspec"]
     assert set(installed.metadata.get_all("Provides-Extra") or ()) == {
-        *("cli", "metrics", "tcp", "spark", "report", "test", "dev")
+        *("tcp", "spark", "report", "test", "dev")
     }
