@@ -158,7 +158,8 @@ def test_more_than_the_hub_takes_at_once(server: HubThread, address: str) -> Non
         async with aio.Client(address) as reader, aio.Client(address) as writer:
             await reader.flood_control(soft="block")
             await reader.subscribe(b"k")
-            sending = asyncio.ensure_future(writer.publish_many((b"k", bytes(50_000)) for _ in range(300)))
+            messages = [(b"k", bytes(50_000))] * 300
+            sending = asyncio.create_task(writer.publish_many(messages))
             got = [len((await reader.receive(PATIENCE)).payload) for _ in range(300)]
             assert got == [50_000] * 300
             assert await sending == 300
@@ -266,7 +267,8 @@ def test_a_publisher_that_is_cancelled_while_it_waits_for_room(address: str, eng
             peer = await greet(listener)
             client = await connecting
             with peer:
-                task = asyncio.ensure_future(client.publish_many((b"k", bytes(10_000)) for _ in range(10_000)))
+                messages = [(b"k", bytes(10_000))] * 10_000
+                task = asyncio.create_task(client.publish_many(messages))
                 other = asyncio.create_task(client.publish(b"k", bytes(10_000)))
                 await asyncio.sleep(0.01)
                 assert not task.done()
