@@ -75,6 +75,8 @@ def churn(address: str, count: int, seed: int) -> None:
                 break
             socks.append(sock)
         for _ in range(50):
+            if not socks:
+                break
             number = rng.randrange(len(socks))
             gone = rng.random() < 0.05
             try:
