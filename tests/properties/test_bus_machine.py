@@ -131,6 +131,7 @@ class BusMachine(RuleBasedStateMachine):
             user_queued_bytes=user_size,
             block_timeout=1e6,
             controls_per_turn=64,
+            turn_time=1e6,
         )
         self.folder = tempfile.mkdtemp(prefix="sbus-")
         self.next_credentials = Credentials(gid=1, uid=1, pid=1)
