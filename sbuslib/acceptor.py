@@ -68,11 +68,10 @@ class Acceptor:
             crowd.went(self.account)
         else:
             self._watcher.stop()
-            crowd.postpone(self)
+            crowd.postpone(self.account, self._resume)
 
-    def resume(self) -> None:
-        """The postponed turn may be had now. Implements :class:`~sbuslib.crowd.Postponable`."""
-        if self._pause is None:
+    def _resume(self) -> None:
+        if self._pause is None and not self.closed:
             self._watcher.start(self._on_acceptable)
 
     def _accept(self, most: int) -> None:

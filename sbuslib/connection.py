@@ -96,9 +96,9 @@ class Connection(Delivery):
         else:
             self._postponed = True
             self._reader.stop()
-            crowd.postpone(self)
+            crowd.postpone(self.account, self._resume_reading)
 
-    def resume(self) -> None:
+    def _resume_reading(self) -> None:
         """This client's postponed turn may be had now."""
         self._postponed = False
         self._read_on()

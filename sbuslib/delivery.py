@@ -350,6 +350,20 @@ class Delivery:
     # -- the socket ---------------------------------------------------------------------------------
 
     def _on_writable(self) -> None:
+        crowd = self._hub.crowd
+        if crowd.may_go(self.account):
+            self._send_on()
+            crowd.went(self.account)
+        else:
+            self._writer.stop()
+            crowd.postpone(self.account, self._watch_again)
+
+    def _watch_again(self) -> None:
+        """What waits for this client may be sent on now."""
+        if self._writer is not None and self._retry is None:
+            self._writer.start(self._on_writable)
+
+    def _send_on(self) -> None:
         """Send on what waits, one batch of it."""
         outbox = self._outbox
         assert outbox is not None
@@ -359,7 +373,8 @@ class Delivery:
             if not told and not self._mute:
                 self._pause_sending()
             return
-        packets = outbox.take(self._hub.limits.batch)
+        batch = self._hub.limits.batch
+        packets = outbox.take(self._hub.crowd.most(self.account, batch) or batch)
         sent = 0
         failure: OSError | None = None
         try:

@@ -157,6 +157,50 @@ class Limits(_Numbers, frozen=True, kw_only=True):
             "users are busy too. It makes a thousand connections worth no more than one."
         ),
     ] = 1
+    crowd_round: Annotated[
+        float,
+        Meta(
+            description="Seconds of a round of the event loop that one user may take where clients of others are "
+            "connected: how long those may have to wait."
+        ),
+    ] = 0.005
+    crowd_turn: Annotated[
+        float,
+        Meta(
+            description="Seconds of a turn beyond which the next ones of its user are shorter, to half as many packets."
+        ),
+    ] = 0.002
+    crowd_remembered: Annotated[
+        float,
+        Meta(
+            description="Seconds for which a user counts as busy after it was: a publisher that waits for the "
+            "processor has not gone away."
+        ),
+    ] = 0.05
+    crowd_door: Annotated[
+        float,
+        Meta(
+            description="How many times as much as a user's turns those count in which clients are accepted: they may "
+            "be thousands."
+        ),
+    ] = 8.0
+    crowd_longest: Annotated[
+        float, Meta(description="Seconds for which a user may have to let others go first, after whatever it did.")
+    ] = 0.5
+    crowd_nap: Annotated[
+        float,
+        Meta(
+            description="Seconds until the hub looks again, at the earliest, while none who waits may go. Without it "
+            "the event loop would spin."
+        ),
+    ] = 0.0005
+    crowd_slack: Annotated[
+        float,
+        Meta(
+            description="Seconds more than the others that a user may have had and still go: a turn of 64 short "
+            "messages to one receiver."
+        ),
+    ] = 0.0001
     controls_per_turn: Annotated[
         int,
         Meta(
