@@ -78,7 +78,7 @@ class Acceptor:
         hub = self._hub
         for _ in range(most):
             try:
-                sock = accept(self._listener.socket, hub.limits.send_buffer)
+                sock = accept(self._listener.socket, hub.limits.idle_send_buffer)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -112,7 +112,7 @@ class Acceptor:
             logger.error("sbus hub at %s cannot accept clients: %s", hub.address, error.strerror)
         self._give_up_spare()
         with suppress(OSError):
-            accept(self._listener.socket, hub.limits.send_buffer).close()
+            accept(self._listener.socket, hub.limits.idle_send_buffer).close()
         self._take_spare()
         self._watcher.stop()
         self._pause = hub.loop.timer(hub.limits.accept_pause)

@@ -147,6 +147,7 @@ class Delivery:
         "closed",
         "credentials",
         "delivered",
+        "grown",
         "routed",
         "socket",
     )
@@ -157,6 +158,7 @@ class Delivery:
         self.credentials = credentials
         self.account = account
         self.closed = False
+        self.grown = False  # whether the kernel was asked for the full send buffer
         self.routed = 0
         self.delivered = 0
         self._echo = True
@@ -188,21 +190,29 @@ class Delivery:
             if sent == len(slots):
                 return
             slots = slots[sent:]
+            if self._grow():
+                slots = self._send_now(sender, batch, slots)
         elif not self._waits():
-            sent = 0
-            try:
-                if self._senders:
-                    sent = batch.area.send_wrapped(self.socket, sender.wrapper, slots, batch.lengths)
-                else:
-                    sent = batch.area.send(self.socket, slots, batch.lengths)
-            except OSError as error:
-                self._send_failed(error)
-            self.delivered += sent
-            slots = slots[sent:]
+            slots = self._send_now(sender, batch, slots)
+            if slots and self._grow():
+                slots = self._send_now(sender, batch, slots)
             if not self._senders:
                 self._update()
         if slots:
             self._offer(sender, batch.packets(slots))
+
+    def _send_now(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> Sequence[int]:
+        """Send what the kernel takes; the slots of what it did not."""
+        sent = 0
+        try:
+            if self._senders:
+                sent = batch.area.send_wrapped(self.socket, sender.wrapper, slots, batch.lengths)
+            else:
+                sent = batch.area.send(self.socket, slots, batch.lengths)
+        except OSError as error:
+            self._send_failed(error)
+        self.delivered += sent
+        return slots[sent:]
 
     def deliver_packet(self, sender: Sender, packet: bytes) -> None:
         """Send one packet, or do with it as the receiver chose."""
@@ -210,14 +220,23 @@ class Delivery:
             return
         self.routed += 1
         if not self._waits():
-            try:
-                wrapped = sender.wrapper + packet if self._senders else packet
-                if self._hub.gather.send(self.socket, (wrapped,)):
-                    self.delivered += 1
-                    return
-            except OSError as error:
-                self._send_failed(error)
+            wrapped = sender.wrapper + packet if self._senders else packet
+            if self._send_one(wrapped) or (self._grow() and self._send_one(wrapped)):
+                self.delivered += 1
+                return
         self._offer(sender, [packet])
+
+    def _send_one(self, packet: bytes) -> bool:
+        """Send a packet that is no part of a batch; ``False`` if the kernel does not take it."""
+        try:
+            return bool(self._hub.gather.send(self.socket, (packet,)))
+        except OSError as error:
+            self._send_failed(error)
+            return False
+
+    def _grow(self) -> bool:
+        """The kernel takes no more: whether it does after it was asked for the full buffer."""
+        return not (self.grown or self._mute) and self._hub.buffers.grow(self)
 
     def _waits(self) -> bool:
         """Whether something has to go before the next message, or nothing goes at all."""
@@ -250,12 +269,10 @@ class Delivery:
         """Send or queue an answer or a notice: never lost while the client is there."""
         if self._mute:
             return
-        if not self._outbox:
-            try:
-                if self._hub.gather.send(self.socket, (packet,)):
-                    return
-            except OSError as error:
-                self._send_failed(error)
+        if len(packet) > self._hub.limits.idle_send_buffer:
+            self._hub.buffers.grow(self, for_good=True)  # only those who are trusted get such
+        if not self._outbox and self._send_one(packet):
+            return
         if not self._mute and not self.outbox.push_answer(packet):
             self._hub.condemn(self, "too many unread answers")
         self._update()
@@ -381,11 +398,12 @@ class Delivery:
             sent = self._hub.gather.send(self.socket, packets)
         except OSError as error:
             failure = error
-        if failure is not None and failure.errno == errno.EMSGSIZE:
-            outbox.lose("oversize", outbox.settle(1), time())
+        grew = sent < len(packets) and self._grow()
+        if failure is not None and failure.errno == errno.EMSGSIZE and not grew:
+            outbox.lose("oversize" if self.grown else "quota", outbox.settle(1), time())
         else:
             self.delivered += outbox.settle(sent)
-            if failure is not None and not self._send_failed(failure):
+            if failure is not None and not grew and not self._send_failed(failure):
                 self._pause_sending()
                 return
         self._release_held()
@@ -469,6 +487,7 @@ class Delivery:
     def _close_sending(self) -> None:
         self.set_senders(False)
         self.closed = self._mute = True
+        self._hub.buffers.release(self)
         if self._outbox is not None:
             self._outbox.clear("outage", time())
         self._release_held()

@@ -203,6 +203,7 @@ class BusMachine(RuleBasedStateMachine):
         sock.send(b"SUB " + pattern)
         settle(self.hub)
         (connection,) = self.hub._connections - before
+        connection.grown = True  # and so it stays as small as the next line makes it
         connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         share = self.shares.setdefault(uid, Share(self.limits))
         self.clients.append(Client(self.count, uid, sock, connection, share))
