@@ -198,8 +198,22 @@ class Delivery:
                 slots = self._send_now(sender, batch, slots)
             if not self._senders:
                 self._update()
-        if slots:
+        if slots and not self._refuse(sender, batch, slots):
             self._offer(sender, batch.packets(slots))
+
+    def _refuse(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> bool:
+        """Lose messages where that is certain before they are copied; whether it was."""
+        outbox = self._outbox
+        if outbox is None or self._mute:
+            return False
+        shortest = min(map(batch.lengths.__getitem__, slots))
+        cause = outbox.refuses(sender.credentials.uid, sender.holdable_by(self) is not None, shortest)
+        if cause is None:
+            return False
+        outbox.lose(cause, len(slots), time())
+        if self._direct or self._notices:
+            self._update()
+        return True
 
     def _send_now(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> Sequence[int]:
         """Send what the kernel takes; the slots of what it did not."""

@@ -105,9 +105,9 @@ class Account:
             return False
         return True
 
-    def has_room(self, sender: int) -> bool:
-        """Whether ``sender`` may have another packet wait."""
-        return self.packets.could_take(sender, 1) and self.queued_bytes.could_take(sender, 1)
+    def has_room(self, sender: int, size: int = 1) -> bool:
+        """Whether ``sender`` may have another packet, of ``size`` bytes, wait."""
+        return self.packets.could_take(sender, 1) and self.queued_bytes.could_take(sender, size)
 
     def has_any_room(self, size: int) -> bool:
         """Whether another packet of ``size`` bytes stays within the user's maximum, whoever's share it is beyond."""
