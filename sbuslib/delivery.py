@@ -83,12 +83,20 @@ class Sender(Protocol):
 class Batch:
     """The packets of one turn where they lie: good until the turn ends."""
 
-    __slots__ = ("_copies", "area", "lengths")
+    __slots__ = ("_copies", "_shortest", "area", "lengths")
 
     def __init__(self, area: PlainArea, lengths: Sequence[int]) -> None:
         self.area = area
         self.lengths = lengths
         self._copies: dict[int, bytes] = {}
+        self._shortest = 0
+
+    @property
+    def shortest(self) -> int:
+        """The length of the shortest packet."""
+        if not self._shortest:
+            self._shortest = min(self.lengths)
+        return self._shortest
 
     def packet(self, slot: int) -> bytes:
         """A copy of a packet, for keeps; one object for all who ask."""
@@ -206,8 +214,8 @@ class Delivery:
         outbox = self._outbox
         if outbox is None or self._mute:
             return False
-        shortest = min(map(batch.lengths.__getitem__, slots))
-        cause = outbox.refuses(sender.credentials.uid, sender.holdable_by(self) is not None, shortest)
+        may_hold = sender.holdable_by(self) is not None
+        cause = outbox.refuses(sender.credentials.uid, may_hold, batch.shortest)
         if cause is None:
             return False
         outbox.lose(cause, len(slots), time())
