@@ -52,6 +52,7 @@ class Connection(Delivery):
 
     __slots__ = (
         "_allowed",
+        "_allowed_bytes",
         "_asks",
         "_commands",
         "_end",
@@ -81,10 +82,11 @@ class Connection(Delivery):
         self.link: Link | None = None  # where the relay of another hub is at the other end
         self._holders: set[Holder] = set()
         self._postponed = False
-        # Without authorize= every connection reads the router's own cache; with it, a cache of what this
-        # client was allowed.
+        # Without authorize= every connection reads the router's own cache; with it an empty one, so that each new
+        # header is looked for among those that it said yes to.
         self._routes: dict[bytes, tuple[Receiver, ...]] = {} if hub.authorize else hub.router.routes
-        self._allowed: set[bytes] = set()  # headers that authorize= said yes to
+        self._allowed: set[bytes] = set()
+        self._allowed_bytes = 0
         self._version = hub.router.version
         self._reader = hub.loop.io(sock.fileno(), READ)
         self._reader.start(self._on_readable)
@@ -112,9 +114,9 @@ class Connection(Delivery):
     def _postpone(self) -> None:
         self._postponed = True
         self._reader.stop()
-        self._hub.crowd.postpone(self)
+        self._hub.crowd.postpone(self.account, self._resume_reading)
 
-    def resume(self) -> None:
+    def _resume_reading(self) -> None:
         """This client's postponed turn may be had now."""
         self._postponed = False
         if self._left and not self._holders:
@@ -363,8 +365,6 @@ class Connection(Delivery):
         found = router.routes.get(header)
         if found is None:
             found = router.route(header)
-        if self._routes is not router.routes and header in self._allowed:
-            self._routes[header] = found
         return found
 
     def _route_copy(self, packet: bytes) -> None:
@@ -392,10 +392,18 @@ class Connection(Delivery):
         if not hub.is_authorized(self.credentials, "publish", header[len(MSG) : -1]):
             raise PacketError("publishing refused")
         if len(header) <= hub.limits.cached_key_bytes:
-            if len(self._allowed) >= hub.limits.cached_keys:
-                self._allowed.clear()
-                self._routes.clear()
+            size = len(header) + hub.limits.allowed_key_bytes
+            if len(self._allowed) >= hub.limits.cached_keys or not hub.quotas.allowed.take(self.account.uid, size):
+                self._forget_allowed()
+                if not hub.quotas.allowed.take(self.account.uid, size):
+                    return  # other clients of this user remember as much as they may all together
             self._allowed.add(header)
+            self._allowed_bytes += size
+
+    def _forget_allowed(self) -> None:
+        self._hub.quotas.allowed.give(self.account.uid, self._allowed_bytes)
+        self._allowed.clear()
+        self._allowed_bytes = 0
 
     def _refresh(self) -> None:
         self._version = self._hub.router.version
@@ -494,6 +502,7 @@ class Connection(Delivery):
         self._echo = False
         self._longest = longest
         self._routes = {}
+        self._hub.buffers.grow(self, for_good=True)  # a whole hub is behind it, and packets that must not be lost
 
     def forget_route(self, header: bytes) -> None:
         """Look a header up again when it comes next."""
@@ -518,4 +527,5 @@ class Connection(Delivery):
         for holder in self._holders:
             holder.forget_held(self)
         self._holders.clear()
+        self._forget_allowed()
         self.socket.close()
