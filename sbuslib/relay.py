@@ -324,8 +324,7 @@ class Relay:
         self._interest.restart()
         tree.joined()
         tree.wake()
-        for notice in up.take_report():
-            self._tell_lost(notice)
+        self.tell_losses(after_outage=True)
         self._let_through()
         self._note_change()
 
@@ -354,13 +353,18 @@ class Relay:
             self.hub.tree.set_prefix(secrets)
             self.hub.router.reconsider_all()
 
-    def _tell_lost(self, notice: control.Lost) -> None:
-        logger.warning(
-            "sbus hub at %s: %d messages to %s: %s", self.hub.address, notice.count, self._address, notice.cause
-        )
-        self.hub.tree.pass_notice(notice, None)
-        if self.mode in ("announce", "prune") and self.up is not None:
-            self.up.say(notice.encode())
+    def tell_losses(self, after_outage: bool = False) -> None:
+        """Tell, here and above, what was lost on its way up and is uncertain: on joining, and now and then."""
+        if self.state != "joined" or self.up is None:
+            return
+        for notice in self.up.take_report():
+            if after_outage:
+                logger.warning(
+                    "sbus hub at %s: %d messages to %s: %s", self.hub.address, notice.count, self._address, notice.cause
+                )
+            self.hub.tree.pass_notice(notice, None)
+            if self.mode in ("announce", "prune"):
+                self.up.say(notice.encode())
 
     def link_ended(self, down: Down, why: str) -> None:
         """The connection ended: for the reading half."""

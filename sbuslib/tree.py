@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from . import control
+from .backlog import Backlog
 from .errors import PacketError, StateError
 from .limits import CONTROL_EXTRA, PACKET_BYTES
 from .links import Link, Mode
@@ -108,6 +109,7 @@ class Tree:
         self.hub = hub
         self.above: Above | None = None
         self.links: dict[Connection, Link] = {}
+        self.backlog = Backlog(self.after, hub.limits.passing_wait)
         self.path: tuple[bytes, ...] = (hub.hub_id,)
         self.senders = 0
         self.has_settled = False
@@ -157,6 +159,7 @@ class Tree:
             self._pumping = None
         for timer in list(self._timers):
             self._cancel(timer)
+        self.backlog.clear()
         self._rounds.clear()
         self._round_up = None
         self._requests.clear()
@@ -395,6 +398,8 @@ class Tree:
             self._joining.append((connection, token))
         elif scope == b"root":
             connection.answer(control.encode_sync(token, b"root"))
+        elif scope == b"passed":
+            self._sync_passed(connection, token)
         elif scope != b"tree":
             connection.answer(control.encode_sync(token, b"local"))
         elif self.above is None and not self.links:
@@ -410,6 +415,17 @@ class Tree:
             self._requests.append((self.links.get(connection, connection), reply))
             if self._round_up is None:
                 self._start_round_up()
+
+    def _sync_passed(self, connection: Connection, token: bytes) -> None:
+        """Answer once all that was published before has left this hub."""
+        self._charge(connection)
+
+        def answer() -> None:
+            self._discharge(connection)
+            if not connection.closed:
+                connection.answer(control.encode_sync(token, b"passed"))
+
+        self.backlog.when_passed(answer)
 
     def _start_round_up(self) -> None:
         requests, self._requests = self._requests, []
