@@ -7,7 +7,7 @@ and counted: a link with hundreds of clients behind it does not end for one pack
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -62,8 +62,7 @@ class Link:
         limits = tree.hub.limits
         self.connection = connection
         self.mode = mode
-        self.is_lenient = mode != "plain"
-        self.dropped: Counter[str] = Counter()
+        self.is_served = mode != "plain"  # else it is a client like any other
         self.lagging = False
         self.complete = False
         self.interest: Interest | None = None
@@ -99,9 +98,7 @@ class Link:
             if found is None:
                 found = router.route(header)
         except ReservedKeyError as error:
-            if not self.is_lenient:
-                raise
-            self.dropped[error.reason] += 1
+            self.drop(error.reason)
             return ()
         connection = self.connection
         found = tuple(receiver for receiver in found if receiver is not connection)
@@ -115,12 +112,16 @@ class Link:
             found = routes[header] = self._tuples.setdefault(found, found)
         return found
 
+    def drop(self, reason: str) -> None:
+        """Count a packet that this link should not have sent; what it asked for is not done."""
+        self._tree.dropped[reason] += 1
+
     def take(self, data: bytes) -> None:
         """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError` for a forgery alone."""
         try:
             packet = parse(data)
         except PacketError as error:
-            self.dropped[error.reason] += 1
+            self.drop(error.reason)
             return
         if isinstance(packet, Control):
             match packet.key:
@@ -138,7 +139,7 @@ class Link:
         try:
             self.connection.act_on(packet)
         except PacketError as error:
-            self.dropped[error.reason] += 1
+            self.drop(error.reason)
             if error.reason == "too many patterns":
                 self.connection.answer(encode_control(control.INTEREST_WIDEN))
                 hub, connection = self._hub, self.connection
@@ -152,7 +153,7 @@ class Link:
         except PacketError:
             notice = None
         if not isinstance(notice, control.Lost) or notice.cause not in control.LINK_CAUSES:
-            self.dropped["notice that no link gives"] += 1
+            self.drop("notice that no link gives")
             return
         count, since = self._lost.get(notice.cause, (0, notice.since))
         self._lost[notice.cause] = count + notice.count, min(since, notice.since)
@@ -172,11 +173,11 @@ class Link:
         try:
             sender, packet = control.unwrap_from(payload)
         except PacketError as error:
-            self.dropped[error.reason] += 1
+            self.drop(error.reason)
             return
         header = packet[: packet.find(b"\0") + 1]
         if not header.startswith(MSG) or len(packet) > PACKET_BYTES:
-            self.dropped["wrapped packet is no message"] += 1
+            self.drop("wrapped packet is no message")
             return
         self.connection.publish_for(self._voucher(sender), header, packet)
 

@@ -176,10 +176,14 @@ class Relay:
         return self
 
     def stop(self) -> None:
-        """Leave the hub above; the hub is a root again. Stopping one that is not started does nothing."""
-        greenlet, self._greenlet = self._greenlet, None
-        if greenlet is None:
+        """Leave the hub above; the hub is a root again. Stopping one that is not started does nothing.
+
+        Raises :exc:`~sbuslib.errors.StateError` in another thread than the hub's.
+        """
+        if self._greenlet is None:
             return
+        self.hub.check_here()
+        greenlet, self._greenlet = self._greenlet, None
         greenlet.kill(block=greenlet is not gevent.getcurrent())
         self._end_link("stopped")
         self.state = "stopped"
@@ -189,12 +193,16 @@ class Relay:
             self.hub.tree.on_above(pattern, False)
         self.hub.tree.joined()
         self.hub.tree.detach()
+        self._note_change()
 
     close = stop
 
     def abandon(self) -> None:
         """In the child of a fork: let go of the connection, and leave the parent's alone."""
-        self._greenlet = None
+        self._greenlet = None  # of which there is a copy here: it finds that it is not wanted
+        self.state = "stopped"
+        self.settled = True
+        self.hub.router.set_above(None, self.wants)
         if self.up is not None:
             self.up.disconnect()
         if self._down is not None:
@@ -209,9 +217,15 @@ class Relay:
         self.stop()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until this relay has joined. Raises :exc:`TimeoutError` after ``timeout`` seconds."""
+        """Wait until this relay has joined.
+
+        Raises :exc:`TimeoutError` after ``timeout`` seconds, and :exc:`~sbuslib.errors.StateError` when it is not
+        started, is stopped meanwhile, or in a forked child.
+        """
         with Timeout(timeout, TimeoutError(f"{self._address}: not joined within {timeout} s")):
             while self.state != "joined":
+                if self._greenlet is None:
+                    raise StateError(f"{self!r}: start it first")
                 self._wait_for_change()
 
     def _wait_for_change(self) -> None:
@@ -227,7 +241,7 @@ class Relay:
     def _run(self) -> None:
         limits = self.hub.limits
         backoff = Backoff(limits.link_pause, limits.link_pause_most)
-        while True:
+        while self._greenlet is gevent.getcurrent():  # not in the child of a fork
             for dialer in self._dialers:
                 self._begin_epoch_if_needed()
                 try:
@@ -266,7 +280,7 @@ class Relay:
         except BaseException:
             self._end_link("stopped")
             raise
-        if self.state != "loop":
+        if self.state not in ("loop", "stopped"):
             self.state = "outage" if self.epoch else "connecting"
         if joined:
             self._tell(f"{self._address}: the link ended: {self._why}")

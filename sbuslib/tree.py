@@ -109,6 +109,8 @@ class Tree:
         self.hub = hub
         self.above: Above | None = None
         self.links: dict[Connection, Link] = {}
+        self.dropped: Counter[str] = Counter()
+        """Packets of links that were not theirs to send, by reason."""
         self.backlog = Backlog(self.after, hub.limits.passing_wait)
         self.path: tuple[bytes, ...] = (hub.hub_id,)
         self.senders = 0
@@ -151,6 +153,7 @@ class Tree:
         self._started = False
         if self.above is not None:
             self.above.abandon()
+            self.above = None
         self._forget_all()
 
     def _forget_all(self) -> None:
@@ -220,13 +223,6 @@ class Tree:
                 self._check(round_)
         if self._open.pop(connection, None):
             self._requests = [request for request in self._requests if request[0] is not connection]
-
-    def dropped(self) -> dict[str, int]:
-        """Packets that links should not have sent, by reason."""
-        total: Counter[str] = Counter()
-        for link in self.links.values():
-            total.update(link.dropped)
-        return dict(total)
 
     # -- the hub above ------------------------------------------------------------------------------
 
@@ -305,7 +301,7 @@ class Tree:
             return
         packet = encode_control(control.SENDERS_ON if self.senders else control.SENDERS_OFF)
         for link in list(self.links.values()):
-            if link.is_lenient and not link.connection.closed:
+            if link.is_served and not link.connection.closed:
                 link.connection.answer(packet)
         if self.above is not None:
             self.above.tell_senders()
@@ -450,7 +446,7 @@ class Tree:
         for link in self.links.values():
             if link.lagging:
                 round_.partial.add(link)
-            elif link.is_lenient:
+            elif link.is_served:
                 link.ask(round_.token)
                 round_.waiting.add(link)
         round_.timer = self.after(self.hub.limits.sync_wait, lambda: self._time_out(round_))

@@ -9,6 +9,8 @@ import pytest
 from support import PATIENCE, WHOAMI, Peer, eventually
 from worlds import FAST, World, received, settle
 
+from sbuslib.secrets import Credentials
+
 
 @pytest.fixture
 def slave(world: World) -> Callable[[], Peer]:
@@ -97,7 +99,56 @@ def test_what_a_link_should_not_send_is_dropped_and_kills_no_link(world: World, 
     link.send(b"MSG k\0fine")
     assert client.receive(PATIENCE).payload == b"fine"
     assert not [packet for packet in link.pending() if b"mine" in packet]
-    assert sum(world.hubs["top"].tree.dropped().values()) >= 8
+    assert sum(world.hubs["top"].statistics().dropped.values()) >= 8
+
+
+def test_what_authorize_refuses_a_link_is_dropped(world: World) -> None:
+    asked: list[tuple[str, bytes]] = []
+
+    def authorize(credentials: Credentials, verb: str, key: bytes) -> bool:
+        asked.append((verb, key))
+        return credentials.uid != 12_345 or b"no" not in key.split(b"/")
+
+    world.hub("top", relays=[12_345], authorize=authorize)
+    world.uids["top"] = 12_345
+    world.hub("left")
+    relay = world.relay("left", "top")
+    world.uids.clear()
+    watcher, publisher = world.client("top"), world.client("left")
+    watcher.senders()
+    watcher.subscribe(b"no/", b"yes/")
+    settle(watcher)
+    publisher.subscribe(b"no/1", b"yes/1")
+    settle(publisher)
+    for key in (b"no/1", b"yes/1", b"no/1", b"yes/2"):
+        publisher.publish(key)
+    watcher.senders(False)  # from here on without wrappers
+    settle(watcher)
+    for key in (b"no/1", b"yes/3"):
+        publisher.publish(key)
+    assert [watcher.receive(PATIENCE).key for _ in range(3)] == [b"yes/1", b"yes/2", b"yes/3"]
+    watcher.publish(b"no/1")
+    watcher.publish(b"yes/1")
+    settle(watcher)
+    assert [message.key for message in received(publisher)] == [b"no/1", b"yes/1", b"no/1", b"no/1", b"yes/1"]
+    dropped = world.hubs["top"].statistics().dropped
+    assert dropped == {"publishing refused": 3, "subscription refused": 1}
+    assert relay.statistics().epoch == 1
+    assert ("publish", b"yes/1") in asked
+
+
+def test_a_reserved_key_of_a_link_is_dropped_where_authorize_is_asked(world: World) -> None:
+    world.hub("top", relays=[12_345], authorize=lambda *_: True)
+    world.uids["top"] = 12_345
+    link = world.peer("top")
+    link.send(b"CMSG interest/on")
+    link.receive()
+    world.uids.clear()
+    key = own(link)
+    link.publish(b"a/!/b")
+    link.send(b"CMSG from\0%b/!/cred/1/2/3\0MSG a/!/b\0" % key, b"CMSG from\0%b/!/cred/1/2/3\0MSG !/cred/x\0" % key)
+    assert own(link) == key
+    assert sum(world.hubs["top"].statistics().dropped.values()) == 3
 
 
 def test_a_flood_of_patterns_widens_the_flooder_and_harms_nobody(world: World) -> None:

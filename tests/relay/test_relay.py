@@ -6,9 +6,10 @@ import itertools
 import os
 from typing import Any
 
+import gevent
 import msgspec
 import pytest
-from support import PATIENCE, WHOAMI, eventually, own_key
+from support import PATIENCE, WHOAMI, eventually, own_key, python
 from worlds import FAST, World, key_of, received, settle
 
 from sbuslib import Hub, Relay
@@ -227,3 +228,62 @@ def test_a_relay_that_stops_leaves_a_root(world: World) -> None:
     assert world.hubs["top"].router.watch is None
     world.relay("left", "top")
     assert key_of(client).count(b"!/cred/") == 2
+
+
+FORKED = """
+import os, sys
+import gevent, gevent.os
+from sbuslib import Client, Hub, Limits, Relay
+from sbuslib.errors import StateError
+
+folder, fork, master = sys.argv[1:]
+limits = Limits(settle=0.001, link_pause=0.001, link_pause_most=0.002)
+top, below = Hub(folder + "/top", limits=limits), Hub(folder + "/below", limits=limits)
+below.start()
+if master == "there":
+    top.start()
+relay = Relay(below, top.address).start()
+if master == "there":
+    relay.wait(10)
+else:
+    gevent.sleep(0.01)  # it has tried, and pauses
+child = {"os": os.fork, "gevent": gevent.os.fork}[fork]()
+if not child:
+    relay.stop()
+    for verb in (relay.start, relay.wait):
+        try:
+            verb()
+            print("no error")
+        except StateError:
+            pass
+    with Hub(folder + "/other") if master == "there" else top as hub:
+        gevent.sleep(0.02)  # ten times the longest pause
+        print(relay.state, len(hub.connections), end=" ", flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+if master == "away":
+    top.start()
+    relay.wait(10)
+with Client(top.address) as above, Client(below.address) as client:
+    client.subscribe(b"k")
+    assert client.sync("tree") == "tree"
+    above.publish(b"k", b"1")
+    print(client.receive(10).payload.decode(), relay.epoch)
+"""
+
+
+@pytest.mark.parametrize("fork", ["os", "gevent"])
+@pytest.mark.parametrize("master", ["there", "away"])
+def test_a_forked_child_has_no_relay_and_leaves_its_parents_alone(folder: str, fork: str, master: str) -> None:
+    code = f"import logging; logging.disable()\n{FORKED}"
+    assert python("-c", code, folder, fork, master) == "stopped 0 1 1\n"
+
+
+def test_waiting_for_a_relay_that_is_stopped_ends(world: World) -> None:
+    world.hub("left")
+    relay = world.relay("left", "top", wait=False)
+    waiting = gevent.spawn(relay.wait)
+    gevent.sleep(0)
+    relay.stop()
+    with pytest.raises(StateError, match="start it first"):
+        waiting.get(timeout=PATIENCE)
