@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from . import control
 from .errors import PacketError, ReservedKeyError
-from .interest import Interest, KeyTable
+from .interest import Feed, Interest, KeyTable
 from .limits import PACKET_BYTES
 from .packets import MSG, Control, encode_control, parse
 from .secrets import Credentials
@@ -74,7 +74,7 @@ class Link:
         self._was = connection.key  # under the prefix before the last
         self._is = connection.key
         self._questions: deque[bytes] = deque()
-        self._snapshot: deque[tuple[Receiver, list[bytes]]] = deque()
+        self._feed = Feed()
         self._lost: dict[str, tuple[int, float]] = {}
         self._telling = False
         self._sweeps: deque[Iterator[bytes | None]] = deque()
@@ -82,9 +82,8 @@ class Link:
         self._pruned_at = monotonic()
         if mode == "announce":
             self.interest = Interest(self._hub.router.namespace.separator, limits.link_patterns)
-            self._snapshot.extend(pair for pair in self._hub.router.plain_patterns() if pair[0] is not connection)
-            for pattern in tree.wanted_above():
-                self.interest.add(pattern)
+            others = [patterns for who, patterns in self._hub.router.plain_patterns() if who is not connection]
+            self._feed = Feed([tree.wanted_above(), *others])
         elif mode == "prune":
             self.pruned = KeyTable(limits.pruned_keys, limits.pruned_bytes)
 
@@ -248,26 +247,21 @@ class Link:
         """Whether the link has to read before it can be told more."""
         return self._room() <= 0
 
-    def pump(self) -> bool:
-        """Tell some of what has changed; whether there is more to do."""
-        connection, limits = self.connection, self._hub.limits
+    def pump(self, steps: int) -> bool:
+        """Tell some of what has changed, after up to ``steps`` steps of each kind; whether there is more to do."""
+        connection = self.connection
         if connection.closed:
             return False
-        steps = limits.interest_steps
-        more = False
+        more = untold = False
         if self.interest is not None:
-            while self._snapshot and steps > 0:
-                patterns = self._snapshot[0][1]
-                while patterns and steps > 0:
-                    self.interest.add(patterns.pop())
-                    steps -= 1
-                if not patterns:
-                    self._snapshot.popleft()
-            self.interest.work(limits.interest_steps)
+            for pattern in self._feed.take(steps):
+                self.interest.add(pattern)
+            self.interest.work(steps)
             for added, pattern in self.interest.take(max(0, self._room())):
                 key = control.INTEREST_ADD if added else control.INTEREST_REMOVE
                 connection.answer(encode_control(key, pattern))
-            more = bool(self._snapshot) or not self.interest.settled
+            untold = bool(self._feed) or not self.interest.is_told
+            more = untold or not self.interest.settled
         elif self.pruned is not None:
             while self._sweeps and steps > 0 and self._room() > 0:
                 steps -= 1
@@ -278,8 +272,8 @@ class Link:
                     continue
                 if key_ is not None and self.pruned.discard(key_):
                     self._tell_graft(key_)
-            more = bool(self._sweeps)
-        if not more:
+            more = untold = bool(self._sweeps)
+        if not untold:
             if not self.complete and self._tree.has_settled:
                 self.complete = True
                 connection.answer(encode_control(control.INTEREST_COMPLETE))

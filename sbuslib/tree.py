@@ -38,8 +38,8 @@ class Above(Protocol):
     settled: bool
     """Whether it has joined, or failed to: not in between."""
 
-    def pump(self) -> bool:
-        """Tell the hub above what has changed, some of it; whether there is more."""
+    def pump(self, steps: int) -> bool:
+        """Tell the hub above some of what has changed, after up to ``steps`` steps; whether there is more."""
         ...
 
     def watch(self, pattern: bytes, wanted: bool) -> None:
@@ -282,9 +282,11 @@ class Tree:
 
     def _pump(self) -> None:
         self._pumping = None
-        more = [link.pump() for link in list(self.links.values())]
+        # Shared out, so that a round of the event loop takes no longer where there are many.
+        steps = max(1, self.hub.limits.interest_steps // (len(self.links) + 1))
+        more = [link.pump(steps) for link in list(self.links.values())]
         if self.above is not None:
-            more.append(self.above.pump())
+            more.append(self.above.pump(steps))
         self.hub.carry_out()
         if any(more) and self._started and self._pumping is None:
             # After a pause, a longer one where a slow link has to make room first.
