@@ -369,15 +369,11 @@ class Connection(Delivery):
 
     def _route_copy(self, packet: bytes) -> None:
         """Act on one packet that was copied out, and ask ``authorize=`` about what it did not decide yet."""
-        hub = self._hub
         header = packet[: packet.find(b"\0") + 1]
         if not header.startswith(MSG):
             self._command(packet)
-            return
-        if self._asks and header not in self._allowed:
-            hub.router.namespace.check_key(header[len(MSG) : -1])
-            self._check_authorized(header)
-        self.deliver_to(self._look_up(header), self, packet)
+        elif not self._asks or header in self._allowed or self._may_publish(header):
+            self.deliver_to(self._look_up(header), self, packet)
 
     def deliver_to(self, receivers: tuple[Receiver, ...], sender: Sender, packet: bytes) -> None:
         """Hand each receiver one packet that came over this connection."""
@@ -385,6 +381,18 @@ class Connection(Delivery):
         self._spent += len(receivers)
         for receiver in receivers:
             receiver.deliver_packet(sender, packet)
+
+    def _may_publish(self, header: bytes) -> bool:
+        """Whether ``authorize=`` allows a key; raises :exc:`~sbuslib.errors.PacketError` if not, unless for a link."""
+        try:
+            self._hub.router.namespace.check_key(header[len(MSG) : -1])
+            self._check_authorized(header)
+        except PacketError as error:
+            if self.link is None:
+                raise
+            self.link.drop(error.reason)
+            return False
+        return True
 
     def _check_authorized(self, header: bytes) -> None:
         """Ask ``authorize=`` about a key, and remember a yes. Raises :exc:`~sbuslib.errors.PacketError`."""
@@ -413,7 +421,7 @@ class Connection(Delivery):
     def _command(self, data: bytes) -> None:
         """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError`."""
         self._commands += 1
-        if self.link is not None and self.link.is_lenient:
+        if self.link is not None:
             self.link.take(data)
             return
         self.act_on(parse(data))
@@ -511,10 +519,8 @@ class Connection(Delivery):
 
     def publish_for(self, voucher: Sender, header: bytes, packet: bytes) -> None:
         """Route a message of somebody behind this link."""
-        if self._asks and header not in self._allowed:
-            self._hub.router.namespace.check_key(header[len(MSG) : -1])
-            self._check_authorized(header)
-        self.deliver_to(self._look_up(header), voucher, packet)
+        if not self._asks or header in self._allowed or self._may_publish(header):
+            self.deliver_to(self._look_up(header), voucher, packet)
 
     def close(self) -> None:
         """Close the socket. For the hub, which forgets the connection first."""

@@ -319,10 +319,21 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     link_acks: Annotated[
         int,
         Meta(
-            description="Messages sent to the hub above before it is asked to acknowledge them. When the link breaks, "
-            "no more than about twice as many are uncertain."
+            description="Messages sent to the hub above before it is asked to acknowledge that it passed them on. "
+            "When the link breaks, what was not acknowledged is uncertain."
         ),
     ] = 256
+    link_asked: Annotated[
+        int,
+        Meta(description="Such questions that may be open at a time; while so many are, one speaks of more messages."),
+    ] = 64
+    passing_wait: Annotated[
+        float,
+        Meta(
+            description="Seconds that the answer waits for receivers that are slow. One that takes longer is not "
+            "waited for until it has caught up: a reader that stopped would keep all relays from knowing."
+        ),
+    ] = 1.0
     link_ack_pause: Annotated[float, Meta(description="Seconds after which fewer than that are asked about, too.")] = (
         0.1
     )
