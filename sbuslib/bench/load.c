@@ -44,7 +44,7 @@ enum { BATCH = 64, SEND_BUFFER = 425984, CHUNK = 65536, MOST = 1024, KEY = 22, H
 
 static const char WHOAMI[] = "CMSG !/cred/whoami";
 
-/* -- options ----------------------------------------------------------------------------------------------------- */
+/* -- options -- */
 
 static const char *address, *receivers_address, *mode = "block", *frame_file, *in_fds = "", *out_fds = "", *pids;
 static long total = 100000, warm, size = 100, publishers = 1, receivers = 1, keys = 1, dealt, stopped, churn, unit;
@@ -67,7 +67,7 @@ static double now(void)
     return time.tv_sec + time.tv_nsec / 1e9;
 }
 
-/* -- the daemon's CPU time ---------------------------------------------------------------------------------------- */
+/* -- the daemon's CPU time -- */
 
 static int watched[16], watched_count;
 
@@ -124,16 +124,25 @@ static double cpu(void)
     return sum;
 }
 
-/* -- connections by the sbus protocol ------------------------------------------------------------------------------- */
+/* -- connections by the sbus protocol -- */
 
 static int dial(const char *where)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     struct timeval limit = {30, 0};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0), bytes = SEND_BUFFER;
-    if (strlen(where) >= sizeof name.sun_path)
+    static const char abstract[] = "/dev/unix/abstract/"; /* then the whole name in hexadecimal, its NUL first */
+    if (!strncmp(where, abstract, sizeof abstract - 1)) {
+        const char *digits = where + sizeof abstract - 1;
+        for (size_t i = 0; i < sizeof name.sun_path && digits[2 * i] && digits[2 * i + 1]; i++) {
+            unsigned byte = 0;
+            sscanf(digits + 2 * i, "%2x", &byte);
+            name.sun_path[i] = byte;
+        }
+    } else if (strlen(where) >= sizeof name.sun_path)
         die("%s: too long", where);
-    strcpy(name.sun_path, where);
+    else
+        strcpy(name.sun_path, where);
     while (connect(fd, (struct sockaddr *)&name, sizeof name))
         if (errno != EAGAIN || usleep(1000))
             die("%s: %s", where, strerror(errno));
@@ -166,7 +175,7 @@ static void barrier(int fd)
     } while (strncmp(packet, WHOAMI, sizeof WHOAMI - 1));
 }
 
-/* -- forms of a message: what a publisher sends, and what a receiver makes of a packet ------------------------------ */
+/* -- forms of a message: what a publisher sends, and what a receiver makes of a packet -- */
 
 static uint32_t nonce; /* so that keys of an earlier run are not met again */
 
@@ -251,7 +260,7 @@ struct form {
 static const struct form PLAIN = {plain_prepare, plain_fill, plain_take};
 static const struct form *form = &PLAIN;
 
-/* -- packets -------------------------------------------------------------------------------------------------------- */
+/* -- packets -- */
 
 static struct publisher *outgoing;
 static struct receiver *incoming;
@@ -475,7 +484,7 @@ static void packet_trips(void)
     print_trips(times, cpu() - used, now() - began);
 }
 
-/* -- byte streams --------------------------------------------------------------------------------------------------- */
+/* -- byte streams -- */
 
 static char *frame;
 static size_t frame_bytes;
