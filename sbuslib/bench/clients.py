@@ -75,7 +75,9 @@ def _hear(process: subprocess.Popen[str]) -> str:
     """The next line of one of them."""
     assert process.stdout is not None
     assert process.stderr is not None
-    if not select.select([process.stdout], [], [], _PATIENCE)[0]:
+    poll = select.poll()  # select(2) knows no descriptor above 1,023, and this process may have very many
+    poll.register(process.stdout, select.POLLIN)
+    if not poll.poll(_PATIENCE * 1_000):
         raise StateError(f"a client said nothing for {_PATIENCE:.0f} s")
     line = process.stdout.readline()
     if not line:
@@ -319,23 +321,57 @@ def receive_nats(address: str, count: int, receivers: int) -> None:
 
 
 def publish_zeromq(address: str, count: int, payload: bytes, receivers: int) -> None:
+    _publish_zeromq(address, count, payload, envelope=True)
+
+
+def publish_zeromq_frame(address: str, count: int, payload: bytes, receivers: int) -> None:
+    _publish_zeromq(address, count, payload, envelope=False)
+
+
+def _publish_zeromq(address: str, count: int, payload: bytes, *, envelope: bool) -> None:
     import zmq
 
     with zmq.Context() as context, context.socket(zmq.PUB) as sock:
         sock.sndhwm = 0
         sock.connect(f"ipc://{address}-in")
-        key = KEY.encode() + b" "
+        key = KEY.encode()
+        send: Callable[[bytes], object] = (
+            (lambda data: sock.send_multipart([key, data])) if envelope else (lambda data: sock.send(key + b" " + data))
+        )
         _ready()
         # A publisher cannot know when its subscriber is there; so it says hello until the receiver has heard it.
         while not select.select([sys.stdin], [], [], 0.005)[0]:
-            sock.send(key + HELLO)
+            send(HELLO)
         _begin()
-        for _ in range(count):
-            sock.send(key + payload)
-        sock.send(key + END)
+        if envelope:
+            for _ in range(count):
+                sock.send_multipart([key, payload])
+        else:
+            for _ in range(count):
+                sock.send(key + b" " + payload)
+        send(END)
 
 
 def receive_zeromq(address: str, count: int, receivers: int) -> None:
+    import zmq
+
+    received = 0
+    with zmq.Context() as context, context.socket(zmq.SUB) as sock:
+        sock.rcvhwm = 0
+        sock.connect(f"ipc://{address}-out")
+        sock.subscribe(KEY)
+        while sock.recv_multipart()[1] != HELLO:
+            pass
+        _ready()
+        while True:
+            _, payload = sock.recv_multipart()
+            if payload == END:
+                break
+            received += payload != HELLO
+    _ended(received)
+
+
+def receive_zeromq_frame(address: str, count: int, receivers: int) -> None:
     import zmq
 
     received = 0
@@ -413,6 +449,7 @@ _PUBLISH: dict[str, Callable[[str, int, bytes, int], None]] = {
     "redis": publish_redis,
     "nats": publish_nats,
     "zeromq": publish_zeromq,
+    "zeromq-frame": publish_zeromq_frame,
     "mosquitto": publish_mosquitto,
 }
 _RECEIVE: dict[str, Callable[[str, int, int], None]] = {
@@ -423,16 +460,18 @@ _RECEIVE: dict[str, Callable[[str, int, int], None]] = {
     "redis": receive_redis,
     "nats": receive_nats,
     "zeromq": receive_zeromq,
+    "zeromq-frame": receive_zeromq_frame,
     "mosquitto": receive_mosquitto,
 }
 
 KINDS = {
-    "redis": ("redis", "redis-py, pipelines of 100"),
-    "nats": ("nats", "nats-py"),
-    "zeromq": ("zmq", "pyzmq through its proxy"),
-    "mosquitto": ("paho.mqtt", "paho-mqtt"),
+    "redis": ("redis", "redis"),
+    "nats": ("nats", "nats"),
+    "zeromq": ("zeromq", "zmq"),
+    "zeromq-frame": ("zeromq", "zmq"),
+    "mosquitto": ("mosquitto", "paho.mqtt"),
 }
-"""Of each broker that has a Python client here: the module that is needed, and what the client is called."""
+"""Of each kind of Python client that is not ours: its broker, and the module that is needed."""
 
 
 def main() -> None:

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..addresses import AbstractAddress, PathAddress, parse_address
+from ..addresses import AbstractAddress, DescriptorAddress, PathAddress, parse_address
 from ..blocking import Client
-from ..errors import StateError
+from ..errors import AddressError, StateError
 from ..limits import ClientLimits
 from ..packets import encode_control, encode_subscribe
 from ..seqpacket import connect, peer_credentials, wait
 
-__all__ = ["Daemon", "forwarder", "hub", "idle_clients", "idle_patterns", "other", "relayed"]
+__all__ = ["Daemon", "forwarder", "hub", "idle_clients", "idle_patterns", "other", "path_of", "relayed"]
 
 _PATTERNS_A_CLIENT = 10_000
 _PATIENCE = 60.0
@@ -98,12 +98,19 @@ def other(address: str) -> Daemon:
         sock.close()
 
 
-def _dial(address: str) -> socket.SocketType:
+def path_of(address: str) -> PathAddress | AbstractAddress:
+    """The address that a text names. Raises :exc:`~sbuslib.errors.AddressError`."""
     parsed = parse_address(address)
-    assert isinstance(parsed, (PathAddress, AbstractAddress))
+    if isinstance(parsed, DescriptorAddress):
+        raise AddressError(f"{address}: a descriptor is no place to connect to")
+    return parsed
+
+
+def _dial(address: str) -> socket.SocketType:
+    to = path_of(address)
     while True:
         try:
-            return connect(parsed, ClientLimits().send_buffer)
+            return connect(to, ClientLimits().send_buffer)
         except BlockingIOError:
             time.sleep(0.001)  # its backlog is full
 

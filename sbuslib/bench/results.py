@@ -107,6 +107,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     rounds: int = 7
     seconds: float = 0.5
+    minutes: float = 7.5
+    """No round begins that would end later than this after the start."""
     payload: int = 100
     idle_clients: int = 10_000
     idle_patterns: int = 100_000

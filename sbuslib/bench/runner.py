@@ -7,6 +7,8 @@ stay; in each round each scenario is run against each of its targets, in an orde
 from __future__ import annotations
 
 import datetime
+import importlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -73,6 +75,8 @@ class Bench:
         if self._tools.forwarder is None:
             self.left_out.append("the forwarder and other brokers under load: there is no C compiler (cc)")
         self._places: dict[str, daemons.Daemon | None] = {}
+        if address is not None:
+            self._places[OTHER] = daemons.other(address)
         self._brokers: list[Broker] = []
         if brokers:
             self._start_brokers()
@@ -108,9 +112,6 @@ class Bench:
             if self._tools.forwarder is None:
                 return None
             return enter(daemons.forwarder(self._tools.forwarder, path, deal=name == "deal"))
-        if name == OTHER:
-            assert self._address is not None
-            return daemons.other(self._address)
         if name == "relay":
             return enter(daemons.relayed(path, path + "-below"))
         hub = enter(daemons.hub(path))
@@ -152,7 +153,7 @@ class Bench:
         options = [*daemon.options(), "-r", scenario.receivers, "-s", self._size(scenario), *scenario.options]
 
         def run(count: int) -> Run:
-            warm = self._plan.fill if scenario.unmet else max(1, count // _TRIAL)
+            warm = self._plan.fill if scenario.fill else max(1, count // _TRIAL)
             return self._tools.load(scenario.job, "-n", count, "-w", warm, *options)
 
         yield Case(scenario, target, run)
@@ -183,22 +184,22 @@ class Bench:
         if daemon is not None:
             for number, kind in enumerate(map(str, scenario.options)):
                 yield case(f"{HUB}-{kind}" if number else HUB, kind, daemon.address, daemon.pids)
-        if scenario.brokers:
-            for broker in self._brokers:
-                if broker.name not in clients.KINDS:
-                    continue
-                module, title = clients.KINDS[broker.name]
-                try:
-                    __import__(module)
-                except ImportError:
-                    self.left_out.append(f"{title}: the module {module} is not installed")
-                    continue
-                yield case(broker.name, broker.name, broker.address, broker.pids)
+        brokers = {broker.name: broker for broker in self._brokers} if scenario.brokers else {}
+        for kind, (name, module) in clients.KINDS.items():
+            if name not in brokers:
+                continue
+            try:
+                importlib.import_module(module)
+            except ImportError:
+                self.left_out.append(f"Python clients, {kind}: the module {module} is not installed")
+                continue
+            yield case(kind, kind, brokers[name].address, brokers[name].pids)
 
     # -- measuring ------------------------------------------------------------------------------------------------
 
     def measure(self, scenarios: Sequence[Scenario]) -> Results:
         """Measure the scenarios; what fails is left out, and told."""
+        end = time.monotonic() + 60 * self._plan.minutes
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         machine = describe_machine()
         cases = self.cases(scenarios)
@@ -206,7 +207,14 @@ class Bench:
         counts = {id(case): count for case in cases if (count := self._try(case))}
         cases = [case for case in cases if id(case) in counts]
         records: list[Record] = []
+        before, longest = time.monotonic(), 0.0
         for number in range(self._plan.rounds):
+            now = time.monotonic()
+            longest, before = max(longest, now - before), now
+            if number and now + longest > end:
+                self._say("no time for another round")
+                self.left_out.append(f"rounds after {number}: they would have taken longer than the plan allows")
+                break
             self._say(f"round {number + 1} of {self._plan.rounds}")
             for case in _turned(cases, number):
                 run = self._run(case, counts[id(case)])

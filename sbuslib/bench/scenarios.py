@@ -38,12 +38,14 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """The scenario that differs in one thing: the ratio to it is what that thing costs."""
     brokers: bool = False
     """Whether other brokers are measured too."""
-    unmet: bool = False
+    beside: tuple[str, ...] = ()
+    """Scenarios whose figures of the hub are shown beside these: the same work, done in another way."""
+    fill: bool = False
     """Whether the stopped reader's queue has to be full before it counts."""
 
 
 SCENARIOS = (
-    Scenario(name="one", title="one to one", count=200_000, limit="all", brokers=True),
+    Scenario(name="one", title="one to one", count=200_000, limit="all", brokers=True, beside=("many",)),
     Scenario(
         name="default",
         title="one to one, receiver in the default mode",
@@ -51,14 +53,22 @@ SCENARIOS = (
         count=150_000,
         base="one",
     ),
-    Scenario(name="patterns", title="beside idle patterns", count=200_000, place="patterns", base="one"),
-    Scenario(name="clients", title="beside idle clients", count=200_000, place="clients", base="one"),
+    Scenario(name="patterns", title="beside 100,000 idle patterns", count=200_000, place="patterns", base="one"),
+    Scenario(name="clients", title="beside 10,000 idle clients", count=200_000, place="clients", base="one"),
     Scenario(
         name="churn", title="beside 1,000 new patterns a second", options=("-c", 1_000), count=200_000, base="one"
     ),
     Scenario(name="relay", title="over a relay, two hubs", count=60_000, most=60_000, place="relay", base="one"),
     Scenario(name="four", title="four to one", options=("-p", 4), count=200_000, limit="all"),
-    Scenario(name="ten", title="one to ten", receivers=10, count=40_000, limit="all", brokers=True),
+    Scenario(
+        name="ten",
+        title="one to ten",
+        receivers=10,
+        count=40_000,
+        limit="all",
+        brokers=True,
+        beside=("many-ten",),
+    ),
     Scenario(
         name="ten-default",
         title="one to ten, receivers in the default mode",
@@ -75,7 +85,7 @@ SCENARIOS = (
         receivers=9,
         count=40_000,
         base="nine",
-        unmet=True,
+        fill=True,
     ),
     Scenario(name="hundred", title="one to a hundred", receivers=100, count=5_000, limit="all"),
     Scenario(

@@ -8,7 +8,23 @@ from collections.abc import Callable
 from .results import Results, Summary
 from .scenarios import SCENARIOS, Scenario
 
-__all__ = ["BEGIN", "END", "TITLES", "describe", "markdown", "replace_block", "rows", "scenarios_of", "terminal"]
+__all__ = [
+    "BEGIN",
+    "END",
+    "HEADING",
+    "TITLES",
+    "count",
+    "describe",
+    "everything",
+    "markdown",
+    "micro",
+    "replace_block",
+    "rows",
+    "scenarios_of",
+    "terminal",
+    "times",
+    "title_of",
+]
 
 BEGIN = "<!-- figures: begin -->"
 END = "<!-- figures: end -->"
@@ -24,11 +40,18 @@ TITLES = {
     "nats": "NATS",
     "mosquitto": "Mosquitto",
     "zeromq": "ZeroMQ proxy",
+    "zeromq-frame": "ZeroMQ proxy, one frame",
     "rabbitmq": "RabbitMQ",
 }
 """Of each target, in the order in which they are shown."""
 
-_CLIENTS = {"redis": "redis-py", "nats": "nats-py", "zeromq": "pyzmq", "mosquitto": "paho-mqtt"}
+_CLIENTS = {
+    "redis": "redis-py, pipelines of 100",
+    "nats": "nats-py",
+    "zeromq": "pyzmq, key and payload apart",
+    "zeromq-frame": "pyzmq, both in one frame",
+    "mosquitto": "paho-mqtt",
+}
 
 
 def title_of(scenario: Scenario, target: str) -> str:
@@ -77,18 +100,6 @@ def describe(results: Results) -> str:
     )
 
 
-def compared(results: Results, scenario: Scenario, metric: str) -> list[tuple[str, Summary]]:
-    """How many times another target's figure ours is: of each other target of a scenario, by title."""
-    found = []
-    for target in TITLES:
-        if target == "hub" or target not in results.targets(scenario.name):
-            continue
-        ratio = results.ratio((scenario.name, "hub"), (scenario.name, target), metric)
-        if ratio is not None:
-            found.append((title_of(scenario, target), ratio))
-    return found
-
-
 HEADING = (
     "scenario",
     "deliveries/s",
@@ -134,32 +145,34 @@ def _aligned(table: list[list[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
 
 
-def terminal(results: Results) -> str:
-    """All figures as lines of text."""
-    lines = [describe(results), ""]
-    table = [["scenario", "target", "deliveries/s", "CPU, µs/msg", "trip, µs", "lost", "ours, times as fast"]]
+def everything(results: Results) -> list[list[str]]:
+    """Every scenario against every target: rows of cells, the heading first."""
+    table = [["scenario", "target", "deliveries/s", "CPU, µs/message", "trip, µs", "lost", "ours, times as fast"]]
     for scenario in scenarios_of(results):
         name = scenario.name
         for target in sorted(results.targets(name), key=list(TITLES).index):
-            faster = None
+            ours, other, faster = (name, "hub"), (name, target), None
             if target != "hub":
-                pair = ((name, "hub"), (name, target))
-                faster = (
-                    results.ratio(pair[1], pair[0], "trip") if scenario.job == "trip" else results.ratio(*pair, "rate")
-                )
+                trip = scenario.job == "trip"
+                faster = results.ratio(other, ours, "trip") if trip else results.ratio(ours, other, "rate")
             table.append(
                 [
                     scenario.title,
                     title_of(scenario, target),
-                    spread(results.figure(name, target, "rate"), count),
-                    spread(results.figure(name, target, "cpu"), micro),
-                    spread(results.figure(name, target, "trip"), micro),
-                    f"{results.lost(name, target):,}",
+                    spread(results.figure(*other, "rate"), count),
+                    spread(results.figure(*other, "cpu"), micro),
+                    spread(results.figure(*other, "trip"), micro),
+                    f"{results.lost(*other):,}",
                     spread(faster, times),
                 ]
             )
-    lines += _aligned(table)
-    ours = rows(results)
+    return table
+
+
+def terminal(results: Results) -> str:
+    """All figures as lines of text."""
+    lines = [describe(results), "", *_aligned(everything(results))]
+    ours = rows(results) or rows(results, "daemon")
     if ours:
         lines += ["", *_aligned([list(HEADING), *ours])]
     lines += ["", *(f"left out: {line}" for line in results.left_out)] if results.left_out else []
@@ -187,7 +200,7 @@ def _beside(
     results: Results, show: Callable[[Summary | None, Callable[[float], str]], str]
 ) -> tuple[list[str], list[list[str]]]:
     """Scenarios down, targets across: rates, or times of round trips; and how we compare with the forwarder."""
-    targets = [target for target in TITLES if target != "daemon" and not target.startswith("hub-")]
+    targets = [target for target in TITLES if target != "daemon" and "-" not in target]
     there = [target for target in targets if any(record.target == target for record in results.records)]
     heading = ["deliveries/s", *(TITLES[target] for target in there), "speed by CPU, of the forwarder's"]
     body = []

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SbusError
-from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain
+from .console import EXIT_FAILURE, EXIT_SUCCESS, EXIT_USAGE, complain, explain
 
 __all__ = ["add_parser", "run_bench"]
 
@@ -25,7 +25,7 @@ def add_parser(commands: Any) -> ArgumentParser:
         "  sbus bench one ten trip                     three scenarios, in half a minute\n"
         "  sbus bench --list                           all scenarios\n"
         "  sbus bench -a /tmp/bus one                  against a daemon that runs already, whatever daemon it is\n"
-        "  sbus bench --json figures.json              every single run, for programs\n"
+        "  sbus bench --runs figures.json              every single run, for programs\n"
         "\n"
         "It starts a hub of its own, unless -a is given; scenarios that need one of their own are then left out.\n"
         "Each case is run once in each round, in turn; what is shown is the median of the rounds, with the quartiles\n"
@@ -41,7 +41,7 @@ def add_parser(commands: Any) -> ArgumentParser:
     )
     parser.add_argument("--size", type=int, default=100, metavar="BYTES", help="length of a payload (%(default)s)")
     parser.add_argument("--brokers", action="store_true", help="measure other brokers too, those installed here")
-    parser.add_argument("--json", metavar="FILE", help="write every run to a file")
+    parser.add_argument("--runs", metavar="FILE", help="write every run to a file, as JSON")
     parser.add_argument("--list", action="store_true", help="list the scenarios")
     parser.set_defaults(run=run_bench)
     return parser
@@ -49,9 +49,8 @@ def add_parser(commands: Any) -> ArgumentParser:
 
 def run_bench(arguments: Namespace) -> int:
     """Run the command; its exit status."""
-    import msgspec
-
     from .. import __version__
+    from ..bench.report import save
     from ..bench.results import Plan
     from ..bench.runner import Bench
     from ..bench.scenarios import SCENARIOS, find
@@ -83,9 +82,9 @@ def run_bench(arguments: Namespace) -> int:
                 brokers=arguments.brokers,
             )
             results = bench.measure(scenarios)
-        if arguments.json is not None:
-            Path(arguments.json).write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
+        if arguments.runs is not None:
+            save(results, Path(arguments.runs))
     except (SbusError, OSError) as error:
         return complain("sbus", explain(error, arguments.address))
     print(terminal(results), end="")
-    return EXIT_SUCCESS
+    return EXIT_SUCCESS if results.records else EXIT_FAILURE
