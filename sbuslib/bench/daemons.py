@@ -36,6 +36,11 @@ class Daemon:
         self.below = below if below is not None else address
         self.pids = pids
 
+    def offers(self, feature: bytes) -> bool:
+        """Whether its features name this one. Raises as a client does."""
+        with Client(self.address, timeout=_PATIENCE) as client:
+            return client.features is not None and feature in client.features.words
+
     def options(self) -> list[str]:
         """How the load is told of it."""
         where = ["-a", self.below]

@@ -7,7 +7,7 @@ from html import escape
 from . import plots
 from .results import Results
 from .scenarios import find
-from .tables import HEADING, describe, everything, rows, scenarios_of
+from .tables import HEADING, describe, everything, in_batches, rows, scenarios_of
 
 __all__ = ["render"]
 
@@ -73,6 +73,8 @@ def render(results: Results) -> str:
             also = [find(name) for name in scenario.beside if name in names]
             body += _figure(plots.beside_others(results, scenario, also))
     body += ["<h2>The hub</h2>", *_table(list(HEADING), rows(results))]
+    if batches := in_batches(results):
+        body += ["<h2>In batches, beside brokers with batched writes</h2>", *_table(batches[0], batches[1:])]
     heading, *all_rows = everything(results)
     body += ["<h2>Every case</h2>", *_table(heading, all_rows, ours=1)]
     if results.left_out:

@@ -150,6 +150,13 @@ class Bench:
         daemon = self._place(place)
         if daemon is None:
             return
+        if scenario.needs is not None:
+            if self._tools.forwarder is None:
+                self.left_out.append(f"{scenario.title}: only the load in C does that")
+                return
+            if not daemon.offers(scenario.needs):
+                self.left_out.append(f"{scenario.title}, {target}: no {scenario.needs.decode()}")
+                return
         options = [*daemon.options(), "-r", scenario.receivers, "-s", self._size(scenario), *scenario.options]
 
         def run(count: int) -> Run:

@@ -40,12 +40,14 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """Whether other brokers are measured too."""
     beside: tuple[str, ...] = ()
     """Scenarios whose figures of the hub are shown beside these: the same work, done in another way."""
+    needs: bytes | None = None
+    """What the daemon's features have to name, and only the load in C can do."""
     fill: bool = False
     """Whether the stopped reader's queue has to be full before it counts."""
 
 
 SCENARIOS = (
-    Scenario(name="one", title="one to one", count=200_000, limit="all", brokers=True, beside=("many",)),
+    Scenario(name="one", title="one to one", count=200_000, limit="all", brokers=True, beside=("batched", "many")),
     Scenario(
         name="default",
         title="one to one, receiver in the default mode",
@@ -67,7 +69,7 @@ SCENARIOS = (
         count=40_000,
         limit="all",
         brokers=True,
-        beside=("many-ten",),
+        beside=("batched-ten", "many-ten"),
     ),
     Scenario(
         name="ten-default",
@@ -100,6 +102,31 @@ SCENARIOS = (
         options=("-k", 1_000, "-c", 1_000),
         count=100_000,
         base="thousand",
+    ),
+    Scenario(
+        name="batched",
+        title="in batches of 1,000",
+        options=("-B", 1_000),
+        count=2_000_000,
+        base="one",
+        needs=b"batch/on",
+    ),
+    Scenario(
+        name="batched-ten",
+        title="in batches of 1,000, one to ten",
+        options=("-B", 1_000),
+        receivers=10,
+        count=400_000,
+        base="ten",
+        needs=b"batch/on",
+    ),
+    Scenario(
+        name="batched-keys",
+        title="in batches, 1,000 keys in turn",
+        options=("-B", 1_000, "-k", 1_000),
+        count=300_000,
+        base="thousand",
+        needs=b"batch/on",
     ),
     Scenario(name="trip", title="round trip", job="trip", count=10_000, limit="all", brokers=True),
     Scenario(

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable
 
 from .results import Results, Summary
-from .scenarios import SCENARIOS, Scenario
+from .scenarios import SCENARIOS, Scenario, find
 
 __all__ = [
     "BEGIN",
@@ -16,6 +16,7 @@ __all__ = [
     "count",
     "describe",
     "everything",
+    "in_batches",
     "markdown",
     "micro",
     "replace_block",
@@ -169,12 +170,36 @@ def everything(results: Results) -> list[list[str]]:
     return table
 
 
+def in_batches(results: Results) -> list[list[str]]:
+    """How fast many messages in one packet are beside brokers with batched writes: rows of cells, the heading first.
+
+    Empty where nothing of it was measured.
+    """
+    brokers = [target for target in TITLES if target not in ("forwarder", "daemon") and not target.startswith("hub")]
+    there = [target for target in brokers if any(record.target == target for record in results.records)]
+    body = []
+    for scenario in scenarios_of(results):
+        for other in scenario.beside:
+            cells = [
+                spread(results.ratio((other, "hub"), (scenario.name, target), "rate"), times)
+                for target in there
+                if "-" not in target
+            ]
+            if any(cell != "-" for cell in cells):
+                body.append([f"{find(other).title}, to {scenario.title}", *cells])
+    if not body:
+        return []
+    return [["times as fast as", *(TITLES[target] for target in there if "-" not in target)], *body]
+
+
 def terminal(results: Results) -> str:
     """All figures as lines of text."""
     lines = [describe(results), "", *_aligned(everything(results))]
     ours = rows(results) or rows(results, "daemon")
     if ours:
         lines += ["", *_aligned([list(HEADING), *ours])]
+    if batches := in_batches(results):
+        lines += ["", *_aligned(batches)]
     lines += ["", *(f"left out: {line}" for line in results.left_out)] if results.left_out else []
     return "\n".join(lines) + "\n"
 
@@ -188,7 +213,9 @@ def markdown(results: Results, *, short: bool) -> str:
     if not short:
         ours = _table(list(HEADING), rows(results))
         others = _table(*_beside(results, spread))
-        return "\n".join([_wrapped(describe(results)), "", *ours, "", *others]) + "\n"
+        heading, *body = in_batches(results) or [[]]
+        batches = ["", *_table(heading, body)] if body else []
+        return "\n".join([_wrapped(describe(results)), "", *ours, "", *others, *batches]) + "\n"
 
     def middle(summary: Summary | None, form: Callable[[float], str]) -> str:
         return form(summary.median) if summary is not None else "-"

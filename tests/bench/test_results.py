@@ -55,6 +55,7 @@ def measured() -> Results:
         *(("churn", "hub", n, run(1_000, 8)) for n in range(3)),
         *(("trip", "hub", n, run(1_000, 20, trip=40e-6)) for n in range(3)),
         *(("trip", "forwarder", n, run(2_000, 5, trip=20e-6)) for n in range(3)),
+        *(("many", "hub", n, run(1_500, 1)) for n in range(3)),
         ("python", "hub", 0, run(300_000, 3)),
         ("python", "hub-aio", 0, run(100_000, 3)),
         ("python", "zeromq", 0, run(150_000, 1)),
@@ -184,6 +185,14 @@ def test_the_table_of_the_hub() -> None:
     assert table["beside 1,000 new patterns a second"][4] == "2.00 of one"
     assert table["round trip"][:4] == ["40.00 µs", "20.00", "0.25", "0.50"]
     assert table["Python client to Python client"][0] == "300 k"
+
+
+def test_batches_stand_beside_batched_writes() -> None:
+    assert tables.in_batches(measured()) == [
+        ["times as fast as", "Redis", "ZeroMQ proxy"],
+        ["publish_many to receive_many, to one to one", "3.00", "-"],
+    ]
+    assert tables.in_batches(results(("one", "hub", 0, run(1, 1)))) == []
 
 
 def test_every_case_is_told() -> None:
