@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import socket
 from collections import deque
+from collections.abc import Sequence
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -320,7 +321,7 @@ class Connection(Delivery):
             stop = cut
         return batch.packets(range(stop, len(lengths))) if stop < len(lengths) else []
 
-    def _route_known(self, area: PlainArea, lengths: list[int]) -> list[Run] | None:
+    def _route_known(self, area: PlainArea, lengths: Sequence[int]) -> list[Run] | None:
         """The runs of a batch of nothing but messages whose receivers are remembered, ``None`` for any other batch.
 
         What most batches are, and so done in few calls for all of their packets: that takes a third of the time of
