@@ -15,7 +15,17 @@ from msgspec import Meta
 
 from .errors import UsageError
 
-__all__ = ["BATCH_MOST", "CONTROL_EXTRA", "PACKET_BYTES", "ClientLimits", "Limits", "describe"]
+__all__ = [
+    "BATCH_EXPANDED",
+    "BATCH_KEYS",
+    "BATCH_MESSAGES",
+    "BATCH_MOST",
+    "CONTROL_EXTRA",
+    "PACKET_BYTES",
+    "ClientLimits",
+    "Limits",
+    "describe",
+]
 
 PACKET_BYTES = 409_600
 """Longest packet of the protocol, in bytes: what the C implementation receives into. No setting:
@@ -28,6 +38,17 @@ wrapped message of full length still fits."""
 
 BATCH_MOST = 1_024
 """Most packets that one system call takes: ``UIO_MAXIOV`` of Linux."""
+
+BATCH_MESSAGES = 4_096
+"""Most messages in one packet of ``batch/on``: what such a packet saves has long been saved by then, and a hub
+takes no more time over one than over any other turn. No setting, as the next two: both ends rely on it."""
+
+BATCH_KEYS = 256
+"""Most distinct keys in one such packet. Each may have to be looked up, which takes longer than a message."""
+
+BATCH_EXPANDED = 4 * PACKET_BYTES
+"""Bytes that the messages of one such packet may come to as packets of their own. A long key is written once and stands
+before each of its messages then: without a bound, 400 KB could become 400 MB."""
 
 
 class _Numbers(msgspec.Struct, frozen=True, kw_only=True):
