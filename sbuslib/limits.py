@@ -283,6 +283,20 @@ class ClientLimits(_Numbers, frozen=True, kw_only=True):
     """What a client allows itself. Immutable, as :class:`Limits`."""
 
     batch: Annotated[int, Meta(description="Packets received or sent with one system call. More gains nothing.")] = 64
+    batch_messages: Annotated[
+        int, Meta(description="Messages put into one packet for a hub that takes such. More gains little.")
+    ] = 1_024
+    batch_bytes: Annotated[
+        int,
+        Meta(description="Bytes of payload put into one such packet: what stays in the processor's cache on its way."),
+    ] = 131_072
+    batch_draw: Annotated[
+        float,
+        Meta(
+            description="Seconds that an iterator given to publish_many may take for one such packet. One that is "
+            "slower has fewer of its messages wait for the rest of a packet."
+        ),
+    ] = 0.001
     send_buffer: Annotated[
         int, Meta(description="Send buffer asked of the kernel, in bytes: as for a hub, whose packets are as long.")
     ] = 425_984
