@@ -318,7 +318,7 @@ def pack(
     for key in kinds:
         check(key)
     sizes = list(map(len, payloads))
-    return _pack(kinds, keys, payloads, sizes, most)
+    yield from _pack(kinds, keys, payloads, sizes, most)
 
 
 def _pack(

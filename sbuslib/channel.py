@@ -42,6 +42,13 @@ class WaitableCondition(AbstractContextManager[object], Protocol):
 class Channel(ABC):
     """What the gevent and the blocking client share below their verbs. See :class:`sbuslib.endpoint.Endpoint`."""
 
+    _gathers = False
+    """Whether messages are kept for a moment, to be sent together: before anything else is."""
+
+    def _flush_first(self) -> None:
+        """Send what was gathered, ahead of what is about to be sent."""
+        raise AssertionError("this client gathers nothing")
+
     def __init__(
         self,
         address: str | os.PathLike[str] | None,
@@ -287,6 +294,8 @@ class Channel(ABC):
 
         ``False``, and nothing was sent, for a batch when the hub that is there now takes none.
         """
+        if self._gathers:
+            self._flush_first()
         flags |= socket.MSG_NOSIGNAL
         deadline: float | None = None
         started = False
@@ -341,6 +350,8 @@ class Channel(ABC):
 
         Should the connection break meanwhile, the next one is brought to the session's state anyway.
         """
+        if self._gathers:
+            self._flush_first()
         while True:
             with self._turn:
                 if self._up:
@@ -366,6 +377,8 @@ class Channel(ABC):
                 return
 
     def _send_in_order(self, packets: list[bytes]) -> None:
+        if self._gathers:
+            self._flush_first()
         while packets:
             epoch = self.epoch
             try:

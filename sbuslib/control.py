@@ -90,6 +90,7 @@ LINK_CAUSES = ("upstream", "uncertain")
 sent to it but never acknowledged."""
 
 SUPPORTED = (
+    b"batch/on",
     b"echo/off",
     b"hub/features",
     b"hub/statistics",

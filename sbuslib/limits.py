@@ -118,6 +118,31 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     batch: Annotated[
         int, Meta(description="Packets taken from one client before others have their turn. More gains nothing.")
     ] = 64
+    turn_deliveries: Annotated[
+        int,
+        Meta(
+            description="Deliveries, packets times receivers, after which the turn of a publisher ends and goes on "
+            "later: some milliseconds, for which everybody else waits. One packet always goes to all."
+        ),
+    ] = 4_096
+    turn_time: Annotated[
+        float,
+        Meta(
+            description="Seconds after which likewise a turn ends that takes long for another reason, such as new "
+            "keys that many patterns have to be compared with."
+        ),
+    ] = 0.005
+    gathered: Annotated[
+        int,
+        Meta(
+            description="Messages of one turn for one receiver that are put into one packet, if it takes such: fewer "
+            "are sent as quickly one by one."
+        ),
+    ] = 4
+    gathered_bytes: Annotated[
+        int,
+        Meta(description="Bytes of those messages: copying more costs more than it saves."),
+    ] = 65_536
     queued_packets: Annotated[
         int, Meta(description="Packets that may wait for one receiver that reads slowly, before new ones are lost.")
     ] = 65_536

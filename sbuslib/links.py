@@ -13,6 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from . import control
+from .batches import BATCH
 from .errors import PacketError, ReservedKeyError
 from .interest import Interest, KeyTable
 from .limits import PACKET_BYTES
@@ -91,8 +92,8 @@ class Link:
 
     # -- what comes from it -------------------------------------------------------------------------
 
-    def look_up(self, header: bytes, routes: dict[bytes, tuple[Receiver, ...]]) -> tuple[Receiver, ...]:
-        """The receivers of a message of this link's: everybody but the link itself."""
+    def look_up(self, header: bytes, routes: dict[bytes, tuple[Receiver, ...]], times: int = 1) -> tuple[Receiver, ...]:
+        """The receivers of ``times`` messages of this link's: everybody but the link itself."""
         router = self._hub.router
         try:
             found = router.routes.get(header)
@@ -101,7 +102,7 @@ class Link:
         except ReservedKeyError as error:
             if not self.is_lenient:
                 raise
-            self.dropped[error.reason] += 1
+            self.dropped[error.reason] += times
             return ()
         connection = self.connection
         found = tuple(receiver for receiver in found if receiver is not connection)
@@ -173,6 +174,9 @@ class Link:
             sender, packet = control.unwrap_from(payload)
         except PacketError as error:
             self.dropped[error.reason] += 1
+            return
+        if packet.startswith(BATCH) and self.connection.takes_batches:
+            self.connection.take_batch(packet, self._voucher(sender), control.wrapper_from(sender))
             return
         header = packet[: packet.find(b"\0") + 1]
         if not header.startswith(MSG) or len(packet) > PACKET_BYTES:

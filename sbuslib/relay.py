@@ -315,6 +315,9 @@ class Relay:
             tree.set_path(features.path)
         else:
             tree.set_path(())
+        if features is not None and control.BATCH_ON in features.words:
+            up.say(encode_control(control.BATCH_ON))
+            up.takes_batches = True
         self.epoch += 1
         self.state = "joined"
         self._apart = False

@@ -16,7 +16,8 @@ FLOORS = {
     0: "errors limits packets batches matcher secrets outbox quota interest router control breaches statistics session "
     "topic backoff",
     1: "addresses seqpacket users dialer",
-    2: "crowd delivery connection inbox acceptor links tree hub channel endpoint client blocking aio uplink relay",
+    2: "crowd delivery unpacking connection inbox acceptor links tree hub channel endpoint client blocking aio uplink "
+    "relay",
     3: "metrics",
 }
 """Floor to modules. A package is one entry below, and stands for all that is in it."""
