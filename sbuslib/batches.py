@@ -219,6 +219,10 @@ class Bundle:
             numbers = numbers.translate(renumber)
         return _made([self.keys[number] for number in used], numbers, payloads)
 
+    def times(self, number: int) -> int:
+        """How many messages have the key with this number."""
+        return self.count if self.numbers is None else self.numbers.count(number)
+
     def used(self) -> list[int]:
         """The numbers of the keys that are used, in the order in which the messages first use them."""
         numbers = self.numbers

@@ -87,9 +87,9 @@ class Connection(Unpacking):
     def _postpone(self) -> None:
         self._postponed = True
         self._reader.stop()
-        self._hub.crowd.postpone(self)
+        self._hub.crowd.postpone(self.account, self._resume_reading)
 
-    def resume(self) -> None:
+    def _resume_reading(self) -> None:
         """This client's postponed turn may be had now."""
         self._postponed = False
         if self._left and not self._holders:
@@ -338,21 +338,15 @@ class Connection(Unpacking):
         found = router.routes.get(header)
         if found is None:
             found = router.route(header)
-        if self._routes is not router.routes and header in self._allowed:
-            self._routes[header] = found
         return found
 
     def _route_copy(self, packet: bytes) -> None:
         """Act on one packet that was copied out, and ask ``authorize=`` about what it did not decide yet."""
-        hub = self._hub
         header = packet[: packet.find(b"\0") + 1]
         if not header.startswith(MSG):
             self._command(packet)
-            return
-        if self._asks and header not in self._allowed:
-            hub.router.namespace.check_key(header[len(MSG) : -1])
-            self._check_authorized(header)
-        self.deliver_to(self._look_up(header), self, packet)
+        elif not self._asks or header in self._allowed or self._may_publish(header):
+            self.deliver_to(self._look_up(header), self, packet)
 
     def deliver_to(self, receivers: tuple[Receiver, ...], sender: Sender, packet: bytes) -> None:
         """Hand each receiver one packet that came over this connection."""
@@ -363,11 +357,23 @@ class Connection(Unpacking):
 
     @property
     def _is_excused(self) -> bool:
-        return self.link is not None and self.link.is_lenient
+        return self.link is not None
 
     def _excuse(self, reason: str) -> None:
         assert self.link is not None
-        self.link.dropped[reason] += 1
+        self.link.drop(reason)
+
+    def _may_publish(self, header: bytes, times: int = 1) -> bool:
+        """Whether ``authorize=`` allows a key; raises :exc:`~sbuslib.errors.PacketError` if not, unless for a link."""
+        try:
+            self._hub.router.namespace.check_key(header[len(MSG) : -1])
+            self._check_authorized(header)
+        except PacketError as error:
+            if self.link is None:
+                raise
+            self.link.drop(error.reason, times)
+            return False
+        return True
 
     def _check_authorized(self, header: bytes) -> None:
         """Ask ``authorize=`` about a key, and remember a yes. Raises :exc:`~sbuslib.errors.PacketError`."""
@@ -375,10 +381,18 @@ class Connection(Unpacking):
         if not hub.is_authorized(self.credentials, "publish", header[len(MSG) : -1]):
             raise PacketError("publishing refused")
         if len(header) <= hub.limits.cached_key_bytes:
-            if len(self._allowed) >= hub.limits.cached_keys:
-                self._allowed.clear()
-                self._routes.clear()
+            size = len(header) + hub.limits.allowed_key_bytes
+            if len(self._allowed) >= hub.limits.cached_keys or not hub.quotas.allowed.take(self.account.uid, size):
+                self._forget_allowed()
+                if not hub.quotas.allowed.take(self.account.uid, size):
+                    return  # other clients of this user remember as much as they may all together
             self._allowed.add(header)
+            self._allowed_bytes += size
+
+    def _forget_allowed(self) -> None:
+        self._hub.quotas.allowed.give(self.account.uid, self._allowed_bytes)
+        self._allowed.clear()
+        self._allowed_bytes = 0
 
     def _refresh(self) -> None:
         self._version = self._hub.router.version
@@ -391,7 +405,7 @@ class Connection(Unpacking):
             self.take_batch(data, self)
             return
         self._commands += 1
-        if self.link is not None and self.link.is_lenient:
+        if self.link is not None:
             self.link.take(data)
             return
         self.act_on(parse(data))
@@ -484,6 +498,7 @@ class Connection(Unpacking):
         self._echo = False
         self._longest = longest
         self._routes = {}
+        self._hub.buffers.grow(self, for_good=True)  # a whole hub is behind it, and packets that must not be lost
 
     def forget_route(self, header: bytes) -> None:
         """Look a header up again when it comes next."""
@@ -492,10 +507,8 @@ class Connection(Unpacking):
 
     def publish_for(self, voucher: Sender, header: bytes, packet: bytes) -> None:
         """Route a message of somebody behind this link."""
-        if self._asks and header not in self._allowed:
-            self._hub.router.namespace.check_key(header[len(MSG) : -1])
-            self._check_authorized(header)
-        self.deliver_to(self._look_up(header), voucher, packet)
+        if not self._asks or header in self._allowed or self._may_publish(header):
+            self.deliver_to(self._look_up(header), voucher, packet)
 
     def close(self) -> None:
         """Close the socket. For the hub, which forgets the connection first."""
@@ -508,4 +521,5 @@ class Connection(Unpacking):
         for holder in self._holders:
             holder.forget_held(self)
         self._holders.clear()
+        self._forget_allowed()
         self.socket.close()

@@ -40,16 +40,27 @@ _CHEAP: Final = 16
 class Unpacking(Delivery):
     """The part of a connection that routes batches."""
 
-    __slots__ = ("_allowed", "_asks", "_holders", "_left", "_routes", "_spent", "_version", "received")
+    __slots__ = (
+        "_allowed",
+        "_allowed_bytes",
+        "_asks",
+        "_holders",
+        "_left",
+        "_routes",
+        "_spent",
+        "_version",
+        "received",
+    )
 
     def __init__(self, hub: Hub, sock: socket.SocketType, credentials: Credentials, account: Account) -> None:
         super().__init__(hub, sock, credentials, account)
         self.received = 0
         self._asks = hub.authorize is not None
-        self._allowed: set[bytes] = set()  # headers that authorize= said yes to
-        # Without authorize= every connection reads the router's own cache; with it, a cache of what this
-        # client was allowed.
+        # Without authorize= every connection reads the router's own cache; with it an empty one, so that each new
+        # header is looked for among those that it said yes to.
         self._routes: dict[bytes, Routes] = {} if hub.authorize else hub.router.routes
+        self._allowed: set[bytes] = set()
+        self._allowed_bytes = 0
         self._version = hub.router.version
         self._spent = 0  # deliveries of the turn at hand
         self._left: deque[bytes] = deque()  # of the last batch, when it was too much for one turn
@@ -65,7 +76,8 @@ class Unpacking(Delivery):
         """The receivers of a message, or of as many as this counts as where it is refused."""
 
     @abstractmethod
-    def _check_authorized(self, header: bytes) -> None: ...
+    def _may_publish(self, header: bytes, times: int = 1) -> bool:
+        """Ask ``authorize=`` about the key of so many messages."""
 
     @abstractmethod
     def _refresh(self) -> None: ...
@@ -89,10 +101,9 @@ class Unpacking(Delivery):
             return
         routes = self._known_routes(bundle)
         if None in routes.values():
-            self._check_keys(routes)
+            self._check_keys(bundle, routes)
             if self.closed:
                 return  # by what authorize= did
-            routes = self._known_routes(bundle)
         left = self._look_up_some(bundle, routes, sender)
         while left is not None:
             if self._holders or self._spent >= self._hub.limits.turn_deliveries:
@@ -107,21 +118,21 @@ class Unpacking(Delivery):
         get = self._routes.get
         return {key: get(b"MSG %b\0" % key) for key in bundle.keys}
 
-    def _check_keys(self, routes: dict[bytes, Routes | None]) -> None:
-        """Raise :exc:`~sbuslib.errors.PacketError` unless this client may publish under each of these keys."""
-        namespace = self._hub.router.namespace
-        for key, known in routes.items():
-            if known is not None:
+    def _check_keys(self, bundle: Bundle, routes: dict[bytes, Routes | None]) -> None:
+        """Raise :exc:`~sbuslib.errors.PacketError` unless this client may publish under each of these keys.
+
+        Of a link, what it may not is dropped and counted instead, here or when it is looked up.
+        """
+        check_key = self._hub.router.namespace.check_key
+        for number, key in enumerate(bundle.keys):
+            if routes[key] is not None:
                 continue
-            try:
-                namespace.check_key(key)
-            except PacketError:
-                if not self._is_excused:
-                    raise
-                continue  # it goes nowhere
             header = b"MSG %b\0" % key
             if self._asks and header not in self._allowed:
-                self._check_authorized(header)
+                if not self._may_publish(header, bundle.times(number)):
+                    routes[key] = ()
+            elif not self._is_excused:
+                check_key(key)
 
     def _look_up_some(self, bundle: Bundle, routes: dict[bytes, Routes | None], sender: Sender) -> Bundle | None:
         """Deliver messages from the first on whose keys can be looked up without this taking long; the rest."""
@@ -139,8 +150,7 @@ class Unpacking(Delivery):
                     stop = numbers.index(number)
                     self._spent = self._hub.limits.turn_deliveries
                     break
-                times = bundle.count if numbers is None else numbers.count(number)
-                routes[key] = self._look_up(b"MSG %b\0" % key, times)
+                routes[key] = self._look_up(b"MSG %b\0" % key, bundle.times(number))
         now, rest = bundle, None
         if stop < bundle.count:
             now, rest = bundle.part(0, stop), bundle.part(stop, bundle.count)
