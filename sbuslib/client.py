@@ -56,9 +56,13 @@ class Client(Endpoint):
 
     _watcher: Any = None
     _gathered: list[tuple[bytes, bytes]]
-    _gathered_bytes = 0
+    _room = 0  # for how many bytes more there is room before they have to be sent
+    _apiece = 0  # as how many bytes a message counts beside its payload
+    _known_key: object = object()  # the last that was checked
+    _longest = 0  # payload that goes with it
     _failure: DisconnectedError | None = None
-    _flusher: object = None
+    _flusher: object = None  # the greenlet that sends what was gathered
+    _later: object = None  # the greenlet that will
 
     # -- gathering ----------------------------------------------------------------------------------
 
@@ -74,7 +78,10 @@ class Client(Endpoint):
             self._gathered = []
             self._lock = RLock()
             self._process = os.getpid()
+            self._room = self.limits.batch_bytes
+            self._apiece = max(1, self.limits.batch_bytes // self.limits.batch_messages)
         self.flush()
+        self._forget_key()
         self._gathers = on
 
     def publish(self, key: bytes, payload: bytes = b"", *, flags: int = 0) -> None:
@@ -84,23 +91,29 @@ class Client(Endpoint):
         :exc:`~sbuslib.errors.PayloadError`, :exc:`~sbuslib.errors.DisconnectedError`, :exc:`TimeoutError`,
         and :exc:`BlockingIOError` with ``MSG_DONTWAIT``.
         """
-        if flags or not self._gathers:
-            super().publish(key, payload, flags=flags)
-            return
-        packet_bytes = len(encode_message(key, payload)) if type(payload) is not bytes else len(key) + len(payload) + 5
-        if packet_bytes > PACKET_BYTES:
-            encode_message(key, payload)  # says so
+        # Whoever publishes in a loop has the key at hand that was looked at before.
+        if key is not self._known_key or flags or type(payload) is not bytes or len(payload) > self._longest:
+            if flags or not self._gathers:
+                super().publish(key, payload, flags=flags)
+                return
+            payload = self._check_gathered(key, payload)
+        if self._room < 0:
+            self.flush()
+        if not self._gathered:
+            gevent.get_hub().loop.run_callback(self._on_end_of_turn)
+        self._gathered.append((key, payload))
+        self._room -= len(payload) + self._apiece
+
+    def _check_gathered(self, key: bytes, payload: bytes) -> bytes:
+        """Raise what publishing this would, now rather than later; the payload for keeps."""
+        packet = encode_message(key, payload)
         self._session.check_publishable(key)
         if self._closed or self._failure is not None:
             self._raise_failure()
-        gathered = self._gathered
-        limits = self.limits
-        if len(gathered) >= limits.batch_messages or self._gathered_bytes >= limits.batch_bytes:
-            self.flush()
-        gathered.append((key, bytes(payload)))
-        self._gathered_bytes += packet_bytes
-        if len(gathered) == 1:
-            gevent.get_hub().loop.run_callback(self._on_end_of_turn)
+        self._known_key = key
+        start = packet.index(b"\0") + 1
+        self._longest = PACKET_BYTES - start
+        return packet[start:]
 
     def flush(self) -> None:
         """Send at once what was gathered; waits while the hub has no room for it.
@@ -108,8 +121,12 @@ class Client(Endpoint):
         Raises :exc:`TimeoutError`, after which the rest is still there to be sent, and
         :exc:`~sbuslib.errors.DisconnectedError`, whose text tells how many messages were lost.
         """
-        if not self._gathers:
-            return
+        if self._gathers:
+            self._flush()
+            if self._failure is not None:
+                self._raise_failure()
+
+    def _flush(self) -> None:
         with self._lock:
             flusher, self._flusher = self._flusher, gevent.getcurrent()
             try:
@@ -122,11 +139,12 @@ class Client(Endpoint):
             except DisconnectedError as error:
                 lost = len(self._gathered)
                 self._sent_gathered(lost)
+                self._forget_key()
                 self._failure = DisconnectedError(f"{error}; messages that were gathered and are lost: {lost}")
             finally:
                 self._flusher = flusher
-        if self._failure is not None:
-            self._raise_failure()
+                if self._gathered:
+                    self._flush_soon()
 
     def _next_gathered(self) -> tuple[list[bytes], list[int]]:
         """The packets to send next, and how many of the messages gathered are in each."""
@@ -138,8 +156,12 @@ class Client(Endpoint):
         return packets, [1] * len(packets)
 
     def _sent_gathered(self, count: int) -> None:
-        self._gathered_bytes -= sum(len(key) + len(payload) + 5 for key, payload in self._gathered[:count])
+        self._room += sum([len(payload) for _, payload in self._gathered[:count]]) + count * self._apiece
         del self._gathered[:count]
+
+    def _forget_key(self) -> None:
+        """Have the next message looked at."""
+        self._known_key = object()
 
     def _flush_first(self) -> None:
         if self._gathered and self._flusher is not gevent.getcurrent():
@@ -156,13 +178,20 @@ class Client(Endpoint):
                     self._socket.send(packet, ONE_PACKET_FLAGS)
                     self._sent_gathered(count)
         if self._gathered:
-            gevent.spawn(self._flush_later)
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if self._later is None and not self._closed:
+            self._later = gevent.spawn(self._flush_later)
 
     def _flush_later(self) -> None:
-        while self._gathered and not self._closed:
-            with suppress(TimeoutError, DisconnectedError):  # the next call raises it
-                self.flush()
-            gevent.sleep(0)  # whoever waits to flush has the next try
+        try:
+            while self._gathered and not self._closed:
+                with suppress(TimeoutError):
+                    self._flush()
+                gevent.sleep(0)  # whoever waits to flush has the next try
+        finally:
+            self._later = None
 
     def _raise_failure(self) -> NoReturn:
         failure, self._failure = self._failure, None
@@ -177,6 +206,7 @@ class Client(Endpoint):
             if not self._closed:
                 self.flush()
         finally:
+            self._forget_key()
             super().close()
 
     # -- how to wait --------------------------------------------------------------------------------
