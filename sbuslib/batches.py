@@ -167,6 +167,19 @@ class Bundle:
         return self._payloads
 
     @property
+    def least(self) -> int:
+        """The length of the shortest payload."""
+        if self._payloads is not None:
+            return min(map(len, self._payloads))
+        assert self._packet is not None
+        at_sizes = _COLUMNS + 4 * len(self.keys)
+        sizes = self._packet[at_sizes : at_sizes + 4 * self.count]
+        if sizes == sizes[:4] * self.count:
+            return int.from_bytes(sizes[:4], "little")
+        every: tuple[int, ...] = struct.unpack(f"<{self.count}I", sizes)
+        return min(every)
+
+    @property
     def plain(self) -> list[bytes]:
         """Each message as a packet of its own."""
         if self._plain is None:

@@ -316,7 +316,7 @@ class Delivery:
         if not self._mute:
             publisher = sender.holdable_by(self)
             outbox, uid = self.outbox, sender.credentials.uid
-            cause = outbox.refuses(uid, publisher is not None, min(map(len, bundle.payloads)))
+            cause = outbox.refuses(uid, publisher is not None, bundle.least)
             if cause is not None:
                 outbox.lose(cause, bundle.count, time())
                 self._update()

@@ -120,7 +120,8 @@ def test_a_fault_shows_at_once(gathering: Client, hub: Hub) -> None:
 
 def test_no_more_is_gathered_than_may_be(address: str, client: MakeClient) -> None:
     with FakeHub(address) as fake:
-        peer, made = greet(fake, client, limits=ClientLimits(batch_messages=10, batch_bytes=1_000), timeout=0.01)
+        peer, made = greet(fake, client, limits=ClientLimits(batch_messages=10, batch_bytes=1_000))
+        made.timeout = 0.01
         done = 0
         try:
             while True:
