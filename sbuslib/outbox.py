@@ -188,6 +188,7 @@ class Outbox:
         "_urgent",
         "_work",
         "bytes",
+        "freed",
         "hard",
         "lost",
         "order",
@@ -214,6 +215,8 @@ class Outbox:
         self.tells = False
         """Whether losses are told, by a notice in the line."""
         self.bytes = 0
+        self.freed = 0
+        """Bytes that have left; whoever looks sets it back."""
         self.peak = 0
         self.lost: Counter[Cause] = Counter()
 
@@ -396,7 +399,9 @@ class Outbox:
 
     def _account_for(self, items: Sequence[_Item], packets: Sequence[bytes], sign: int) -> None:
         """Charge (1) or release (-1) items that enter or leave; ``packets`` are theirs."""
-        self.bytes += sign * sum(map(len, packets))
+        size = sum(map(len, packets))
+        self.bytes += sign * size
+        self.freed -= sign * size
         change = self._account.force_room if sign > 0 else self._account.give_room
         senders = {sender for _, sender in items}
         for sender in senders:
