@@ -339,6 +339,11 @@ class Delivery:
         return self._outbox.messages if self._outbox is not None else 0
 
     @property
+    def in_order(self) -> bool:
+        """Whether messages that wait are sent oldest first. Implements :class:`~sbuslib.backlog.Behind`."""
+        return self._outbox is None or self._outbox.order == "queue"
+
+    @property
     def lost(self) -> dict[str, int]:
         """Messages lost, by cause."""
         return dict[str, int](self._outbox.lost.items()) if self._outbox is not None else {}
@@ -348,6 +353,7 @@ class Delivery:
         outbox = self._outbox
         waits = outbox is not None and (bool(outbox) or (self._notices and outbox.has_report))
         self._direct = not (waits or self._mute or self._senders)
+        self._hub.tree.backlog.note(self, waits and not self._mute)
         if waits and not self._mute:
             if self._writer is None:
                 self._writer = self._hub.loop.io(self.socket.fileno(), WRITE)
@@ -430,6 +436,7 @@ class Delivery:
                 return
         self._release_held()
         self._update()
+        self._hub.tree.backlog.check()
         if not outbox:
             self._flushed(outbox)
         self._hub.carry_out()

@@ -572,6 +572,7 @@ class Hub:
             lost=dict(lost),
             ignored=self.ignored,
             breaches=dict(self.breaches.counts),
+            dropped=dict(self.tree.dropped),
             per_client=clients,
             per_user=tuple(
                 UserStatistics(

@@ -107,6 +107,20 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     batch: Annotated[
         int, Meta(description="Packets taken from one client before others have their turn. More gains nothing.")
     ] = 64
+    turn_deliveries: Annotated[
+        int,
+        Meta(
+            description="Deliveries, packets times receivers, after which the turn of a publisher ends and goes on "
+            "later: some milliseconds, for which everybody else waits. One packet always goes to all."
+        ),
+    ] = 4_096
+    turn_time: Annotated[
+        float,
+        Meta(
+            description="Seconds after which likewise a turn ends that takes long for another reason, such as new "
+            "keys that many patterns have to be compared with."
+        ),
+    ] = 0.005
     queued_packets: Annotated[
         int, Meta(description="Packets that may wait for one receiver that reads slowly, before new ones are lost.")
     ] = 65_536
@@ -315,10 +329,21 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     link_acks: Annotated[
         int,
         Meta(
-            description="Messages sent to the hub above before it is asked to acknowledge them. When the link breaks, "
-            "no more than about twice as many are uncertain."
+            description="Messages sent to the hub above before it is asked to acknowledge that it passed them on. "
+            "When the link breaks, what was not acknowledged is uncertain."
         ),
     ] = 256
+    link_asked: Annotated[
+        int,
+        Meta(description="Such questions that may be open at a time; while so many are, one speaks of more messages."),
+    ] = 64
+    passing_wait: Annotated[
+        float,
+        Meta(
+            description="Seconds that the answer waits for receivers that are slow. One that takes longer is not "
+            "waited for until it has caught up: a reader that stopped would keep all relays from knowing."
+        ),
+    ] = 1.0
     link_ack_pause: Annotated[float, Meta(description="Seconds after which fewer than that are asked about, too.")] = (
         0.1
     )

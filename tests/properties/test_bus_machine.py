@@ -130,6 +130,7 @@ class BusMachine(RuleBasedStateMachine):
             user_queued_bytes=user_size,
             block_timeout=1e6,
             controls_per_turn=64,
+            turn_time=1e6,
             crowd_turn=1e9,  # as many packets a turn as there are
         )
         self.folder = tempfile.mkdtemp(prefix="sbus-")
