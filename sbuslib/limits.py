@@ -183,6 +183,16 @@ class Limits(_Numbers, frozen=True, kw_only=True):
             "client that asks and does not read is let go."
         ),
     ] = 1_024
+    trimmed_bytes: Annotated[
+        int,
+        Meta(
+            description="Bytes that have waited since the C library was last asked to give free memory back to the "
+            "system, before it is asked again: that takes milliseconds."
+        ),
+    ] = 1024 * 1024
+    trim_pause: Annotated[
+        float, Meta(description="Seconds from then until it is asked, and as many more while half of that still waits.")
+    ] = 3.0
     token_bytes: Annotated[
         int, Meta(description="Longest token of a hub/sync, in bytes. It is echoed, so it must not amplify.")
     ] = 64
