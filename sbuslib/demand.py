@@ -111,6 +111,9 @@ class Demand:
         """Somebody above wants a pattern."""
         if pattern in self._announced:
             return
+        if len(self._announced) >= self._limits.user_patterns:
+            self.want_all(True)  # which needs no memory
+            return
         narrowed = self._announced[pattern] = narrow(pattern, self._export, self._separator)
         for one in narrowed:
             if self._wanted.add(one, b""):
