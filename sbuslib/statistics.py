@@ -30,7 +30,8 @@ class ClientStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What one user's clients hold: patterns and the bytes they are charged for, and packets and bytes in queues."""
+    """What one user's clients hold: patterns and the bytes they are charged for, packets and bytes in queues, and
+    bytes of send buffers in the kernel."""
 
     uid: int
     connections: int
@@ -38,6 +39,7 @@ class UserStatistics(msgspec.Struct, frozen=True, kw_only=True):
     pattern_bytes: int
     queued_packets: int
     queued_bytes: int
+    buffer_bytes: int
 
 
 class HubStatistics(msgspec.Struct, frozen=True, kw_only=True):

@@ -111,9 +111,7 @@ class Down(Connection):
             if len(self._vouchers) >= self._hub.limits.voucher_keys:
                 self._vouchers.clear()
             voucher = self._vouchers[sender] = Voucher(bytes, self.credentials, sender)
-        self.received += 1
-        for receiver in self._routes.get(header) or self._look_up(header):
-            receiver.deliver_packet(voucher, inner)
+        self.deliver_to(self._routes.get(header) or self._look_up(header), voucher, inner)
 
 
 Item: TypeAlias = tuple[Sender | None, bytes]

@@ -16,13 +16,13 @@ FLOORS = {
     0: "errors limits packets matcher secrets outbox quota interest demand router control breaches statistics session "
     "topic backoff",
     1: "addresses seqpacket users dialer",
-    2: "crowd backlog delivery connection inbox acceptor links tree hub channel endpoint client blocking aio uplink "
-    "conversation relay",
+    2: "crowd sendbuffers backlog delivery connection inbox acceptor links tree hub channel endpoint client blocking "
+    "aio uplink conversation relay",
     3: "metrics",
 }
 """Floor to modules. A package is one entry below, and stands for all that is in it."""
 
-PACKAGES = {"patterns": 3, "tcp": 3, "journal": 3, "spark": 3, "web": 3, "cli": 4}
+PACKAGES = {"patterns": 3, "tcp": 3, "journal": 3, "spark": 3, "web": 3, "bench": 3, "cli": 4}
 ENTRANCES = {"__init__": 4, "__main__": 4}
 PURE = {
     "tcp.crossing",
@@ -33,6 +33,9 @@ PURE = {
     "tcp.statistics",
     "tcp.substrings",
     "journal.format",
+    "bench.results",
+    "bench.scenarios",
+    "bench.tables",
 }
 """Modules of upper floors that are as pure as those of floor 0."""
 

@@ -1,0 +1,53 @@
+"""``sbus bench`` as a program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+from support import HubThread
+
+from sbuslib.bench.scenarios import SCENARIOS
+
+Run = Callable[..., CompletedProcess[str]]
+SHORT = ("--rounds", "1", "--seconds", "0.001")
+
+
+def test_the_list(run: Run) -> None:
+    done = run("sbuslib", "bench", "--list")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [scenario.name for scenario in SCENARIOS]
+
+
+def test_a_hub_of_its_own(run: Run, tmp_path: Path) -> None:
+    done = run("sbuslib", "bench", "one", "trip", *SHORT, "--size", "50", "--runs", str(tmp_path / "runs.json"))
+    assert done.returncode == 0, done.stderr
+    assert "one to one" in done.stdout
+    assert "round trip" in done.stdout
+    runs = json.loads((tmp_path / "runs.json").read_bytes())
+    assert {record["scenario"] for record in runs["records"]} == {"one", "trip"}
+    assert runs["plan"]["payload"] == 50
+
+
+def test_a_daemon_that_runs_already(run: Run, bus: HubThread, path: str, tmp_path: Path) -> None:
+    done = run("sbuslib", "bench", "-a", path, "one", "clients", *SHORT, "--runs", str(tmp_path / "runs.json"))
+    assert done.returncode == 0, done.stderr
+    records = json.loads((tmp_path / "runs.json").read_bytes())["records"]
+    assert {record["scenario"] for record in records} == {"one"}, "the idle clients need a hub of its own"
+    assert "daemon" in {record["target"] for record in records}
+    assert bus.hub.statistics().received > 0
+
+
+def test_nobody_is_there(run: Run, path: str) -> None:
+    done = run("sbuslib", "bench", "-a", path, "one", *SHORT)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"sbus: {path}: No such file or directory\n"
+
+
+@pytest.mark.parametrize("wrong", [("none",), ("one", "--rounds", "0"), ("one", "--seconds", "0")])
+def test_wrong_arguments(run: Run, wrong: tuple[str, ...]) -> None:
+    done = run("sbuslib", "bench", *wrong)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
