@@ -17,7 +17,7 @@ from sbuslib.secrets import Credentials
 @pytest.fixture
 def slave(world: World) -> Callable[[], Peer]:
     """A raw link of a user that is configured as a relay, past its greeting."""
-    world.hub("top", relays=[12_345])
+    world.hub("top", relays=[12_345], limits=msgspec.structs.replace(FAST, sync_wait=0.05))
 
     def join() -> Peer:
         world.uids["top"] = 12_345
