@@ -428,10 +428,12 @@ class Hub:
             )
 
     def _forget(self, connection: Connection) -> None:
+        if connection not in self._connections:
+            return
         self._connections.discard(connection)
+        connection.close()  # first, since what follows may carry out that it be kicked as well
         self.tree.forget(connection)
         self._retire(connection)
-        connection.close()
         self.quotas.close(connection.account)
         self.crowd.several = self.quotas.several()
         self._received += connection.received

@@ -393,6 +393,13 @@ class Limits(_Numbers, frozen=True, kw_only=True):
         Meta(description="Keys that a link of another user is told not to send. The oldest makes room for another."),
     ] = 4_096
     pruned_bytes: Annotated[int, Meta(description="Bytes of those keys.")] = 1024 * 1024
+    pruned_sweeps: Annotated[
+        int,
+        Meta(
+            description="New patterns for which those keys are searched one after the other. When there are more at a "
+            "time, all keys are forgotten instead."
+        ),
+    ] = 64
     prunes_per_second: Annotated[
         int, Meta(description="Keys that a link is told not to send in a second: endless new keys must cost little.")
     ] = 8_192
