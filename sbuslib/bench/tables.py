@@ -108,6 +108,7 @@ HEADING = (
     "speed by CPU, of the forwarder's",
     "wall, of the forwarder's",
     "CPU, of the plain case's",
+    "wall, of the plain case's",
     "lost",
 )
 
@@ -126,7 +127,8 @@ def rows(results: Results, target: str = "hub") -> list[list[str]]:
             wall = results.ratio(limit, ours, "trip")
         else:
             wall = results.ratio(ours, limit, "rate")
-        base = results.ratio(ours, (scenario.base, target), "cpu") if scenario.base else None
+        plain = (scenario.base or "", target)
+        cost, slower = results.ratio(ours, plain, "cpu"), results.ratio(ours, plain, "rate")
         found.append(
             [
                 scenario.title,
@@ -134,7 +136,8 @@ def rows(results: Results, target: str = "hub") -> list[list[str]]:
                 spread(results.figure(*ours, "cpu"), micro),
                 spread(results.ratio(limit, ours, "cpu"), times),
                 spread(wall, times),
-                f"{spread(base, times)} of {scenario.base}" if base is not None else "-",
+                f"{spread(cost, times)} of {scenario.base}" if cost is not None else "-",
+                spread(slower, times),
                 f"{results.lost(*ours):,}",
             ]
         )

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
+from subprocess import CompletedProcess, Popen
 
 import pytest
-from support import HubThread
+from support import PATIENCE, HubThread
 
 from sbuslib.bench.scenarios import SCENARIOS
 
 Run = Callable[..., CompletedProcess[str]]
+Start = Callable[..., "Popen[bytes]"]
 SHORT = ("--rounds", "1", "--seconds", "0.001")
 
 
@@ -51,3 +53,17 @@ def test_nobody_is_there(run: Run, path: str) -> None:
 def test_wrong_arguments(run: Run, wrong: tuple[str, ...]) -> None:
     done = run("sbuslib", "bench", *wrong)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def test_what_it_started_ends_with_it(start: Start) -> None:
+    process = start("sbuslib", "bench", "one", "--seconds", "5")
+    assert process.stderr is not None
+    assert b"cases" in process.stderr.readline()  # by now hub and forwarder are there
+    with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
+        children = [int(pid) for pid in file.read().split()]
+    assert len(children) >= 1
+    process.terminate()
+    assert process.wait(PATIENCE) == 130
+    for pid in children:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
