@@ -63,6 +63,7 @@ class Client:
         self._area = make_area(self.limits.batch)
         self._gather = Gather()
         self._socket: socket.SocketType | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # that the connection is used from
         self._leading = False
         self._closed = False
         self._changed = asyncio.Event()
@@ -94,6 +95,7 @@ class Client:
     async def _connect(self) -> None:
         backoff = Backoff(self.limits.connect_pause, self.limits.connect_pause_most)
         session = self._session
+        self._loop = asyncio.get_running_loop()
         async with asyncio.timeout(self.timeout):
             while True:
                 try:
@@ -159,15 +161,16 @@ class Client:
         """End the connection. Whoever waits for its socket is woken."""
         self._up = False
         if self._socket is not None:
-            loop = asyncio.get_running_loop()
-            loop.remove_reader(self._socket.fileno())
-            loop.remove_writer(self._socket.fileno())
+            assert self._loop is not None
+            waiting, self._waiting = self._waiting, set()
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._socket.fileno())
+                self._loop.remove_writer(self._socket.fileno())
+                for ready in waiting:
+                    if not ready.done():
+                        ready.set_result(None)
             self._socket.close()
             self._socket = None
-            waiting, self._waiting = self._waiting, set()
-            for ready in waiting:
-                if not ready.done():
-                    ready.set_result(None)
 
     # -- reading and sending ------------------------------------------------------------------------
 
@@ -500,13 +503,18 @@ class Client:
         return self._closed
 
     def close(self) -> None:
-        """Close the connection. What was published before is still delivered."""
+        """Close the connection. What was published before is still delivered.
+
+        From a task, or when no event loop runs in this thread, such as after :func:`asyncio.run`.
+        """
         if self._closed:
             return
         self._closed = True
+        nobody_left = self._loop is None or self._loop.is_closed()
         if self._socket is not None:
-            if self._leading:
+            if self._leading and not nobody_left:
                 self._socket.shutdown(socket.SHUT_RDWR)  # the task that leads sees the end, and lets go
             else:
                 self._release()
-        self._changed.set()
+        if not nobody_left:
+            self._changed.set()

@@ -8,6 +8,7 @@ hub can see that they pile up.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -285,18 +286,28 @@ class Channel(ABC):
             try:
                 self._socket.send(packet, flags)
                 return
-            except BlockingIOError:
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, *NO_MEMORY):
+                    self._broken(error, epoch)
+                    continue
                 if flags & socket.MSG_DONTWAIT:
-                    raise
+                    raise BlockingIOError(errno.EAGAIN, error.strerror) from error
                 if not started:
                     deadline, started = self._deadline(self.timeout), True
-                if not self._wait_on(self._socket, select.POLLOUT, deadline):
-                    raise TimeoutError(f"{self.address}: the hub takes no more for now") from None
-            except OSError as error:
-                if error.errno in NO_MEMORY:
-                    self._sleep(self.limits.connect_pause_most)
-                    continue
-                self._broken(error, epoch)
+                self._wait_for_room(error, deadline)
+
+    def _wait_for_room(self, error: OSError | None, deadline: float | None) -> None:
+        """The kernel took no more, as ``error`` says; raises :exc:`TimeoutError` when it is too late to try again."""
+        if error is None or error.errno not in NO_MEMORY:
+            if self._wait_on(self._socket, select.POLLOUT, deadline):
+                return
+        else:  # it would call the socket writable all the same, so let time pass
+            left = self._left(deadline)
+            pause = self.limits.connect_pause_most
+            if left != 0:
+                self._sleep(pause if left is None else min(pause, left))
+                return
+        raise TimeoutError(f"{self.address}: the hub takes no more for now")
 
     def _broken(self, error: OSError, epoch: int) -> None:
         """A send failed: return once a new connection stands, or raise."""
@@ -313,6 +324,7 @@ class Channel(ABC):
         """Send packets on the connection at hand, without reconnecting."""
         done = 0
         while done < len(packets):
+            failure: OSError | None = None
             try:
                 with self._gather_lock:
                     done += self._gather.send(self._socket, packets[done:])
@@ -320,9 +332,11 @@ class Channel(ABC):
                 if error.errno in BROKEN:
                     self._hear_out()
                     raise self._disconnected() from error
-                raise
-            if done < len(packets) and not self._wait_on(self._socket, select.POLLOUT, deadline):
-                raise TimeoutError(f"{self.address}: the hub takes no more for now")
+                if error.errno not in NO_MEMORY:
+                    raise
+                failure = error
+            if done < len(packets):
+                self._wait_for_room(failure, deadline)
 
     def _say(self, change: Callable[[], list[bytes]], deadline: float | None) -> int:
         """Change the session and send the packets that this takes; the epoch in which they were sent.
@@ -360,8 +374,10 @@ class Channel(ABC):
                 with self._gather_lock:
                     sent = self._gather.send(self._socket, packets)
             except OSError as error:
-                self._broken(error, epoch)
-                continue
+                if error.errno not in NO_MEMORY:
+                    self._broken(error, epoch)
+                    continue
+                sent = 0
             packets = packets[sent:]
             if packets:
                 self._send(packets[0])  # waits for room

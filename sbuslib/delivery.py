@@ -83,12 +83,20 @@ class Sender(Protocol):
 class Batch:
     """The packets of one turn where they lie: good until the turn ends."""
 
-    __slots__ = ("_copies", "area", "lengths")
+    __slots__ = ("_copies", "_shortest", "area", "lengths")
 
     def __init__(self, area: PlainArea, lengths: Sequence[int]) -> None:
         self.area = area
         self.lengths = lengths
         self._copies: dict[int, bytes] = {}
+        self._shortest = 0
+
+    @property
+    def shortest(self) -> int:
+        """The length of the shortest packet."""
+        if not self._shortest:
+            self._shortest = min(self.lengths)
+        return self._shortest
 
     def packet(self, slot: int) -> bytes:
         """A copy of a packet, for keeps; one object for all who ask."""
@@ -147,6 +155,7 @@ class Delivery:
         "closed",
         "credentials",
         "delivered",
+        "grown",
         "routed",
         "socket",
     )
@@ -157,6 +166,7 @@ class Delivery:
         self.credentials = credentials
         self.account = account
         self.closed = False
+        self.grown = False  # whether the kernel was asked for the full send buffer
         self.routed = 0
         self.delivered = 0
         self._echo = True
@@ -188,21 +198,43 @@ class Delivery:
             if sent == len(slots):
                 return
             slots = slots[sent:]
+            if self._grow():
+                slots = self._send_now(sender, batch, slots)
         elif not self._waits():
-            sent = 0
-            try:
-                if self._senders:
-                    sent = batch.area.send_wrapped(self.socket, sender.wrapper, slots, batch.lengths)
-                else:
-                    sent = batch.area.send(self.socket, slots, batch.lengths)
-            except OSError as error:
-                self._send_failed(error)
-            self.delivered += sent
-            slots = slots[sent:]
+            slots = self._send_now(sender, batch, slots)
+            if slots and self._grow():
+                slots = self._send_now(sender, batch, slots)
             if not self._senders:
                 self._update()
-        if slots:
+        if slots and not self._refuse(sender, batch, slots):
             self._offer(sender, batch.packets(slots))
+
+    def _refuse(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> bool:
+        """Lose messages where that is certain before they are copied; whether it was."""
+        outbox = self._outbox
+        if outbox is None or self._mute:
+            return False
+        may_hold = sender.holdable_by(self) is not None
+        cause = outbox.refuses(sender.credentials.uid, may_hold, batch.shortest)
+        if cause is None:
+            return False
+        outbox.lose(cause, len(slots), time())
+        if self._direct or self._notices:
+            self._update()
+        return True
+
+    def _send_now(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> Sequence[int]:
+        """Send what the kernel takes; the slots of what it did not."""
+        sent = 0
+        try:
+            if self._senders:
+                sent = batch.area.send_wrapped(self.socket, sender.wrapper, slots, batch.lengths)
+            else:
+                sent = batch.area.send(self.socket, slots, batch.lengths)
+        except OSError as error:
+            self._send_failed(error)
+        self.delivered += sent
+        return slots[sent:]
 
     def deliver_packet(self, sender: Sender, packet: bytes) -> None:
         """Send one packet, or do with it as the receiver chose."""
@@ -210,14 +242,23 @@ class Delivery:
             return
         self.routed += 1
         if not self._waits():
-            try:
-                wrapped = sender.wrapper + packet if self._senders else packet
-                if self._hub.gather.send(self.socket, (wrapped,)):
-                    self.delivered += 1
-                    return
-            except OSError as error:
-                self._send_failed(error)
+            wrapped = sender.wrapper + packet if self._senders else packet
+            if self._send_one(wrapped) or (self._grow() and self._send_one(wrapped)):
+                self.delivered += 1
+                return
         self._offer(sender, [packet])
+
+    def _send_one(self, packet: bytes) -> bool:
+        """Send a packet that is no part of a batch; ``False`` if the kernel does not take it."""
+        try:
+            return bool(self._hub.gather.send(self.socket, (packet,)))
+        except OSError as error:
+            self._send_failed(error)
+            return False
+
+    def _grow(self) -> bool:
+        """The kernel takes no more: whether it does after it was asked for the full buffer."""
+        return not (self.grown or self._mute) and self._hub.buffers.grow(self)
 
     def _waits(self) -> bool:
         """Whether something has to go before the next message, or nothing goes at all."""
@@ -250,12 +291,10 @@ class Delivery:
         """Send or queue an answer or a notice: never lost while the client is there."""
         if self._mute:
             return
-        if not self._outbox:
-            try:
-                if self._hub.gather.send(self.socket, (packet,)):
-                    return
-            except OSError as error:
-                self._send_failed(error)
+        if len(packet) > self._hub.limits.idle_send_buffer:
+            self._hub.buffers.grow(self, for_good=True)  # only those who are trusted get such
+        if not self._outbox and self._send_one(packet):
+            return
         if not self._mute and not self.outbox.push_answer(packet):
             self._hub.condemn(self, "too many unread answers")
         self._update()
@@ -300,6 +339,11 @@ class Delivery:
         return self._outbox.messages if self._outbox is not None else 0
 
     @property
+    def in_order(self) -> bool:
+        """Whether messages that wait are sent oldest first. Implements :class:`~sbuslib.backlog.Behind`."""
+        return self._outbox is None or self._outbox.order == "queue"
+
+    @property
     def lost(self) -> dict[str, int]:
         """Messages lost, by cause."""
         return dict[str, int](self._outbox.lost.items()) if self._outbox is not None else {}
@@ -309,6 +353,7 @@ class Delivery:
         outbox = self._outbox
         waits = outbox is not None and (bool(outbox) or (self._notices and outbox.has_report))
         self._direct = not (waits or self._mute or self._senders)
+        self._hub.tree.backlog.note(self, waits and not self._mute)
         if waits and not self._mute:
             if self._writer is None:
                 self._writer = self._hub.loop.io(self.socket.fileno(), WRITE)
@@ -350,6 +395,20 @@ class Delivery:
     # -- the socket ---------------------------------------------------------------------------------
 
     def _on_writable(self) -> None:
+        crowd = self._hub.crowd
+        if crowd.may_go(self.account):
+            self._send_on()
+            crowd.went(self.account)
+        else:
+            self._writer.stop()
+            crowd.postpone(self.account, self._watch_again)
+
+    def _watch_again(self) -> None:
+        """What waits for this client may be sent on now."""
+        if self._writer is not None and self._retry is None:
+            self._writer.start(self._on_writable)
+
+    def _send_on(self) -> None:
         """Send on what waits, one batch of it."""
         outbox = self._outbox
         assert outbox is not None
@@ -359,22 +418,25 @@ class Delivery:
             if not told and not self._mute:
                 self._pause_sending()
             return
-        packets = outbox.take(self._hub.limits.batch)
+        batch = self._hub.limits.batch
+        packets = outbox.take(self._hub.crowd.most(self.account, batch) or batch)
         sent = 0
         failure: OSError | None = None
         try:
             sent = self._hub.gather.send(self.socket, packets)
         except OSError as error:
             failure = error
-        if failure is not None and failure.errno == errno.EMSGSIZE:
-            outbox.lose("oversize", outbox.settle(1), time())
+        grew = sent < len(packets) and self._grow()
+        if failure is not None and failure.errno == errno.EMSGSIZE and not grew:
+            outbox.lose("oversize" if self.grown else "quota", outbox.settle(1), time())
         else:
             self.delivered += outbox.settle(sent)
-            if failure is not None and not self._send_failed(failure):
+            if failure is not None and not grew and not self._send_failed(failure):
                 self._pause_sending()
                 return
         self._release_held()
         self._update()
+        self._hub.tree.backlog.check()
         if not outbox:
             self._hub.flushed()
         self._hub.carry_out()
@@ -454,6 +516,7 @@ class Delivery:
     def _close_sending(self) -> None:
         self.set_senders(False)
         self.closed = self._mute = True
+        self._hub.buffers.release(self)
         if self._outbox is not None:
             self._outbox.clear("outage", time())
         self._release_held()

@@ -37,6 +37,7 @@ from .packets import check_key, encode_message
 from .quota import Quotas
 from .router import Router
 from .secrets import Credentials
+from .sendbuffers import SendBuffers
 from .seqpacket import Gather, HasFileno, Listener, PlainArea, bound_address, make_area, peer_groups
 from .statistics import HubStatistics, UserStatistics
 from .tree import Tree
@@ -48,7 +49,7 @@ logger = logging.getLogger("sbuslib")
 
 Authorize: TypeAlias = Callable[[Credentials, Literal["publish", "subscribe"], bytes], bool]
 """``authorize(credentials, verb, key_or_pattern)``: asked for each ``SUB``, and for a client's first ``MSG`` under
-a key; its yes is remembered for as many keys as :attr:`~sbuslib.limits.Limits.cached_keys`."""
+a key; its yes is remembered, within :attr:`~sbuslib.limits.Limits.allowed_bytes`."""
 
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
 
@@ -158,6 +159,7 @@ class Hub:
         self.authorize = authorize
         self.hub_id = secrets.token_hex(8).encode()
         self.quotas = Quotas(self.limits, self._connections_most(), frozenset({os.getuid(), 0}))
+        self.buffers = SendBuffers(self.limits, self.quotas.send_buffers)
         self.router: Router[Receiver] = Router(self.limits, self.quotas, self._separator)
         self.tree = Tree(self)
         self._listener: Listener | None = None
@@ -565,6 +567,7 @@ class Hub:
             lost=dict(lost),
             ignored=self.ignored,
             breaches=dict(self.breaches.counts),
+            dropped=dict(self.tree.dropped),
             per_client=clients,
             per_user=tuple(
                 UserStatistics(
@@ -574,6 +577,7 @@ class Hub:
                     pattern_bytes=account.pattern_bytes,
                     queued_packets=account.packets.used,
                     queued_bytes=account.queued_bytes.used,
+                    buffer_bytes=self.quotas.send_buffers.held(account.uid),
                 )
                 for account in self.quotas.accounts()
             ),

@@ -32,7 +32,7 @@ from collections.abc import Iterable, Iterator
 
 from .matcher import SEPARATOR, _Node, is_literal, matches
 
-__all__ = ["Interest", "KeyTable", "covers", "in_loop", "narrow", "overlap"]
+__all__ = ["Feed", "Interest", "KeyTable", "covers", "in_loop", "narrow", "overlap"]
 
 _STAR = ord("*")
 
@@ -185,6 +185,11 @@ class Interest:
     def settled(self) -> bool:
         """Whether nothing is left to do or to tell."""
         return not self._jobs and not self._changes
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the other end was told all that it has to know: what is left to do takes back what is in excess."""
+        return not self._changes
 
     # -- wants --------------------------------------------------------------------------------------
 
@@ -473,6 +478,28 @@ def _wider(node: _Node[bytes], segment: bytes, last: bool) -> list[_Node[bytes]]
             met = _stars_after(stem, length)
             found += [child for count, child in by_count.items() if (count == met + 1 if last else count > met)]
     return found
+
+
+class Feed:
+    """What was wanted when a link began, to be added to its interest in slices while changes come in between."""
+
+    def __init__(self, patterns: Iterable[list[bytes]] = ()) -> None:
+        self._left = deque(patterns)
+
+    def __bool__(self) -> bool:
+        return bool(self._left)
+
+    def take(self, count: int) -> list[bytes]:
+        """The next patterns, up to ``count``."""
+        taken: list[bytes] = []
+        while self._left and len(taken) < count:
+            some = self._left[0]
+            wanted = count - len(taken)
+            taken += some[-wanted:]
+            del some[-wanted:]
+            if not some:
+                self._left.popleft()
+        return taken
 
 
 class KeyTable:

@@ -87,6 +87,16 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     cached_key_bytes: Annotated[
         int, Meta(description="Longest key that is remembered, in bytes; with cached_keys it bounds the memory.")
     ] = 512
+    allowed_bytes: Annotated[
+        int,
+        Meta(
+            description="Bytes of keys that clients may publish under as authorize= said, remembered so that it is not "
+            "asked again; shared out among users, one alone may have half."
+        ),
+    ] = 64 * 1024 * 1024
+    allowed_key_bytes: Annotated[
+        int, Meta(description="Bytes that each of those keys counts for beside its own: its place in a table.")
+    ] = 128
     cached_receivers: Annotated[
         int,
         Meta(
@@ -97,6 +107,20 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     batch: Annotated[
         int, Meta(description="Packets taken from one client before others have their turn. More gains nothing.")
     ] = 64
+    turn_deliveries: Annotated[
+        int,
+        Meta(
+            description="Deliveries, packets times receivers, after which the turn of a publisher ends and goes on "
+            "later: some milliseconds, for which everybody else waits. One packet always goes to all."
+        ),
+    ] = 4_096
+    turn_time: Annotated[
+        float,
+        Meta(
+            description="Seconds after which likewise a turn ends that takes long for another reason, such as new "
+            "keys that many patterns have to be compared with."
+        ),
+    ] = 0.005
     queued_packets: Annotated[
         int, Meta(description="Packets that may wait for one receiver that reads slowly, before new ones are lost.")
     ] = 65_536
@@ -133,6 +157,13 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     accepts: Annotated[
         int, Meta(description="Connections accepted in one go, before the clients that are there have their turn.")
     ] = 64
+    user_connections: Annotated[
+        int,
+        Meta(
+            description="Connections of one user, where its share of the descriptors is more; not of the hub's own and "
+            "root. Each costs 2 KiB here, and up to 32 KiB in the kernel if it does not read."
+        ),
+    ] = 16_384
     spare_descriptors: Annotated[
         int,
         Meta(
@@ -157,6 +188,50 @@ class Limits(_Numbers, frozen=True, kw_only=True):
             "users are busy too. It makes a thousand connections worth no more than one."
         ),
     ] = 1
+    crowd_round: Annotated[
+        float,
+        Meta(
+            description="Seconds of a round of the event loop that one user may take where clients of others are "
+            "connected: how long those may have to wait."
+        ),
+    ] = 0.005
+    crowd_turn: Annotated[
+        float,
+        Meta(
+            description="Seconds of a turn beyond which the next ones of its user are shorter, to half as many packets."
+        ),
+    ] = 0.002
+    crowd_remembered: Annotated[
+        float,
+        Meta(
+            description="Seconds for which a user counts as busy after it was: a publisher that waits for the "
+            "processor has not gone away."
+        ),
+    ] = 0.05
+    crowd_door: Annotated[
+        float,
+        Meta(
+            description="How many times as much as a user's turns those count in which clients are accepted: they may "
+            "be thousands."
+        ),
+    ] = 8.0
+    crowd_longest: Annotated[
+        float, Meta(description="Seconds for which a user may have to let others go first, after whatever it did.")
+    ] = 0.5
+    crowd_nap: Annotated[
+        float,
+        Meta(
+            description="Seconds until the hub looks again, at the earliest, while none who waits may go. Without it "
+            "the event loop would spin."
+        ),
+    ] = 0.0005
+    crowd_slack: Annotated[
+        float,
+        Meta(
+            description="Seconds more than the others that a user may have had and still go: a turn of 64 short "
+            "messages to one receiver."
+        ),
+    ] = 0.0001
     controls_per_turn: Annotated[
         int,
         Meta(
@@ -170,13 +245,34 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     backlog: Annotated[
         int, Meta(description="Connections that may wait to be accepted; the kernel caps it at net.core.somaxconn.")
     ] = 4_096
+    idle_send_buffer: Annotated[
+        int,
+        Meta(
+            description="Send buffer asked of the kernel for each connection at first, in bytes, which it doubles. "
+            "It is small, since nobody is charged for what waits in it."
+        ),
+    ] = 8_192
     send_buffer: Annotated[
         int,
         Meta(
-            description="Send buffer asked of the kernel for each connection, in bytes: one longest control packet "
-            "and its bookkeeping. The kernel doubles it, and caps it at net.core.wmem_max."
+            description="Send buffer for a client that falls behind or is sent a longer packet, in bytes: one longest "
+            "control packet and its bookkeeping. The kernel doubles it, and caps it at net.core.wmem_max."
         ),
     ] = 425_984
+    send_buffers: Annotated[
+        int,
+        Meta(
+            description="Bytes of all such larger buffers, shared out among users: one alone may have half. What "
+            "clients do not read is memory of the hub."
+        ),
+    ] = 1024 * 1024 * 1024
+    reclaimed_buffers: Annotated[
+        int,
+        Meta(
+            description="Clients of a user with no share of those left that are looked at for one that has read all, "
+            "and so does without. Each takes a system call."
+        ),
+    ] = 8
     accept_pause: Annotated[
         float, Meta(description="Seconds without accepting after the kernel ran out of descriptors or memory.")
     ] = 0.1
@@ -223,10 +319,21 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     link_acks: Annotated[
         int,
         Meta(
-            description="Messages sent to the hub above before it is asked to acknowledge them. When the link breaks, "
-            "no more than about twice as many are uncertain."
+            description="Messages sent to the hub above before it is asked to acknowledge that it passed them on. "
+            "When the link breaks, what was not acknowledged is uncertain."
         ),
     ] = 256
+    link_asked: Annotated[
+        int,
+        Meta(description="Such questions that may be open at a time; while so many are, one speaks of more messages."),
+    ] = 64
+    passing_wait: Annotated[
+        float,
+        Meta(
+            description="Seconds that the answer waits for receivers that are slow. One that takes longer is not "
+            "waited for until it has caught up: a reader that stopped would keep all relays from knowing."
+        ),
+    ] = 1.0
     link_ack_pause: Annotated[float, Meta(description="Seconds after which fewer than that are asked about, too.")] = (
         0.1
     )

@@ -36,9 +36,9 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Literal, TypeAlias
 
 from .control import Lost
@@ -108,6 +108,67 @@ _KEPT = (Action.KEEP, Action.HOLD)
 _Item: TypeAlias = tuple[bytes, int | None]
 
 
+class _Line:
+    """Packets in a row, and on whose behalf each is charged.
+
+    The users stand beside the packets, once for each run of them: tuples of both would be a third more memory, and
+    objects for the garbage collector to visit, which costs more than all else in the life of a packet that waits.
+    """
+
+    __slots__ = ("_packets", "_runs")
+
+    def __init__(self) -> None:
+        self._packets: deque[bytes] = deque()
+        self._runs: deque[tuple[int | None, int]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._packets)
+
+    def __iter__(self) -> Iterator[_Item]:
+        return zip(self._packets, chain.from_iterable(repeat(*run) for run in self._runs), strict=True)
+
+    def extend(self, packets: Sequence[bytes], sender: int | None) -> None:
+        """Put packets of one user at the end."""
+        self._packets.extend(packets)
+        runs, count = self._runs, len(packets)
+        if runs and runs[-1][0] == sender:
+            count += runs.pop()[1]
+        runs.append((sender, count))
+
+    def append(self, item: _Item) -> None:
+        """Put one at the end."""
+        self.extend(item[:1], item[1])
+
+    def appendleft(self, item: _Item) -> None:
+        """Put one at the beginning."""
+        packet, sender = item
+        self._packets.appendleft(packet)
+        runs, count = self._runs, 1
+        if runs and runs[0][0] == sender:
+            count += runs.popleft()[1]
+        runs.appendleft((sender, count))
+
+    def take(self, count: int, newest: bool) -> list[_Item]:
+        """Take up to ``count`` from the beginning, or the ``newest`` from the end, each before the one before it."""
+        count = min(count, len(self))
+        pop = self._packets.pop if newest else self._packets.popleft
+        packets = [pop() for _ in range(count)]
+        taken: list[_Item] = []
+        while count:
+            sender, run = self._runs.pop() if newest else self._runs.popleft()
+            if run > count:
+                (self._runs.append if newest else self._runs.appendleft)((sender, run - count))
+                run = count
+            start = len(taken)
+            taken += zip(packets[start : start + run], repeat(sender))
+            count -= run
+        return taken
+
+    def clear(self) -> None:
+        self._packets.clear()
+        self._runs.clear()
+
+
 class Outbox:
     """What waits for one receiver, charged to ``account``, the receiver's user.
 
@@ -138,7 +199,7 @@ class Outbox:
     def __init__(self, limits: Limits, account: Account) -> None:
         self._limits = limits
         self._account = account
-        self._items: deque[_Item] = deque()
+        self._items = _Line()
         # In place of _items while the order is "random": largest first, oldest first among equals.
         self._heap: list[tuple[int, int, _Item]] | None = None
         self._urgent: deque[_Item] = deque()  # answers, while the order is not "queue"
@@ -161,6 +222,19 @@ class Outbox:
 
     # -- in -----------------------------------------------------------------------------------------
 
+    def refuses(self, sender: int, may_hold: bool, size: int) -> Cause | None:
+        """Why each message of user ``sender`` of ``size`` bytes or more would be lost now; ``None`` if one may be kept.
+
+        For who would have to copy messages to offer them: it may :meth:`lose` them instead.
+        """
+        if decide(False, self.soft, self.hard, may_hold) is Action.LOSE:
+            return "discard"
+        if self.soft == "error" or decide(True, self.soft, self.hard, may_hold) is not Action.LOSE:
+            return None
+        if len(self) >= self._limits.queued_packets or self.bytes + size > self._limits.queued_bytes:
+            return "overflow"
+        return None if self._account.has_room(sender, size) else "quota"
+
     def offer(self, packets: Sequence[bytes], sender: int, may_hold: bool, now: float) -> Action:
         """Messages of user ``sender`` that could not be sent at once: keep or lose each, as the modes say.
 
@@ -178,7 +252,7 @@ class Outbox:
             ):
                 self._tell()
                 if self._heap is None:
-                    self._items.extend(zip(packets, repeat(sender)))
+                    self._items.extend(packets, sender)
                     self.bytes += size
                     self._work += len(packets)
                 else:
@@ -291,8 +365,7 @@ class Outbox:
         if self._heap is not None:
             taken += [heapq.heappop(self._heap)[2] for _ in range(min(count - len(taken), len(self._heap)))]
         else:
-            take = self._items.popleft if self.order == "queue" else self._items.pop
-            taken += [take() for _ in range(min(count - len(taken), len(self._items)))]
+            taken += self._items.take(count - len(taken), newest=self.order != "queue")
         packets = [packet for packet, _ in taken]
         self._taken = taken
         self._account_for(taken, packets, -1)
@@ -369,5 +442,6 @@ class Outbox:
             self._items.clear()
         else:
             # By age, which is what both other orders go by.
-            self._items.extend(entry[2] for entry in sorted(self._heap, key=lambda entry: entry[1]))
+            for _, _, item in sorted(self._heap, key=lambda entry: entry[1]):
+                self._items.append(item)
             self._heap = None

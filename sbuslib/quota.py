@@ -4,7 +4,7 @@ Quotas hang on the user and not on the connection, or opening more connections w
 them. Two rules:
 
 * *Patterns* are a plain maximum for each user.
-* *Connections* and *room in queues* are shared out among whoever asks. Whoever holds ``share`` of a
+* *Connections*, *room in queues* and *send buffers* are shared out among whoever asks. Whoever holds ``share`` of a
   maximum of which ``remaining`` is free may hold at most ``(remaining + share) / (n + 1)``, where ``n`` is
   how many hold some of it, the asker included. So there is always something left for the next one, and
   never more than a fair part of it: of 1,024 the first may take 512, a second then 170.
@@ -105,9 +105,9 @@ class Account:
             return False
         return True
 
-    def has_room(self, sender: int) -> bool:
-        """Whether ``sender`` may have another packet wait."""
-        return self.packets.could_take(sender, 1) and self.queued_bytes.could_take(sender, 1)
+    def has_room(self, sender: int, size: int = 1) -> bool:
+        """Whether ``sender`` may have another packet, of ``size`` bytes, wait."""
+        return self.packets.could_take(sender, 1) and self.queued_bytes.could_take(sender, size)
 
     def has_any_room(self, size: int) -> bool:
         """Whether another packet of ``size`` bytes stays within the user's maximum, whoever's share it is beyond."""
@@ -136,6 +136,10 @@ class Quotas:
         self._exempt = exempt
         self._accounts: dict[int, Account] = {}
         self.connections = Shares(connections)
+        self.allowed = Shares(limits.allowed_bytes)
+        """Bytes of keys remembered as allowed by ``authorize=``."""
+        self.send_buffers = Shares(limits.send_buffers)
+        """Bytes of send buffers: for :class:`~sbuslib.sendbuffers.SendBuffers`."""
 
     def account(self, uid: int) -> Account:
         """The account of a user."""
@@ -158,7 +162,7 @@ class Quotas:
             if self.connections.remaining < 1:
                 return None
             self.connections.force(uid, 1)
-        elif not self.connections.take(uid, 1):
+        elif self.connections.held(uid) >= self._limits.user_connections or not self.connections.take(uid, 1):
             return None
         account = self.account(uid)
         account.connections += 1
@@ -200,4 +204,4 @@ class Quotas:
 
     def is_clear(self) -> bool:
         """Whether nothing is charged to anybody."""
-        return not self.accounts() and not self.connections.used
+        return not (self.accounts() or self.connections.used or self.allowed.used or self.send_buffers.used)

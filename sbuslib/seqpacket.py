@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 import select
 import socket
 import stat
 import struct
+import termios
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -50,6 +52,8 @@ __all__ = [
     "peer_credentials",
     "peer_groups",
     "send_datagram",
+    "set_send_buffer",
+    "unread_bytes",
     "wait",
 ]
 
@@ -429,6 +433,18 @@ def grow_send_buffer(sock: socket.SocketType, size: int) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
 
 
+def set_send_buffer(sock: socket.SocketType, size: int) -> None:
+    """Let about ``size`` bytes of packets, and of the kernel's bookkeeping for them, wait for the other end."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+
+
+def unread_bytes(sock: socket.SocketType) -> int:
+    """How many bytes the other end has not read yet, the kernel's bookkeeping included."""
+    size = array("i", [0])
+    fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, size)  # SIOCOUTQ of unix(7)
+    return size[0]
+
+
 def connect(address: Address, send_buffer: int) -> socket.SocketType:
     """A socket connected to the hub at ``address``.
 
@@ -448,11 +464,14 @@ def connect(address: Address, send_buffer: int) -> socket.SocketType:
 
 
 def accept(listener: socket.SocketType, send_buffer: int) -> socket.SocketType:
-    """The next connection. Raises :exc:`BlockingIOError` when there is none, and :exc:`OSError`."""
+    """The next connection, with this send buffer.
+
+    Raises :exc:`BlockingIOError` when there is none, and :exc:`OSError`.
+    """
     fd, _ = listener._accept()  # type: ignore[attr-defined]
     sock = socket.SocketType(fileno=fd)
     sock.setblocking(False)
-    grow_send_buffer(sock, send_buffer)
+    set_send_buffer(sock, send_buffer)
     return sock
 
 

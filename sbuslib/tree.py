@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from . import control
+from .backlog import Backlog
 from .errors import PacketError, StateError
 from .limits import CONTROL_EXTRA, PACKET_BYTES
 from .links import Link, Mode
@@ -37,8 +38,8 @@ class Above(Protocol):
     settled: bool
     """Whether it has joined, or failed to: not in between."""
 
-    def pump(self) -> bool:
-        """Tell the hub above what has changed, some of it; whether there is more."""
+    def pump(self, steps: int) -> bool:
+        """Tell the hub above some of what has changed, after up to ``steps`` steps; whether there is more."""
         ...
 
     def watch(self, pattern: bytes, wanted: bool) -> None:
@@ -108,6 +109,9 @@ class Tree:
         self.hub = hub
         self.above: Above | None = None
         self.links: dict[Connection, Link] = {}
+        self.dropped: Counter[str] = Counter()
+        """Packets of links that were not theirs to send, by reason."""
+        self.backlog = Backlog(self.after, hub.limits.passing_wait)
         self.path: tuple[bytes, ...] = (hub.hub_id,)
         self.senders = 0
         self.has_settled = False
@@ -149,6 +153,7 @@ class Tree:
         self._started = False
         if self.above is not None:
             self.above.abandon()
+            self.above = None
         self._forget_all()
 
     def _forget_all(self) -> None:
@@ -157,6 +162,7 @@ class Tree:
             self._pumping = None
         for timer in list(self._timers):
             self._cancel(timer)
+        self.backlog.clear()
         self._rounds.clear()
         self._round_up = None
         self._requests.clear()
@@ -218,13 +224,6 @@ class Tree:
         if self._open.pop(connection, None):
             self._requests = [request for request in self._requests if request[0] is not connection]
 
-    def dropped(self) -> dict[str, int]:
-        """Packets that links should not have sent, by reason."""
-        total: Counter[str] = Counter()
-        for link in self.links.values():
-            total.update(link.dropped)
-        return dict(total)
-
     # -- the hub above ------------------------------------------------------------------------------
 
     def attach(self, above: Above) -> None:
@@ -283,9 +282,11 @@ class Tree:
 
     def _pump(self) -> None:
         self._pumping = None
-        more = [link.pump() for link in list(self.links.values())]
+        # Shared out, so that a round of the event loop takes no longer where there are many.
+        steps = max(1, self.hub.limits.interest_steps // (len(self.links) + 1))
+        more = [link.pump(steps) for link in list(self.links.values())]
         if self.above is not None:
-            more.append(self.above.pump())
+            more.append(self.above.pump(steps))
         self.hub.carry_out()
         if any(more) and self._started and self._pumping is None:
             # After a pause, a longer one where a slow link has to make room first.
@@ -302,7 +303,7 @@ class Tree:
             return
         packet = encode_control(control.SENDERS_ON if self.senders else control.SENDERS_OFF)
         for link in list(self.links.values()):
-            if link.is_lenient and not link.connection.closed:
+            if link.is_served and not link.connection.closed:
                 link.connection.answer(packet)
         if self.above is not None:
             self.above.tell_senders()
@@ -395,6 +396,8 @@ class Tree:
             self._joining.append((connection, token))
         elif scope == b"root":
             connection.answer(control.encode_sync(token, b"root"))
+        elif scope == b"passed":
+            self._sync_passed(connection, token)
         elif scope != b"tree":
             connection.answer(control.encode_sync(token, b"local"))
         elif self.above is None and not self.links:
@@ -410,6 +413,17 @@ class Tree:
             self._requests.append((self.links.get(connection, connection), reply))
             if self._round_up is None:
                 self._start_round_up()
+
+    def _sync_passed(self, connection: Connection, token: bytes) -> None:
+        """Answer once all that was published before has left this hub."""
+        self._charge(connection)
+
+        def answer() -> None:
+            self._discharge(connection)
+            if not connection.closed:
+                connection.answer(control.encode_sync(token, b"passed"))
+
+        self.backlog.when_passed(answer)
 
     def _start_round_up(self) -> None:
         requests, self._requests = self._requests, []
@@ -434,7 +448,7 @@ class Tree:
         for link in self.links.values():
             if link.lagging:
                 round_.partial.add(link)
-            elif link.is_lenient:
+            elif link.is_served:
                 link.ask(round_.token)
                 round_.waiting.add(link)
         round_.timer = self.after(self.hub.limits.sync_wait, lambda: self._time_out(round_))

@@ -111,9 +111,7 @@ class Down(Connection):
             if len(self._vouchers) >= self._hub.limits.voucher_keys:
                 self._vouchers.clear()
             voucher = self._vouchers[sender] = Voucher(bytes, self.credentials, sender)
-        self.received += 1
-        for receiver in self._routes.get(header) or self._look_up(header):
-            receiver.deliver_packet(voucher, inner)
+        self.deliver_to(self._routes.get(header) or self._look_up(header), voucher, inner)
 
 
 Item: TypeAlias = tuple[Sender | None, bytes]
@@ -141,6 +139,7 @@ class Up:
         self._tokens = 0
         self._untold_lost = self._untold_uncertain = 0
         self._lost_since = 0.0
+        self._telling = False
 
     # -- messages -----------------------------------------------------------------------------------
 
@@ -178,39 +177,56 @@ class Up:
     def _keep(self, sender: Sender, packet: bytes) -> None:
         limits = self._hub.limits
         if self.bytes + len(packet) > limits.link_buffer or self.messages >= limits.link_packets:
-            if not self._untold_lost:
-                self._lost_since = time()
-            self.lost += 1
-            self._untold_lost += 1
+            self._lose()
             return
         self.bytes += len(packet)
         self.messages += 1
         self.waiting.append((sender, packet))
         self._update()
 
+    def _lose(self) -> None:
+        if not self._untold_lost:
+            self._lost_since = time()
+        self.lost += 1
+        self._untold_lost += 1
+        if not self._telling:
+            self._telling = True
+            self._hub.tree.after(self._hub.limits.link_notices, self._tell)
+
+    def _tell(self) -> None:
+        self._telling = False
+        self._relay.tell_losses()
+
     def _sent(self, count: int) -> None:
         if not count:
             return
         self.forwarded += count
-        if self.forwarded - self._marked >= self._hub.limits.link_acks:
+        self._consider_mark()
+
+    def _consider_mark(self) -> None:
+        """Ask for an acknowledgement, now or in a while, if there is anything to acknowledge."""
+        limits = self._hub.limits
+        if self.socket is None or self.forwarded == self._marked or len(self._marks) >= limits.link_asked:
+            return
+        if self.forwarded - self._marked >= limits.link_acks:
             self.mark()
         elif not self._mark_timer:
             self._mark_timer = True
-            self._hub.tree.after(self._hub.limits.link_ack_pause, self._on_mark_timer)
+            self._hub.tree.after(limits.link_ack_pause, self._on_mark_timer)
 
     def _on_mark_timer(self) -> None:
         self._mark_timer = False
-        if self.socket is not None and self.forwarded > self._marked:
+        if self.socket is not None and self.forwarded > self._marked and len(self._marks) < self._hub.limits.link_asked:
             self.mark()
 
     # -- acknowledgements ---------------------------------------------------------------------------
 
     def mark(self) -> None:
-        """Ask the hub above to answer once it has taken all that was sent until now."""
+        """Ask the hub above to answer once it has passed on all that was sent until now."""
         if self._relay.has_features:
             self._tokens += 1
             token = b"a%x" % self._tokens
-            packet = encode_control(control.SYNC, token)
+            packet = encode_control(control.SYNC, token + b"\0passed")
         else:
             token, packet = control.WHOAMI, encode_control(control.WHOAMI)
         self._marks.append((token, self.forwarded))
@@ -230,7 +246,8 @@ class Up:
             self._marks.popleft()
             self._acknowledged = count
             if asked == token:
-                return
+                break
+        self._consider_mark()
 
     # -- control ------------------------------------------------------------------------------------
 
@@ -258,6 +275,21 @@ class Up:
         if not self.open:
             self.open = True
             self._flush()
+
+    @property
+    def queued(self) -> int:
+        """Messages that wait. With those below, implements :class:`~sbuslib.backlog.Behind`."""
+        return self.messages
+
+    @property
+    def delivered(self) -> int:
+        """Messages handed to the kernel."""
+        return self.forwarded
+
+    @property
+    def in_order(self) -> bool:
+        """Those that wait are sent oldest first."""
+        return True
 
     def disconnect(self) -> None:
         """The connection has gone: what was sent and not acknowledged is uncertain, and never sent again."""
@@ -310,8 +342,7 @@ class Up:
                     if sender is not None:
                         self.bytes -= len(packet)
                         self.messages -= 1
-                        self.lost += 1
-                        self._untold_lost += 1
+                        self._lose()
                     continue
                 if error.errno in NO_MEMORY:
                     hub.tree.after(hub.limits.send_retry, self._flush)
@@ -350,6 +381,7 @@ class Up:
                 self.messages += 1
 
     def _update(self) -> None:
+        self._hub.tree.backlog.note(self, bool(self.messages))
         wants = self.socket is not None and bool(self._controls or (self.waiting and self._may_send()))
         if not wants:
             self._stop_writer()
@@ -360,6 +392,7 @@ class Up:
 
     def _on_writable(self) -> None:
         self._flush()
+        self._hub.tree.backlog.check()
         if not self.waiting:
             self._hub.flushed()
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import gevent
 import pytest
+from accounting import big, narrow, numbers, settle
 from support import Peer, eventually
 
 from sbuslib import Hub, Limits
@@ -58,7 +59,7 @@ class Client:
 
     def resume(self) -> None:
         assert not self.watched
-        self.watched = True
+        self.watched = not self.closed
 
 
 class Bench:
@@ -102,7 +103,7 @@ class Bench:
             self.crowd.went(client.account)
         else:
             client.watched = False
-            self.crowd.postpone(client)
+            self.crowd.postpone(client.account, client.resume)
 
 
 def test_a_single_user_has_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +120,7 @@ def test_one_busy_user_beside_an_idle_one(monkeypatch: pytest.MonkeyPatch) -> No
     bench.add(ONE, 40)
     had = bench.run(100)
     assert had[ONE] >= 700
-    assert all(client.watched or client in bench.crowd._waiting[ONE] for client in bench.clients)
+    assert all(client.watched or client.resume in bench.crowd._waiting[ONE] for client in bench.clients)
 
 
 @pytest.mark.parametrize("many", [2, 30, 1_000])
@@ -223,7 +224,7 @@ def test_the_door_is_one_more_user(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < had[DOOR] * 5e-5 <= had[ONE] * 1e-4 / 8
 
 
-def test_clients_that_closed_are_not_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_that_closed_are_soon_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, {ONE: 1e-4, OTHER: 1e-4})
     bench.add(ONE, 1)
     bench.add(OTHER, 50)
@@ -265,6 +266,63 @@ def test_a_hub_whose_users_crowd_loses_nothing(bus: Callable[..., Hub], connect_
     gevent.joinall(greenlets, raise_error=True)
     assert len(got) == len(publishers)
     assert all(numbers == list(range(150)) for numbers in got.values())
+    assert not hub.crowd._waiting
+
+
+def test_slow_readers_have_their_turns_too(
+    bus: Callable[..., Hub], connect_as: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is sent on to clients that had let it wait counts: thousands of them take no more than one."""
+    hub = bus({"mode": 0o777}, turns_per_round=2)
+    publisher = connect_as(1001)
+    readers = [connect_as(1002) for _ in range(10)]
+    for reader in readers:
+        reader.send(b"SUB k")
+        narrow(hub, reader)
+    for number in range(3):
+        publisher.publish(b"k", big(number))
+    publisher.barrier()
+    turns: Counter[float] = Counter()
+    original = Crowd.may_go
+
+    def may_go(crowd: Crowd, account: Account) -> bool:
+        may = original(crowd, account)
+        if may and account.uid == 1002:
+            turns[hub.loop.now()] += 1
+        return may
+
+    monkeypatch.setattr(Crowd, "may_go", may_go)
+    for number in range(3):  # each makes all of them writable at once
+        assert [numbers([reader.receive()]) for reader in readers] == [[number]] * len(readers)
+    eventually(lambda: not hub.statistics().queued)
+    assert sum(turns.values()) >= 2 * len(readers)
+    assert max(turns.values()) <= 2
+    assert not hub.crowd._waiting
+
+
+def test_a_slow_reader_that_leaves_while_its_turn_is_put_off(
+    bus: Callable[..., Hub], connect_as: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = bus({"mode": 0o777})
+    publisher, reader = connect_as(1001), connect_as(1002)
+    reader.send(b"SUB k")
+    receiving = narrow(hub, reader)
+    for number in range(3):
+        publisher.publish(b"k", big(number))
+    publisher.barrier()
+    original = Crowd.postpone
+
+    def postpone(crowd: Crowd, account: Account, resume: Callable[[], None]) -> None:
+        original(crowd, account, resume)
+        hub.kick(receiving, "on purpose")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Crowd, "may_go", lambda crowd, account: account.uid != 1002)
+        patched.setattr(Crowd, "postpone", postpone)
+        assert numbers([reader.receive()]) == [0]
+        eventually(lambda: receiving.closed)
+    settle(hub)
+    assert receiving.lost == {"outage": 2}
     assert not hub.crowd._waiting
 
 

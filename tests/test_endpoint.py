@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -601,3 +602,56 @@ def test_what_a_hub_refuses_is_not_asked_again_and_again(make: Make, address: st
             client.subscribe(b"!/cred/*/*/*/x")
         assert client.whoami() == own_key()
         assert server.call(server.hub.statistics).breaches == {"secret pattern of another": 1}
+
+
+class Starved:
+    """A socket whose kernel has no memory for the first ``failures`` sends of what starts with ``about``."""
+
+    def __init__(self, sock: Any, about: bytes, failures: float) -> None:
+        self._socket, self._about, self._failures = sock, about, failures
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def send(self, packet: bytes, flags: int = 0) -> int:
+        if bytes(packet).startswith(self._about) and self._failures > 0:
+            self._failures -= 1
+            raise OSError(errno.ENOBUFS, "no memory")
+        sent: int = self._socket.send(packet, flags)
+        return sent
+
+
+SAYING: dict[str, tuple[bytes, Callable[[Endpoint], object]]] = {
+    "publish": (b"MSG", lambda client: client.publish(b"k", b"x")),
+    "publish_many": (b"MSG", lambda client: client.publish_many([(b"k", b"x")])),
+    "unsubscribe": (b"UNSUB", lambda client: client.unsubscribe(b"j")),
+}
+
+
+@pytest.mark.parametrize("verb", SAYING)
+def test_a_kernel_without_memory_is_waited_for(server: HubThread, make: Make, verb: str) -> None:
+    reader, client = make(), make(limits=ClientLimits(connect_pause_most=0.001))
+    reader.subscribe(b"k")
+    client.subscribe(b"j")
+    about, say = SAYING[verb]
+    client._socket = Starved(client._socket, about, 3)  # type: ignore[assignment]
+    say(client)
+    client.publish(b"k", b"after")
+    payloads = [reader.receive(20).payload]
+    if verb != "unsubscribe":
+        payloads.append(reader.receive(20).payload)
+    assert payloads == ([b"after"] if verb == "unsubscribe" else [b"x", b"after"])
+
+
+@pytest.mark.parametrize("verb", SAYING)
+def test_a_kernel_that_stays_without_memory(server: HubThread, make: Make, verb: str) -> None:
+    client = make(limits=ClientLimits(connect_pause_most=0.001))
+    client.subscribe(b"j")
+    client.timeout = 0.01
+    about, say = SAYING[verb]
+    client._socket = Starved(client._socket, about, 1e9)  # type: ignore[assignment]
+    with pytest.raises(TimeoutError, match="takes no more"):
+        say(client)
+    if verb == "publish":
+        with pytest.raises(BlockingIOError):
+            client.publish(b"k", b"x", flags=socket.MSG_DONTWAIT)

@@ -13,10 +13,11 @@ from support import ROOT, python
 PACKAGE = ROOT / "sbuslib"
 
 FLOORS = {
-    0: "errors limits packets matcher secrets outbox quota interest router control breaches statistics session topic "
-    "backoff",
+    0: "errors limits packets matcher secrets outbox quota interest demand router control breaches statistics session "
+    "topic backoff",
     1: "addresses seqpacket users dialer",
-    2: "crowd delivery connection inbox acceptor links tree hub channel endpoint client blocking aio uplink relay",
+    2: "crowd sendbuffers backlog delivery connection inbox acceptor links tree hub channel endpoint client blocking "
+    "aio uplink conversation relay",
     3: "metrics",
 }
 """Floor to modules. A package is one entry below, and stands for all that is in it."""

@@ -19,7 +19,18 @@ from sbuslib.addresses import AbstractAddress, DescriptorAddress, PathAddress
 from sbuslib.errors import AddressError, AddressInUseError
 from sbuslib.limits import CONTROL_EXTRA, PACKET_BYTES
 from sbuslib.secrets import Credentials
-from sbuslib.seqpacket import Area, Gather, Listener, PlainArea, accept, connect, make_area, peer_credentials, wait
+from sbuslib.seqpacket import (
+    Area,
+    Gather,
+    Listener,
+    PlainArea,
+    accept,
+    connect,
+    make_area,
+    peer_credentials,
+    unread_bytes,
+    wait,
+)
 
 Socket: TypeAlias = socket.SocketType
 BUFFER = 425_984
@@ -288,6 +299,15 @@ def test_connect_and_accept(address: str) -> None:
         served.close()
         listener.close()
     assert not os.path.exists(address)
+
+
+def test_what_the_other_end_has_not_read(pair: tuple[Socket, Socket]) -> None:
+    one, other = pair
+    assert unread_bytes(one) == 0
+    one.send(bytes(1_000))
+    assert unread_bytes(one) >= 1_000
+    other.recv(2_000)
+    assert unread_bytes(one) == 0
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o770, 0o777, 0o600])

@@ -1,0 +1,228 @@
+"""What a slave can do that speaks the protocol and means no good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from support import PATIENCE, WHOAMI, Peer, eventually
+from worlds import FAST, World, received, settle
+
+from sbuslib.secrets import Credentials
+
+
+@pytest.fixture
+def slave(world: World) -> Callable[[], Peer]:
+    """A raw link of a user that is configured as a relay, past its greeting."""
+    world.hub("top", relays=[12_345])
+
+    def join() -> Peer:
+        world.uids["top"] = 12_345
+        peer = world.peer("top")
+        peer.send(b"CMSG interest/on")
+        assert peer.receive() == b"CMSG interest/on\0prune"
+        world.uids.clear()
+        return peer
+
+    return join
+
+
+def own(peer: Peer) -> bytes:
+    peer.send(WHOAMI)
+    while not (packet := peer.receive()).startswith(WHOAMI):
+        pass
+    return packet.split(b"\0")[1]
+
+
+@pytest.mark.parametrize(
+    "sender",
+    [
+        b"!/cred/0/0/1",
+        b"",
+        b"%s/x",
+        b"%s",
+        b"%s/!/cred/1/2",
+        b"%s0/!/cred/1/2/3",
+        b"%s/!/cred/1/2/*",
+        b"/%s/!/cred/1/2/3",
+    ],
+)
+def test_a_forged_sender_ends_the_link(world: World, slave: Callable[[], Peer], sender: bytes) -> None:
+    victim = world.client("top")
+    victim.senders()
+    victim.subscribe(b"k")
+    link = slave()
+    key = own(link)
+    forged = sender % key if b"%s" in sender else sender
+    link.send(b"CMSG from\0%b\0MSG k\0forged" % forged)
+    assert all(packet.startswith(b"CMSG senders/on") for packet in iter(link.receive, b""))
+    assert received(victim) == []
+
+
+def test_a_slave_speaks_for_what_is_beneath_it_and_is_named_as_its_outer_part(
+    world: World, slave: Callable[[], Peer]
+) -> None:
+    client = world.client("top")
+    client.senders()
+    client.subscribe(b"k")
+    link = slave()
+    key = own(link)
+    link.send(b"CMSG from\0%b/!/cred/1/2/3\0MSG k\0a" % key, b"MSG k\0b")
+    assert client.receive(PATIENCE).sender == key + b"/!/cred/1/2/3"
+    assert client.receive(PATIENCE).sender == key
+
+
+def test_what_a_link_should_not_send_is_dropped_and_kills_no_link(world: World, slave: Callable[[], Peer]) -> None:
+    link = slave()
+    key = own(link)
+    client = world.client("top")
+    client.subscribe(client.whoami() + b"/box", b"k")
+    for packet in (
+        b"SUB " + client.whoami() + b"/box",  # others' secrets
+        b"SUB " + client.whoami() + b"/",
+        b"SUB !/cred///*/",
+        b"SUB a/!/b",
+        b"MSG a/!/b\0",
+        b"CMSG from\0no packet",
+        b"CMSG from\0%b/!/cred/1/2/3\0SUB x" % key,
+        b"nonsense",
+        b"CMSG notice/lost\0nonsense",
+        b"CMSG notice/lost\0overflow 5 1.0",
+        b"CMSG interest/sync\0what\0tree",
+        b"SUB " + b"x" * 5_000,
+    ):
+        link.send(packet)
+    assert own(link) == key
+    client.publish(client.whoami() + b"/box", b"mine")
+    assert client.receive(PATIENCE).payload == b"mine"
+    link.send(b"MSG k\0fine")
+    assert client.receive(PATIENCE).payload == b"fine"
+    assert not [packet for packet in link.pending() if b"mine" in packet]
+    assert sum(world.hubs["top"].statistics().dropped.values()) >= 8
+
+
+def test_what_authorize_refuses_a_link_is_dropped(world: World) -> None:
+    asked: list[tuple[str, bytes]] = []
+
+    def authorize(credentials: Credentials, verb: str, key: bytes) -> bool:
+        asked.append((verb, key))
+        return credentials.uid != 12_345 or b"no" not in key.split(b"/")
+
+    world.hub("top", relays=[12_345], authorize=authorize)
+    world.uids["top"] = 12_345
+    world.hub("left")
+    relay = world.relay("left", "top")
+    world.uids.clear()
+    watcher, publisher = world.client("top"), world.client("left")
+    watcher.senders()
+    watcher.subscribe(b"no/", b"yes/")
+    settle(watcher)
+    publisher.subscribe(b"no/1", b"yes/1")
+    settle(publisher)
+    for key in (b"no/1", b"yes/1", b"no/1", b"yes/2"):
+        publisher.publish(key)
+    watcher.senders(False)  # from here on without wrappers
+    settle(watcher)
+    for key in (b"no/1", b"yes/3"):
+        publisher.publish(key)
+    assert [watcher.receive(PATIENCE).key for _ in range(3)] == [b"yes/1", b"yes/2", b"yes/3"]
+    watcher.publish(b"no/1")
+    watcher.publish(b"yes/1")
+    settle(watcher)
+    assert [message.key for message in received(publisher)] == [b"no/1", b"yes/1", b"no/1", b"no/1", b"yes/1"]
+    dropped = world.hubs["top"].statistics().dropped
+    assert dropped == {"publishing refused": 3, "subscription refused": 1}
+    assert relay.statistics().epoch == 1
+    assert ("publish", b"yes/1") in asked
+
+
+def test_a_reserved_key_of_a_link_is_dropped_where_authorize_is_asked(world: World) -> None:
+    world.hub("top", relays=[12_345], authorize=lambda *_: True)
+    world.uids["top"] = 12_345
+    link = world.peer("top")
+    link.send(b"CMSG interest/on")
+    link.receive()
+    world.uids.clear()
+    key = own(link)
+    link.publish(b"a/!/b")
+    link.send(b"CMSG from\0%b/!/cred/1/2/3\0MSG a/!/b\0" % key, b"CMSG from\0%b/!/cred/1/2/3\0MSG !/cred/x\0" % key)
+    assert own(link) == key
+    assert sum(world.hubs["top"].statistics().dropped.values()) == 3
+
+
+def test_a_flood_of_patterns_widens_the_flooder_and_harms_nobody(world: World) -> None:
+    world.hub("top", relays=[12_345], limits=msgspec.structs.replace(FAST, user_patterns=100))
+    world.uids["top"] = 12_345
+    flooder = world.peer("top")
+    flooder.send(b"CMSG interest/on")
+    flooder.receive()
+    world.uids.clear()
+    for n in range(1_000):
+        flooder.send(b"SUB pattern/%d" % n)
+        if n % 100 == 0:
+            flooder.barrier()
+    client = world.client("top")
+    client.subscribe(*(b"mine/%d" % n for n in range(50)))
+    client.publish(b"mine/7", b"x")
+    assert client.receive(PATIENCE).payload == b"x"
+    assert world.hubs["top"].quotas.account(12_345).patterns <= 101
+
+
+def test_endless_keys_cost_a_bounded_table(world: World, slave: Callable[[], Peer]) -> None:
+    link = slave()
+    for n in range(6_000):
+        link.publish(b"key/%d" % n)
+        if n % 64 == 0:
+            link.pending()
+    (only,) = world.hubs["top"].tree.links.values()
+    assert only.pruned is not None
+    assert len(only.pruned) <= FAST.pruned_keys
+    client = world.client("top")
+    client.subscribe(b"key/*")
+    table = only.pruned
+    eventually(lambda: (link.pending(), len(table))[1] == 0)
+
+
+def test_what_a_slave_says_was_lost_is_passed_on_now_and_then_only(world: World, slave: Callable[[], Peer]) -> None:
+    listener = world.peer("top")
+    listener.send(b"CMSG notices/on")
+    listener.barrier()
+    link = slave()
+    for _ in range(5_000):
+        link.send(b"CMSG notice/lost\0upstream 1 1.0")
+    own(link)
+    told = listener.pending()
+    assert told == [b"CMSG notice/lost\0upstream 1 1.000000"]
+
+
+def test_a_silent_slave_holds_up_a_question_once(world: World) -> None:
+    world.hub("top", relays=[12_345], limits=msgspec.structs.replace(FAST, sync_wait=0.05))
+    world.uids["top"] = 12_345
+    silent = world.peer("top")
+    silent.send(b"CMSG interest/on")
+    silent.receive()
+    world.uids.clear()
+    client = world.client("top")
+    assert client.sync("tree") == "partial"
+    (link,) = world.hubs["top"].tree.links.values()
+    assert link.lagging
+    assert client.sync("tree") == "partial"
+    question = next(packet for packet in silent.pending() if packet.startswith(b"CMSG interest/sync\0"))
+    silent.send(question + b"\0tree")
+    silent.barrier()
+    assert not link.lagging
+
+
+def test_a_link_is_never_held_back(world: World) -> None:
+    world.chain("top", "left")
+    slow = world.client("top")
+    slow.flood_control(soft="block")
+    slow.subscribe(b"k")
+    other = world.client("top")
+    other.subscribe(b"other")
+    settle(slow, other)
+    publisher = world.client("left")
+    publisher.publish_many([(b"k", bytes(10_000)) for _ in range(300)])
+    publisher.publish(b"other", b"on time")
+    assert other.receive(PATIENCE).payload == b"on time"
