@@ -17,7 +17,8 @@ import msgspec
 
 from ..errors import SbusError, StateError
 from . import clients, daemons
-from .brokers import BROKERS, Broker, NotInstalledError
+from .broker import Broker, NotInstalledError
+from .brokers import BROKERS
 from .native import Tools
 from .process import describe_machine, raise_descriptor_limit
 from .results import Plan, Record, Results, Run

@@ -17,7 +17,7 @@ import pytest
 from support import HubThread
 
 from sbuslib.bench import brokers, clients, daemons
-from sbuslib.bench.brokers import Broker, NotInstalledError
+from sbuslib.bench.broker import Broker, NotInstalledError
 from sbuslib.bench.native import Tools
 from sbuslib.bench.process import cpu_seconds, describe_machine, resident_bytes
 from sbuslib.bench.results import Plan, Results
