@@ -24,7 +24,7 @@ from .broker import (
 )
 from .rabbitmq import RabbitMq
 
-__all__ = ["BROKERS", "Mosquitto", "Nats", "RabbitMq", "Redis", "ZeroMq"]
+__all__ = ["BROKERS", "Mosquitto", "Nats", "Redis", "ZeroMq"]
 
 
 class Redis(Broker):

@@ -7,6 +7,7 @@ import signal
 import socket
 import struct
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -76,17 +77,24 @@ class RabbitMq(Broker):
 
     def stop(self) -> None:
         assert self.process is not None
-        for pid in reversed(self.pids):
+        pids = self.pids
+        for pid in reversed(pids):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
         self.process.wait()
-        with suppress(OSError, NotInstalledError):  # the port mapper, which it leaves behind
-            subprocess.run(
-                [find_program("epmd"), "-port", str(self._mapper), "-kill"],
-                capture_output=True,
-                timeout=PATIENCE,
-                check=False,
-            )
+        # The port mapper is left behind, and goes only when all that it knew of are gone.
+        end = time.monotonic() + PATIENCE
+        while any(os.path.exists(f"/proc/{pid}") for pid in pids) and time.monotonic() < end:
+            time.sleep(0.02)
+        with suppress(OSError, NotInstalledError):
+            command = [find_program("epmd"), "-port", str(self._mapper), "-kill"]
+            while time.monotonic() < end:
+                done = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False)
+                if not done.returncode and b"Killed" in done.stdout:
+                    break
+                if b"Cannot connect" in done.stdout + done.stderr:
+                    break
+                time.sleep(0.1)
 
     def is_up(self) -> bool:
         with suppress(OSError, StateError):
