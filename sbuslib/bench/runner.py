@@ -31,6 +31,8 @@ HUB = "hub"
 FORWARDER = "forwarder"
 OTHER = "daemon"
 _SPARE_DESCRIPTORS = 256
+_LEAST = 64
+"""Messages of the shortest run."""
 _TRIAL = 10
 """The first, uncounted run of each case takes this part of what it is thought to manage."""
 
@@ -246,13 +248,16 @@ class Bench:
 
     def _try(self, case: Case) -> int | None:
         """How many messages a run of the planned length takes; ``None`` when the case does not run."""
-        guess = max(64, int(case.scenario.count * self._plan.seconds / 0.5))
-        run = self._run(case, max(64, guess // _TRIAL))
-        if run is None or not run.seconds:
+        guess = int(case.scenario.count * self._plan.seconds / 0.5)
+        run = self._run(case, max(_LEAST, guess // _TRIAL))
+        if run is None:
+            return None
+        if not run.seconds:
+            self.left_out.append(f"{case.scenario.title}, {case.target}: nothing came")
             return None
         trips = 2 if case.scenario.job == "trip" else 1
-        count = int(run.messages / trips / run.seconds * self._plan.seconds)
-        return min(max(64, count), case.scenario.most or count)
+        count = max(_LEAST, int(run.messages / trips / run.seconds * self._plan.seconds))
+        return min(count, case.scenario.most) if case.scenario.most is not None else count
 
     def _run(self, case: Case, count: int) -> Run | None:
         try:
