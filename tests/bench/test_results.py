@@ -59,6 +59,7 @@ def measured() -> Results:
         ("python", "hub", 0, run(300_000, 3)),
         ("python", "hub-aio", 0, run(100_000, 3)),
         ("python", "zeromq", 0, run(150_000, 1)),
+        ("python", "zeromq-frame", 0, run(400_000, 1)),
     )
 
 
@@ -223,6 +224,7 @@ def test_the_tables_of_the_pages(short: bool) -> None:
         )
         assert rows[2] == "| one to one | 2,000 | 4,000 | 500 | - | 0.75 |"
         assert "| round trip | 40.00 µs | 20.00 µs | - | - | 0.25 |" in rows
+        assert "| Python client to Python client | 300 k | - | - | 150 k; 400 k in one frame | - |" in rows
 
 
 def test_a_block_is_replaced() -> None:
