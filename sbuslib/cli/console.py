@@ -1,4 +1,4 @@
-"""What the programs share: how they end, how they complain, how they show bytes."""
+"""What the programs share: how they end and how they complain."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import signal
 import sys
 from contextlib import suppress
 
-from ..text import escape, printable
+from ..text import escape
 
-__all__ = ["EXIT_FAILURE", "EXIT_SUCCESS", "EXIT_USAGE", "complain", "explain", "printable", "yield_to_signals"]
+__all__ = ["EXIT_FAILURE", "EXIT_SUCCESS", "EXIT_USAGE", "complain", "explain", "yield_to_signals"]
 
 EXIT_SUCCESS = 0
 EXIT_FAILURE = 1
