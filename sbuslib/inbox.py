@@ -18,6 +18,7 @@ from .packets import Message, parse
 from .statistics import ClientStatistics
 
 if TYPE_CHECKING:
+    from .control import Lost
     from .delivery import Batch, Sender
     from .hub import Hub
     from .secrets import Credentials
@@ -74,6 +75,9 @@ class Inbox:
         self._waiting.append((sender.key, packet))
         self.peak = max(self.peak, len(self._waiting))
         self._ready.set()
+
+    def notify(self, notice: Lost) -> None:
+        """Messages were lost between two hubs of the tree. Nothing that a plain inbox could do about it."""
 
     @property
     def delivered(self) -> int:

@@ -38,6 +38,7 @@ __all__ = [
     "read_header",
     "read_journal",
     "read_segment",
+    "sync_directory",
 ]
 
 LOCK_NAME = "recorder.lock"
@@ -240,6 +241,15 @@ class DirectoryLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def sync_directory(directory: str | os.PathLike[str]) -> None:
+    """Make the names of files that were made or removed in a directory durable. Raises :exc:`OSError`."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def is_recorded(directory: str | os.PathLike[str]) -> bool:

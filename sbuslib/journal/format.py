@@ -143,7 +143,8 @@ class Record(NamedTuple):
     """One row. Of a message ``lost`` and ``cause`` are ``None``; of a gap ``key``, ``payload`` and ``sender`` are.
 
     ``time_ns`` is nanoseconds since the epoch: when the recorder saw the message, or since when the messages of a gap
-    were lost. ``gid``, ``uid`` and ``pid`` are the recording hub's word, ``None`` where it could not vouch for it.
+    were lost; ``lost`` is ``None``, too, where nobody knows how many. ``gid``, ``uid`` and ``pid`` are the recording
+    hub's word, ``None`` where it could not vouch for it.
     """
 
     time_ns: int
@@ -200,7 +201,7 @@ class Block(NamedTuple):
         return [names[offsets[n] : offsets[n + 1]] for n in range(len(offsets) - 1)]
 
     def lost(self) -> list[int]:
-        """How many messages each gap row stands for; only of a block of gaps."""
+        """How many messages each gap row stands for, :data:`NULL` if nobody knows; only of a block of gaps."""
         return list(_numbers(self.payloads, "q"))
 
     def records(self) -> Iterator[Record]:
@@ -209,9 +210,8 @@ class Block(NamedTuple):
         ids = ([None if value == NULL else value for value in column] for column in (self.gids, self.uids, self.pids))
         if self.kind == GAP:
             for time, sequence, cause, lost in zip(self.times, self.sequences, self.keys, self.lost(), strict=True):
-                yield Record(
-                    time, sequence, GAP, None, None, None, None, None, None, lost, names[cause].decode(errors="replace")
-                )
+                count, why = None if lost == NULL else lost, names[cause].decode(errors="replace")
+                yield Record(time, sequence, GAP, None, None, None, None, None, None, count, why)
             return
         payloads, offsets = bytes(self.payloads), self.payload_offsets
         for n, (time, sequence, key, sender, gid, uid, pid) in enumerate(
@@ -309,8 +309,8 @@ def encode_block(
     return _sealed(_MESSAGES if kind == MESSAGE else _GAPS, salt, length, rows, names_bytes, payload_bytes, parts)
 
 
-def encode_gaps(salt: int, first_sequence: int, gaps: Sequence[tuple[int, str, int]]) -> bytes:
-    """A block of gap rows: of each the time in nanoseconds, the cause, and how many messages were lost."""
+def encode_gaps(salt: int, first_sequence: int, gaps: Sequence[tuple[int, str, int | None]]) -> bytes:
+    """A block of gap rows: of each the time in nanoseconds, the cause, and how many messages were lost if known."""
     causes = list(dict.fromkeys(cause for _, cause, _ in gaps))
     nothing = array("q", [NULL]) * len(gaps)
     return encode_block(
@@ -323,7 +323,7 @@ def encode_gaps(salt: int, first_sequence: int, gaps: Sequence[tuple[int, str, i
         array("i", [causes.index(cause) for _, cause, _ in gaps]),
         array("i", [NULL]) * len(gaps),
         [cause.encode() for cause in causes],
-        [_END.pack(lost) for _, _, lost in gaps],
+        [_END.pack(NULL if lost is None else lost) for _, _, lost in gaps],
         GAP,
     )
 
