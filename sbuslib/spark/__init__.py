@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .envelope import unseal as unseal
+    from .lake import compact as compact
+    from .lake import ingest as ingest
+    from .lake import read as read
     from .limits import SparkLimits as SparkLimits
     from .session import session as session
 
 _HOMES = {
     "SparkLimits": "limits",
+    "compact": "lake",
+    "ingest": "lake",
+    "read": "lake",
     "session": "session",
     "unseal": "envelope",
 }
