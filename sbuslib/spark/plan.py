@@ -86,24 +86,17 @@ def published(rows: DataFrame, topology: Topology) -> DataFrame:
 
 
 class Routed:
-    """Traffic and interest by class. Both are used several times, so :meth:`persist` before."""
+    """Traffic and interest by class, the first of which is kept by Spark, as it is used several times."""
 
     def __init__(self, flows: DataFrame, wants: DataFrame) -> None:
         self.flows = flows
         """``class`` (numbers of the patterns), ``hub``, ``client``, ``messages`` and ``bytes``."""
         self.wants = wants
-        """``class``, ``hub`` and ``client``: who wants its messages, each once."""
-
-    def persist(self) -> Routed:
-        """Keep both; this itself."""
-        self.flows.persist()
-        self.wants.persist()
-        return self
+        """``class``, ``hub`` and ``client``: who wants its messages; more than once where several patterns match."""
 
     def unpersist(self) -> None:
-        """Keep them no longer."""
+        """Keep it no longer."""
         self.flows.unpersist()
-        self.wants.unpersist()
 
 
 def route(traffic: DataFrame, interests: DataFrame, separator: bytes = SEPARATOR) -> Routed:
@@ -111,23 +104,22 @@ def route(traffic: DataFrame, interests: DataFrame, separator: bytes = SEPARATOR
     ``pattern``). The patterns, each once, must fit into this process and into every worker."""
     from pyspark.sql import functions as f
 
-    spark: SparkSession = traffic.sparkSession
     table = interests.select("pattern").distinct().toArrow()
     patterns: list[bytes] = sorted(table.column("pattern").to_pylist())
     keys = with_matches(traffic.select("key").distinct(), patterns, separator).withColumnRenamed("matched", "class")
     flows = (
         traffic.join(keys, "key")
         .groupBy("class", "hub", "client")
-        .agg(f.sum("messages").alias("messages"), f.sum("bytes").alias("bytes"))
+        .agg(*(f.sum(name).alias(name) for name in _COUNTS))
+        .persist()
     )
-    numbers = _numbered(spark, patterns)
-    classes = keys.select("class").distinct()
     wants = (
-        classes.select("class", f.explode("class").alias("number"))
-        .join(numbers, "number")
+        flows.select("class")
+        .distinct()
+        .select("class", f.explode("class").alias("number"))
+        .join(_numbered(traffic.sparkSession, patterns), "number")
         .join(interests, "pattern")
         .select("class", "hub", "client")
-        .distinct()
     )
     return Routed(flows, wants)
 
@@ -139,26 +131,41 @@ def _numbered(spark: SparkSession, patterns: list[bytes]) -> DataFrame:
     return spark.createDataFrame(pa.table({"number": numbers, "pattern": pa.array(patterns, pa.binary())}))
 
 
-def _below(frame: DataFrame, hubs: DataFrame, *columns: str) -> DataFrame:
-    """``frame`` with a row for each link above its ``hub``, called ``link``."""
-    from pyspark.sql import functions as f
-
-    return frame.join(hubs.select("hub", "path"), "hub").select(*columns, f.explode("path").alias("link"))
-
-
 _COUNTS = ("messages", "bytes")
+_WANTING = "wanting"
 
 
-def _zero(*names: str) -> list[Column]:
+def _sums(routed: Routed, hubs: DataFrame) -> DataFrame:
+    """``T(g, x)`` and ``n(g, x)`` beside ``T(g)`` and ``n(g)``.
+
+    ``class``, ``link``, ``messages``, ``bytes``, ``wanting``, and ``all_`` of each: of the whole class. Links are those
+    with anything below them, and null once for each class: above the root, where all is below.
+    """
+    from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    return [f.coalesce(f.col(name), f.lit(0)).alias(name) for name in names]
-
-
-def _where(condition: Column, value: Column) -> Column:
-    from pyspark.sql import functions as f
-
-    return f.coalesce(f.sum(f.when(condition, value)), f.lit(0))
+    zero, one = f.lit(0).cast("bigint"), f.lit(1).cast("bigint")
+    both = routed.flows.select("class", "hub", *_COUNTS, zero.alias(_WANTING)).unionByName(
+        routed.wants.distinct().select("class", "hub", *(zero.alias(name) for name in _COUNTS), one.alias(_WANTING))
+    )
+    names = (*_COUNTS, _WANTING)
+    top = f.array(f.lit(None))
+    ways = hubs.select("hub", f.concat("path", top).alias("way"))
+    whole = Window.partitionBy("class")
+    return (
+        both.groupBy("class", "hub")
+        .agg(*(f.sum(name).alias(name) for name in names))
+        .join(ways, "hub")
+        .select("class", f.explode("way").alias("link"), *names)
+        .groupBy("class", "link")
+        .agg(*(f.sum(name).alias(name) for name in names))
+        .select(
+            "class",
+            "link",
+            *names,
+            *(f.max(f.when(f.col("link").isNull(), f.col(name))).over(whole).alias(f"all_{name}") for name in names),
+        )
+    )
 
 
 def links(routed: Routed, hubs: DataFrame) -> DataFrame:
@@ -171,32 +178,23 @@ def links(routed: Routed, hubs: DataFrame) -> DataFrame:
     """
     from pyspark.sql import functions as f
 
-    flows = routed.flows
-    totals = flows.groupBy("class").agg(*(f.sum(name).alias(f"all_{name}") for name in _COUNTS))
-    wanting = routed.wants.select("class", "hub").distinct()
-    demand = wanting.groupBy("class").agg(f.count(f.lit(1)).alias("wanting"))
-    from_below = (
-        _below(flows, hubs, "class", *_COUNTS)
-        .groupBy("class", "link")
-        .agg(*(f.sum(name).alias(name) for name in _COUNTS))
+    goes_up = f.col("all_wanting") > f.col(_WANTING)
+    goes_down = f.col(_WANTING) > 0
+
+    def where(condition: Column, value: Column) -> Column:
+        return f.coalesce(f.sum(f.when(condition, value)), f.lit(0))
+
+    summed = (
+        _sums(routed, hubs)
+        .where("link is not null")
+        .groupBy("link")
+        .agg(
+            *(where(goes_up, f.col(name)).alias(f"up_{name}") for name in _COUNTS),
+            *(where(goes_down, f.col(f"all_{name}") - f.col(name)).alias(f"down_{name}") for name in _COUNTS),
+            *(f.sum(name).alias(f"flooded_{name}") for name in _COUNTS),
+        )
     )
-    wanting_below = (
-        _below(wanting, hubs, "class").groupBy("class", "link").agg(f.count(f.lit(1)).alias("wanting_below"))
-    )
-    both = (
-        from_below.join(wanting_below, ["class", "link"], "full")
-        .join(totals, "class", "left")
-        .join(demand, "class", "left")
-        .na.fill(0)
-    )
-    goes_up = f.col("wanting") > f.col("wanting_below")
-    goes_down = f.col("wanting_below") > 0
-    summed = both.groupBy("link").agg(
-        *(_where(goes_up, f.col(name)).alias(f"up_{name}") for name in _COUNTS),
-        *(_where(goes_down, f.col(f"all_{name}") - f.col(name)).alias(f"down_{name}") for name in _COUNTS),
-        *(f.sum(name).alias(f"flooded_{name}") for name in _COUNTS),
-    )
-    everything = flows.agg(*(f.coalesce(f.sum(name), f.lit(0)).alias(f"all_{name}") for name in _COUNTS))
+    everything = routed.flows.agg(*(f.coalesce(f.sum(name), f.lit(0)).alias(f"all_{name}") for name in _COUNTS))
     columns: list[Column] = []
     for name, suffix in (("messages", ""), ("bytes", "_bytes")):
         flooded = f.coalesce(f.col(f"flooded_{name}"), f.lit(0))
@@ -218,49 +216,48 @@ def links(routed: Routed, hubs: DataFrame) -> DataFrame:
 def placements(routed: Routed, hubs: DataFrame) -> DataFrame:
     """Where each client would better sit, all others staying.
 
-    ``client``, its ``hub``, the ``better`` one, ``saved`` and ``saved_bytes``. ``saved`` are messages over links, by interest, that moving it to ``better`` would spare (and ``saved_bytes`` the
-    bytes, which may be less than nothing where a few long messages stand against many short ones). A client that sits
-    as well as it can has its own hub there, and zeros. Those that save most come first. Every client is tried at every
-    hub, so this is for trees that somebody drew, not for a hundred thousand hubs.
+    ``client``, its ``hub``, the ``better`` one, and what moving it there would spare: ``saved`` messages over links, by
+    interest, and ``saved_bytes`` (less than nothing where a few long messages stand against many short ones). A client
+    that sits as well as it can has its own hub there, and zeros. Those that save most come first. Every client is
+    tried at every hub, so this is for trees that somebody drew, not for a hundred thousand hubs.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    links_ = hubs.where("above is not null").select(f.col("hub").alias("link"))
-    sums = [f.sum(name).alias(f"all_{name}") for name in _COUNTS]
-    totals = routed.flows.groupBy("class").agg(*sums)
-    demand = routed.wants.groupBy("class").agg(f.count(f.lit(1)).alias("wanting"))
-    from_below = (
-        _below(routed.flows, hubs, "class", *_COUNTS)
-        .groupBy("class", "link")
-        .agg(*(f.sum(name).alias(f"below_{name}") for name in _COUNTS))
+    own = (
+        routed.flows.where("client is not null")
+        .groupBy("class", "hub", "client")
+        .agg(*(f.sum(name).alias(f"own_{name}") for name in _COUNTS))
     )
-    wanting_below = (
-        _below(routed.wants, hubs, "class").groupBy("class", "link").agg(f.count(f.lit(1)).alias("wanting_below"))
-    )
-    own = routed.flows.where("client is not null").groupBy("class", "hub", "client")
-    takes = routed.wants.withColumn("takes", f.lit(1))
     part = (
-        takes.join(own.agg(*(f.sum(name).alias(f"own_{name}") for name in _COUNTS)), ["class", "hub", "client"], "full")
-        .na.fill(0)
-        .join(totals, "class")
-        .join(demand, "class", "left")
+        routed.wants.distinct()
+        .withColumn("takes", f.lit(1))
+        .join(own, ["class", "hub", "client"], "full")
+        .na.fill(0, ["takes", *(f"own_{name}" for name in _COUNTS)])
+        .withColumnRenamed("hub", "now")
     )
-    inside = f.col("inside").cast("bigint")
+    # Every client against every link, also where nothing of the class is below, and against null for the root.
+    names = (*_COUNTS, _WANTING)
+    sums = _sums(routed, hubs)
+    totals = sums.where("link is null").select("class", *(f.col(f"all_{name}") for name in names))
+    below = sums.where("link is not null").select("class", "link", *names)
+    places = hubs.select(f.col("hub").alias("now"), f.col("path").alias("its_path"))
+    links_ = hubs.select(f.when(f.col("above").isNotNull(), f.col("hub")).alias("link"))
+    inside = f.coalesce(f.col("inside").cast("bigint"), f.lit(0))
     each = (
-        part.join(hubs.select("hub", "path"), "hub")
+        part.join(totals, "class")
+        .join(f.broadcast(places), "now")
         .crossJoin(f.broadcast(links_))
-        .withColumn("inside", f.array_contains("path", f.col("link")))
-        .drop("path")
-        .join(from_below, ["class", "link"], "left")
-        .join(wanting_below, ["class", "link"], "left")
-        .na.fill(0)
-        .withColumn("others_below", f.col("wanting_below") - f.col("takes") * inside)
-        .withColumn("others_above", f.col("wanting") - f.col("takes") - f.col("others_below"))
+        .withColumn("inside", f.array_contains("its_path", f.col("link")))
+        .drop("its_path")
+        .join(below, ["class", "link"], "left")
+        .na.fill(0, [*names])
+        .withColumn("others_below", f.col(_WANTING) - f.col("takes") * inside)
+        .withColumn("others_above", f.col("all_wanting") - f.col("takes") - f.col("others_below"))
     )
 
     def weight(name: str) -> Column:
-        below = f.col(f"below_{name}") - f.col(f"own_{name}") * inside
+        below = f.col(name) - f.col(f"own_{name}") * inside
         above = f.col(f"all_{name}") - f.col(f"own_{name}") - below
         own_ = f.col(f"own_{name}")
         zero = f.lit(0)
@@ -268,14 +265,14 @@ def placements(routed: Routed, hubs: DataFrame) -> DataFrame:
         came = f.when(f.col("others_above") == 0, below).otherwise(zero)
         goes = f.when(f.col("others_above") > 0, own_).otherwise(zero)
         went = f.when(f.col("others_below") > 0, own_).otherwise(zero)
-        return f.sum(f.col("takes") * (comes - came) + goes - went).alias(name)
+        weighs = f.col("takes") * (comes - came) + goes - went
+        return f.sum(f.when(f.col("link").isNotNull(), weighs).otherwise(zero)).alias(name)
 
-    weights = each.groupBy("client", f.col("hub").alias("now"), "link").agg(*(weight(name) for name in _COUNTS))
-    # At the root, none of the links counts: compared with it, each hub costs what the links above it weigh.
-    at_root = weights.select("client", "now").distinct().crossJoin(hubs.where("above is null").select("hub"))
+    weights = each.groupBy("client", "now", "link").agg(*(weight(name) for name in _COUNTS))
+    # Compared with the root, each hub costs what the links above it weigh.
+    ways = hubs.select("hub", f.explode(f.concat("path", f.array(f.lit(None)))).alias("link"))
     costs = (
-        _below_all(weights, hubs)
-        .unionByName(at_root.select("client", "now", "hub", *(f.lit(0).cast("bigint").alias(name) for name in _COUNTS)))
+        weights.join(f.broadcast(ways), weights.link.eqNullSafe(ways.link))
         .groupBy("client", "now", "hub")
         .agg(*(f.sum(name).alias(name) for name in _COUNTS))
     )
@@ -303,11 +300,3 @@ def placements(routed: Routed, hubs: DataFrame) -> DataFrame:
         )
         .orderBy(f.desc("saved"), "client")
     )
-
-
-def _below_all(weights: DataFrame, hubs: DataFrame) -> DataFrame:
-    """The weights of every link, for each hub that is below it."""
-    from pyspark.sql import functions as f
-
-    places = hubs.select("hub", f.explode("path").alias("link"))
-    return weights.join(f.broadcast(places), "link").select("client", "now", "hub", *_COUNTS)
