@@ -19,6 +19,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import Literal, NamedTuple, TypeAlias
 from zlib import crc32
@@ -45,6 +46,7 @@ __all__ = [
     "encode_end",
     "encode_gaps",
     "first_sequence_of",
+    "pack",
     "read_blocks",
     "segment_name",
     "walk",
@@ -267,86 +269,106 @@ def block_length(rows: int, names: int, names_bytes: int, payload_bytes: int) ->
     )
 
 
-def _column(values: array[int]) -> list[bytes | memoryview]:
-    if not _LITTLE:
-        values = values[:]
-        values.byteswap()
-    size = len(values) * values.itemsize
-    return [memoryview(values).cast("B"), _PADDING[size & 7]]
+def pack(kind: Literal["i", "q"], values: Sequence[int]) -> bytes:
+    """A column of numbers of 4 bytes (``i``) or 8 (``q``)."""
+    return struct.pack(f"<{len(values)}{kind}", *values)
+
+
+@lru_cache(32)
+def _steps(count: int, kind: Literal["i", "q"]) -> tuple[int, int]:
+    """Columns of ``count`` numbers as one big number each: 0, 1, 2 and so on, and only ones."""
+    steps, ones = pack(kind, range(count)), pack(kind, [1]) * count
+    return int.from_bytes(steps, "little"), int.from_bytes(ones, "little")
+
+
+def _ramp(start: int, step: int, count: int, kind: Literal["i", "q"]) -> bytes:
+    """A column ``start``, ``start + step``, …, none of which is negative: two operations however many there are."""
+    most = (count + 255) & ~255  # so that there are few sizes to prepare for
+    steps, ones = _steps(most, kind)
+    size = struct.calcsize(kind)
+    return (steps * step + ones * start).to_bytes(most * size + 8, "little")[: count * size]
+
+
+def _offsets(parts: Sequence[bytes]) -> tuple[bytes, int]:
+    """The column of where each part begins when they lie one after the other, and of where the last one ends; that."""
+    sizes = set(map(len, parts))
+    if len(sizes) == 1:
+        (size,) = sizes
+        return _ramp(0, size, len(parts) + 1, "i"), size * len(parts)
+    offsets = [*accumulate(map(len, parts), initial=0)]
+    return pack("i", offsets), offsets[-1]
 
 
 def encode_block(
     salt: int,
     first_sequence: int,
-    times: array[int],
-    gids: array[int],
-    uids: array[int],
-    pids: array[int],
-    keys: array[int],
-    senders: array[int],
+    times: bytes,
+    gids: bytes,
+    uids: bytes,
+    pids: bytes,
+    keys: bytes,
+    senders: bytes,
     names: Sequence[bytes],
     payloads: Sequence[bytes],
     kind: Literal["message", "gap"] = MESSAGE,
-) -> bytes:
+) -> bytearray:
     """A block of rows that are numbered from ``first_sequence`` on.
 
-    The first four columns are of type ``"q"``, ``keys`` and ``senders``, which are indices of ``names``, of type
-    ``"i"``; each has as many numbers as there are ``payloads``.
+    The columns are as :func:`pack` makes them: the first four of type ``q``, ``keys`` and ``senders``, which are
+    indices of ``names``, of type ``i``; each has as many numbers as there are ``payloads``.
     """
     rows = len(payloads)
-    offsets = array("i", accumulate(map(len, payloads), initial=0))
-    name_offsets = array("i", accumulate(map(len, names), initial=0))
-    names_bytes, payload_bytes = name_offsets[-1], offsets[-1]
+    payload_offsets, payload_bytes = _offsets(payloads)
+    name_offsets, names_bytes = _offsets(names)
     length = block_length(rows, len(names), names_bytes, payload_bytes)
-    parts: list[bytes | memoryview] = [_COUNT.pack(len(names))]
-    for column in (times, array("q", range(first_sequence, first_sequence + rows)), gids, uids, pids):
-        parts += _column(column)
-    for column in (keys, senders, offsets, name_offsets):
-        parts += _column(column)
-    parts += (*names, _PADDING[names_bytes & 7])
+    parts = [bytes(BLOCK_HEADER_BYTES), _COUNT.pack(len(names))]
+    parts += (times, _ramp(first_sequence, 1, rows, "q"), gids, uids, pids)
+    for column in (keys, senders, payload_offsets, name_offsets):
+        parts += (column, _PADDING[len(column) & 7])
+    parts += names
+    parts.append(_PADDING[names_bytes & 7])
     parts += payloads
     parts.append(_PADDING[payload_bytes & 7])
-    return _sealed(_MESSAGES if kind == MESSAGE else _GAPS, salt, length, rows, names_bytes, payload_bytes, parts)
+    magic = _MESSAGES if kind == MESSAGE else _GAPS
+    return _sealed(magic, salt, length, rows, names_bytes, payload_bytes, parts)
 
 
-def encode_gaps(salt: int, first_sequence: int, gaps: Sequence[tuple[int, str, int | None]]) -> bytes:
+def encode_gaps(salt: int, first_sequence: int, gaps: Sequence[tuple[int, str, int | None]]) -> bytearray:
     """A block of gap rows: of each the time in nanoseconds, the cause, and how many messages were lost if known."""
     causes = list(dict.fromkeys(cause for _, cause, _ in gaps))
-    nothing = array("q", [NULL]) * len(gaps)
+    nothing = pack("q", [NULL]) * len(gaps)
     return encode_block(
         salt,
         first_sequence,
-        array("q", [time for time, _, _ in gaps]),
+        pack("q", [time for time, _, _ in gaps]),
         nothing,
         nothing,
         nothing,
-        array("i", [causes.index(cause) for _, cause, _ in gaps]),
-        array("i", [NULL]) * len(gaps),
+        pack("i", [causes.index(cause) for _, cause, _ in gaps]),
+        pack("i", [NULL]) * len(gaps),
         [cause.encode() for cause in causes],
         [_END.pack(NULL if lost is None else lost) for _, _, lost in gaps],
         GAP,
     )
 
 
-def encode_end(salt: int, next_sequence: int) -> bytes:
+def encode_end(salt: int, next_sequence: int) -> bytearray:
     """The mark at the end of a segment that will not grow."""
     length = BLOCK_HEADER_BYTES + _END.size
-    return _sealed(_ENDS, salt, length, 0, 0, 0, [_END.pack(next_sequence)])
+    return _sealed(_ENDS, salt, length, 0, 0, 0, [bytes(BLOCK_HEADER_BYTES), _END.pack(next_sequence)])
 
 
 def _sealed(
-    magic: bytes,
-    salt: int,
-    length: int,
-    rows: int,
-    names_bytes: int,
-    payload_bytes: int,
-    parts: list[bytes | memoryview],
-) -> bytes:
-    body = b"".join(parts)
-    assert len(body) + BLOCK_HEADER_BYTES == length
-    crc = crc32(body, crc32(_BLOCK.pack(magic, length, 0, rows, names_bytes, payload_bytes), salt))
-    return _BLOCK.pack(magic, length, crc, rows, names_bytes, payload_bytes) + body
+    magic: bytes, salt: int, length: int, rows: int, names_bytes: int, payload_bytes: int, parts: list[bytes]
+) -> bytearray:
+    """The parts of a block in one piece, with its header in the room that they leave for it at the start."""
+    block = bytearray().join(parts)
+    assert len(block) == length
+    crc = crc32(_BLOCK.pack(magic, length, 0, rows, names_bytes, payload_bytes), salt)
+    with memoryview(block) as view:
+        crc = crc32(view[BLOCK_HEADER_BYTES:], crc)
+    _BLOCK.pack_into(block, 0, magic, length, crc, rows, names_bytes, payload_bytes)
+    return block
 
 
 # -- reading ------------------------------------------------------------------------------------------

@@ -298,7 +298,8 @@ class Intake(Inbox):
         self._tells = tells
         self._parcels: list[Parcel] = []
         self._gaps: dict[str, Gap] = {}
-        self._timer = hub.loop.timer(limits.block_seconds)
+        self._timer = hub.loop.timer(limits.block_seconds, limits.block_seconds)
+        self._is_timing = False
         self._block_timer: Any = None
         self._is_full = False
         self._held_too_long = False
@@ -311,7 +312,7 @@ class Intake(Inbox):
     def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
         """Keep copies of the packets in ``slots``."""
         if not self.closed:
-            self._keep(sender, batch.packets(slots))
+            self._keep(sender, batch.copies(slots))
 
     def deliver_packet(self, sender: Sender, packet: bytes) -> None:
         """Keep one packet."""
@@ -326,12 +327,21 @@ class Intake(Inbox):
             self._sender, self._prefix = sender, self._namespace.prefix
             self._ids = (sender.key, *sender.credentials.known())
         self._parcels.append(Parcel(time_ns(), *self._ids, packets))
-        if not self.waiting:
-            self._timer.start(self.hand_over)
+        if not self._is_timing:
+            self._is_timing = True
+            self._timer.start(self._on_time)
         self.waiting += len(packets)
         self.waiting_bytes += sum(map(len, packets))
         if self.waiting >= self._bounds.block_records or self.waiting_bytes >= self._bounds.block_bytes:
             self.hand_over()
+
+    def _on_time(self) -> None:
+        """Time has passed, in which many hands full may have gone, or none: the timer goes on while anything comes."""
+        if self.waiting:
+            self.hand_over()
+        else:
+            self._timer.stop()
+            self._is_timing = False
 
     def hand_over(self) -> None:
         """Give what waits to the writer."""
@@ -342,7 +352,6 @@ class Intake(Inbox):
             self._gaps.clear()
         self._parcels = []
         self.waiting = self.waiting_bytes = 0
-        self._timer.stop()
         self._sender = None  # it may have gone
         writer, bounds = self._writer, self._bounds
         if writer.queued_records > bounds.queued_records or writer.queued_bytes > bounds.queued_bytes:

@@ -15,9 +15,9 @@ import os
 import secrets
 import sys
 import weakref
-from array import array
 from collections.abc import Callable, Sequence
-from itertools import repeat
+from itertools import chain, repeat
+from operator import itemgetter
 from time import monotonic, time, time_ns
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -27,6 +27,7 @@ from .directory import DirectoryLock, Segment, list_segments, read_header, sync_
 from .format import (
     NULL,
     SEGMENT_HEADER_BYTES,
+    Buffer,
     End,
     SegmentHeader,
     Skipped,
@@ -34,6 +35,7 @@ from .format import (
     encode_block,
     encode_end,
     encode_gaps,
+    pack,
     read_blocks,
     segment_name,
 )
@@ -293,19 +295,28 @@ class Writer:
         return portion
 
     def _write_messages(self, parcels: list[Parcel]) -> None:
-        packets = [packet for parcel in parcels for packet in parcel.packets]
-        heads, _, payloads = zip(*map(bytes.partition, packets, repeat(b"\0")), strict=True)
-        numbers = {head: number for number, head in enumerate(dict.fromkeys(heads))}
-        names = [head[4:] for head in numbers]
+        packets = [*chain.from_iterable(parcel.packets for parcel in parcels)]
+        rows = len(packets)
+        # Most often all are under one key, and then those that sort first and last are: which is found out without
+        # looking at each.
+        header, nul, _ = packets[0].partition(b"\0")
+        header += nul
+        payloads: Sequence[bytes]
+        if min(packets).startswith(header) and max(packets).startswith(header):
+            names = [header[4:-1]]
+            payloads = [*map(bytes.removeprefix, packets, repeat(header))]
+            keys = bytes(4 * rows)
+        else:
+            heads, _, payloads = zip(*map(bytes.partition, packets, repeat(b"\0")), strict=True)
+            numbers = {head: number for number, head in enumerate(dict.fromkeys(heads))}
+            names = [head[4:] for head in numbers]
+            keys = pack("i", itemgetter(*heads)(numbers))
         if any(RESERVED in name and self._is_reserved(name) for name in names):
             self._write_plain(parcels)
             return
-        rows = len(packets)
         counts = [len(parcel.packets) for parcel in parcels]
         times, senders, gids, uids, pids, _ = zip(*parcels, strict=True)
-        keys = array("i", map(numbers.__getitem__, heads))
         places = {sender: len(names) + number for number, sender in enumerate(dict.fromkeys(senders))}
-        names += places
         block = encode_block(
             self._begin(),
             self.written_sequence + 1,
@@ -315,7 +326,7 @@ class Writer:
             _spread("q", pids, counts, rows),
             keys,
             _spread("i", [places[sender] for sender in senders], counts, rows),
-            names,
+            [*names, *places],
             payloads,
         )
         self._write_block(block, rows)
@@ -352,13 +363,13 @@ class Writer:
                 sync_directory(self.directory)
         return self._salt
 
-    def _write_block(self, block: bytes, rows: int) -> None:
+    def _write_block(self, block: Buffer, rows: int) -> None:
         self._write(block)
         self._dirty = True
         self.written_bytes += len(block)
         self.written_sequence += rows
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: Buffer) -> None:
         view = memoryview(data)
         done = 0
         while done < len(data):
@@ -408,15 +419,12 @@ class Writer:
             total -= segment.size
 
 
-def _spread(kind: Literal["i", "q"], values: Sequence[int | None], counts: list[int], rows: int) -> array[int]:
+def _spread(kind: Literal["i", "q"], values: Sequence[int | None], counts: list[int], rows: int) -> bytes:
     """A column in which each value stands as often as its count says; no value is :data:`.format.NULL`."""
-    first = values[0]
-    if values.count(first) == len(values):
-        return array(kind, [NULL if first is None else first]) * rows
-    column = array(kind)
-    for value, count in zip(values, counts, strict=True):
-        column.extend(repeat(NULL if value is None else value, count))
-    return column
+    packed = {value: pack(kind, [NULL if value is None else value]) for value in set(values)}
+    if len(packed) == 1:
+        return packed[values[0]] * rows
+    return b"".join([packed[value] * count for value, count in zip(values, counts, strict=True)])
 
 
 # -- after a crash ------------------------------------------------------------------------------------
