@@ -7,6 +7,7 @@ drawn without the notation for mathematics, and the page forbids the browser to 
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -21,7 +22,20 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-__all__ = ["COLOURS", "Kind", "Page", "bars", "duration", "escaped", "figure", "human", "plot", "shown", "table"]
+__all__ = [
+    "COLOURS",
+    "Kind",
+    "Page",
+    "bars",
+    "check_plots",
+    "duration",
+    "escaped",
+    "figure",
+    "human",
+    "plot",
+    "shown",
+    "table",
+]
 
 _NOTHING = "\N{EN DASH}"
 """Stands where there is no value."""
@@ -38,7 +52,8 @@ _STYLE = """
 body { margin: 0; background: var(--back); color: var(--ink); font: 15px/1.5 system-ui, "Segoe UI", sans-serif }
 main { max-width: 1080px; margin: 0 auto; padding: 32px 24px 64px }
 h1 { font-size: 27px; margin: 0 0 4px; letter-spacing: -.01em }
-h2 { font-size: 18px; margin: 0 0 4px }
+h2 { font-size: 18px; margin: 26px 0 4px }
+h2:first-child { margin-top: 0 }
 p { margin: 0 0 12px; color: var(--soft); max-width: 78ch }
 nav { margin: 14px 0 0; font-size: 14px }
 nav a { color: var(--mark); margin-right: 18px; text-decoration: none }
@@ -126,6 +141,14 @@ def escaped(value: object, most: int = _SHOWN) -> str:
     return f'<span title="{escape(text[: 10 * most])}">{escape(text[:most])}…</span>'
 
 
+def check_plots() -> None:
+    """Raise :exc:`~sbuslib.errors.StateError`, whose message names what to install, when matplotlib is missing."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise StateError(f"{error.name} is missing: pip install 'sbuslib[report]'") from None
+
+
 @contextmanager
 def plot(height: float = 2.6, columns: int = 1) -> Iterator[tuple[Any, list[str]]]:
     """Draw into the axes; afterwards the list holds the picture, an SVG element.
@@ -141,12 +164,11 @@ def plot(height: float = 2.6, columns: int = 1) -> Iterator[tuple[Any, list[str]
 
     Raises :exc:`~sbuslib.errors.StateError` when matplotlib is missing.
     """
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise StateError(f"{error.name} is missing: pip install 'sbuslib[report]'") from None
+    check_plots()
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
     style: Any = {
         # A key may hold any number of dollars, and none of them begins a formula.
         "text.parse_math": False,
@@ -178,7 +200,10 @@ def plot(height: float = 2.6, columns: int = 1) -> Iterator[tuple[Any, list[str]
         picture: list[str] = []
         yield (axes[0] if columns == 1 else list(axes)), picture
         drawn = io.StringIO()
-        figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
+        with warnings.catch_warnings():
+            # What its own font lacks, the browser's will have.
+            warnings.filterwarnings("ignore", "Glyph .* missing")
+            figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
     text = drawn.getvalue()
     picture.append(text[text.index("<svg") :])
 
@@ -244,7 +269,7 @@ def figure(picture: Iterable[str], caption: str = "") -> str:
     return f"<figure>{''.join(picture)}{said}</figure>"
 
 
-Kind: TypeAlias = Literal["text", "count", "bytes", "time", "number"]
+Kind: TypeAlias = Literal["text", "id", "count", "bytes", "time"]
 
 
 def _number(value: float, kind: Kind) -> str:
@@ -255,7 +280,7 @@ def _number(value: float, kind: Kind) -> str:
             return human(value, "B")
         case "time":
             return duration(value)
-    return escaped(value)
+    return str(value)
 
 
 def table(
@@ -264,7 +289,7 @@ def table(
     """A table as a part of a section.
 
     :param columns: of each column, its heading and how it is shown: ``count``, ``bytes`` and ``time`` (nanoseconds)
-        shortened, ``number`` whole.
+        shortened, ``id`` whole.
     :param more: there are more rows than these: told below the table.
     :param barred: the column whose share of the largest is drawn as a bar below the first.
     """

@@ -95,12 +95,12 @@ def _traffic_page(
     page.tile(human(messages), "messages")
     page.tile(human(payload, "B"), "of payloads")
     page.tile(human(messages / max(covered.seconds, 1e-3)), "messages a second")
-    page.tile(human(busiest / period), f"a second in the busiest {_period(period)}")
+    page.tile(human(busiest / period), f"a second in the busiest {_period(period).removeprefix('1 ')}")
     page.tile(human(keys.count()), "distinct keys")
     page.tile(human(lost), "lost before they were recorded", bad=lost > 0)
     page.section(
         "Over time",
-        f"Each point is {_period(period)}; what was lost is told by the hub that was recorded.",
+        f"Each point of time is {_period(period)}; what was lost is told by the hub that was recorded.",
         figure(_over_time(times, period)),
     )
     every, _ = _top(tables["by_level"].where(f"level <= {levels}"), 10_000)
@@ -132,8 +132,8 @@ def _traffic_page(
         "<h2>By user</h2>",
         _show(
             tables["by_user"],
-            ("user", "number"),
-            ("group", "number"),
+            ("user", "id"),
+            ("group", "id"),
             ("messages", "count"),
             ("payloads", "bytes"),
         ),
@@ -175,6 +175,9 @@ def _period(seconds: int) -> str:
 
 
 def _over_time(rows: Sequence[Row], period: int) -> list[str]:
+    rows = [row for row in rows if row.start is not None]
+    if not rows:
+        return []
     step = timedelta(seconds=period)
     hubs = list(dict.fromkeys(row.hub for row in rows))
     first, last = min(row.start for row in rows), max(row.start for row in rows)

@@ -36,11 +36,14 @@ class Span(NamedTuple):
 
 
 def span(rows: DataFrame) -> Span | None:
-    """The time that ``rows`` (``time_ns``) cover; ``None`` when there are none. Runs at once."""
+    """The time that ``rows`` (``time_ns``) cover; ``None`` when there are none. Runs at once.
+
+    Gaps of unknown time count as rows only.
+    """
     from pyspark.sql import functions as f
 
     first, last, count = rows.agg(f.min("time_ns"), f.max("time_ns"), f.count(f.lit(1))).collect()[0]
-    return None if not count else Span(first, last, count)
+    return None if not count else Span(first or 0, last or 0, count)
 
 
 def period(seconds: float) -> int:
@@ -95,7 +98,10 @@ def _summed(frame: DataFrame, *columns: str) -> DataFrame:
 
 
 def over_time(digest: DataFrame) -> DataFrame:
-    """``hub``, ``start``, ``messages``, ``bytes`` and ``lost`` of each period that has any, in order."""
+    """``hub``, ``start``, ``messages``, ``bytes`` and ``lost`` of each period that has any, in order.
+
+    ``start`` is null for gaps of unknown time.
+    """
     return _summed(digest, "hub", "start").orderBy("hub", "start")
 
 

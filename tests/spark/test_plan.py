@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from spark.frames import gap, message, recording, rows_of
+from support import PATIENCE, ROOT
 
 from sbuslib import matches
 from sbuslib.spark import plan
@@ -131,6 +136,47 @@ def test_each_client_is_tried_everywhere(spark: SparkSession) -> None:
         if not row.saved:
             assert row.better == at.hub
     assert found["mute"].saved > 0
+
+
+def test_real_relays_forward_what_the_plan_says(spark: SparkSession, folder: str) -> None:
+    """Message by message: each has a size of its own, a power of two, so bytes over a link tell which ones crossed it.
+
+    What everybody wants floods the tree, so the marks that real relays passed are the flooded messages.
+    """
+    messages = [(client or hub, hub, key) for hub, client, key, _, _ in TRAFFIC]
+    messages += [("meter", "right", b"x/1/state"), ("right", "right", b"lamp/9/set"), ("deep", "deep", b"all")]
+    told = {
+        "hubs": {name: hub.above for name, hub in TREE.hubs.items()},
+        "clients": {name: (client.hub, client.subscribes) for name, client in TREE.clients.items()},
+        "messages": [(who, key.decode()) for who, _, key in messages],
+    }
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests" / "spark" / "real_tree.py", folder],
+        input=json.dumps(told),
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    carried = json.loads(done.stdout)
+
+    traffic = spark.createDataFrame(
+        [(hub, None, key, 1, 1 << number) for number, (_, hub, key) in enumerate(messages)], COLUMNS
+    )
+    routed = plan.route(traffic, interests_frame(spark, TREE))
+    planned = {row.hub: row for row in plan.links(routed, hubs_frame(spark, TREE)).collect()}
+
+    crossed = 0
+    for link, row in planned.items():
+        for way, (wanted, flooded) in enumerate((("up", "flooded_up"), ("down", "flooded_down"))):
+            real = [one["message"][link][way] for one in carried]
+            assert [row[f"{wanted}_bytes"] >> number & 1 for number in range(len(messages))] == real, (link, wanted)
+            assert row[wanted] == sum(real)
+            marks = [one["mark"][link][way] for one in carried]
+            assert [row[f"{flooded}_bytes"] >> number & 1 for number in range(len(messages))] == marks, (link, flooded)
+            crossed += sum(real)
+    assert 0 < crossed < sum(sum(sum(way) for way in one["mark"].values()) for one in carried)
 
 
 def test_where_recorded_messages_came_from(spark: SparkSession) -> None:

@@ -61,7 +61,7 @@ def test_a_tree_is_read_and_made_frames(tmp_path: Path, spark: SparkSession) -> 
         ("[hubs.a]\n[hubs.b]\nabove='c'\n[hubs.c]\nabove='b'", "above each other: b, c"),
         ("[hubs.a]\nbelow='b'", "unknown field `below`"),
         ("[hubs.a]\n[clients.x]\nhub='b'", "client x is at b"),
-        ("[hubs.a]\n[clients.x]\nhub='a'\nsubscribes=["b\\u0000"]", "client x: .*NUL"),
+        ("[hubs.a]\n[clients.x]\nhub='a'\nsubscribes=[\"b\\u0000\"]", "client x: .*NUL"),
         ("separator = 'ab'\n[hubs.a]", "separator"),
     ],
 )
