@@ -1,9 +1,9 @@
 """The lake: journals as Parquet by date and hub, each record once, however often the driver is killed.
 
 Spark notes the offsets of a batch before it runs and notes that it is done afterwards; a batch that was not noted as
-done is run again over the same offsets. So a batch is written into a directory of its own, over what an attempt before
-has left there, and then counts by one step: see :mod:`.manifest`. Spark's own file sink keeps a list of files as well,
-but nothing could rewrite small files without breaking it.
+done is run again over the same offsets. So each attempt at a batch writes into a directory of its own (a killed
+driver's Java may still be at the one before), and one of them counts, by one step: see :mod:`.manifest`. Spark's own
+file sink keeps a list of files as well, but nothing could rewrite small files without breaking it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..errors import JournalError, StateError
 from ..journal.directory import sync_directory
 from .decode import SCHEMA
 from .limits import SparkLimits
-from .manifest import Entry, Manifest, Retired, Stream, changed, read_manifest
+from .manifest import Entry, Manifest, Retired, Stream, changed, locked, read_manifest
 from .places import absolute, decode_header, list_segments, opened
 
 if TYPE_CHECKING:
@@ -117,19 +117,14 @@ class _Ingest:
     def take(self, frame: DataFrame, batch: int) -> None:
         """Write a batch, unless it counts already."""
         query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
-        known = read_manifest(self.lake).streams.get(self.journal)
-        if known is not None:
-            if known.query != query:
-                raise StateError(
-                    f"{self.lake} holds this journal already, by another query than that of the checkpoint"
-                )
-            if batch <= known.batch:
-                return
-        directory = Path(self.lake, f"{_BATCH}{self.journal}-{batch:012d}")
+        if self._counts(read_manifest(self.lake), query, batch):
+            return
+        directory = Path(self.lake, f"{_BATCH}{self.journal}-{batch:012d}-{os.urandom(4).hex()}")
         _write(frame, directory)
         entry = _describe(directory)
         with changed(self.lake) as change:
             manifest = change.manifest
+            assert not self._counts(manifest, query, batch), "two processes take one journal in"
             change.manifest = msgspec.structs.replace(
                 manifest,
                 entries=(*manifest.entries, entry) if entry.rows else manifest.entries,
@@ -137,14 +132,29 @@ class _Ingest:
             )
         self.progress(Progress(batch, entry.rows, entry.bytes))
 
+    def _counts(self, manifest: Manifest, query: str, batch: int) -> bool:
+        """Whether a batch is in the lake. Raises :exc:`~sbuslib.errors.StateError` where nothing can tell."""
+        known = manifest.streams.get(self.journal)
+        if known is not None and known.query != query:
+            raise StateError(f"{self.lake} holds this journal already, by another query than that of the checkpoint")
+        return known is not None and batch <= known.batch
+
+    def clean(self) -> None:
+        """Delete what attempts that do not count have left."""
+        manifest = read_manifest(self.lake)
+        known = {one.path for one in manifest.entries} | {one.path for one in manifest.retired}
+        for path in Path(self.lake).glob(f"{_BATCH}{self.journal}-*"):
+            if path.name not in known:
+                shutil.rmtree(path, ignore_errors=True)
+
 
 _DATE = "coalesce(date_from_unix_date(cast(time_ns div 86400000000000 as int)), date'1970-01-01')"
 """The day in UTC, whatever the session's time zone is."""
 
 
 def _write(frame: DataFrame, directory: Path) -> None:
-    writer = frame.withColumn("date", functions.expr(_DATE)).write.partitionBy("date", "hub").mode("overwrite")
-    writer.option("partitionOverwriteMode", "static").parquet(str(directory))
+    writer = frame.withColumn("date", functions.expr(_DATE)).write.partitionBy("date", "hub")
+    writer.mode("errorifexists").parquet(str(directory))
 
 
 def ingest(
@@ -177,21 +187,30 @@ def ingest(
         if not follow or stop.wait(limits.follow_seconds):
             return
     job = _Ingest(lake, identity, place, progress)
-    job.check()
+    os.makedirs(job.checkpoint, exist_ok=True)
+    with locked(f"{job.checkpoint}.lock", wait=False):
+        job.check()
+        job.clean()
+        _run(spark, job, follow, stop, on_corrupt, limits)
+
+
+def _run(
+    spark: SparkSession, job: _Ingest, follow: bool, stop: threading.Event, on_corrupt: str, limits: SparkLimits
+) -> None:
     failed: list[Exception] = []
 
     def take(frame: DataFrame, batch: int) -> None:
         try:
             job.take(frame, batch)
             if follow and batch % limits.compact_batches == limits.compact_batches - 1:
-                compact(spark, lake, limits=limits)
+                compact(spark, job.lake, limits=limits)
         except Exception as error:  # Spark would hand its text on, and no more
             failed.append(error)
             raise
 
     source = spark.readStream.format("sbus").option("onCorrupt", on_corrupt)
     source = source.option("maxRecordsPerBatch", str(limits.ingest_rows))
-    writer = source.load(place).writeStream.foreachBatch(take).option("checkpointLocation", job.checkpoint)
+    writer = source.load(job.place).writeStream.foreachBatch(take).option("checkpointLocation", job.checkpoint)
     if follow:
         writer = writer.trigger(processingTime=f"{limits.follow_seconds} seconds")
     else:

@@ -24,7 +24,7 @@ import msgspec
 from ..errors import StateError
 from ..journal.directory import sync_directory
 
-__all__ = ["Entry", "Manifest", "Retired", "Stream", "changed", "read_manifest"]
+__all__ = ["Entry", "Manifest", "Retired", "Stream", "changed", "locked", "read_manifest"]
 
 _FOLDER = "_sbus"
 _NAME = "manifest.json"
@@ -77,6 +77,22 @@ def read_manifest(lake: str | os.PathLike[str]) -> Manifest:
     return manifest
 
 
+@contextmanager
+def locked(path: str | os.PathLike[str], wait: bool = True) -> Iterator[None]:
+    """Hold a lock of the kernel's on a file, which is made; it ends with its process, however that ends.
+
+    Raises :exc:`~sbuslib.errors.StateError` when somebody else holds it, unless it is waited for.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    except BlockingIOError:
+        raise StateError(f"{os.fspath(path)} is held by another process, which does the same") from None
+    finally:
+        os.close(descriptor)
+
+
 class _Change:
     """A manifest that may be replaced."""
 
@@ -92,9 +108,7 @@ def changed(lake: str | os.PathLike[str]) -> Iterator[_Change]:
     """
     folder = Path(lake, _FOLDER)
     folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(folder / "lock"):
         path = folder / _NAME
         before = read_manifest(lake) if path.exists() else None
         change = _Change(before or Manifest())
@@ -107,5 +121,3 @@ def changed(lake: str | os.PathLike[str]) -> Iterator[_Change]:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
             sync_directory(folder)
-    finally:
-        os.close(lock)

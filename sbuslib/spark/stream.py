@@ -76,11 +76,13 @@ def advance(
                 continue
         at, more, stopped = _within(segment, at, None if most is None else most - rows, rows == 0, target, on_corrupt)
         rows += more
-        if stopped:
+        if stopped or (target is not None and target.segment == segment.name):
             break
         if following is not None:
             # Whatever stands between the last whole block and the next segment is for the reader to judge.
             at = Position(following.name, SEGMENT_HEADER_BYTES)
+    if target is not None and at < target and not rows:
+        raise JournalError(f"{place}/{at.segment or target.segment}: this segment was deleted before it was read")
     return at, rows
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sbuslib.journal.format import NULL, SegmentHeader, encode_block, encode_end, encode_gaps, segment_name
+from sbuslib.journal.format import NULL, SegmentHeader, encode_block, encode_end, encode_gaps, pack, segment_name
 
 __all__ = ["SALT", "START_NS", "Row", "message_block", "rows", "segment"]
 
@@ -34,7 +33,7 @@ def rows(count: int, first: int = 1, keys: int = 7) -> list[Row]:
     ]
 
 
-def message_block(first: int, messages: Sequence[Row]) -> bytes:
+def message_block(first: int, messages: Sequence[Row]) -> bytes | bytearray:
     """A block of messages numbered from ``first`` on."""
     names = list(
         dict.fromkeys([row.key for row in messages] + [row.sender for row in messages if row.sender is not None])
@@ -43,12 +42,12 @@ def message_block(first: int, messages: Sequence[Row]) -> bytes:
     return encode_block(
         SALT,
         first,
-        array("q", [row.time_ns for row in messages]),
-        array("q", [row.ids[0] for row in messages]),
-        array("q", [row.ids[1] for row in messages]),
-        array("q", [row.ids[2] for row in messages]),
-        array("i", [numbers[row.key] for row in messages]),
-        array("i", [NULL if row.sender is None else numbers[row.sender] for row in messages]),
+        pack("q", [row.time_ns for row in messages]),
+        pack("q", [row.ids[0] for row in messages]),
+        pack("q", [row.ids[1] for row in messages]),
+        pack("q", [row.ids[2] for row in messages]),
+        pack("i", [numbers[row.key] for row in messages]),
+        pack("i", [NULL if row.sender is None else numbers[row.sender] for row in messages]),
         names,
         [row.payload for row in messages],
     )
