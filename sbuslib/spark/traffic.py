@@ -158,10 +158,10 @@ def by_level(keys: DataFrame, levels: int = 3, separator: bytes = SEPARATOR) -> 
     key = f.col("key").cast("string")
     segments = f.length("key") - f.length(f.replace(key, f.lit(text), f.lit("")).cast("binary")) + 1
     frame = keys.withColumn("level", f.explode(f.sequence(f.lit(1), f.lit(levels)))).where(f.col("level") <= segments)
-    prefix = f.expr(f"substring_index(cast(key as string), '{_quoted(text)}', level)")
-    whole = f.when(f.col("level") < segments, f.concat(prefix, f.lit(text))).otherwise(prefix)
+    part = f.expr(f"substring_index(cast(key as string), '{_quoted(text)}', level)")
+    prefix = f.when(f.col("level") < segments, f.concat(part, f.lit(text))).otherwise(part)
     return (
-        frame.groupBy("level", whole.cast("binary").alias("prefix"))
+        frame.groupBy("level", prefix.cast("binary").alias("prefix"))
         .agg(
             f.sum("messages").alias("messages"),
             f.sum("bytes").alias("bytes"),
