@@ -47,7 +47,7 @@ def add_parser(commands: Any) -> None:
         _traffic,
         "volume over time, by key, by sender and user, by size, and what was lost",
         "  sbus report traffic lake                        makes traffic.html\n"
-        "  sbus report traffic lake --csv tables -o -      tables, and no page",
+        "  sbus report traffic lake --csv tables --output -   tables, and no page",
     )
     traffic.add_argument("--levels", type=int, default=3, metavar="N", help="segments of the keys to look at (3)")
     traffic.add_argument("--period", type=int, metavar="SECONDS", help="how long a point of time is; else what is fit")
@@ -89,7 +89,7 @@ def _add_separator(parser: ArgumentParser) -> None:
 
 def add_output_arguments(parser: ArgumentParser, name: str) -> None:
     """Where the page and the tables go."""
-    parser.add_argument("-o", "--output", metavar="FILE", default=name, help=f"the page; -: none ({name})")
+    parser.add_argument("--output", metavar="FILE", default=name, help=f"the page; -: none ({name})")
     parser.add_argument("--parquet", metavar="DIR", help="the tables as Parquet, too")
     parser.add_argument("--csv", metavar="DIR", help="the tables as CSV, too")
 

@@ -69,7 +69,7 @@ def _watch(spark: SparkSession, arguments: Namespace) -> None:
     for kind in ("above", "below"):
         for pattern, rate in getattr(arguments, kind):
             try:
-                rules.append(Rule(kind, os.fsencode(pattern), float(rate)))  # type: ignore[arg-type]
+                rules.append(Rule(kind, os.fsencode(pattern), float(rate)))
             except ValueError:
                 raise UsageError(f"a rate is a number of messages a second, not {rate}") from None
     stop = threading.Event()
@@ -81,7 +81,7 @@ def _watch(spark: SparkSession, arguments: Namespace) -> None:
             rate = window.messages / arguments.window
             lost = f"  lost {window.lost:,}" if window.lost else ""
             busiest = "  ".join(f"{printable(prefix)} {count:,}" for prefix, count in window.busiest)
-            print(f"{window.start:%H:%M:%S}  {rate:,.1f}/s  {window.bytes:,} bytes{lost}  {busiest}", flush=True)
+            print(f"{window.start:%H:%M:%S}  {rate:,.1f}/s  {window.size:,} bytes{lost}  {busiest}", flush=True)
 
     def tell(alert: Alert) -> None:
         told = json.loads(alert.payload)

@@ -67,11 +67,14 @@ class Alert(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A complete window: its start, what was counted in it, and the keys with most messages by their first segment."""
+    """A complete window: its start, its messages, bytes of payloads (``size``) and losses, and the ``busiest`` keys.
+
+    Those are by their first segment, each with its messages.
+    """
 
     start: datetime
     messages: int
-    bytes: int
+    size: int
     lost: int
     busiest: tuple[tuple[bytes, int], ...]
 
