@@ -378,12 +378,9 @@ class Intake(Inbox):
         if not self._is_full:
             return True
         publisher = sender.holdable_by(self) if self._hold and not self._held_too_long else None
-        # Of a publisher that is held, no more comes than was read already; but a hub that stops reads from all.
-        if (
-            publisher is not None
-            and writer.queued_records < 2 * bounds.queued_records
-            and writer.queued_bytes < 2 * bounds.queued_bytes
-        ):
+        # Of one that is held no more comes than was read already; but a hub that stops reads from all.
+        flooded = writer.queued_records >= 2 * bounds.queued_records or writer.queued_bytes >= 2 * bounds.queued_bytes
+        if publisher is not None and not (flooded and publisher in self.held):
             self.held.add(publisher)
             publisher.hold(self)
             if self._block_timer is None:

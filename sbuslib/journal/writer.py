@@ -217,6 +217,7 @@ class Writer:
 
     def _run(self) -> None:
         try:
+            self._retain()
             while not self._ending:
                 self._step()
             self._close_segment()
@@ -255,8 +256,6 @@ class Writer:
             self._offset >= self.limits.segment_bytes or now - self._opened_at >= self._roll_seconds
         ):
             self._close_segment()
-        if self._descriptor < 0:
-            self._retain()
         if self.tells:
             self._wake()
 
@@ -392,6 +391,7 @@ class Writer:
             self.durable_sequence = self.written_sequence
             os.close(self._descriptor)
             self._descriptor = -1
+            self._retain()
 
     def _cut_back(self) -> None:
         """Writing failed: take back what was written of a block, and sync what is whole, if that still goes."""
@@ -410,7 +410,7 @@ class Writer:
             return
         segments = list_segments(self.directory)  # the last stays: the numbering goes on from there
         total = sum(segment.size for segment in segments)
-        oldest = time() - self._keep_seconds if self._keep_seconds is not None else 0.0
+        oldest = time() - self._keep_seconds if self._keep_seconds is not None else -1.0
         for segment in segments[:-1]:
             too_much = self._keep_bytes is not None and total > self._keep_bytes
             if not too_much and os.stat(segment.path).st_mtime >= oldest:

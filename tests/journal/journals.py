@@ -32,6 +32,10 @@ def gap(sequence: int, cause: str, lost: int | None) -> Record:
     return Record(time, sequence, "gap", None, None, None, None, None, None, lost, cause)
 
 
+def _ids(values: list[int | None]) -> bytes:
+    return pack("q", [NULL if value is None else value for value in values])
+
+
 def block(records: Sequence[Record], salt: int = SALT) -> bytearray:
     """One block of messages, or one of gaps."""
     first = records[0].sequence
@@ -42,10 +46,9 @@ def block(records: Sequence[Record], salt: int = SALT) -> bytearray:
         salt,
         first,
         pack("q", [one.time_ns for one in records]),
-        *(
-            pack("q", [NULL if value is None else value for value in column])
-            for column in ([one.gid for one in records], [one.uid for one in records], [one.pid for one in records])
-        ),
+        _ids([one.gid for one in records]),
+        _ids([one.uid for one in records]),
+        _ids([one.pid for one in records]),
         pack("i", [names.index(one.key or b"") for one in records]),
         pack("i", [names.index(one.sender or b"") for one in records]),
         names,

@@ -80,10 +80,12 @@ rows = st.lists(
 
 
 @given(rows, st.integers(1, 2**62))
-def test_what_is_written_is_read(given: list[tuple[bytes, bytes, tuple[int | None, ...]]], first: int) -> None:
+def test_what_is_written_is_read(
+    given: list[tuple[bytes, bytes, tuple[int | None, int | None, int | None]]], first: int
+) -> None:
     records = [
-        Record(number, first + number, "message", key, payload, SENDER, *ids)
-        for number, (key, payload, ids) in enumerate(given)
+        Record(number, first + number, "message", key, payload, SENDER, gid, uid, pid)
+        for number, (key, payload, (gid, uid, pid)) in enumerate(given)
     ]
     data = block(records)
     assert len(data) % 8 == 0
