@@ -363,7 +363,7 @@ def plan(routed: plans.Routed, hubs: DataFrame, *, place: bool = True) -> Report
     """
     tables = {"links": plans.links(routed, hubs).persist()}
     if place:
-        tables["placements"] = plans.placements(routed, hubs)
+        tables["placements"] = plans.placements(routed, hubs).persist()
     return Report(tables, lambda: _plan_page(tables, hubs))
 
 
