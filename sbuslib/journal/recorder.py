@@ -253,11 +253,10 @@ class Recorder:
         else:
             self.close()
 
-    def flush(self) -> int:
-        """Hand over what has come without waiting for more; the number that the last of its rows will have at least."""
+    def flush(self) -> None:
+        """Hand over what has come without waiting for more. It is durable a little later."""
         if self._intake is not None and not self._intake.closed:
             self._intake.hand_over()
-        return self._writer.written_sequence + self._writer.queued_records
 
     def statistics(self) -> RecorderStatistics:
         """What this recorder did and holds at this instant."""
