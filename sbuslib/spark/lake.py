@@ -198,15 +198,19 @@ def _run(
     spark: SparkSession, job: _Ingest, follow: bool, stop: threading.Event, on_corrupt: str, limits: SparkLimits
 ) -> None:
     failed: list[Exception] = []
+    at_work = threading.Lock()
 
     def take(frame: DataFrame, batch: int) -> None:
-        try:
-            job.take(frame, batch)
-            if follow and batch % limits.compact_batches == limits.compact_batches - 1:
-                compact(spark, job.lake, limits=limits)
-        except Exception as error:  # Spark would hand its text on, and no more
-            failed.append(error)
-            raise
+        with at_work:
+            if stop.is_set():
+                raise StateError("the batch was to begin when everything was to end")
+            try:
+                job.take(frame, batch)
+                if follow and batch % limits.compact_batches == limits.compact_batches - 1:
+                    compact(spark, job.lake, limits=limits)
+            except Exception as error:  # Spark would hand its text on, and no more
+                failed.append(error)
+                raise
 
     source = spark.readStream.format("sbus").option("onCorrupt", on_corrupt)
     source = source.option("maxRecordsPerBatch", str(limits.ingest_rows))
@@ -219,8 +223,11 @@ def _run(
     try:
         while not query.awaitTermination(limits.stop_seconds):
             if stop.is_set():
-                break
+                with at_work:  # Spark would break off what is being written
+                    break
     except Exception:
+        if stop.is_set() and not failed:
+            return
         if failed and isinstance(failed[0], (JournalError, StateError)):
             raise failed[0] from None
         raise

@@ -14,13 +14,29 @@ from sbuslib.spark.session import session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+"""Options for Java: the compiler and the collector that suit a short life on two cores. Halves its processor time."""
+
 SETTINGS = {
-    # Compilers and collectors that suit a short life on two cores.
-    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
+    "spark.driver.defaultJavaOptions": QUICK,
     "spark.sql.shuffle.partitions": "1",
+    # To plan again after each stage, and to compile each, takes longer than what is in a test's frame.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
     "spark.sql.streaming.stopTimeout": "30s",
     "spark.ui.showConsoleProgress": "false",
 }
+
+
+SECONDS = 240
+"""A test that takes longer hangs. Java is slow to begin where it shares its cores, and an alarm in the middle of a call
+into it would spoil the session for the tests after it."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.seconds(SECONDS))
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +66,7 @@ def _open_files() -> set[tuple[str, str]]:
             target = os.readlink(f"/proc/self/fd/{fd}")
         except FileNotFoundError:
             continue
-        if target.startswith("/"):
+        if target.startswith("/") and not target.endswith(".ttf"):  # matplotlib keeps its fonts open
             found.add((fd, target))
     return found
 
