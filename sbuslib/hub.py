@@ -538,11 +538,23 @@ class Hub:
         self.router.add_tap(inbox, secrets)
         return inbox
 
+    def attach(self, inbox: Inbox, *, tap: bool) -> None:
+        """Have an inbox of another kind receive everything but secrets: as a tap, or as a subscriber to everything."""
+        self.check_here()
+        self._add_inbox(inbox)
+        if tap:
+            self.router.add_tap(inbox, False)
+        else:
+            self.router.subscribe(b"", inbox, self._me.credentials, inbox.account)
+
     def _new_inbox(self) -> Inbox:
         inbox = Inbox(self, self._me.credentials)
+        self._add_inbox(inbox)
+        return inbox
+
+    def _add_inbox(self, inbox: Inbox) -> None:
         self._inboxes.add(inbox)
         self.tree.count_senders(1)
-        return inbox
 
     def forget_inbox(self, inbox: Inbox) -> None:
         """An inbox was closed: for :class:`~sbuslib.inbox.Inbox`."""

@@ -243,6 +243,9 @@ class PlainArea:
     def packets(self, slots: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
         """Copies of the packets in ``slots``."""
         data, offsets = self.data, self.offsets
+        if isinstance(slots, range):
+            some = slice(slots.start, slots.stop)
+            return [data[start : start + length] for start, length in zip(offsets[some], lengths[some], strict=True)]
         return [data[offsets[slot] : offsets[slot] + lengths[slot]] for slot in slots]
 
     def packet(self, slot: int, length: int) -> bytes:

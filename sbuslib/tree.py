@@ -474,3 +474,5 @@ class Tree:
         for connection in list(self.hub.connections):
             if connection.link is None or connection.link is not origin:
                 connection.notify(notice.encode())
+        for inbox in list(self.hub.inboxes):
+            inbox.notify(notice)
