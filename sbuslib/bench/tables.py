@@ -33,6 +33,7 @@ END = "<!-- figures: end -->"
 
 TITLES = {
     "hub": "sbuslib",
+    "hub-gather": "sbuslib, gathering",
     "hub-blocking": "sbuslib, without gevent",
     "hub-aio": "sbuslib, asyncio",
     "forwarder": "C forwarder",
@@ -251,9 +252,10 @@ def _beside(
                 cells.append(f"{time} µs" if time != "-" else time)
             else:
                 cells.append(show(results.figure(name, target, "rate"), count))
-                variant = results.figure(name, f"{target}-frame", "rate")
-                if variant is not None:
-                    cells[-1] += f"; {show(variant, count)} in one frame"
+                for variant, how in (("gather", "gathering"), ("frame", "in one frame")):
+                    other = results.figure(name, f"{target}-{variant}", "rate")
+                    if other is not None:
+                        cells[-1] += f"; {show(other, count)} {how}"
         cells.append(show(results.ratio((name, "forwarder"), (name, "hub"), "cpu"), times))
         body.append(cells)
     return heading, body
