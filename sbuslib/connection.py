@@ -361,16 +361,20 @@ class Connection(Unpacking):
             receiver.deliver(self, batch, several)
         return cut
 
-    def _cut(self, runs: list[Run]) -> tuple[list[Run], int]:
-        """As many of ``runs`` as are not too much for one turn, at least one packet of it; the first slot left."""
+    def _cut(self, runs: list[Run]) -> tuple[list[Run], int | None]:
+        """As many of ``runs`` as are not too much for one turn, at least one packet of it; the first slot left.
+
+        Receivers that lose it all do not count: they cost no less where it is done a packet at a time.
+        """
         limit = self._hub.limits.turn_deliveries
         room = limit - self._spent
         least = 0 if self._spent else 1
         fitting: list[Run] = []
         for start, end, receivers in runs:
-            cost = (end - start) * len(receivers)
+            taking = sum(not receiver.refuses for receiver in receivers) or 1
+            cost = (end - start) * taking
             if cost > room:
-                count = max(room // len(receivers), least)
+                count = max(room // taking, least)
                 if count:
                     fitting.append((start, start + count, receivers))
                 self._spent = limit
@@ -378,7 +382,8 @@ class Connection(Unpacking):
             room -= cost
             least = 0
             fitting.append((start, end, receivers))
-        raise AssertionError("nothing to cut")
+        self._spent = limit - room
+        return fitting, None
 
     def _look_up(self, header: bytes, times: int = 1) -> tuple[Receiver, ...]:
         """The receivers of a message that this client may publish."""

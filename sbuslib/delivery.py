@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from .batches import Bundle, Parcel, gather
 from .control import Lost
-from .outbox import Action, Outbox
+from .outbox import Action, Cause, Outbox
 from .quota import Account
 from .secrets import Credentials
 from .seqpacket import PlainArea
@@ -144,6 +144,11 @@ class Receiver(Protocol):
         """What the kernel says of it."""
         ...
 
+    @property
+    def refuses(self) -> bool:
+        """Whether the next messages will be lost, as far as is known: which costs next to nothing."""
+        ...
+
     def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
         """Send or copy the packets in ``slots``, now."""
         ...
@@ -177,6 +182,7 @@ class Delivery:
         "_mute",
         "_notices",
         "_outbox",
+        "_refusal",
         "_retry",
         "_senders",
         "_writer",
@@ -205,6 +211,9 @@ class Delivery:
         self._mute = False  # the other end takes nothing any more, though what it sent may still be unread
         self._direct = True  # nothing waits, nothing is to be told, nothing is to be added: send straight on
         self._outbox: Outbox | None = None  # made when it is first needed: most clients keep up
+        # Why messages of a user, from so many bytes on, are lost as long as nothing is released or sent, and the
+        # account's count of releases: one that stopped reading costs those who publish next to nothing.
+        self._refusal: tuple[int, int, int, Cause] | None = None
         self._writer: Any = None
         self._retry: Any = None
         self._held: set[Holdable] = set()
@@ -223,6 +232,8 @@ class Delivery:
                 self._deliver_bundle(sender, bundle)
                 return
         self.routed += len(slots)
+        if self._refusal is not None and self._refuse_again(self._refusal, sender, batch.shortest, len(slots)):
+            return
         if self._direct:
             sent = 0
             try:
@@ -244,6 +255,15 @@ class Delivery:
         if slots and not self._refuse(sender, batch, slots):
             self._offer(sender, batch.packets(slots))
 
+    def _refuse_again(self, refusal: tuple[int, int, int, Cause], sender: Sender, size: int, count: int) -> bool:
+        """Lose messages for the reason for which the last were lost; ``False`` where it may not hold."""
+        uid, shortest, releases, cause = refusal
+        if sender.credentials.uid != uid or size < shortest or self.account.releases != releases:
+            self._refusal = None
+            return False
+        self.outbox.lose(cause, count, time())
+        return True
+
     def _refuse(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> bool:
         """Lose messages where that is certain before they are copied; whether it was."""
         outbox = self._outbox
@@ -256,6 +276,8 @@ class Delivery:
         outbox.lose(cause, len(slots), time())
         if self._direct or self._notices:
             self._update()
+        if outbox and "block" not in (outbox.soft, outbox.hard):  # which is not the same for every publisher
+            self._refusal = (sender.credentials.uid, batch.shortest, self.account.releases, cause)
         return True
 
     def _send_now(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> Sequence[int]:
@@ -411,6 +433,11 @@ class Delivery:
         return self._outbox
 
     @property
+    def refuses(self) -> bool:
+        """Whether the last messages for this client were lost, and the next will be."""
+        return self._refusal is not None
+
+    @property
     def answers(self) -> int:
         """Answers and notices that wait for this client."""
         return self._outbox.answers if self._outbox is not None else 0
@@ -509,6 +536,7 @@ class Delivery:
 
     def _send_on(self) -> None:
         """Send on what waits, one batch of it."""
+        self._refusal = None
         outbox = self._outbox
         assert outbox is not None
         if not outbox:
@@ -559,6 +587,7 @@ class Delivery:
 
     def _flushed(self, outbox: Outbox) -> None:
         """Nothing waits any more."""
+        self._refusal = None
         self._hub.flushed(outbox.freed)
         outbox.freed = 0
 
@@ -618,6 +647,7 @@ class Delivery:
 
     def changed_modes(self) -> None:
         """The receiver chose another mode: whoever is held is held anew, if the new one says so."""
+        self._refusal = None
         self._release_held(anyway=True)
 
     def _close_sending(self) -> None:

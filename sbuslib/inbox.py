@@ -58,6 +58,11 @@ class Inbox:
         """How many messages wait."""
         return len(self._waiting)
 
+    @property
+    def refuses(self) -> bool:
+        """Never. Implements :class:`~sbuslib.delivery.Receiver`."""
+        return False
+
     def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
         """Keep copies of the packets in ``slots``: the hub's side."""
         for slot in slots:

@@ -161,6 +161,11 @@ class Up:
 
     # -- messages -----------------------------------------------------------------------------------
 
+    @property
+    def refuses(self) -> bool:
+        """Never. Implements :class:`~sbuslib.delivery.Receiver`."""
+        return False
+
     def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
         """Send the packets in ``slots`` up, or keep copies."""
         if self.takes_batches and len(slots) >= self._hub.limits.gathered:
