@@ -94,6 +94,9 @@ class Conversation:
             tree.set_path(features.path)
         else:
             tree.set_path(())
+        if features is not None and control.BATCH_ON in features.words:
+            up.say(encode_control(control.BATCH_ON))
+            up.takes_batches = True
         self.joined = True
 
     def _await(self, condition: Callable[[], bool], what: str) -> None:

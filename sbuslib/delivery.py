@@ -18,6 +18,7 @@ from contextlib import suppress
 from time import time
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from .batches import Bundle, Parcel, gather
 from .control import Lost
 from .outbox import Action, Outbox
 from .quota import Account
@@ -83,12 +84,13 @@ class Sender(Protocol):
 class Batch:
     """The packets of one turn where they lie: good until the turn ends."""
 
-    __slots__ = ("_copies", "_shortest", "area", "lengths")
+    __slots__ = ("_bundles", "_copies", "_shortest", "area", "lengths")
 
     def __init__(self, area: PlainArea, lengths: Sequence[int]) -> None:
         self.area = area
         self.lengths = lengths
         self._copies: dict[int, bytes] = {}
+        self._bundles: dict[Sequence[int], Bundle | None] = {}
         self._shortest = 0
 
     @property
@@ -114,6 +116,19 @@ class Batch:
         copies.update(zip(slots, made, strict=True))
         return made
 
+    def bundle(self, slots: Sequence[int], most: int) -> Bundle | None:
+        """Several packets, all of them messages, as one; ``None`` when they come to more than ``most`` bytes."""
+        which = slots if isinstance(slots, range) else tuple(slots)
+        try:
+            return self._bundles[which]
+        except KeyError:
+            pass
+        made: Bundle | None = None
+        if sum(map(self.lengths.__getitem__, slots)) <= most:
+            made = gather(self.packets(slots))
+        self._bundles[which] = made
+        return made
+
 
 class Receiver(Protocol):
     """Whoever messages can be routed to: a connection, or an inbox of the embedder."""
@@ -133,12 +148,22 @@ class Receiver(Protocol):
         """Send or keep one packet that lies elsewhere."""
         ...
 
+    def deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
+        """Send or keep messages that came together."""
+        ...
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether messages that came together may go on so."""
+        ...
+
 
 class Delivery:
     """The sending half of a client. Implements :class:`Receiver` and :class:`Holder`."""
 
     __slots__ = (
         "__weakref__",
+        "_batches",
         "_block_timer",
         "_direct",
         "_echo",
@@ -171,6 +196,7 @@ class Delivery:
         self.delivered = 0
         self._echo = True
         self._senders = False
+        self._batches = False
         self._notices = False
         self._mute = False  # the other end takes nothing any more, though what it sent may still be unread
         self._direct = True  # nothing waits, nothing is to be told, nothing is to be added: send straight on
@@ -187,6 +213,11 @@ class Delivery:
         """Send the packets in ``slots`` on, or do with them as the receiver chose."""
         if not self._echo and sender is cast(Sender, self):
             return
+        if self._batches and len(slots) >= self._hub.limits.gathered:
+            bundle = batch.bundle(slots, self._hub.limits.gathered_bytes)
+            if bundle is not None:
+                self._deliver_bundle(sender, bundle)
+                return
         self.routed += len(slots)
         if self._direct:
             sent = 0
@@ -204,7 +235,7 @@ class Delivery:
             slots = self._send_now(sender, batch, slots)
             if slots and self._grow():
                 slots = self._send_now(sender, batch, slots)
-            if not self._senders:
+            if not (self._senders or self._batches):
                 self._update()
         if slots and not self._refuse(sender, batch, slots):
             self._offer(sender, batch.packets(slots))
@@ -248,8 +279,57 @@ class Delivery:
                 return
         self._offer(sender, [packet])
 
+    def deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
+        """Send messages that came together on, or do with each as the receiver chose."""
+        if not self._echo and sender is cast(Sender, self):
+            return
+        if self._batches and bundle.count > 1:
+            self._deliver_bundle(sender, bundle)
+            return
+        packets = bundle.plain
+        self.routed += len(packets)
+        if not self._waits():
+            packets = self._send_several(sender, packets)
+            if packets and self._grow():
+                packets = self._send_several(sender, packets)
+        if packets:
+            self._offer(sender, packets)
+
+    def _send_several(self, sender: Sender, packets: list[bytes]) -> list[bytes]:
+        """Send what the kernel takes of packets that lie elsewhere; what it did not."""
+        sent = 0
+        try:
+            wrapped = [sender.wrapper + packet for packet in packets] if self._senders else packets
+            sent = self._hub.gather.send(self.socket, wrapped)
+        except OSError as error:
+            self._send_failed(error)
+        self.delivered += sent
+        return packets[sent:]
+
+    def _deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
+        self.routed += bundle.count
+        if not self._waits():
+            packet = sender.wrapper + bundle.packet if self._senders else bundle.packet
+            if self._send_one(packet) or (self._grow() and self._send_one(packet)):
+                self.delivered += bundle.count
+                return
+        if not self._mute:
+            publisher = sender.holdable_by(self)
+            outbox, uid = self.outbox, sender.credentials.uid
+            cause = outbox.refuses(uid, publisher is not None, bundle.least)
+            if cause is not None:
+                outbox.lose(cause, bundle.count, time())
+                self._update()
+                return
+            parcel = Parcel.of(bundle, sender.wrapper if self._senders else b"")
+            action = outbox.offer_parcel(parcel, uid, publisher is not None, time())
+            if action is not None:
+                self._carry(action, publisher)
+                return
+        self._offer(sender, bundle.plain)
+
     def _send_one(self, packet: bytes) -> bool:
-        """Send a packet that is no part of a batch; ``False`` if the kernel does not take it."""
+        """Send a packet that is no part of a turn's; ``False`` if the kernel does not take it."""
         try:
             return bool(self._hub.gather.send(self.socket, (packet,)))
         except OSError as error:
@@ -277,7 +357,10 @@ class Delivery:
         if self._senders:
             packets = [sender.wrapper + packet for packet in packets]
         publisher = sender.holdable_by(self)
-        action = outbox.offer(packets, sender.credentials.uid, publisher is not None, time())
+        self._carry(outbox.offer(packets, sender.credentials.uid, publisher is not None, time()), publisher)
+
+    def _carry(self, action: Action, publisher: Holdable | None) -> None:
+        """Do what the table said."""
         if action is Action.HOLD:
             assert publisher is not None
             self._hold(publisher)
@@ -352,7 +435,7 @@ class Delivery:
         """Bring the watcher and the shortcut into line with what waits."""
         outbox = self._outbox
         waits = outbox is not None and (bool(outbox) or (self._notices and outbox.has_report))
-        self._direct = not (waits or self._mute or self._senders)
+        self._direct = not (waits or self._mute or self._senders or self._batches)
         self._hub.tree.backlog.note(self, waits and not self._mute)
         if waits and not self._mute:
             if self._writer is None:
@@ -366,6 +449,18 @@ class Delivery:
         if on is not self._senders:
             self._hub.tree.count_senders(1 if on else -1)
         self._senders = on
+        self._update()
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether this client asked for many messages in one packet."""
+        return self._batches
+
+    def set_batches(self, on: bool) -> None:
+        """Whether messages may be delivered many in one packet. When not, those that wait so are taken apart."""
+        self._batches = on
+        if not on and self._outbox is not None:
+            self._outbox.open_parcels()
         self._update()
 
     def set_notices(self, on: bool) -> None:
@@ -427,7 +522,10 @@ class Delivery:
         except OSError as error:
             failure = error
         grew = sent < len(packets) and self._grow()
-        if failure is not None and failure.errno == errno.EMSGSIZE and not grew:
+        if failure is not None and failure.errno == errno.EMSGSIZE and not grew and isinstance(packets[0], Parcel):
+            outbox.settle(0)
+            outbox.open_parcels()  # each alone may fit
+        elif failure is not None and failure.errno == errno.EMSGSIZE and not grew:
             outbox.lose("oversize" if self.grown else "quota", outbox.settle(1), time())
         else:
             self.delivered += outbox.settle(sent)
@@ -438,7 +536,7 @@ class Delivery:
         self._update()
         self._hub.tree.backlog.check()
         if not outbox:
-            self._hub.flushed()
+            self._flushed(outbox)
         self._hub.carry_out()
 
     def _send_failed(self, error: OSError) -> bool:
@@ -450,10 +548,15 @@ class Delivery:
         self._mute = True
         if self._outbox is not None:
             self._outbox.clear("outage", time())
+            self._flushed(self._outbox)
         self._release_held()
         self._update()
-        self._hub.flushed()
         return True
+
+    def _flushed(self, outbox: Outbox) -> None:
+        """Nothing waits any more."""
+        self._hub.flushed(outbox.freed)
+        outbox.freed = 0
 
     def _pause_sending(self) -> None:
         """The kernel had no memory: it would call the socket writable all the same, so let time pass."""
@@ -519,5 +622,6 @@ class Delivery:
         self._hub.buffers.release(self)
         if self._outbox is not None:
             self._outbox.clear("outage", time())
+            self._flushed(self._outbox)
         self._release_held()
         self._update()

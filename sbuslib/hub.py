@@ -41,6 +41,7 @@ from .sendbuffers import SendBuffers
 from .seqpacket import Gather, HasFileno, Listener, PlainArea, bound_address, make_area, peer_groups
 from .statistics import HubStatistics, UserStatistics
 from .tree import Tree
+from .trimming import Trimmer
 from .users import resolve_group, resolve_user
 
 __all__ = ["Authorize", "Hub"]
@@ -234,6 +235,7 @@ class Hub:
         self.area: PlainArea = make_area(self.limits.batch)
         self.gather = Gather()
         self.crowd = Crowd(self.loop, self.limits)
+        self._trimmer = Trimmer(self.loop, self.limits, self.quotas.waiting)
         self._me = _Embedder(self)
         self._stopping = False
         self._stopped = Event()
@@ -292,6 +294,7 @@ class Hub:
             if self._forgetting is not None:
                 self._forgetting.close()  # or a start in another thread would wait for the loop of this one
                 self._forgetting = None
+            self._trimmer.close()
             self.area.close()
             self._listener = None
             self._pid = 0
@@ -315,8 +318,9 @@ class Hub:
     def _anything_queued(self) -> bool:
         return any(connection.queued for connection in self._connections) or self.tree.is_sending()
 
-    def flushed(self) -> None:
-        """A connection has nothing waiting any more: for :class:`~sbuslib.connection.Connection`."""
+    def flushed(self, freed: int = 0) -> None:
+        """For somebody nothing waits any more; ``freed`` bytes did: for :class:`~sbuslib.delivery.Delivery`."""
+        self._trimmer.freed(freed)
         if self._stopping:
             self._flushed.set()
 
@@ -342,6 +346,7 @@ class Hub:
         for connection in self._connections:
             connection.close()
         self._connections.clear()
+        self._trimmer.close()
         for inbox in list(self._inboxes):
             inbox.closed = True
         self._inboxes.clear()

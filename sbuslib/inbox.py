@@ -18,6 +18,7 @@ from .packets import Message, parse
 from .statistics import ClientStatistics
 
 if TYPE_CHECKING:
+    from .batches import Bundle
     from .delivery import Batch, Sender
     from .hub import Hub
     from .secrets import Credentials
@@ -74,6 +75,16 @@ class Inbox:
         self._waiting.append((sender.key, packet))
         self.peak = max(self.peak, len(self._waiting))
         self._ready.set()
+
+    def deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
+        """Keep messages that came together: the hub's side."""
+        for packet in bundle.plain:
+            self.deliver_packet(sender, packet)
+
+    @property
+    def takes_batches(self) -> bool:
+        """Never: each message is kept by itself."""
+        return False
 
     @property
     def delivered(self) -> int:

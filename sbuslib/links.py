@@ -13,6 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from . import control
+from .batches import BATCH
 from .errors import PacketError, ReservedKeyError
 from .interest import Feed, Interest, KeyTable
 from .limits import PACKET_BYTES
@@ -91,15 +92,15 @@ class Link:
 
     # -- what comes from it -------------------------------------------------------------------------
 
-    def look_up(self, header: bytes, routes: dict[bytes, tuple[Receiver, ...]]) -> tuple[Receiver, ...]:
-        """The receivers of a message of this link's: everybody but the link itself."""
+    def look_up(self, header: bytes, routes: dict[bytes, tuple[Receiver, ...]], times: int = 1) -> tuple[Receiver, ...]:
+        """The receivers of ``times`` messages of this link's: everybody but the link itself."""
         router = self._hub.router
         try:
             found = router.routes.get(header)
             if found is None:
                 found = router.route(header)
         except ReservedKeyError as error:
-            self.drop(error.reason)
+            self.drop(error.reason, times)
             return ()
         connection = self.connection
         found = tuple(receiver for receiver in found if receiver is not connection)
@@ -113,9 +114,9 @@ class Link:
             found = routes[header] = self._tuples.setdefault(found, found)
         return found
 
-    def drop(self, reason: str) -> None:
-        """Count a packet that this link should not have sent; what it asked for is not done."""
-        self._tree.dropped[reason] += 1
+    def drop(self, reason: str, times: int = 1) -> None:
+        """Count what this link should not have sent, a packet or so many messages; what it asked for is not done."""
+        self._tree.dropped[reason] += times
 
     def take(self, data: bytes) -> None:
         """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError` for a forgery alone."""
@@ -175,6 +176,9 @@ class Link:
             sender, packet = control.unwrap_from(payload)
         except PacketError as error:
             self.drop(error.reason)
+            return
+        if packet.startswith(BATCH) and self.connection.takes_batches:
+            self.connection.take_batch(packet, self._voucher(sender), control.wrapper_from(sender))
             return
         header = packet[: packet.find(b"\0") + 1]
         if not header.startswith(MSG) or len(packet) > PACKET_BYTES:
