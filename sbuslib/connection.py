@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING
 
 from . import control
 from .batches import BATCH
-from .delivery import READ, Batch, Holdable, Holder, Receiver, Sender
+from .delivery import READ
 from .errors import PacketError
 from .limits import PACKET_BYTES
 from .outbox import HARD, ORDER, SOFT
 from .packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_control, parse
+from .parties import Batch, Holdable, Holder, Receiver, Sender
 from .quota import Account
 from .secrets import Credentials
 from .statistics import ClientStatistics
@@ -97,19 +98,19 @@ class Connection(Unpacking):
         self._read_on()
 
     def holdable_by(self, receiver: Receiver) -> Holdable | None:
-        """This client, where a receiver may hold it back. Implements :class:`~sbuslib.delivery.Sender`."""
+        """This client, where a receiver may hold it back. Implements :class:`~sbuslib.parties.Sender`."""
         # Not by itself: it could not read what it waits for while it waits to send.
         if receiver is not self and self.link is None and self._hub.may_hold(self.credentials, receiver.credentials):
             return self
         return None
 
     def hold(self, by: Holder) -> None:
-        """Read no more until ``by`` lets go. Implements :class:`~sbuslib.delivery.Holdable`."""
+        """Read no more until ``by`` lets go. Implements :class:`~sbuslib.parties.Holdable`."""
         self._holders.add(by)
         self._reader.stop()
 
     def let_go(self, by: Holder) -> None:
-        """``by`` has room again. Implements :class:`~sbuslib.delivery.Holdable`."""
+        """``by`` has room again. Implements :class:`~sbuslib.parties.Holdable`."""
         self._holders.discard(by)
         self._read_on()
 

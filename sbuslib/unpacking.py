@@ -18,8 +18,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from .batches import Bundle
-from .delivery import Delivery, Holder, Receiver, Sender
+from .delivery import Delivery
 from .errors import PacketError
+from .parties import Holder, Receiver, Sender
 from .quota import Account
 from .secrets import Credentials
 
