@@ -256,7 +256,10 @@ class Connection(Unpacking):
                         runs = []
                         if cut is not None:
                             return batch.packets(range(cut, len(lengths)))
-                        self._command(batch.packet(slot))
+                        if self._batches and new_header == BATCH:
+                            self.take_batch(data, self, b"", offset, length)
+                        else:
+                            self._command(batch.packet(slot))
                         if self._left:  # the rest of a batch, which goes on before the packets after it
                             return batch.packets(range(start, len(lengths))) if start < len(lengths) else []
                         continue

@@ -184,7 +184,7 @@ class Delivery:
     def _deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
         self.routed += bundle.count
         if not self._waits():
-            packet = sender.wrapper + bundle.packet if self._senders else bundle.packet
+            packet = sender.wrapper + bundle.packet if self._senders else bundle.view
             if self._send_one(packet) or (self._grow() and self._send_one(packet)):
                 self.delivered += bundle.count
                 return
@@ -203,7 +203,7 @@ class Delivery:
                 return
         self._offer(sender, bundle.plain)
 
-    def _send_one(self, packet: bytes) -> bool:
+    def _send_one(self, packet: bytes | memoryview) -> bool:
         """Send a packet that is no part of a turn's; ``False`` if the kernel does not take it."""
         try:
             return bool(self._hub.gather.send(self.socket, (packet,)))

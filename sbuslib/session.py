@@ -241,6 +241,12 @@ class Session:
                 continue
             if not length:
                 return True
+            if data[offset : offset + len(BATCH)] == BATCH:
+                try:
+                    self.inbox.extend(Bundle.parse(data, offset, length).messages())
+                except PacketError as error:
+                    raise PeerError(f"the hub sent a packet that no hub sends: {error.reason}") from error
+                continue
             packet = data[offset : offset + length]
             if packet.startswith(MSG):
                 key, nul, payload = packet[len(MSG) :].partition(b"\0")

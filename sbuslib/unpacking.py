@@ -25,6 +25,8 @@ from .quota import Account
 from .secrets import Credentials
 
 if TYPE_CHECKING:
+    from mmap import mmap
+
     from .hub import Hub
 
 __all__ = ["Unpacking"]
@@ -87,14 +89,17 @@ class Unpacking(Delivery):
     def _excuse(self, reason: str) -> None:
         """Count what the other end did, which others would be let go for."""
 
-    def take_batch(self, data: bytes, sender: Sender, wrapper: bytes = b"") -> None:
+    def take_batch(
+        self, data: bytes | mmap, sender: Sender, wrapper: bytes = b"", start: int = 0, length: int | None = None
+    ) -> None:
         """Route a batch that was published by ``sender``; what is too much for this turn waits in ``_left``.
 
-        Not while the hub's area is in use where ``authorize=`` has to be asked. Raises
-        :exc:`~sbuslib.errors.PacketError` for a violation, of which nothing has gone anywhere then.
+        It is ``length`` bytes of ``data`` from ``start`` on. Not while the hub's area is in use where ``authorize=``
+        has to be asked. Raises :exc:`~sbuslib.errors.PacketError` for a violation, of which nothing has gone
+        anywhere then.
         """
         try:
-            bundle = Bundle.parse(data)
+            bundle = Bundle.parse(data, start, length)
         except PacketError as error:
             if not self._is_excused:
                 raise
