@@ -250,6 +250,9 @@ class Client:
                         result = self._on_reconnect(self)
                         if result is not None:
                             await result
+                    if self._reconnect and self._up and self._session.has_to_renew:
+                        await self._say(self._session.renew)
+                    self._session.renamed.clear()  # nothing here goes by patterns
                     while self._session.notices:
                         notice = self._session.notices.popleft()
                         if self._on_notice is not None:

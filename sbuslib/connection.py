@@ -20,6 +20,7 @@ What happens on the way to a receiver is told in :mod:`sbuslib.delivery`.
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ from .packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_contro
 from .parties import Batch, Holdable, Holder, Receiver, Sender
 from .quota import Account
 from .secrets import Credentials
+from .seqpacket import LONGEST_HEAD, PlainArea
 from .statistics import ClientStatistics
 from .unpacking import Unpacking
 
@@ -48,16 +50,20 @@ _ORDER = {control.ORDER + order.encode(): order for order in ORDER}
 
 Run = tuple[int, int, tuple[Receiver, ...]]
 
+_MANY = 8
+"""Packets in a batch from which on it pays to look at all of them at once."""
+
 
 class Connection(Unpacking):
     """A client that is connected. Belongs to its hub and to the thread of the hub's event loop."""
 
-    __slots__ = ("_commands", "_end", "_longest", "_most", "_postponed", "_reader", "link")
+    __slots__ = ("_commands", "_end", "_longest", "_misses", "_most", "_postponed", "_reader", "link")
 
     def __init__(self, hub: Hub, sock: socket.SocketType, credentials: Credentials, account: Account) -> None:
         super().__init__(hub, sock, credentials, account)
         self._commands = 0
         self._most: int | None = None
+        self._misses = False  # whether the last batch was not of known messages alone
         self._end: tuple[bool, str] | None = None  # what follows the last batch: whether a violation, and which end
         self._longest = PACKET_BYTES
         self.link: Link | None = None  # where the relay of another hub is at the other end
@@ -218,6 +224,12 @@ class Connection(Unpacking):
         if self._version != self._hub.router.version:
             self._refresh()
         get = self._routes.get
+        if len(lengths) >= _MANY:
+            known = self._route_known(area, lengths)
+            if known is not None:
+                cut = self._forward(batch, known)
+                return batch.packets(range(cut, len(lengths))) if cut is not None else []
+        self._misses = False
         asks = self._asks
         until = 0.0
         stop = len(lengths)  # where what is left begins
@@ -235,6 +247,7 @@ class Connection(Unpacking):
                 new_header = data[offset:end]
                 found = get(new_header)
                 if found is None:
+                    self._misses = True
                     if asks and new_header not in self._allowed:
                         stop = slot
                         break
@@ -283,6 +296,43 @@ class Connection(Unpacking):
         if cut is not None:
             stop = cut
         return batch.packets(range(stop, len(lengths))) if stop < len(lengths) else []
+
+    def _route_known(self, area: PlainArea, lengths: Sequence[int]) -> list[Run] | None:
+        """The runs of a batch of nothing but messages whose receivers are remembered, ``None`` for any other batch.
+
+        What most batches are, and so done in few calls for all of their packets: that takes a third of the time of
+        looking at each.
+        """
+        count = len(lengths)
+        get = self._routes.get
+        data, offsets = area.data, area.offsets
+        size = data.find(b"\0", 0, lengths[0]) + 1
+        header = data[:size]
+        receivers = get(header)
+        if receivers is None or size > LONGEST_HEAD or min(lengths) < size:
+            return None
+        heads = area.heads(count, size)
+        if heads[-1] == header and heads.count(header) == count:
+            return [(0, count, receivers)]
+        if self._misses:
+            return None
+        # A head of another length than its packet's header is equal to no header at all, and is looked at by itself.
+        found = list(map(get, heads))
+        if None in found:
+            for slot, others in enumerate(found):
+                if others is None:
+                    offset = offsets[slot]
+                    found[slot] = get(data[offset : data.find(b"\0", offset, offset + lengths[slot]) + 1])
+        runs: list[Run] = []
+        start = 0
+        for slot, others in enumerate(found):
+            if others is not receivers:
+                if others is None:
+                    return None
+                runs.append((start, slot, receivers))
+                start, receivers = slot, others
+        runs.append((start, count, receivers))
+        return runs
 
     def _forward(self, batch: Batch, runs: list[Run]) -> int | None:
         """Hand each receiver its packets. Where that is too much for one turn, the first slot that is left."""

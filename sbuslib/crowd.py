@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from math import inf, log2
-from time import thread_time
+from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Crowd:
     def __init__(self, loop: Any, limits: Limits) -> None:
         self._loop = loop
         self._limits = limits
-        self._round = 0.0
+        self._round = self._now = 0.0
         self._began = 0.0
         self._turns: dict[int, int] = {}  # of this round, by user
         self._spent: dict[int, float] = {}  # seconds of this round, by user
@@ -60,7 +60,7 @@ class Crowd:
             return True
         self._look_at_the_clock()
         uid = account.uid
-        self._busy[uid] = self._round
+        self._busy[uid] = self._now
         had = self._turns.get(uid, 0)
         if self.crowded:
             if had >= self._limits.crowded_turns or not self._is_due(uid):
@@ -102,10 +102,13 @@ class Crowd:
             self._most.pop(uid, None)
 
     def _look_at_the_clock(self) -> None:
-        now = self._loop.now()
-        if now == self._round:
+        current = self._loop.now()
+        if current == self._round:
             return
-        passed, self._round = now - self._round, now
+        # The loop's time tells rounds apart, and no more: it is that of the wall, which somebody may set.
+        self._round = current
+        now = monotonic()
+        passed, self._now = min(now - self._now, self._limits.crowd_remembered), now
         turns, self._turns = self._turns, {}
         self._spent.clear()
         since = now - self._limits.crowd_remembered

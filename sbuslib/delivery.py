@@ -411,7 +411,7 @@ class Delivery:
         self._update()
         self._hub.tree.backlog.check()
         if not outbox:
-            self._hub.flushed()
+            self._flushed(outbox)
         self._hub.carry_out()
 
     def _send_failed(self, error: OSError) -> bool:
@@ -423,10 +423,15 @@ class Delivery:
         self._mute = True
         if self._outbox is not None:
             self._outbox.clear("outage", time())
+            self._flushed(self._outbox)
         self._release_held()
         self._update()
-        self._hub.flushed()
         return True
+
+    def _flushed(self, outbox: Outbox) -> None:
+        """Nothing waits any more."""
+        self._hub.flushed(outbox.freed)
+        outbox.freed = 0
 
     def _pause_sending(self) -> None:
         """The kernel had no memory: it would call the socket writable all the same, so let time pass."""
@@ -492,5 +497,6 @@ class Delivery:
         self._hub.buffers.release(self)
         if self._outbox is not None:
             self._outbox.clear("outage", time())
+            self._flushed(self._outbox)
         self._release_held()
         self._update()

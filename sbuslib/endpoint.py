@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from time import monotonic
@@ -57,7 +57,8 @@ class Endpoint(Channel):
     :param address: where the hub listens; without one, ``SBUS_ADDRESS``, ``$XDG_RUNTIME_DIR/sbus/bus`` and
         ``/run/sbus.socket`` are tried.
     :param timeout: seconds that connecting, sending and questions to the hub may take; ``None``: for ever.
-    :param reconnect: when the hub goes away, look for it until it is back, and subscribe again.
+    :param reconnect: when the hub goes away, look for it until it is back, and subscribe again; where it told new
+        credentials, subscribe to the secrets under those.
     :param hub_user: name or id of the user that the hub must run as.
     :param on_reconnect: called with this client after each reconnection; may use it.
     :param on_error: called with the exception and the message when a callback fails; without it, the
@@ -103,6 +104,13 @@ class Endpoint(Channel):
     def _after_reading(self, reconnected: bool) -> None:
         if reconnected and self._on_reconnect is not None:
             self._on_reconnect(self)
+        if self._reconnect and self._up and self._session.has_to_renew:
+            self._say(self._session.renew, self._deadline(self.timeout))
+        while self._session.renamed:
+            old, new = self._session.renamed.pop()
+            for callback in self._secret_callbacks.holders(old):
+                while self._secret_callbacks.remove(old, callback) is not None:
+                    self._secret_callbacks.add(new, callback)
         notices = self._session.notices
         while notices:
             notice = notices.popleft()
@@ -168,6 +176,16 @@ class Endpoint(Channel):
                 packets.append(packet)
         finally:
             self._send_in_order(packets)
+
+    def send_packets(self, packets: Sequence[bytes]) -> None:
+        """Send packets that were encoded before, ``MSG <key>NUL<payload>`` each, in order, many with each system call.
+
+        For services that carry others' messages: nothing is checked, and the hub lets a client go for what is no
+        message. Raises :exc:`~sbuslib.errors.DisconnectedError` and :exc:`TimeoutError`.
+        """
+        batch = self.limits.batch
+        for start in range(0, len(packets), batch):
+            self._send_in_order(list(packets[start : start + batch]))
 
     def prepare_message(self, key: bytes) -> PreparedMessage:
         """A packet under ``key`` to write a payload straight into."""

@@ -42,6 +42,7 @@ from .sendbuffers import SendBuffers
 from .seqpacket import Gather, HasFileno, Listener, PlainArea, bound_address, make_area, peer_groups
 from .statistics import HubStatistics, UserStatistics
 from .tree import Tree
+from .trimming import Trimmer
 from .users import resolve_group, resolve_user
 
 __all__ = ["Authorize", "Hub"]
@@ -235,6 +236,7 @@ class Hub:
         self.area: PlainArea = make_area(self.limits.batch)
         self.gather = Gather()
         self.crowd = Crowd(self.loop, self.limits)
+        self._trimmer = Trimmer(self.loop, self.limits, self.quotas.waiting)
         self._me = _Embedder(self)
         self._stopping = False
         self._stopped = Event()
@@ -293,6 +295,7 @@ class Hub:
             if self._forgetting is not None:
                 self._forgetting.close()  # or a start in another thread would wait for the loop of this one
                 self._forgetting = None
+            self._trimmer.close()
             self.area.close()
             self._listener = None
             self._pid = 0
@@ -316,8 +319,9 @@ class Hub:
     def _anything_queued(self) -> bool:
         return any(connection.queued for connection in self._connections) or self.tree.is_sending()
 
-    def flushed(self) -> None:
-        """A connection has nothing waiting any more: for :class:`~sbuslib.connection.Connection`."""
+    def flushed(self, freed: int = 0) -> None:
+        """For somebody nothing waits any more; ``freed`` bytes did: for :class:`~sbuslib.delivery.Delivery`."""
+        self._trimmer.freed(freed)
         if self._stopping:
             self._flushed.set()
 
@@ -343,6 +347,7 @@ class Hub:
         for connection in self._connections:
             connection.close()
         self._connections.clear()
+        self._trimmer.close()
         for inbox in list(self._inboxes):
             inbox.closed = True
         self._inboxes.clear()
@@ -424,10 +429,12 @@ class Hub:
             )
 
     def _forget(self, connection: Connection) -> None:
+        if connection not in self._connections:
+            return
         self._connections.discard(connection)
+        connection.close()  # first, since what follows may carry out that it be kicked as well
         self.tree.forget(connection)
         self._retire(connection)
-        connection.close()
         self.quotas.close(connection.account)
         self.crowd.several = self.quotas.several()
         self._received += connection.received
@@ -532,11 +539,23 @@ class Hub:
         self.router.add_tap(inbox, secrets)
         return inbox
 
+    def attach(self, inbox: Inbox, *, tap: bool) -> None:
+        """Have an inbox of another kind receive everything but secrets: as a tap, or as a subscriber to everything."""
+        self.check_here()
+        self._add_inbox(inbox)
+        if tap:
+            self.router.add_tap(inbox, False)
+        else:
+            self.router.subscribe(b"", inbox, self._me.credentials, inbox.account)
+
     def _new_inbox(self) -> Inbox:
         inbox = Inbox(self, self._me.credentials)
+        self._add_inbox(inbox)
+        return inbox
+
+    def _add_inbox(self, inbox: Inbox) -> None:
         self._inboxes.add(inbox)
         self.tree.count_senders(1)
-        return inbox
 
     def forget_inbox(self, inbox: Inbox) -> None:
         """An inbox was closed: for :class:`~sbuslib.inbox.Inbox`."""

@@ -19,6 +19,7 @@ from .statistics import ClientStatistics
 
 if TYPE_CHECKING:
     from .batches import Bundle
+    from .control import Lost
     from .hub import Hub
     from .parties import Batch, Sender
     from .secrets import Credentials
@@ -85,6 +86,9 @@ class Inbox:
     def takes_batches(self) -> bool:
         """Never: each message is kept by itself."""
         return False
+
+    def notify(self, notice: Lost) -> None:
+        """Messages were lost between two hubs of the tree. Nothing that a plain inbox could do about it."""
 
     @property
     def delivered(self) -> int:

@@ -183,6 +183,16 @@ class Limits(_Numbers, frozen=True, kw_only=True):
             "client that asks and does not read is let go."
         ),
     ] = 1_024
+    trimmed_bytes: Annotated[
+        int,
+        Meta(
+            description="Bytes that have waited since the C library was last asked to give free memory back to the "
+            "system, before it is asked again: that takes milliseconds."
+        ),
+    ] = 1024 * 1024
+    trim_pause: Annotated[
+        float, Meta(description="Seconds from then until it is asked, and as many more while half of that still waits.")
+    ] = 3.0
     token_bytes: Annotated[
         int, Meta(description="Longest token of a hub/sync, in bytes. It is echoed, so it must not amplify.")
     ] = 64
@@ -383,6 +393,13 @@ class Limits(_Numbers, frozen=True, kw_only=True):
         Meta(description="Keys that a link of another user is told not to send. The oldest makes room for another."),
     ] = 4_096
     pruned_bytes: Annotated[int, Meta(description="Bytes of those keys.")] = 1024 * 1024
+    pruned_sweeps: Annotated[
+        int,
+        Meta(
+            description="New patterns for which those keys are searched one after the other. When there are more at a "
+            "time, all keys are forgotten instead."
+        ),
+    ] = 64
     prunes_per_second: Annotated[
         int, Meta(description="Keys that a link is told not to send in a second: endless new keys must cost little.")
     ] = 8_192

@@ -17,6 +17,7 @@ from .batches import BATCH
 from .errors import PacketError, ReservedKeyError
 from .interest import Feed, Interest, KeyTable
 from .limits import PACKET_BYTES
+from .matcher import is_literal
 from .packets import MSG, Control, encode_control, parse
 from .secrets import Credentials
 
@@ -78,6 +79,7 @@ class Link:
         self._feed = Feed()
         self._lost: dict[str, tuple[int, float]] = {}
         self._telling = False
+        self._told_senders = False
         self._sweeps: deque[Iterator[bytes | None]] = deque()
         self._prunes = float(limits.pruned_keys)
         self._pruned_at = monotonic()
@@ -233,8 +235,19 @@ class Link:
 
     def graft_for(self, pattern: bytes) -> None:
         """Somebody else began to want a pattern."""
-        if self.pruned:
-            self._sweeps.append(self.pruned.matched(pattern, self._hub.router.namespace.separator))
+        if not self.pruned:
+            return
+        separator = self._hub.router.namespace.separator
+        if is_literal(pattern, separator):
+            if pattern not in self.pruned:
+                return
+            found: Iterator[bytes | None] = iter([pattern])
+        else:
+            found = self.pruned.matched(pattern, separator)
+        self._sweeps.append(found)
+        if len(self._sweeps) > self._hub.limits.pruned_sweeps:
+            # Forgetting all of them costs less than finding out which, and loses no message.
+            self._sweeps = deque([self.pruned.matched(b"", separator)])
 
     # -- what is told -------------------------------------------------------------------------------
 
@@ -256,7 +269,11 @@ class Link:
         connection = self.connection
         if connection.closed:
             return False
-        more = untold = False
+        senders = bool(self._tree.senders)
+        if self.is_served and self._told_senders is not senders and self._room() > 0:
+            self._told_senders = senders
+            connection.answer(encode_control(control.SENDERS_ON if senders else control.SENDERS_OFF))
+        more = untold = self._told_senders is not senders and self.is_served
         if self.interest is not None:
             for pattern in self._feed.take(steps):
                 self.interest.add(pattern)
@@ -264,7 +281,7 @@ class Link:
             for added, pattern in self.interest.take(max(0, self._room())):
                 key = control.INTEREST_ADD if added else control.INTEREST_REMOVE
                 connection.answer(encode_control(key, pattern))
-            untold = bool(self._feed) or not self.interest.is_told
+            untold = untold or bool(self._feed) or not self.interest.is_told
             more = untold or not self.interest.settled
         elif self.pruned is not None:
             while self._sweeps and steps > 0 and self._room() > 0:
@@ -276,7 +293,7 @@ class Link:
                     continue
                 if key_ is not None and self.pruned.discard(key_):
                     self._tell_graft(key_)
-            more = untold = bool(self._sweeps)
+            more = untold = untold or bool(self._sweeps)
         if not untold:
             if not self.complete and self._tree.has_settled:
                 self.complete = True

@@ -90,6 +90,10 @@ class Batch:
             copy = self._copies[slot] = self.area.packet(slot, self.lengths[slot])
         return copy
 
+    def copies(self, slots: Sequence[int]) -> list[bytes]:
+        """Copies of several packets that are not remembered: for who takes all that there are."""
+        return self.packets(slots) if self._copies else self.area.packets(slots, self.lengths)
+
     def packets(self, slots: Sequence[int]) -> list[bytes]:
         """Copies of several packets, likewise."""
         copies = self._copies

@@ -100,6 +100,8 @@ class Session:
         """The hub's last statistics, as JSON; empty when it refused."""
         self.batches = False
         """Whether the hub was told on this connection that we send and take many messages in one packet."""
+        self.renamed: list[tuple[bytes, bytes]] = []
+        """Secret patterns that were moved, from and to: whoever goes by the pattern has to follow."""
         self._held_as = b""  # the credentials under which secrets stand in held
         self._unconfirmed: list[Subscribing] = []
         self._header = b""
@@ -136,18 +138,46 @@ class Session:
 
         Secrets under the old credentials are moved to the new ones, in :attr:`held` too.
         """
-        old, new = self._held_as + self.separator, self.credentials + self.separator
-        if self._held_as and old != new:
-            self.held = Counter(
-                {
-                    (new + pattern[len(old) :] if pattern.startswith(old) else pattern): count
-                    for pattern, count in self.held.items()
-                }
-            )
-        self._held_as = self.credentials
+        self._move_secrets()
         packets = [encode_subscribe(pattern) for pattern in self.held.elements()]
         packets += map(encode_control, self.choices.values())
         return packets
+
+    @property
+    def has_to_renew(self) -> bool:
+        """Whether the hub told new credentials, and took back secrets that stand under the old ones."""
+        return self._held_as != self.credentials
+
+    def renew(self) -> list[bytes]:
+        """Move secrets to the new credentials, if there are any; the packets that subscribe to them."""
+        return [encode_subscribe(pattern) for pattern in self._move_secrets() for _ in range(self.held[pattern])]
+
+    def _move_secrets(self) -> list[bytes]:
+        """Bring :attr:`held` in line with the credentials of now; the secrets that this renamed."""
+        old, new = self._held_as, self.credentials
+        self._held_as = new
+        if not old or old == new:
+            return []
+        # First what names us, then what others may hold too: keys with an empty id, under the hub's own prefix.
+        start = Namespace(self.separator).start
+        starts = [
+            (old + self.separator, new + self.separator),
+            (self._prefix(old) + start, self._prefix(new) + start),
+        ]
+        moved: list[bytes] = []
+        held, self.held = self.held, Counter()
+        for pattern, count in held.items():
+            renamed = next((to + pattern[len(of) :] for of, to in starts if pattern.startswith(of)), pattern)
+            self.held[renamed] += count
+            if renamed != pattern:
+                moved.append(renamed)
+                self.renamed.append((pattern, renamed))
+        return moved
+
+    def _prefix(self, key: bytes) -> bytes:
+        """The prefix under which a credential key stands: what comes before its last five segments."""
+        prefix, *own = key.rsplit(self.separator, 5)
+        return prefix + self.separator if len(own) == 5 else b""
 
     @property
     def separator(self) -> bytes:

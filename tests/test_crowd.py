@@ -43,9 +43,10 @@ class Loop:
         self.time = 1_000.0
         self.callback: Callable[[], None] | None = None
         self.due = 0.0
+        self.jumped = 0.0
 
     def now(self) -> float:
-        return self.time
+        return self.time + self.jumped
 
     def timer(self, seconds: float) -> Timer:
         return Timer(self, seconds)
@@ -75,6 +76,7 @@ class Bench:
         self.turns: Counter[int] = Counter()
         self.cpu = self.seen = 0.0
         monkeypatch.setattr(crowd_module, "thread_time", lambda: self.cpu)
+        monkeypatch.setattr(crowd_module, "monotonic", lambda: self.loop.time)
 
     def add(self, uid: int, count: int) -> None:
         self.clients += [Client(self, uid) for _ in range(count)]
@@ -213,6 +215,29 @@ def test_dear_turns_get_shorter_and_cheap_ones_longer_again(monkeypatch: pytest.
     bench.costs[OTHER] = 1e-5
     bench.run(3_000)
     assert bench.crowd.most(account, None) is None
+
+
+@pytest.mark.parametrize("jump", [-3_600.0, -1.0, 1.0, 3_600.0])
+def test_a_clock_that_is_set_gives_nobody_more(monkeypatch: pytest.MonkeyPatch, jump: float) -> None:
+    """The loop's time is that of the wall. Whoever is not busy when it jumps must not pay for it, nor gain."""
+    bench = Bench(monkeypatch, {ONE: 1e-4, OTHER: 1e-4})
+    bench.add(ONE, 1)
+    bench.add(OTHER, 5)
+    bench.run(200)
+    first, *others = bench.clients
+    for idle in ([first], others):
+        bench.clients = [client for client in (first, *others) if client not in idle]
+        bench.run(3)
+        bench.loop.jumped += jump
+        bench.run(1)
+        bench.clients = [first, *others]
+        had = bench.run(400)
+        assert min(had[ONE], had[OTHER]) >= 30
+    bench.clients = [first]
+    bench.loop.jumped += jump
+    bench.loop.time += 0.1
+    bench.run(200)
+    assert not bench.crowd.crowded
 
 
 def test_the_door_is_one_more_user(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -466,12 +466,12 @@ _RECEIVE: dict[str, Callable[[str, int, int], None]] = {
 
 KINDS = {
     "redis": ("redis", "redis"),
-    "nats": ("nats", "nats"),
-    "zeromq": ("zeromq", "zmq"),
-    "zeromq-frame": ("zeromq", "zmq"),
-    "mosquitto": ("mosquitto", "paho.mqtt"),
+    "nats": ("nats", "nats-py"),
+    "zeromq": ("zeromq", "pyzmq"),
+    "zeromq-frame": ("zeromq", "pyzmq"),
+    "mosquitto": ("mosquitto", "paho-mqtt"),
 }
-"""Of each kind of Python client that is not ours: its broker, and the module that is needed."""
+"""Of each kind of Python client that is not ours: its broker, and the distribution that is needed."""
 
 
 def main() -> None:

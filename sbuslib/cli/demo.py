@@ -28,7 +28,8 @@ from typing import Any, NamedTuple
 
 from ..blocking import Client
 from ..errors import DisconnectedError
-from .console import EXIT_FAILURE, EXIT_SUCCESS, explain, printable, yield_to_signals
+from ..text import printable
+from .console import EXIT_FAILURE, EXIT_SUCCESS, explain, yield_to_signals
 
 __all__ = ["main"]
 
