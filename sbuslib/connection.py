@@ -180,7 +180,7 @@ class Connection(Unpacking):
             self._end = (True, "packet too long")
         self._left.extend(self._route(Batch(area, lengths)))
         # Only from here on is the area free again, and may anything be logged or called.
-        if self._left and self._spent < self._hub.limits.turn_deliveries:
+        if self._left and not self._holders and self._spent < self._hub.limits.turn_deliveries:
             self._work_off()
         return taken
 
@@ -271,10 +271,12 @@ class Connection(Unpacking):
                             return batch.packets(range(cut, len(lengths)))
                         if self._batches and new_header == BATCH:
                             self.take_batch(data, self, b"", offset, length)
+                            # The rest of it goes on before the packets after it; and of one that is held back, many
+                            # batches at once would be more than there is room for.
+                            if self._left or self._holders:
+                                return batch.packets(range(start, len(lengths))) if start < len(lengths) else []
                         else:
                             self._command(batch.packet(slot))
-                        if self._left:  # the rest of a batch, which goes on before the packets after it
-                            return batch.packets(range(start, len(lengths))) if start < len(lengths) else []
                         continue
                 if header is None:
                     start = slot

@@ -154,7 +154,6 @@ class Unpacking(Delivery):
                 if position and monotonic() > until:
                     assert numbers is not None
                     stop = numbers.index(number)
-                    self._spent = self._hub.limits.turn_deliveries
                     break
                 routes[key] = self._look_up(b"MSG %b\0" % key, bundle.times(number))
         now, rest = bundle, None
@@ -163,6 +162,8 @@ class Unpacking(Delivery):
         elif len(used) < len(keys):
             now = bundle.part(0, stop)
         more = self._spread(now, [found for key in now.keys if (found := routes[key]) is not None], sender)
+        if rest is not None:
+            self._spent = max(self._spent, self._hub.limits.turn_deliveries)
         return rest if more is None else bundle.part(stop - more.count, bundle.count)
 
     def _spread(self, bundle: Bundle, routes: list[Routes], sender: Sender) -> Bundle | None:
