@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING
 
 from . import control
 from .batches import BATCH
-from .delivery import READ, Batch, Holdable, Holder, Receiver, Sender
+from .delivery import READ
 from .errors import PacketError
 from .limits import PACKET_BYTES
 from .outbox import HARD, ORDER, SOFT
 from .packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_control, parse
+from .parties import Batch, Holdable, Holder, Receiver, Sender
 from .quota import Account
 from .secrets import Credentials
 from .seqpacket import LONGEST_HEAD, PlainArea
@@ -103,19 +104,19 @@ class Connection(Unpacking):
         self._read_on()
 
     def holdable_by(self, receiver: Receiver) -> Holdable | None:
-        """This client, where a receiver may hold it back. Implements :class:`~sbuslib.delivery.Sender`."""
+        """This client, where a receiver may hold it back. Implements :class:`~sbuslib.parties.Sender`."""
         # Not by itself: it could not read what it waits for while it waits to send.
         if receiver is not self and self.link is None and self._hub.may_hold(self.credentials, receiver.credentials):
             return self
         return None
 
     def hold(self, by: Holder) -> None:
-        """Read no more until ``by`` lets go. Implements :class:`~sbuslib.delivery.Holdable`."""
+        """Read no more until ``by`` lets go. Implements :class:`~sbuslib.parties.Holdable`."""
         self._holders.add(by)
         self._reader.stop()
 
     def let_go(self, by: Holder) -> None:
-        """``by`` has room again. Implements :class:`~sbuslib.delivery.Holdable`."""
+        """``by`` has room again. Implements :class:`~sbuslib.parties.Holdable`."""
         self._holders.discard(by)
         self._read_on()
 
@@ -179,7 +180,7 @@ class Connection(Unpacking):
             self._end = (True, "packet too long")
         self._left.extend(self._route(Batch(area, lengths)))
         # Only from here on is the area free again, and may anything be logged or called.
-        if self._left and self._spent < self._hub.limits.turn_deliveries:
+        if self._left and not self._holders and self._spent < self._hub.limits.turn_deliveries:
             self._work_off()
         return taken
 
@@ -268,9 +269,14 @@ class Connection(Unpacking):
                         runs = []
                         if cut is not None:
                             return batch.packets(range(cut, len(lengths)))
-                        self._command(batch.packet(slot))
-                        if self._left:  # the rest of a batch, which goes on before the packets after it
-                            return batch.packets(range(start, len(lengths))) if start < len(lengths) else []
+                        if self._batches and new_header == BATCH:
+                            self.take_batch(data, self, b"", offset, length)
+                            # The rest of it goes on before the packets after it; and of one that is held back, many
+                            # batches at once would be more than there is room for.
+                            if self._left or self._holders:
+                                return batch.packets(range(start, len(lengths))) if start < len(lengths) else []
+                        else:
+                            self._command(batch.packet(slot))
                         continue
                 if header is None:
                     start = slot

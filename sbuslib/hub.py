@@ -28,12 +28,13 @@ from .addresses import Address, parse_address
 from .breaches import Breaches
 from .connection import Connection
 from .crowd import Crowd
-from .delivery import Delivery, Holdable, Receiver
+from .delivery import Delivery
 from .errors import KeyFormatError, PacketError, StateError, UsageError
 from .inbox import Inbox
 from .limits import PACKET_BYTES, Limits
 from .matcher import SEPARATOR
 from .packets import check_key, encode_message
+from .parties import Holdable, Receiver
 from .quota import Quotas
 from .router import Router
 from .secrets import Credentials

@@ -20,8 +20,8 @@ from .statistics import ClientStatistics
 if TYPE_CHECKING:
     from .batches import Bundle
     from .control import Lost
-    from .delivery import Batch, Sender
     from .hub import Hub
+    from .parties import Batch, Sender
     from .secrets import Credentials
 
 __all__ = ["Inbox"]

@@ -367,7 +367,9 @@ class Gather:
             anchor = ctypes.c_char.from_buffer(self._block)
             self._start = ctypes.addressof(anchor)
 
-    def send(self, sock: socket.SocketType, packets: Sequence[bytes], flags: int = ONE_PACKET_FLAGS) -> int:
+    def send(
+        self, sock: socket.SocketType, packets: Sequence[bytes | memoryview], flags: int = ONE_PACKET_FLAGS
+    ) -> int:
         """Send ``packets`` in order; how many went before the kernel would have blocked.
 
         Raises :exc:`OSError` for the first packet alone, of which ``EMSGSIZE`` says that it is too long.
@@ -391,7 +393,7 @@ class Gather:
                 break
         return sent
 
-    def _send(self, sock: socket.SocketType, vector: _Vector, packets: Sequence[bytes]) -> tuple[int, int]:
+    def _send(self, sock: socket.SocketType, vector: _Vector, packets: Sequence[bytes | memoryview]) -> tuple[int, int]:
         """Send as many of ``packets`` as fit the block: how many those were, and how many went."""
         assert _CALLS is not None
         sizes = array(_WORD_FORMAT, map(len, packets))

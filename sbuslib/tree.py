@@ -26,8 +26,8 @@ from .packets import encode_control
 
 if TYPE_CHECKING:
     from .connection import Connection
-    from .delivery import Receiver
     from .hub import Hub
+    from .parties import Receiver
 
 __all__ = ["Above", "Tree"]
 

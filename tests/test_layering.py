@@ -16,7 +16,7 @@ FLOORS = {
     0: "errors limits packets batches matcher secrets outbox quota interest demand router control breaches statistics "
     "session topic backoff text",
     1: "addresses seqpacket users dialer",
-    2: "crowd sendbuffers trimming backlog delivery unpacking connection inbox acceptor links tree hub channel "
+    2: "crowd sendbuffers trimming backlog parties delivery unpacking connection inbox acceptor links tree hub channel "
     "endpoint client blocking aio uplink conversation relay",
     3: "metrics",
 }

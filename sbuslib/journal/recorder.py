@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from ..batches import Bundle
     from ..control import Lost
-    from ..delivery import Batch, Holdable, Sender
     from ..hub import Hub
+    from ..parties import Batch, Holdable, Sender
 
 __all__ = ["Intake", "Recorder", "RecorderStatistics", "Scope"]
 
@@ -280,7 +280,7 @@ class Recorder:
 class Intake(Inbox):
     """What the hub sees of a recorder: takes messages in its turns, and hands them to the writer, some hundred at once.
 
-    Implements :class:`~sbuslib.delivery.Receiver` and :class:`~sbuslib.delivery.Holder`.
+    Implements :class:`~sbuslib.parties.Receiver` and :class:`~sbuslib.parties.Holder`.
     """
 
     def __init__(self, hub: Hub, writer: Writer, limits: JournalLimits, *, hold: bool, tells: bool) -> None:
@@ -423,7 +423,7 @@ class Intake(Inbox):
             self.held.pop().let_go(self)
 
     def forget_held(self, publisher: Holdable) -> None:
-        """A publisher that was held has gone. Implements :class:`~sbuslib.delivery.Holder`."""
+        """A publisher that was held has gone. Implements :class:`~sbuslib.parties.Holder`."""
         self.held.discard(publisher)
 
     # -- the end ------------------------------------------------------------------------------------
