@@ -18,6 +18,7 @@ import json
 import os
 import queue
 import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -392,8 +393,33 @@ class Director:
         self.judge(bool(refused), "the eavesdropper was disconnected for asking for alice's secrets")
 
 
-def direct(rounds: int, pause: float) -> int:
-    """Run the demo; its exit status."""
+REPORT_PATIENCE = 300.0
+"""Seconds for the report: Java takes some to start, and many where it has to share its cores."""
+
+
+def make_report(director: Director, folder: str) -> str | None:
+    """Have a report made of the journal; where it is, or ``None`` where something is missing here to make one."""
+    from .demo_report import MISSING
+
+    print("\nA report of the journal, by Spark, which takes some seconds:", flush=True)
+    report = os.path.join(folder, "traffic.html")
+    command = [sys.executable, "-m", "sbuslib.cli.demo_report", director.journal, os.path.join(folder, "lake"), report]
+    try:
+        status = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=REPORT_PATIENCE, check=False).returncode
+    except subprocess.TimeoutExpired:
+        status = EXIT_FAILURE
+    if status == EXIT_SUCCESS:
+        director.judge(True, "the journal was taken into a lake, and a report made of it")
+        # What was made stays, all else of the demo goes.
+        return shutil.move(report, tempfile.mkdtemp(prefix="sbus-demo-report-"))
+    if status != MISSING:
+        director.judge(False, f"the report was not made: status {status}")
+    return None
+
+
+def direct(rounds: int, pause: float, report: bool = False) -> int:
+    """Run the demo, with or without the report at its end; its exit status."""
+    page: str | None = None
     with tempfile.TemporaryDirectory(prefix="sbus-demo-") as folder:
         director: Director | None = None
         with ExitStack() as stack:
@@ -407,11 +433,15 @@ def direct(rounds: int, pause: float) -> int:
                 director.show_recording()
             except DemoError as error:
                 director.judge(False, str(error))
+        if report and all(holds for holds, _ in director.verdicts):
+            page = make_report(director, folder)
     print("\nSummary:")
     for holds, what in director.verdicts:
         print(f"  {'ok    ' if holds else 'FAILED'}  {what}")
     failed = sum(not holds for holds, _ in director.verdicts)
     print(f"The demo failed: {failed} of {len(director.verdicts)}." if failed else "All of it happened.", flush=True)
+    if page is not None:
+        print(f"The report: {page}", flush=True)
     return EXIT_FAILURE if failed else EXIT_SUCCESS
 
 
@@ -420,13 +450,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="demo", description="Show the bus at work on this machine.")
     parser.add_argument("--rounds", type=int, default=5, help="how many times the figures are published")
     parser.add_argument("--pause", type=float, default=0.3, help="seconds between two times")
+    parser.add_argument("--no-report", action="store_true", help="make no report with Spark at the end")
     parser.add_argument("--role", choices=ROLES, help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
     parser.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if not options.role:
         try:
-            return direct(options.rounds, options.pause)
+            return direct(options.rounds, options.pause, not options.no_report)
         except (KeyboardInterrupt, BrokenPipeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or else Python complains when it flushes
             return EXIT_FAILURE
