@@ -32,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     journal, lake, report = sys.argv[1:] if argv is None else argv
     from ..errors import SbusError, StateError
     from ..spark.page import check_plots
+    from ..spark.session import explain as explain_spark
     from ..spark.session import session
 
     try:
@@ -40,6 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except StateError as error:
         print(f"  no report: {explain(error)}", flush=True)
         return MISSING
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     from ..spark.lake import Progress, ingest, read
     from ..spark.reports import traffic
 
@@ -53,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return EXIT_FAILURE
         with open(report, "w", encoding="utf-8") as file:
             file.write(made.page())
-    except (SbusError, OSError) as error:
-        print(f"  {explain(error)}", flush=True)
+    except (SbusError, OSError, PySparkException, Py4JError) as error:
+        print(f"  {explain_spark(error)}", flush=True)
         return EXIT_FAILURE
     finally:
         spark.stop()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow
 import pyarrow.parquet
 import pytest
 from docs.pages import DOCS, blocks
@@ -72,6 +73,12 @@ def read_csv(directory: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def read_parquet(directory: Path) -> Any:
+    """Of bytes, as Arrow would keep the file open."""
+    (path,) = directory.glob("*.parquet")
+    return pyarrow.parquet.read_table(pyarrow.BufferReader(path.read_bytes()))
+
+
 def text_of(name: str, page: str = "tutorial-spark.md") -> str:
     """A block of the tutorial."""
     (found,) = [block.text for block in blocks(DOCS / page) if block.language == name]
@@ -100,7 +107,7 @@ def test_subscriptions(run: Run, tmp_path: Path) -> None:
     patterns, tables = tmp_path / "patterns.txt", tmp_path / "tables"
     patterns.write_text(text_of("text"))
     run("report", "subscriptions", LAKE, patterns, "--output", "-", "--parquet", tables)
-    found = pyarrow.parquet.read_table(tables / "patterns").to_pylist()
+    found = read_parquet(tables / "patterns").to_pylist()
     assert [(row["pattern"], row["messages"], row["covered_by"]) for row in found] == [
         (b"room/*/temp", 1000, []),
         (b"room/1/temp", 500, [b"room/*/temp"]),
@@ -131,7 +138,7 @@ def test_plan(run: Run, tmp_path: Path) -> None:
 
 def test_a_simulated_plan(run: Run, tmp_path: Path) -> None:
     run("plan", "--simulate", 30, "--fan-out", 3, "--output", "-", "--parquet", tmp_path / "load")
-    table = pyarrow.parquet.read_table(tmp_path / "load" / "links")
+    table = read_parquet(tmp_path / "load" / "links")
     assert table.num_rows == 29
     assert table.column("hub").to_pylist() != []
 
