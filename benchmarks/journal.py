@@ -12,21 +12,25 @@ times as much, 300,000 messages a second, none lost.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 from sbuslib import blocking
 from sbuslib.journal.directory import read_journal
+from sbuslib.journal.replay import from_journal, replay
 from sbuslib.packets import encode_message
 
 MESSAGES = 300_000
-ROUNDS = 3
+ROUNDS = 7
+KEYS = 100
 PAYLOAD = b"x" * 100
 
 
@@ -144,6 +148,74 @@ def record() -> None:
         shutil.rmtree(folder)
 
 
+def make_journal(directory: str, count: int, pause: Callable[[], float]) -> list[int]:
+    """A journal of so many messages, with pauses between them; their times."""
+    from sbuslib.journal.format import SegmentHeader, encode_block, encode_end, pack, segment_name
+
+    os.makedirs(directory)
+    times = [time.time_ns()]
+    while len(times) < count:
+        times.append(times[-1] + int(pause() * 1e9))
+    header = SegmentHeader("0" * 16, "", b"/", times[0], 1, 1)
+    names = [*(b"room/%d/temp" % n for n in range(KEYS)), b"!/cred/1/2/3"]
+    with open(os.path.join(directory, segment_name(1)), "wb") as file:
+        file.write(header.encode())
+        for first in range(0, count, 512):
+            some = times[first : first + 512]
+            ids = pack("q", [1]) * len(some)
+            keys = pack("i", [n % KEYS for n in range(first, first + len(some))])
+            senders = pack("i", [KEYS]) * len(some)
+            payloads = [PAYLOAD] * len(some)
+            file.write(encode_block(1, first + 1, pack("q", some), ids, ids, ids, keys, senders, names, payloads))
+        file.write(encode_end(1, count + 1))
+    return times
+
+
+def pace() -> None:
+    """Each gap between two messages, as a subscriber sees it, against the one that was recorded."""
+    drawn = random.Random(1)
+    with tempfile.TemporaryDirectory(prefix="sbus-") as folder:
+        times = make_journal(f"{folder}/journal", 300, lambda: drawn.expovariate(1 / 0.02))
+        with hub_process(f"{folder}/bus"), blocking.Client(f"{folder}/bus") as subscriber:
+            subscriber.subscribe(b"")
+            command = [sys.executable, "-m", "sbuslib", "replay", f"{folder}/journal", "--to", f"{folder}/bus"]
+            player = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+            seen: list[int] = []
+            for _ in times:
+                subscriber.receive(timeout=60)
+                seen.append(time.time_ns())
+            player.wait()
+    errors = [abs((b - a) - (d - c)) / 1e6 for (a, b), (c, d) in zip(pairwise(times), pairwise(seen), strict=True)]
+    print(
+        f"replay at its pace, {len(times)} messages: gaps are off by {statistics.median(errors):.2f} ms at the median, "
+        f"{max(errors):.1f} at most; it took {(seen[-1] - seen[0]) / (times[-1] - times[0]):.4f} times as long"
+    )
+
+
+def flat() -> None:
+    """The seconds until the hub has taken all, by replay and by publish_many, in turn; nobody listens."""
+    count = 200_000
+    with tempfile.TemporaryDirectory(prefix="sbus-") as folder:
+        make_journal(f"{folder}/journal", count, lambda: 0.001)
+        pairs = [(b"room/%d/temp" % (n % KEYS), PAYLOAD) for n in range(count)]
+        rates: list[tuple[float, float]] = []
+        with hub_process(f"{folder}/bus"), blocking.Client(f"{folder}/bus") as client:
+            for _ in range(ROUNDS):
+                started = time.monotonic()
+                assert client.publish_many(pairs) == count
+                client.sync()
+                between = time.monotonic()
+                assert replay(from_journal(f"{folder}/journal"), client, speed=None).messages == count
+                client.sync()
+                rates.append((count / (between - started), count / (time.monotonic() - between)))
+    ratios = [b / a for a, b in rates]
+    print(
+        f"publish_many {statistics.median(a for a, _ in rates):,.0f} messages/s, replay flat out "
+        f"{statistics.median(b for _, b in rates):,.0f}: {statistics.median(ratios):.2f} of it "
+        f"({min(ratios):.2f} to {max(ratios):.2f} in {ROUNDS} pairs)"
+    )
+
+
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["_serve", address, journal, durability]:
@@ -153,4 +225,4 @@ if __name__ == "__main__":
         case names:
             print(f"{os.uname().release}, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f}")
             for name in names or ("record", "pace", "flat"):
-                {"record": record}[name]()
+                {"record": record, "pace": pace, "flat": flat}[name]()

@@ -10,7 +10,7 @@ import msgspec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SECOND", "START_NS", "gap", "message", "recording", "rows_of"]
+__all__ = ["SECOND", "START_NS", "Row", "gap", "message", "recording", "rows_of"]
 
 SECOND = 1_000_000_000
 START_NS = 1_750_000_000 * SECOND

@@ -8,26 +8,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow
 import pyarrow.parquet
 import pytest
 from docs.pages import DOCS, blocks
-from spark.journals import START_NS, Row, segment
+from spark.frames import Row, message, recording
 
 from sbuslib.cli import jobs
 from sbuslib.cli.main import build_parser
 from sbuslib.errors import StateError, UsageError
-from sbuslib.spark import page
-from sbuslib.spark.lake import ingest
+from sbuslib.spark import lake, page
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 Run = Callable[..., None]
 
 
 @pytest.fixture
-def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(spark: SparkSession, rows: DataFrame, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a command in the session that is there; what it raises, it raises here."""
+    read = lake.read
+    monkeypatch.setattr(lake, "read", lambda spark, place: rows if place == LAKE else read(spark, place))
 
     def in_session(arguments: argparse.Namespace, job: Callable[[Any, argparse.Namespace], object]) -> int:
         job(spark, arguments)
@@ -47,20 +49,22 @@ def tutorial() -> list[Row]:
     sensors, service = b"!/cred/100/1000/4711", b"!/cred/100/1000/4712"
     rows = []
     for number in range(500):
-        at = START_NS + number * 10_000_000
-        rows += [Row(b"room/%d/temp" % room, b"21.5", at, sensors) for room in (1, 2)]
+        at = number / 100
+        rows += [message(b"room/%d/temp" % room, b"21.5", at=at, sender=sensors) for room in (1, 2)]
         if number % 10 == 0:
-            rows.append(Row(b"ask/target", b'{"id": %d}' % number, at, sensors))
-            rows.append(Row(b"answer/target", b'{"id": %d, "target": 21}' % number, at + 3_000_000, service))
+            rows.append(message(b"ask/target", b'{"id": %d}' % number, at=at, sender=sensors))
+            answer = b'{"id": %d, "target": 21}' % number
+            rows.append(message(b"answer/target", answer, at=at + 0.003, sender=service))
     return rows
 
 
+LAKE = "lake"
+"""Stands for a lake with the tutorial's rows: to make a real one takes longer than all else here."""
+
+
 @pytest.fixture(scope="module")
-def lake(spark_session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("commands")
-    segment(place / "journal", 1, tutorial())
-    ingest(spark_session, place / "journal", place / "lake")
-    return place / "lake"
+def rows(spark_session: SparkSession) -> DataFrame:
+    return recording(spark_session, tutorial())
 
 
 def read_csv(directory: Path) -> list[dict[str, str]]:
@@ -69,15 +73,21 @@ def read_csv(directory: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def read_parquet(directory: Path) -> Any:
+    """Of bytes, as Arrow would keep the file open."""
+    (path,) = directory.glob("*.parquet")
+    return pyarrow.parquet.read_table(pyarrow.BufferReader(path.read_bytes()))
+
+
 def text_of(name: str, page: str = "tutorial-spark.md") -> str:
     """A block of the tutorial."""
     (found,) = [block.text for block in blocks(DOCS / page) if block.language == name]
     return found
 
 
-def test_traffic(run: Run, lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_traffic(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output, tables = tmp_path / "traffic.html", tmp_path / "tables"
-    run("report", "traffic", lake, "--output", output, "--csv", tables, "--levels", 2)
+    run("report", "traffic", LAKE, "--output", output, "--csv", tables, "--levels", 2)
     assert capsys.readouterr().out.splitlines() == [str(output), str(tables)]
     text = output.read_text("utf-8")
     assert text.startswith("<!DOCTYPE html>")
@@ -93,11 +103,11 @@ def test_traffic(run: Run, lake: Path, tmp_path: Path, capsys: pytest.CaptureFix
     }
 
 
-def test_subscriptions(run: Run, lake: Path, tmp_path: Path) -> None:
+def test_subscriptions(run: Run, tmp_path: Path) -> None:
     patterns, tables = tmp_path / "patterns.txt", tmp_path / "tables"
     patterns.write_text(text_of("text"))
-    run("report", "subscriptions", lake, patterns, "--output", "-", "--parquet", tables)
-    found = pyarrow.parquet.read_table(tables / "patterns").to_pylist()
+    run("report", "subscriptions", LAKE, patterns, "--output", "-", "--parquet", tables)
+    found = read_parquet(tables / "patterns").to_pylist()
     assert [(row["pattern"], row["messages"], row["covered_by"]) for row in found] == [
         (b"room/*/temp", 1000, []),
         (b"room/1/temp", 500, [b"room/*/temp"]),
@@ -106,18 +116,18 @@ def test_subscriptions(run: Run, lake: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_latency(run: Run, lake: Path, tmp_path: Path) -> None:
+def test_latency(run: Run, tmp_path: Path) -> None:
     tables = tmp_path / "tables"
-    run("report", "latency", lake, "--request", "ask/", "--reply", "answer/", "--output", "-", "--csv", tables)
+    run("report", "latency", LAKE, "--request", "ask/", "--reply", "answer/", "--output", "-", "--csv", tables)
     (row,) = read_csv(tables / "by_request")
     assert row["request"] == "ask/target"
     assert (row["requests"], row["answered"], row["p50"], row["longest"]) == ("50", "50", "3000000", "3000000")
 
 
-def test_plan(run: Run, lake: Path, tmp_path: Path) -> None:
+def test_plan(run: Run, tmp_path: Path) -> None:
     tree, output, tables = tmp_path / "tree.toml", tmp_path / "plan.html", tmp_path / "tables"
     tree.write_text(text_of("toml"))
-    run("plan", lake, tree, "--output", output, "--csv", tables)
+    run("plan", LAKE, tree, "--output", output, "--csv", tables)
     (link,) = read_csv(tables / "links")
     assert (link["hub"], link["above"]) == ("sensors", "root")
     assert [link[name] for name in ("flooded_up", "flooded_down", "up", "down")] == ["1050", "50", "50", "0"]
@@ -128,7 +138,7 @@ def test_plan(run: Run, lake: Path, tmp_path: Path) -> None:
 
 def test_a_simulated_plan(run: Run, tmp_path: Path) -> None:
     run("plan", "--simulate", 30, "--fan-out", 3, "--output", "-", "--parquet", tmp_path / "load")
-    table = pyarrow.parquet.read_table(tmp_path / "load" / "links")
+    table = read_parquet(tmp_path / "load" / "links")
     assert table.num_rows == 29
     assert table.column("hub").to_pylist() != []
 
@@ -152,19 +162,19 @@ def test_a_simulated_plan(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_refused(
-    run: Run, lake: Path, tmp_path: Path, arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     empty = tmp_path / "empty"
     empty.write_text("")
     monkeypatch.chdir(tmp_path)
-    places = {"LAKE": str(lake), "EMPTY": str(empty), "FOLDER": str(tmp_path)}
+    places = {"LAKE": LAKE, "EMPTY": str(empty), "FOLDER": str(tmp_path)}
     with pytest.raises((UsageError, StateError), match=places.get(said, said)):
         run(*(places.get(argument, argument) for argument in arguments))
 
 
-def test_without_matplotlib(run: Run, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(StateError, match=r"matplotlib is missing: pip install 'sbuslib\[report\]'"):
         page.check_plots()
     with pytest.raises(StateError, match="matplotlib"):
-        run("report", "traffic", lake, "--output", tmp_path / "x.html")
+        run("report", "traffic", LAKE, "--output", tmp_path / "x.html")
