@@ -172,13 +172,14 @@ def test_the_queue_is_bounded(address: str, journal: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "fdatasync", sync)
     small = JournalLimits(block_records=8, queued_records=16)
     limits = Limits(queued_packets=50)
-    count = 3000
+    count = 3000  # of a kilobyte, so that the kernel does not take them all: some hundred are one packet
+    messages = [(b"k", b"%d" % n + bytes(1_000)) for n in range(count)]
     with (
         HubThread(address, limits=limits) as bus,
         Client(address) as publisher,
         following(address, journal, limits=small) as follower,
     ):
-        sending = threading.Thread(target=publisher.publish_many, args=([(b"k", b"%d" % n) for n in range(count)],))
+        sending = threading.Thread(target=publisher.publish_many, args=(messages,))
         sending.start()
         while not bus.call(lambda: any(one.queued >= 50 for one in bus.hub.statistics().per_client)):
             pass
@@ -186,7 +187,7 @@ def test_the_queue_is_bounded(address: str, journal: str, monkeypatch: pytest.Mo
         taking.set()
         sending.join()
         publisher.sync()
-    assert [record.payload for record in records_of(journal)] == [b"%d" % n for n in range(count)]
+    assert [record.payload for record in records_of(journal)] == [payload for _, payload in messages]
 
 
 # -- the commands -------------------------------------------------------------------------------------
