@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from itertools import repeat, starmap
 from time import monotonic
 from types import TracebackType
 from typing import Protocol, Self
@@ -41,6 +42,13 @@ class WaitableCondition(AbstractContextManager[object], Protocol):
 
 class Channel(ABC):
     """What the gevent and the blocking client share below their verbs. See :class:`sbuslib.endpoint.Endpoint`."""
+
+    _gathers = False
+    """Whether messages are kept for a moment, to be sent together: before anything else is."""
+
+    def _flush_first(self) -> None:
+        """Send what was gathered, ahead of what is about to be sent."""
+        raise AssertionError("this client gathers nothing")
 
     def __init__(
         self,
@@ -127,6 +135,10 @@ class Channel(ABC):
             while not session.knows_itself():
                 if self._read(deadline):
                     raise self._disconnected()
+            opening = session.opening()
+            if opening:
+                self._send_all(opening, deadline)
+                session.batches = True
             with self._turn:
                 # From here on others say for themselves what they want.
                 packets = session.restore()
@@ -179,6 +191,7 @@ class Channel(ABC):
 
     def _release_socket(self) -> None:
         """End the connection; the socket is closed once nobody waits for it, which is at once."""
+        self._session.batches = False  # before there is another socket, which was not told
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         with self._turn:
@@ -272,20 +285,28 @@ class Channel(ABC):
             with self._turn:
                 count = len(inbox) if most is None else min(most, len(inbox))
                 if count:
-                    return [inbox.popleft() for _ in range(count)]
+                    # One by one, as another thread may be adding to it; in C, as there may be thousands.
+                    return list(starmap(inbox.popleft, repeat((), count)))
 
     # -- sending ------------------------------------------------------------------------------------
 
-    def _send(self, packet: bytes | memoryview, flags: int = 0) -> None:
-        """Send one packet, waiting for room. Raises as :meth:`publish` does."""
+    def _send(self, packet: bytes | memoryview, flags: int = 0, is_batch: bool = False) -> bool:
+        """Send one packet, waiting for room. Raises as :meth:`publish` does.
+
+        ``False``, and nothing was sent, for a batch when the hub that is there now takes none.
+        """
+        if self._gathers:
+            self._flush_first()
         flags |= socket.MSG_NOSIGNAL
         deadline: float | None = None
         started = False
         while True:
-            epoch = self.epoch
+            epoch, sock = self.epoch, self._socket
+            if is_batch and not self._session.batches:
+                return False
             try:
-                self._socket.send(packet, flags)
-                return
+                sock.send(packet, flags)
+                return True
             except OSError as error:
                 if error.errno not in (errno.EAGAIN, *NO_MEMORY):
                     self._broken(error, epoch)
@@ -343,6 +364,8 @@ class Channel(ABC):
 
         Should the connection break meanwhile, the next one is brought to the session's state anyway.
         """
+        if self._gathers:
+            self._flush_first()
         while True:
             with self._turn:
                 if self._up:
@@ -368,6 +391,8 @@ class Channel(ABC):
                 return
 
     def _send_in_order(self, packets: list[bytes]) -> None:
+        if self._gathers:
+            self._flush_first()
         while packets:
             epoch = self.epoch
             try:

@@ -59,6 +59,7 @@ class Conversation:
         self._confirmed = self._answered = self._complete = False
         self._questions: deque[bytes] = deque()
         self._rounds: dict[bytes, bytes] = {}
+        self._told_senders = False
         self.down = Down(relay, sock)
         up.connect(sock)
 
@@ -93,6 +94,9 @@ class Conversation:
             tree.set_path(features.path)
         else:
             tree.set_path(())
+        if features is not None and control.BATCH_ON in features.words:
+            up.say(encode_control(control.BATCH_ON))
+            up.takes_batches = True
         self.joined = True
 
     def _await(self, condition: Callable[[], bool], what: str) -> None:
@@ -109,7 +113,6 @@ class Conversation:
     def begin(self) -> None:
         """This hub has joined: say all that the hub above has to know, and send what was kept."""
         self.take_key()
-        self.tell_senders()
         self.tell_losses(after_outage=True)
         self.let_through()
 
@@ -151,11 +154,6 @@ class Conversation:
         """Whether a secret key is one that the hub above was asked for."""
         return bool(self._secrets) and key.startswith(self._secrets)
 
-    def tell_senders(self) -> None:
-        """Whether senders are wanted here."""
-        if self.joined and self._features is not None:
-            self._up.say(encode_control(control.SENDERS_ON if self._hub.tree.senders else control.SENDERS_OFF))
-
     def tell_losses(self, after_outage: bool = False) -> None:
         """Tell, here and above, what was lost on its way up and what is uncertain."""
         if not self.joined:
@@ -169,13 +167,20 @@ class Conversation:
             if self.mode in ("announce", "prune"):
                 self._up.say(notice.encode())
 
-    def tell_interest(self) -> None:
-        """Subscribe and unsubscribe above, as far as there is room, and ask what waits for that to be in force."""
+    def tell(self) -> bool:
+        """Subscribe and unsubscribe above and say whether senders are wanted, as far as there is room.
+
+        Then ask what waits for that to be in force. Whether there is more to tell.
+        """
         interest, up = self._relay.interest, self._up
+        senders = bool(self._hub.tree.senders)
+        if self._told_senders is not senders and self._features is not None and up.room > 0:
+            self._told_senders = senders
+            up.say(encode_control(control.SENDERS_ON if senders else control.SENDERS_OFF))
         changes = interest.take(max(0, up.room))
         up.say(*(encode_subscribe(p) if added else encode_unsubscribe(p) for added, p in changes))
         if not interest.is_told or self._relay.is_feeding:
-            return
+            return self.joined
         while self._questions and self.joined:
             token = self._questions.popleft()
             asked = b"r" + token
@@ -184,6 +189,7 @@ class Conversation:
                 up.say(encode_control(control.SYNC, asked + b"\0tree"))
             else:
                 self._hub.tree.answered(token, self._relay, False)
+        return False
 
     def ask(self, token: bytes) -> bool:
         """Ask the hub above about the rest of the tree, in time; ``False`` when it cannot be asked."""

@@ -16,134 +16,29 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from time import time
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from .batches import Bundle, Parcel
 from .control import Lost
 from .outbox import Action, Cause, Outbox
+from .parties import Batch, Holdable, Sender
 from .quota import Account
 from .secrets import Credentials
-from .seqpacket import PlainArea
 
 if TYPE_CHECKING:
     from .hub import Hub
 
-__all__ = ["READ", "WRITE", "Batch", "Delivery", "Holdable", "Holder", "Receiver", "Sender"]
+__all__ = ["READ", "WRITE", "Delivery"]
 
 READ, WRITE = 1, 2  # gevent's names for libev's EV_READ and EV_WRITE
 
 
-class Holder(Protocol):
-    """A receiver that holds publishers back."""
-
-    def forget_held(self, publisher: Holdable) -> None:
-        """A publisher that was held has gone."""
-        ...
-
-
-class Holdable(Protocol):
-    """A publisher whose reading can be stopped."""
-
-    @property
-    def credentials(self) -> Credentials:
-        """What the kernel says of it."""
-        ...
-
-    def hold(self, by: Holder) -> None:
-        """Read no more from this publisher until ``by`` lets go."""
-        ...
-
-    def let_go(self, by: Holder) -> None:
-        """``by`` has room again."""
-        ...
-
-
-class Sender(Protocol):
-    """Whoever publishes: a connection, or the embedder."""
-
-    @property
-    def credentials(self) -> Credentials:
-        """What the kernel says of it."""
-        ...
-
-    @property
-    def key(self) -> bytes:
-        """Its credential key."""
-        ...
-
-    @property
-    def wrapper(self) -> bytes:
-        """What goes before its packets on the way to a receiver that asked for senders."""
-        ...
-
-    def holdable_by(self, receiver: Receiver) -> Holdable | None:
-        """What to hold, when a receiver in ``block`` mode may hold this sender back; else ``None``."""
-        ...
-
-
-class Batch:
-    """The packets of one turn where they lie: good until the turn ends."""
-
-    __slots__ = ("_copies", "_shortest", "area", "lengths")
-
-    def __init__(self, area: PlainArea, lengths: Sequence[int]) -> None:
-        self.area = area
-        self.lengths = lengths
-        self._copies: dict[int, bytes] = {}
-        self._shortest = 0
-
-    @property
-    def shortest(self) -> int:
-        """The length of the shortest packet."""
-        if not self._shortest:
-            self._shortest = min(self.lengths)
-        return self._shortest
-
-    def packet(self, slot: int) -> bytes:
-        """A copy of a packet, for keeps; one object for all who ask."""
-        copy = self._copies.get(slot)
-        if copy is None:
-            copy = self._copies[slot] = self.area.packet(slot, self.lengths[slot])
-        return copy
-
-    def packets(self, slots: Sequence[int]) -> list[bytes]:
-        """Copies of several packets, likewise."""
-        copies = self._copies
-        if copies:
-            return [self.packet(slot) for slot in slots]
-        made = self.area.packets(slots, self.lengths)
-        copies.update(zip(slots, made, strict=True))
-        return made
-
-
-class Receiver(Protocol):
-    """Whoever messages can be routed to: a connection, or an inbox of the embedder."""
-
-    def __hash__(self) -> int: ...
-
-    @property
-    def credentials(self) -> Credentials:
-        """What the kernel says of it."""
-        ...
-
-    @property
-    def refuses(self) -> bool:
-        """Whether the next messages will be lost, as far as is known: which costs next to nothing."""
-        ...
-
-    def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
-        """Send or copy the packets in ``slots``, now."""
-        ...
-
-    def deliver_packet(self, sender: Sender, packet: bytes) -> None:
-        """Send or keep one packet that lies elsewhere."""
-        ...
-
-
 class Delivery:
-    """The sending half of a client. Implements :class:`Receiver` and :class:`Holder`."""
+    """The sending half of a client. Implements :class:`~sbuslib.parties.Receiver` and ``Holder``."""
 
     __slots__ = (
         "__weakref__",
+        "_batches",
         "_block_timer",
         "_direct",
         "_echo",
@@ -177,6 +72,7 @@ class Delivery:
         self.delivered = 0
         self._echo = True
         self._senders = False
+        self._batches = False
         self._notices = False
         self._mute = False  # the other end takes nothing any more, though what it sent may still be unread
         self._direct = True  # nothing waits, nothing is to be told, nothing is to be added: send straight on
@@ -196,6 +92,11 @@ class Delivery:
         """Send the packets in ``slots`` on, or do with them as the receiver chose."""
         if not self._echo and sender is cast(Sender, self):
             return
+        if self._batches and len(slots) >= self._hub.limits.gathered:
+            bundle = batch.bundle(slots, self._hub.limits.gathered_bytes)
+            if bundle is not None:
+                self._deliver_bundle(sender, bundle)
+                return
         self.routed += len(slots)
         if self._refusal is not None and self._refuse_again(self._refusal, sender, batch.shortest, len(slots)):
             return
@@ -215,7 +116,7 @@ class Delivery:
             slots = self._send_now(sender, batch, slots)
             if slots and self._grow():
                 slots = self._send_now(sender, batch, slots)
-            if not self._senders:
+            if not (self._senders or self._batches):
                 self._update()
         if slots and not self._refuse(sender, batch, slots):
             self._offer(sender, batch.packets(slots))
@@ -272,8 +173,57 @@ class Delivery:
                 return
         self._offer(sender, [packet])
 
-    def _send_one(self, packet: bytes) -> bool:
-        """Send a packet that is no part of a batch; ``False`` if the kernel does not take it."""
+    def deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
+        """Send messages that came together on, or do with each as the receiver chose."""
+        if not self._echo and sender is cast(Sender, self):
+            return
+        if self._batches and bundle.count > 1:
+            self._deliver_bundle(sender, bundle)
+            return
+        packets = bundle.plain
+        self.routed += len(packets)
+        if not self._waits():
+            packets = self._send_several(sender, packets)
+            if packets and self._grow():
+                packets = self._send_several(sender, packets)
+        if packets:
+            self._offer(sender, packets)
+
+    def _send_several(self, sender: Sender, packets: list[bytes]) -> list[bytes]:
+        """Send what the kernel takes of packets that lie elsewhere; what it did not."""
+        sent = 0
+        try:
+            wrapped = [sender.wrapper + packet for packet in packets] if self._senders else packets
+            sent = self._hub.gather.send(self.socket, wrapped)
+        except OSError as error:
+            self._send_failed(error)
+        self.delivered += sent
+        return packets[sent:]
+
+    def _deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
+        self.routed += bundle.count
+        if not self._waits():
+            packet = sender.wrapper + bundle.packet if self._senders else bundle.view
+            if self._send_one(packet) or (self._grow() and self._send_one(packet)):
+                self.delivered += bundle.count
+                return
+        if not self._mute:
+            publisher = sender.holdable_by(self)
+            outbox, uid = self.outbox, sender.credentials.uid
+            cause = outbox.refuses(uid, publisher is not None, bundle.least)
+            if cause is not None:
+                outbox.lose(cause, bundle.count, time())
+                self._update()
+                return
+            parcel = Parcel.of(bundle, sender.wrapper if self._senders else b"")
+            action = outbox.offer_parcel(parcel, uid, publisher is not None, time())
+            if action is not None:
+                self._carry(action, publisher)
+                return
+        self._offer(sender, bundle.plain)
+
+    def _send_one(self, packet: bytes | memoryview) -> bool:
+        """Send a packet that is no part of a turn's; ``False`` if the kernel does not take it."""
         try:
             return bool(self._hub.gather.send(self.socket, (packet,)))
         except OSError as error:
@@ -301,7 +251,10 @@ class Delivery:
         if self._senders:
             packets = [sender.wrapper + packet for packet in packets]
         publisher = sender.holdable_by(self)
-        action = outbox.offer(packets, sender.credentials.uid, publisher is not None, time())
+        self._carry(outbox.offer(packets, sender.credentials.uid, publisher is not None, time()), publisher)
+
+    def _carry(self, action: Action, publisher: Holdable | None) -> None:
+        """Do what the table said."""
         if action is Action.HOLD:
             assert publisher is not None
             self._hold(publisher)
@@ -383,7 +336,7 @@ class Delivery:
         waits = outbox is not None and (
             bool(outbox) or self._refusal is not None or (self._notices and outbox.has_report)
         )
-        self._direct = not (waits or self._mute or self._senders)
+        self._direct = not (waits or self._mute or self._senders or self._batches)
         self._hub.tree.backlog.note(self, waits and not self._mute)
         if waits and not self._mute:
             if self._writer is None:
@@ -397,6 +350,18 @@ class Delivery:
         if on is not self._senders:
             self._hub.tree.count_senders(1 if on else -1)
         self._senders = on
+        self._update()
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether this client asked for many messages in one packet."""
+        return self._batches
+
+    def set_batches(self, on: bool) -> None:
+        """Whether messages may be delivered many in one packet. When not, those that wait so are taken apart."""
+        self._batches = on
+        if not on and self._outbox is not None:
+            self._outbox.open_parcels()
         self._update()
 
     def set_notices(self, on: bool) -> None:
@@ -459,7 +424,10 @@ class Delivery:
         except OSError as error:
             failure = error
         grew = sent < len(packets) and self._grow()
-        if failure is not None and failure.errno == errno.EMSGSIZE and not grew:
+        if failure is not None and failure.errno == errno.EMSGSIZE and not grew and isinstance(packets[0], Parcel):
+            outbox.settle(0)
+            outbox.open_parcels()  # each alone may fit
+        elif failure is not None and failure.errno == errno.EMSGSIZE and not grew:
             outbox.lose("oversize" if self.grown else "quota", outbox.settle(1), time())
         else:
             self.delivered += outbox.settle(sent)

@@ -52,6 +52,7 @@ class Demand:
     def _forget(self) -> None:
         self._wanted: Subscriptions[bytes] = Subscriptions(self._separator)
         self._announced: dict[bytes, list[bytes]] = {}
+        self._too_many = False
         self.pruned = KeyTable(self._limits.pruned_keys, self._limits.pruned_bytes)
 
     def __len__(self) -> int:
@@ -75,6 +76,7 @@ class Demand:
 
     def want_all(self, everything: bool) -> None:
         """Whether the hub above is taken to want all that may go up."""
+        everything = everything or self._too_many
         if everything is self._all:
             return
         self._all = everything
@@ -110,6 +112,10 @@ class Demand:
     def announce(self, pattern: bytes) -> None:
         """Somebody above wants a pattern."""
         if pattern in self._announced:
+            return
+        if len(self._announced) >= self._limits.user_patterns:
+            self._too_many = True  # what takes no memory is to want everything
+            self.want_all(True)
             return
         narrowed = self._announced[pattern] = narrow(pattern, self._export, self._separator)
         for one in narrowed:

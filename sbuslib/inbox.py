@@ -18,8 +18,10 @@ from .packets import Message, parse
 from .statistics import ClientStatistics
 
 if TYPE_CHECKING:
-    from .delivery import Batch, Sender
+    from .batches import Bundle
+    from .control import Lost
     from .hub import Hub
+    from .parties import Batch, Sender
     from .secrets import Credentials
 
 __all__ = ["Inbox"]
@@ -79,6 +81,19 @@ class Inbox:
         self._waiting.append((sender.key, packet))
         self.peak = max(self.peak, len(self._waiting))
         self._ready.set()
+
+    def deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
+        """Keep messages that came together: the hub's side."""
+        for packet in bundle.plain:
+            self.deliver_packet(sender, packet)
+
+    @property
+    def takes_batches(self) -> bool:
+        """Never: each message is kept by itself."""
+        return False
+
+    def notify(self, notice: Lost) -> None:
+        """Messages were lost between two hubs of the tree. Nothing that a plain inbox could do about it."""
 
     @property
     def delivered(self) -> int:

@@ -161,6 +161,7 @@ class Interest:
         self._changes: OrderedDict[bytes, bool] = OrderedDict()
         self._widened: dict[bytes, None] = {}
         self._families: dict[bytes, int] = {}  # how many of what is announced
+        self._widen_at = most
 
     def __len__(self) -> int:
         """How many patterns are announced."""
@@ -225,8 +226,7 @@ class Interest:
             self._jobs.append(self._hide_below(pattern))
         elif pattern not in self._witness:
             self._place(pattern)
-        if len(self._announced) > self.most and b"" not in self._widened:
-            self._widen()
+        self._look_at_room()
 
     def _place(self, pattern: bytes) -> None:
         """Hide a pattern below one that covers it, or announce it."""
@@ -268,6 +268,8 @@ class Interest:
 
     def _give_up(self, pattern: bytes) -> None:
         del self._announced[pattern]
+        if len(self._announced) <= self.most:
+            self._widen_at = self.most
         family = self._family(pattern)
         self._families[family] -= 1
         if not self._families[family]:
@@ -284,6 +286,8 @@ class Interest:
                 next(self._jobs[0])
             except StopIteration:
                 self._jobs.popleft()
+                if not self._jobs:
+                    self._look_at_room()
         return bool(self._jobs)
 
     def _hide_below(self, pattern: bytes) -> Iterator[None]:
@@ -330,11 +334,17 @@ class Interest:
         """The other end takes no more patterns: ask it for everything."""
         self._widen_to(b"")
 
-    def _widen(self) -> None:
-        """Too much is announced: cover the largest family of patterns by what they have in common."""
+    def _look_at_room(self) -> None:
+        """Where too much is announced, cover the largest family of patterns by what they have in common."""
+        count = len(self._announced)
+        # While work is left it may still become less, and looking takes a while: not for each pattern that comes.
+        if count <= self.most or b"" in self._widened or (self._jobs and count <= self._widen_at):
+            return
+        self._widen_at = count + 1 + self.most // 16  # one for what it is widened to
         largest = max(self._families, key=self._families.__getitem__)
         # One that would not make at least half of the room free again is not worth having.
-        self._widen_to(largest if self._families[largest] * 2 >= self.most else b"")
+        worth = self._families[largest] * 2 >= self.most and largest not in self._widened
+        self._widen_to(largest if worth else b"")
 
     def _family(self, pattern: bytes) -> bytes:
         """The first segment with its separator, which covers all that begin so; empty where there is no such."""

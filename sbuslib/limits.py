@@ -15,7 +15,17 @@ from msgspec import Meta
 
 from .errors import UsageError
 
-__all__ = ["BATCH_MOST", "CONTROL_EXTRA", "PACKET_BYTES", "ClientLimits", "Limits", "describe"]
+__all__ = [
+    "BATCH_EXPANDED",
+    "BATCH_KEYS",
+    "BATCH_MESSAGES",
+    "BATCH_MOST",
+    "CONTROL_EXTRA",
+    "PACKET_BYTES",
+    "ClientLimits",
+    "Limits",
+    "describe",
+]
 
 PACKET_BYTES = 409_600
 """Longest packet of the protocol, in bytes: what the C implementation receives into. No setting:
@@ -28,6 +38,17 @@ wrapped message of full length still fits."""
 
 BATCH_MOST = 1_024
 """Most packets that one system call takes: ``UIO_MAXIOV`` of Linux."""
+
+BATCH_MESSAGES = 4_096
+"""Most messages in one packet of ``batch/on``: what such a packet saves has long been saved by then, and a hub
+takes no more time over one than over any other turn. No setting, as the next two: both ends rely on it."""
+
+BATCH_KEYS = 256
+"""Most distinct keys in one such packet. Each may have to be looked up, which takes longer than a message."""
+
+BATCH_EXPANDED = 4 * PACKET_BYTES
+"""Bytes that the messages of one such packet may come to as packets of their own. A long key is written once and stands
+before each of its messages then: without a bound, 400 KB could become 400 MB."""
 
 
 class _Numbers(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +142,17 @@ class Limits(_Numbers, frozen=True, kw_only=True):
             "keys that many patterns have to be compared with."
         ),
     ] = 0.005
+    gathered: Annotated[
+        int,
+        Meta(
+            description="Messages of one turn for one receiver that are put into one packet, if it takes such: fewer "
+            "are sent as quickly one by one."
+        ),
+    ] = 4
+    gathered_bytes: Annotated[
+        int,
+        Meta(description="Bytes of those messages: copying more costs more than it saves."),
+    ] = 65_536
     queued_packets: Annotated[
         int, Meta(description="Packets that may wait for one receiver that reads slowly, before new ones are lost.")
     ] = 65_536
@@ -368,6 +400,13 @@ class Limits(_Numbers, frozen=True, kw_only=True):
         Meta(description="Keys that a link of another user is told not to send. The oldest makes room for another."),
     ] = 4_096
     pruned_bytes: Annotated[int, Meta(description="Bytes of those keys.")] = 1024 * 1024
+    pruned_sweeps: Annotated[
+        int,
+        Meta(
+            description="New patterns for which those keys are searched one after the other. When there are more at a "
+            "time, all keys are forgotten instead."
+        ),
+    ] = 64
     prunes_per_second: Annotated[
         int, Meta(description="Keys that a link is told not to send in a second: endless new keys must cost little.")
     ] = 8_192
@@ -386,6 +425,20 @@ class ClientLimits(_Numbers, frozen=True, kw_only=True):
     """What a client allows itself. Immutable, as :class:`Limits`."""
 
     batch: Annotated[int, Meta(description="Packets received or sent with one system call. More gains nothing.")] = 64
+    batch_messages: Annotated[
+        int, Meta(description="Messages put into one packet for a hub that takes such. More gains little.")
+    ] = 1_024
+    batch_bytes: Annotated[
+        int,
+        Meta(description="Bytes of payload put into one such packet: what stays in the processor's cache on its way."),
+    ] = 131_072
+    batch_draw: Annotated[
+        float,
+        Meta(
+            description="Seconds that an iterator given to publish_many may take for one such packet. One that is "
+            "slower has fewer of its messages wait for the rest of a packet."
+        ),
+    ] = 0.001
     send_buffer: Annotated[
         int, Meta(description="Send buffer asked of the kernel, in bytes: as for a hub, whose packets are as long.")
     ] = 425_984

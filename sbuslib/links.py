@@ -13,15 +13,17 @@ from time import monotonic
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from . import control
+from .batches import BATCH
 from .errors import PacketError, ReservedKeyError
 from .interest import Feed, Interest, KeyTable
 from .limits import PACKET_BYTES
+from .matcher import is_literal
 from .packets import MSG, Control, encode_control, parse
 from .secrets import Credentials
 
 if TYPE_CHECKING:
     from .connection import Connection
-    from .delivery import Holdable, Receiver
+    from .parties import Holdable, Receiver
     from .tree import Tree
 
 __all__ = ["Link", "Mode", "Voucher"]
@@ -30,7 +32,7 @@ Mode: TypeAlias = Literal["announce", "prune", "plain"]
 
 
 class Voucher:
-    """Somebody behind a link, as the hub at its other end says. Implements :class:`~sbuslib.delivery.Sender`."""
+    """Somebody behind a link, as the hub at its other end says. Implements :class:`~sbuslib.parties.Sender`."""
 
     __slots__ = ("_rest", "_through", "credentials")
 
@@ -77,6 +79,7 @@ class Link:
         self._feed = Feed()
         self._lost: dict[str, tuple[int, float]] = {}
         self._telling = False
+        self._told_senders = False
         self._sweeps: deque[Iterator[bytes | None]] = deque()
         self._prunes = float(limits.pruned_keys)
         self._pruned_at = monotonic()
@@ -89,15 +92,15 @@ class Link:
 
     # -- what comes from it -------------------------------------------------------------------------
 
-    def look_up(self, header: bytes, routes: dict[bytes, tuple[Receiver, ...]]) -> tuple[Receiver, ...]:
-        """The receivers of a message of this link's: everybody but the link itself."""
+    def look_up(self, header: bytes, routes: dict[bytes, tuple[Receiver, ...]], times: int = 1) -> tuple[Receiver, ...]:
+        """The receivers of ``times`` messages of this link's: everybody but the link itself."""
         router = self._hub.router
         try:
             found = router.routes.get(header)
             if found is None:
                 found = router.route(header)
         except ReservedKeyError as error:
-            self.drop(error.reason)
+            self.drop(error.reason, times)
             return ()
         connection = self.connection
         found = tuple(receiver for receiver in found if receiver is not connection)
@@ -111,9 +114,9 @@ class Link:
             found = routes[header] = self._tuples.setdefault(found, found)
         return found
 
-    def drop(self, reason: str) -> None:
-        """Count a packet that this link should not have sent; what it asked for is not done."""
-        self._tree.dropped[reason] += 1
+    def drop(self, reason: str, times: int = 1) -> None:
+        """Count what this link should not have sent, a packet or so many messages; what it asked for is not done."""
+        self._tree.dropped[reason] += times
 
     def take(self, data: bytes) -> None:
         """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError` for a forgery alone."""
@@ -174,6 +177,9 @@ class Link:
         except PacketError as error:
             self.drop(error.reason)
             return
+        if packet.startswith(BATCH) and self.connection.takes_batches:
+            self.connection.take_batch(packet, self._voucher(sender), control.wrapper_from(sender))
+            return
         header = packet[: packet.find(b"\0") + 1]
         if not header.startswith(MSG) or len(packet) > PACKET_BYTES:
             self.drop("wrapped packet is no message")
@@ -229,8 +235,19 @@ class Link:
 
     def graft_for(self, pattern: bytes) -> None:
         """Somebody else began to want a pattern."""
-        if self.pruned:
-            self._sweeps.append(self.pruned.matched(pattern, self._hub.router.namespace.separator))
+        if not self.pruned:
+            return
+        separator = self._hub.router.namespace.separator
+        if is_literal(pattern, separator):
+            if pattern not in self.pruned:
+                return
+            found: Iterator[bytes | None] = iter([pattern])
+        else:
+            found = self.pruned.matched(pattern, separator)
+        self._sweeps.append(found)
+        if len(self._sweeps) > self._hub.limits.pruned_sweeps:
+            # Forgetting all of them costs less than finding out which, and loses no message.
+            self._sweeps = deque([self.pruned.matched(b"", separator)])
 
     # -- what is told -------------------------------------------------------------------------------
 
@@ -252,7 +269,11 @@ class Link:
         connection = self.connection
         if connection.closed:
             return False
-        more = untold = False
+        senders = bool(self._tree.senders)
+        if self.is_served and self._told_senders is not senders and self._room() > 0:
+            self._told_senders = senders
+            connection.answer(encode_control(control.SENDERS_ON if senders else control.SENDERS_OFF))
+        more = untold = self._told_senders is not senders and self.is_served
         if self.interest is not None:
             for pattern in self._feed.take(steps):
                 self.interest.add(pattern)
@@ -260,7 +281,7 @@ class Link:
             for added, pattern in self.interest.take(max(0, self._room())):
                 key = control.INTEREST_ADD if added else control.INTEREST_REMOVE
                 connection.answer(encode_control(key, pattern))
-            untold = bool(self._feed) or not self.interest.is_told
+            untold = untold or bool(self._feed) or not self.interest.is_told
             more = untold or not self.interest.settled
         elif self.pruned is not None:
             while self._sweeps and steps > 0 and self._room() > 0:
@@ -272,7 +293,7 @@ class Link:
                     continue
                 if key_ is not None and self.pruned.discard(key_):
                     self._tell_graft(key_)
-            more = untold = bool(self._sweeps)
+            more = untold = untold or bool(self._sweeps)
         if not untold:
             if not self.complete and self._tree.has_settled:
                 self.complete = True

@@ -342,8 +342,7 @@ class Relay:
         more = self.interest.work(steps)
         more = self.demand.work(steps) or more or self.is_feeding
         if self._talk is not None and self._talk.joined:
-            self._talk.tell_interest()
-            more = more or not self.interest.is_told
+            more = self._talk.tell() or more
         return more
 
     def ask(self, token: bytes) -> bool:
@@ -354,11 +353,6 @@ class Relay:
     def stands_apart(self) -> bool:
         """Whether joining would make a loop, so that this hub is the root of its tree."""
         return self._apart
-
-    def tell_senders(self) -> None:
-        """Whether senders are wanted here has changed. Implements :class:`~sbuslib.tree.Above`."""
-        if self._talk is not None:
-            self._talk.tell_senders()
 
     def is_sending(self) -> bool:
         """Whether something waits that can be sent. Implements :class:`~sbuslib.tree.Above`."""

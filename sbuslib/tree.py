@@ -26,8 +26,8 @@ from .packets import encode_control
 
 if TYPE_CHECKING:
     from .connection import Connection
-    from .delivery import Receiver
     from .hub import Hub
+    from .parties import Receiver
 
 __all__ = ["Above", "Tree"]
 
@@ -53,10 +53,6 @@ class Above(Protocol):
     @property
     def stands_apart(self) -> bool:
         """Whether it found that this hub is above the one that it was to join."""
-        ...
-
-    def tell_senders(self) -> None:
-        """Whether anybody here wants to know senders has changed."""
         ...
 
     def wanted_above(self) -> list[bytes]:
@@ -208,8 +204,6 @@ class Tree:
         connection.answer(encode_control(control.INTEREST_ON, mode.encode()))
         if mode != "plain":
             connection.become_link(link, PACKET_BYTES + CONTROL_EXTRA)
-            if self.senders:
-                connection.answer(encode_control(control.SENDERS_ON))
         self._watch()
         self.wake()
 
@@ -301,12 +295,7 @@ class Tree:
         before, self.senders = self.senders, self.senders + change
         if bool(before) is bool(self.senders) or not self._started:
             return
-        packet = encode_control(control.SENDERS_ON if self.senders else control.SENDERS_OFF)
-        for link in list(self.links.values()):
-            if link.is_served and not link.connection.closed:
-                link.connection.answer(packet)
-        if self.above is not None:
-            self.above.tell_senders()
+        self.wake()  # to tell it only as often as there is room: whoever changes their mind floods no link
 
     # -- path ---------------------------------------------------------------------------------------
 
@@ -485,3 +474,5 @@ class Tree:
         for connection in list(self.hub.connections):
             if connection.link is None or connection.link is not origin:
                 connection.notify(notice.encode())
+        for inbox in list(self.hub.inboxes):
+            inbox.notify(notice)

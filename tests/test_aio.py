@@ -445,6 +445,20 @@ def test_reconnect_restores_everything(address: str, engine: str) -> None:
     run(test())
 
 
+def test_secrets_are_renewed_when_the_prefix_changes(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        async with aio.Client(address, reconnect=True, limits=SWIFT) as client:
+            await client.subscribe(client.credentials + b"/x")
+            for prefix in (b"!/cred/1/2/3/", b""):
+                server.call(server.hub.tree.set_prefix, prefix)
+                await client.sync()
+                await client.sync()  # by now what it said on hearing of that is in force
+                await client.publish(client.credentials + b"/x", prefix)
+                assert (await client.receive(PATIENCE)).payload == prefix
+
+    run(test())
+
+
 def test_without_reconnect_the_end_is_the_end(address: str, engine: str) -> None:
     async def test() -> None:
         with HubThread(address):

@@ -53,6 +53,26 @@ def test_one_client_does_not_keep_the_others_waiting(make_hub: MakeHub, connect:
     assert got.index(b"MSG quiet\0") <= 12
 
 
+@pytest.mark.parametrize("wrong", [b"MSG k", b"MSG kk", b"MSG kkkkkkkkkk"])
+@pytest.mark.parametrize("alike", [True, False])
+def test_what_is_left_from_longer_packets_completes_no_shorter_one(
+    hub: Hub, connect: Connect, wrong: bytes, alike: bool
+) -> None:
+    """A batch is looked at as a whole, in memory that was used before."""
+    inbox, publisher = connect(), connect()
+    inbox.subscribe(b"")
+    before = [b"MSG kkkkkkkkkk\0" + bytes(100)] * 40
+    good = [b"MSG k%b\0good" % (b"" if alike else b"k" * (number % 3)) for number in range(20)]
+    publisher.send(*before)
+    publisher.send(*good)
+    publisher.barrier()
+    publisher.send(*good, wrong, *good)
+    assert [inbox.receive() for _ in range(80)] == before + good + good
+    assert publisher.is_disconnected()
+    assert inbox.pending() == []
+    assert hub.statistics().breaches == {"message without NUL": 1}
+
+
 @pytest.mark.parametrize("ending", [b"", b"nonsense"], ids=["closed", "kicked"])
 def test_a_turn_that_is_too_much_goes_on_later(make_hub: MakeHub, connect: Connect, ending: bytes) -> None:
     """Everything still goes to everybody, once and in order, whatever comes after it."""

@@ -540,6 +540,26 @@ def test_reconnect_restores_everything(make: Make, address: str) -> None:
             assert server.call(server.hub.statistics).patterns == 3
 
 
+def test_secrets_are_renewed_when_the_prefix_changes(server: HubThread, make: Make) -> None:
+    called: list[bytes] = []
+    notices: list[object] = []
+    client = make(reconnect=True, limits=SWIFT, on_notice=notices.append)
+    client.subscribe(client.credentials + b"/x", callback=lambda message: called.append(message.payload))
+    other = make()
+    for prefix in (b"!/cred/1/2/3/", b"!/cred/4/5/6/!/cred/1/2/3/", b""):
+        server.call(server.hub.tree.set_prefix, prefix)
+        client.sync()
+        client.sync()  # by now what it said on hearing of that is in force
+        assert client.credentials == prefix + own_key()
+        other.publish(client.credentials + b"/x", prefix)
+        other.publish(b"!/cred/7/8/9/x", b"nobody's")
+        other.sync()
+        client.sync()
+        client.run(timeout=0)
+        assert called[-1:] == [prefix]
+    assert len(called) == len(notices) == 3
+
+
 def test_reconnect_while_receiving(make: Make, address: str) -> None:
     first = HubThread(address)
     first.__enter__()

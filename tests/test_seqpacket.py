@@ -456,3 +456,24 @@ with sbuslib.Hub({address!r}) as hub, sbuslib.Client({address!r}) as client:
     print(client.receive(10).payload)
 """
     assert python("-c", code) == "b'b'\n"
+
+
+@pytest.mark.parametrize("make", [Area, PlainArea])
+@pytest.mark.parametrize("slots", [1, 4])
+def test_heads_are_the_first_bytes_of_the_first_slots(
+    pair: tuple[Socket, Socket], make: type[PlainArea], slots: int
+) -> None:
+    ours, theirs = pair
+    area = make(slots, 100)
+    ours.send(b"a longer packet from before")
+    area.receive(theirs)
+    packets = [b"first packet", b"short", b"third packet"][:slots]
+    for packet in packets:
+        ours.send(packet)
+    assert area.receive(theirs) == [len(packet) for packet in packets]
+    heads = area.heads(len(packets), 7)
+    assert [head[: len(packet)] for head, packet in zip(heads, packets, strict=True)] == [
+        packet[:7] for packet in packets
+    ]
+    assert all(len(head) == 7 for head in heads)
+    area.close()

@@ -132,7 +132,7 @@ def test_the_table_of_matching_is_true() -> None:
             assert not matches(text.encode(), key.encode()), (text, key)
 
 
-HUB_SIDE = ["acceptor", "connection", "delivery", "hub", "packets", "router", "secrets"]
+HUB_SIDE = ["acceptor", "batches", "connection", "delivery", "hub", "packets", "router", "secrets"]
 
 
 def reasons() -> set[str]:

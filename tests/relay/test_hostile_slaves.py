@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
+import gevent
 import msgspec
 import pytest
-from support import PATIENCE, WHOAMI, Peer, eventually
+from support import PATIENCE, WHOAMI, FakeHub, Peer, eventually
 from worlds import FAST, World, received, settle
 
 from sbuslib.secrets import Credentials
@@ -15,7 +17,7 @@ from sbuslib.secrets import Credentials
 @pytest.fixture
 def slave(world: World) -> Callable[[], Peer]:
     """A raw link of a user that is configured as a relay, past its greeting."""
-    world.hub("top", relays=[12_345])
+    world.hub("top", relays=[12_345], limits=msgspec.structs.replace(FAST, sync_wait=0.05))
 
     def join() -> Peer:
         world.uids["top"] = 12_345
@@ -226,3 +228,154 @@ def test_a_link_is_never_held_back(world: World) -> None:
     publisher.publish_many([(b"k", bytes(10_000)) for _ in range(300)])
     publisher.publish(b"other", b"on time")
     assert other.receive(PATIENCE).payload == b"on time"
+
+
+def test_a_hostile_slave_gains_nothing_and_harms_no_sibling(world: World, slave: Callable[[], Peer]) -> None:
+    world.hub("left")
+    world.uids["top"] = 12_345
+    relay = world.relay("left", "top")
+    world.uids.clear()
+    alice, operator = world.client("left"), world.client("top")
+    box = alice.whoami() + b"/box"
+    alice.senders()
+    alice.subscribe(box, b"private/alice")
+    operator.subscribe(b"alice/", operator.whoami() + b"/box")
+    settle(alice, operator)
+    hostile = slave()
+    key = own(hostile)
+    siblings = world.hubs["left"].router.namespace.prefix
+
+    for secret in (box, siblings, siblings[:-1], alice.whoami(), operator.whoami() + b"/box", key + b"0/x"):
+        hostile.send(b"SUB " + secret)
+    hostile.send(b"SUB !/", b"SUB !/cred/", b"SUB !/cred////", b"UNSUB " + siblings, b"UNSUB private/alice")
+    hostile.publish(key + b"/!/cred/1/2/3/box", b"the wrong way")
+    hostile.publish(box, b"anybody may")
+    for n in range(300):
+        hostile.send(
+            b"CMSG hub/sync\0%d\0tree" % n, b"CMSG hub/sync\0%d\0passed" % n, b"CMSG interest/sync\0%x\0tree" % n
+        )
+    hostile.send(
+        b"CMSG interest/on", b"CMSG interest/complete", b"CMSG interest/add\0a", b"CMSG interest/prune\0alice/1"
+    )
+    hostile.send(
+        b"CMSG senders/on", b"CMSG notices/on", b"CMSG hub/statistics", b"CMSG notice/credentials\0!/cred/0/0/1"
+    )
+
+    for n in range(10):
+        alice.publish(b"alice/1", b"%d" % n)
+        operator.publish(box, b"for alice")
+        operator.publish(b"private/alice", b"%d" % n)
+        alice.publish(operator.whoami() + b"/box", b"for the operator")
+    got = [alice.receive(PATIENCE) for _ in range(21)]
+    assert [message.payload for message in got].count(b"for alice") == 10
+    assert {message.sender for message in got if message.payload == b"anybody may"} == {key}
+    assert {message.sender for message in got if message.payload != b"anybody may"} == {operator.whoami()}
+    assert [operator.receive(PATIENCE).payload for _ in range(20)] == [
+        payload for n in range(10) for payload in (b"%d" % n, b"for the operator")
+    ]
+    learnt = hostile.pending()
+    assert not [packet for packet in learnt if b"alice" in packet or b"for " in packet or siblings in packet]
+    assert b"CMSG hub/statistics\0" in learnt, "which is a refusal"
+    assert relay.statistics().epoch == 1
+    assert relay.state == "joined"
+
+
+def test_a_flood_of_interest_from_a_trusted_link_is_bounded_for_its_siblings(world: World) -> None:
+    world.hub("top", limits=msgspec.structs.replace(FAST, link_patterns=100))
+    world.hub("left")
+    relay = world.relay("left", "top")
+    client, above = world.client("left"), world.client("top")
+    client.subscribe(b"mine")
+    above.subscribe(b"wanted")
+    settle(client)
+    flooder = world.peer("top")
+    flooder.send(b"CMSG interest/on")
+    assert flooder.receive() == b"CMSG interest/on\0announce"
+    for n in range(3_000):
+        flooder.send(b"SUB %d/*/x" % n if n % 2 else b"SUB */%d" % n)
+    flooder.barrier()
+    client.publish(b"wanted", b"1")
+    above.publish(b"mine", b"2")
+    assert (above.receive(PATIENCE).payload, client.receive(PATIENCE).payload) == (b"1", b"2")
+    eventually(lambda: 0 < relay.statistics().interest_down <= 100)
+    flooder.close()
+    eventually(lambda: relay.statistics().interest_down == 1)
+    tap = world.hubs["top"].tap()
+    client.publish(b"1/2/x")
+    client.publish(b"wanted")
+    assert tap.get(PATIENCE).key == b"wanted", "nobody wants the other any more"
+    assert relay.statistics().epoch == 1
+
+
+def test_who_changes_their_mind_about_senders_floods_no_link(world: World, slave: Callable[[], Peer]) -> None:
+    link = slave()  # which does not read
+    fickle = world.peer("top")
+    for _ in range(2_000):
+        fickle.send(b"CMSG senders/on", b"CMSG senders/off")
+    fickle.send(b"CMSG senders/on")
+    fickle.barrier()
+    (only,) = world.hubs["top"].tree.links.values()
+    eventually(lambda: only._told_senders)
+    assert link.pending()[-1] == b"CMSG senders/on\0"
+
+
+def test_more_new_patterns_than_can_be_looked_up_graft_all(world: World) -> None:
+    world.hub("top", relays=[12_345], limits=msgspec.structs.replace(FAST, pruned_sweeps=4, interest_steps=1))
+    world.uids["top"] = 12_345
+    link = world.peer("top")
+    link.send(b"CMSG interest/on")
+    assert link.receive() == b"CMSG interest/on\0prune"
+    world.uids.clear()
+    for n in range(50):
+        link.publish(b"key/%d" % n)
+    assert sum(packet.startswith(b"CMSG interest/prune") for packet in link.pending()) == 50
+    (only,) = world.hubs["top"].tree.links.values()
+    client = world.client("top")
+    client.subscribe(*(b"other/*/%d" % n for n in range(8)))
+    assert len(only._sweeps) <= 4
+    eventually(lambda: only.pruned is not None and not len(only.pruned))
+    assert sum(packet.startswith(b"CMSG interest/graft") for packet in link.pending()) == 50
+
+
+def test_a_master_that_announces_without_end_is_sent_everything(world: World) -> None:
+    with FakeHub(world.address("c")) as master:
+        world.hub("left", limits=msgspec.structs.replace(FAST, user_patterns=50, pruned_keys=50))
+        relay = world.relay("left", "c", wait=False)
+        link = master.accept()
+        link.send(b"CMSG hub/features\0hub/sync interest/on id=1 path=1", WHOAMI + b"\0!/cred/1/2/3")
+        while not (packet := link.receive()).startswith(b"CMSG hub/sync"):
+            pass
+        link.send(b"CMSG hub/features\0hub/sync interest/on id=1 path=1", packet, b"CMSG interest/on\0announce")
+        for n in range(1_000):
+            link.send(b"CMSG interest/add\0%d" % n)
+            gevent.sleep(0)
+        link.send(b"CMSG interest/complete")
+        relay.wait(PATIENCE)
+        eventually(lambda: relay.up is not None and relay.up.open)
+        assert relay.statistics().interest_down == 50
+        client = world.client("left")
+        client.subscribe(client.whoami() + b"/box")
+        client.publish(b"900", b"1")
+        while not (packet := link.receive()).startswith(b"MSG"):
+            pass
+        assert packet == b"MSG 900\x001"
+        # Nor does it reach anybody who did not ask.
+        link.send(b"MSG !/cred/1/2/4/x\0stray", b"MSG !/cred/1/2/3/!/cred/9/9/9/x\0stray", b"MSG not/subscribed\0stray")
+        link.send(b"MSG %b/box\0mine" % client.whoami())
+        assert client.receive(PATIENCE).payload == b"mine"
+        assert received(client) == []
+
+
+def test_a_link_that_asks_and_does_not_read_is_let_go_once(world: World, slave: Callable[[], Peer]) -> None:
+    link, other = slave(), slave()
+    client = world.client("top")
+    waiting = gevent.spawn(client.sync, "tree")  # for the link, which does not answer
+    with contextlib.suppress(OSError):
+        while True:
+            link.send(b"CMSG hub/sync\0x\0tree", b"CMSG hub/sync\0x\0passed", WHOAMI)
+    assert waiting.get(timeout=PATIENCE) in ("tree", "partial")
+    hub = world.hubs["top"]
+    eventually(lambda: len(hub.tree.links) == 1)
+    assert hub.statistics().breaches == {"too many unread answers": 1}
+    assert hub.quotas.connections.held(12_345) == hub.quotas.account(12_345).connections == 1
+    assert own(other)
