@@ -29,11 +29,14 @@ from functools import lru_cache
 from io import BytesIO  # memory, not a file
 from itertools import accumulate, chain, compress, pairwise, repeat
 from operator import add
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from .errors import PacketError
 from .limits import BATCH_EXPANDED, BATCH_KEYS, BATCH_MESSAGES, PACKET_BYTES
 from .packets import MSG, Message, encode_message
+
+if TYPE_CHECKING:
+    from mmap import mmap
 
 __all__ = ["BATCH", "Bundle", "Parcel", "gather", "pack"]
 
@@ -74,11 +77,13 @@ class Parcel(bytes):
 class Bundle:
     """Messages that travel together. Immutable; each of its forms is made when it is first asked for.
 
+    One that was parsed where it lies, in a block of memory that is used again, is good until then.
+
     ``count`` is the number of messages, ``keys`` their distinct keys, ``numbers`` which of them each has, or ``None``
     where there is one only, and ``expanded`` how many bytes they come to as packets of their own.
     """
 
-    __slots__ = ("_packet", "_payloads", "_plain", "count", "expanded", "keys", "numbers")
+    __slots__ = ("_data", "_length", "_packet", "_payloads", "_plain", "_start", "count", "expanded", "keys", "numbers")
 
     def __init__(
         self,
@@ -86,58 +91,67 @@ class Bundle:
         numbers: bytes | None,
         count: int,
         expanded: int,
-        *,
-        packet: bytes | None = None,
         payloads: list[bytes] | None = None,
     ) -> None:
         self.keys = keys
         self.numbers = numbers
         self.count = count
         self.expanded = expanded
-        self._packet = packet
+        self._data: bytes | mmap = b""
+        self._start = self._length = 0
+        self._packet: bytes | None = None
         self._payloads = payloads
         self._plain: list[bytes] | None = None
 
     @classmethod
-    def parse(cls, packet: bytes) -> Bundle:
-        """Check a whole batch. Raises :exc:`~sbuslib.errors.PacketError`, and nothing else ever."""
-        length = len(packet)
-        if length < _COLUMNS or not packet.startswith(BATCH) or length > PACKET_BYTES:
+    def parse(cls, data: bytes | mmap, start: int = 0, length: int | None = None) -> Bundle:
+        """Check a whole batch, which is ``length`` bytes of ``data`` from ``start`` on.
+
+        Raises :exc:`~sbuslib.errors.PacketError`, and nothing else ever.
+        """
+        if length is None:
+            length = len(data) - start
+        if length < _COLUMNS or data[start : start + len(BATCH)] != BATCH or length > PACKET_BYTES:
             raise PacketError("malformed batch")
-        form, count, kinds = _NUMBERS.unpack_from(packet, len(BATCH))
+        form, count, kinds = _NUMBERS.unpack_from(data, start + len(BATCH))
         if form != _FORM or not 1 <= kinds <= count or kinds > BATCH_KEYS or count > BATCH_MESSAGES:
             raise PacketError("malformed batch")
-        at_sizes = _COLUMNS + 4 * kinds
+        at_sizes = start + _COLUMNS + 4 * kinds
         at_numbers = at_sizes + 4 * count
         at_keys = at_numbers + (count if kinds > 1 else 0)
-        if at_keys > length:
+        stop = start + length
+        if at_keys > stop:
             raise PacketError("malformed batch")
-        key_sizes = struct.unpack_from(f"<{kinds}I", packet, _COLUMNS)
+        key_sizes = struct.unpack_from(f"<{kinds}I", data, start + _COLUMNS)
         at_payloads = at_keys + sum(key_sizes)
-        sizes = packet[at_sizes:at_numbers]
-        if at_payloads + _total(sizes, count) != length or packet.find(b"\0", at_keys, at_payloads) >= 0:
+        sizes = data[at_sizes:at_numbers]
+        if at_payloads + _total(sizes, count) != stop or data.find(b"\0", at_keys, at_payloads) >= 0:
             raise PacketError("malformed batch")
         numbers: bytes | None = None
-        size = length - at_payloads + count * _OF_A_PACKET
+        size = stop - at_payloads + count * _OF_A_PACKET
         if kinds == 1:
-            keys = [packet[at_keys:at_payloads]]
+            keys = [data[at_keys:at_payloads]]
             expanded = size + count * key_sizes[0]
         else:
             ends = accumulate(key_sizes, initial=at_keys)
-            keys = [packet[start:end] for start, end in pairwise(ends)]
-            numbers = packet[at_numbers:at_keys]
+            keys = [data[here:there] for here, there in pairwise(ends)]
+            numbers = data[at_numbers:at_keys]
             if numbers.translate(None, _ALL[:kinds]):
                 raise PacketError("malformed batch")
             expanded = size + _key_bytes(key_sizes, numbers)
         if expanded > BATCH_EXPANDED:
             raise PacketError("batch of too much")
-        return cls(keys, numbers, count, expanded, packet=packet)
+        bundle = cls(keys, numbers, count, expanded)
+        bundle._data, bundle._start, bundle._length = data, start, length
+        return bundle
 
     # -- its forms ----------------------------------------------------------------------------------
 
     @property
     def packet(self) -> bytes:
         """The batch as a packet."""
+        if self._packet is None and self._length:
+            self._packet = self._data[self._start : self._start + self._length]
         if self._packet is None:
             payloads = self.payloads
             kinds = len(self.keys)
@@ -155,15 +169,21 @@ class Bundle:
         return self._packet
 
     @property
+    def view(self) -> memoryview:
+        """The batch as a packet, not copied where it lies somewhere."""
+        if not self._length:
+            return memoryview(self.packet)
+        return memoryview(self._data)[self._start : self._start + self._length]
+
+    @property
     def payloads(self) -> list[bytes]:
         """The payload of each message."""
         if self._payloads is None:
-            assert self._packet is not None
-            packet = self._packet
-            at_sizes = _COLUMNS + 4 * len(self.keys)
+            at_sizes = self._start + _COLUMNS + 4 * len(self.keys)
             at_numbers = at_sizes + 4 * self.count
-            start = at_numbers + len(self.numbers or b"") + sum(map(len, self.keys))
-            self._payloads = _cut(packet[start:], packet[at_sizes:at_numbers], self.count)
+            at_payloads = at_numbers + len(self.numbers or b"") + sum(map(len, self.keys))
+            joined = self._data[at_payloads : self._start + self._length]
+            self._payloads = _cut(joined, self._data[at_sizes:at_numbers], self.count)
         return self._payloads
 
     @property
@@ -171,9 +191,8 @@ class Bundle:
         """The length of the shortest payload."""
         if self._payloads is not None:
             return min(map(len, self._payloads))
-        assert self._packet is not None
-        at_sizes = _COLUMNS + 4 * len(self.keys)
-        sizes = self._packet[at_sizes : at_sizes + 4 * self.count]
+        at_sizes = self._start + _COLUMNS + 4 * len(self.keys)
+        sizes = self._data[at_sizes : at_sizes + 4 * self.count]
         if sizes == sizes[:4] * self.count:
             return int.from_bytes(sizes[:4], "little")
         every: tuple[int, ...] = struct.unpack(f"<{self.count}I", sizes)
@@ -249,8 +268,8 @@ def _made(keys: list[bytes], numbers: bytes | None, payloads: list[bytes]) -> Bu
     count = len(payloads)
     size = sum(map(len, payloads)) + count * _OF_A_PACKET
     if len(keys) == 1 or numbers is None:
-        return Bundle(keys, None, count, size + count * len(keys[0]), payloads=payloads)
-    return Bundle(keys, numbers, count, size + _key_bytes(list(map(len, keys)), numbers), payloads=payloads)
+        return Bundle(keys, None, count, size + count * len(keys[0]), payloads)
+    return Bundle(keys, numbers, count, size + _key_bytes(list(map(len, keys)), numbers), payloads)
 
 
 def _total(sizes: bytes, count: int) -> int:
@@ -313,7 +332,7 @@ def gather(packets: list[bytes]) -> Bundle | None:
         return None
     if expanded + 4 * len(packets) + _COLUMNS > PACKET_BYTES:  # more than it can come to
         return None
-    bundle = Bundle(keys, numbers, len(packets), expanded, payloads=payloads)
+    bundle = Bundle(keys, numbers, len(packets), expanded, payloads)
     bundle._plain = packets
     return bundle
 

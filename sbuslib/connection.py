@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING
 
 from . import control
 from .batches import BATCH
-from .delivery import READ, Batch, Holdable, Holder, Receiver, Sender
+from .delivery import READ
 from .errors import PacketError
 from .limits import PACKET_BYTES
 from .outbox import HARD, ORDER, SOFT
 from .packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_control, parse
+from .parties import Batch, Holdable, Holder, Receiver, Sender
 from .quota import Account
 from .secrets import Credentials
 from .seqpacket import LONGEST_HEAD, PlainArea
@@ -103,19 +104,19 @@ class Connection(Unpacking):
         self._read_on()
 
     def holdable_by(self, receiver: Receiver) -> Holdable | None:
-        """This client, where a receiver may hold it back. Implements :class:`~sbuslib.delivery.Sender`."""
+        """This client, where a receiver may hold it back. Implements :class:`~sbuslib.parties.Sender`."""
         # Not by itself: it could not read what it waits for while it waits to send.
         if receiver is not self and self.link is None and self._hub.may_hold(self.credentials, receiver.credentials):
             return self
         return None
 
     def hold(self, by: Holder) -> None:
-        """Read no more until ``by`` lets go. Implements :class:`~sbuslib.delivery.Holdable`."""
+        """Read no more until ``by`` lets go. Implements :class:`~sbuslib.parties.Holdable`."""
         self._holders.add(by)
         self._reader.stop()
 
     def let_go(self, by: Holder) -> None:
-        """``by`` has room again. Implements :class:`~sbuslib.delivery.Holdable`."""
+        """``by`` has room again. Implements :class:`~sbuslib.parties.Holdable`."""
         self._holders.discard(by)
         self._read_on()
 
@@ -179,7 +180,7 @@ class Connection(Unpacking):
             self._end = (True, "packet too long")
         self._left.extend(self._route(Batch(area, lengths)))
         # Only from here on is the area free again, and may anything be logged or called.
-        if self._left and self._spent < self._hub.limits.turn_deliveries:
+        if self._left and not self._holders and self._spent < self._hub.limits.turn_deliveries:
             self._work_off()
         return taken
 
@@ -268,9 +269,14 @@ class Connection(Unpacking):
                         runs = []
                         if cut is not None:
                             return batch.packets(range(cut, len(lengths)))
-                        self._command(batch.packet(slot))
-                        if self._left:  # the rest of a batch, which goes on before the packets after it
-                            return batch.packets(range(start, len(lengths))) if start < len(lengths) else []
+                        if self._batches and new_header == BATCH:
+                            self.take_batch(data, self, b"", offset, length)
+                            # The rest of it goes on before the packets after it; and of one that is held back, many
+                            # batches at once would be more than there is room for.
+                            if self._left or self._holders:
+                                return batch.packets(range(start, len(lengths))) if start < len(lengths) else []
+                        else:
+                            self._command(batch.packet(slot))
                         continue
                 if header is None:
                     start = slot
@@ -361,16 +367,20 @@ class Connection(Unpacking):
             receiver.deliver(self, batch, several)
         return cut
 
-    def _cut(self, runs: list[Run]) -> tuple[list[Run], int]:
-        """As many of ``runs`` as are not too much for one turn, at least one packet of it; the first slot left."""
+    def _cut(self, runs: list[Run]) -> tuple[list[Run], int | None]:
+        """As many of ``runs`` as are not too much for one turn, at least one packet of it; the first slot left.
+
+        Receivers that lose it all do not count: they cost no less where it is done a packet at a time.
+        """
         limit = self._hub.limits.turn_deliveries
         room = limit - self._spent
         least = 0 if self._spent else 1
         fitting: list[Run] = []
         for start, end, receivers in runs:
-            cost = (end - start) * len(receivers)
+            taking = sum(not receiver.refuses for receiver in receivers) or 1
+            cost = (end - start) * taking
             if cost > room:
-                count = max(room // len(receivers), least)
+                count = max(room // taking, least)
                 if count:
                     fitting.append((start, start + count, receivers))
                 self._spent = limit
@@ -378,7 +388,8 @@ class Connection(Unpacking):
             room -= cost
             least = 0
             fitting.append((start, end, receivers))
-        raise AssertionError("nothing to cut")
+        self._spent = limit - room
+        return fitting, None
 
     def _look_up(self, header: bytes, times: int = 1) -> tuple[Receiver, ...]:
         """The receivers of a message that this client may publish."""

@@ -95,7 +95,10 @@ class Crowd:
         batch = self._limits.batch
         most = self._most.get(uid, batch)
         longest = self._limits.crowd_turn
-        most = max(1, most // 2) if took > longest else most * 2 if took < longest / 4 else most
+        if took > longest:
+            most = max(self._limits.crowd_batch, most // 2)
+        elif took < longest / 4:
+            most *= 2
         if most < batch:
             self._most[uid] = most
         else:

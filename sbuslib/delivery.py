@@ -16,150 +16,25 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from time import time
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from .batches import Bundle, Parcel, gather
+from .batches import Bundle, Parcel
 from .control import Lost
-from .outbox import Action, Outbox
+from .outbox import Action, Cause, Outbox
+from .parties import Batch, Holdable, Sender
 from .quota import Account
 from .secrets import Credentials
-from .seqpacket import PlainArea
 
 if TYPE_CHECKING:
     from .hub import Hub
 
-__all__ = ["READ", "WRITE", "Batch", "Delivery", "Holdable", "Holder", "Receiver", "Sender"]
+__all__ = ["READ", "WRITE", "Delivery"]
 
 READ, WRITE = 1, 2  # gevent's names for libev's EV_READ and EV_WRITE
 
 
-class Holder(Protocol):
-    """A receiver that holds publishers back."""
-
-    def forget_held(self, publisher: Holdable) -> None:
-        """A publisher that was held has gone."""
-        ...
-
-
-class Holdable(Protocol):
-    """A publisher whose reading can be stopped."""
-
-    @property
-    def credentials(self) -> Credentials:
-        """What the kernel says of it."""
-        ...
-
-    def hold(self, by: Holder) -> None:
-        """Read no more from this publisher until ``by`` lets go."""
-        ...
-
-    def let_go(self, by: Holder) -> None:
-        """``by`` has room again."""
-        ...
-
-
-class Sender(Protocol):
-    """Whoever publishes: a connection, or the embedder."""
-
-    @property
-    def credentials(self) -> Credentials:
-        """What the kernel says of it."""
-        ...
-
-    @property
-    def key(self) -> bytes:
-        """Its credential key."""
-        ...
-
-    @property
-    def wrapper(self) -> bytes:
-        """What goes before its packets on the way to a receiver that asked for senders."""
-        ...
-
-    def holdable_by(self, receiver: Receiver) -> Holdable | None:
-        """What to hold, when a receiver in ``block`` mode may hold this sender back; else ``None``."""
-        ...
-
-
-class Batch:
-    """The packets of one turn where they lie: good until the turn ends."""
-
-    __slots__ = ("_bundles", "_copies", "_shortest", "area", "lengths")
-
-    def __init__(self, area: PlainArea, lengths: Sequence[int]) -> None:
-        self.area = area
-        self.lengths = lengths
-        self._copies: dict[int, bytes] = {}
-        self._bundles: dict[Sequence[int], Bundle | None] = {}
-        self._shortest = 0
-
-    @property
-    def shortest(self) -> int:
-        """The length of the shortest packet."""
-        if not self._shortest:
-            self._shortest = min(self.lengths)
-        return self._shortest
-
-    def packet(self, slot: int) -> bytes:
-        """A copy of a packet, for keeps; one object for all who ask."""
-        copy = self._copies.get(slot)
-        if copy is None:
-            copy = self._copies[slot] = self.area.packet(slot, self.lengths[slot])
-        return copy
-
-    def packets(self, slots: Sequence[int]) -> list[bytes]:
-        """Copies of several packets, likewise."""
-        copies = self._copies
-        if copies:
-            return [self.packet(slot) for slot in slots]
-        made = self.area.packets(slots, self.lengths)
-        copies.update(zip(slots, made, strict=True))
-        return made
-
-    def bundle(self, slots: Sequence[int], most: int) -> Bundle | None:
-        """Several packets, all of them messages, as one; ``None`` when they come to more than ``most`` bytes."""
-        which = slots if isinstance(slots, range) else tuple(slots)
-        try:
-            return self._bundles[which]
-        except KeyError:
-            pass
-        made: Bundle | None = None
-        if sum(map(self.lengths.__getitem__, slots)) <= most:
-            made = gather(self.packets(slots))
-        self._bundles[which] = made
-        return made
-
-
-class Receiver(Protocol):
-    """Whoever messages can be routed to: a connection, or an inbox of the embedder."""
-
-    def __hash__(self) -> int: ...
-
-    @property
-    def credentials(self) -> Credentials:
-        """What the kernel says of it."""
-        ...
-
-    def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
-        """Send or copy the packets in ``slots``, now."""
-        ...
-
-    def deliver_packet(self, sender: Sender, packet: bytes) -> None:
-        """Send or keep one packet that lies elsewhere."""
-        ...
-
-    def deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
-        """Send or keep messages that came together."""
-        ...
-
-    @property
-    def takes_batches(self) -> bool:
-        """Whether messages that came together may go on so."""
-        ...
-
-
 class Delivery:
-    """The sending half of a client. Implements :class:`Receiver` and :class:`Holder`."""
+    """The sending half of a client. Implements :class:`~sbuslib.parties.Receiver` and ``Holder``."""
 
     __slots__ = (
         "__weakref__",
@@ -173,6 +48,7 @@ class Delivery:
         "_mute",
         "_notices",
         "_outbox",
+        "_refusal",
         "_retry",
         "_senders",
         "_writer",
@@ -201,6 +77,9 @@ class Delivery:
         self._mute = False  # the other end takes nothing any more, though what it sent may still be unread
         self._direct = True  # nothing waits, nothing is to be told, nothing is to be added: send straight on
         self._outbox: Outbox | None = None  # made when it is first needed: most clients keep up
+        # Why messages of a user, from so many bytes on, are lost as long as nothing is released or sent, and the
+        # account's count of releases: one that stopped reading costs those who publish next to nothing.
+        self._refusal: tuple[int, int, int, Cause] | None = None
         self._writer: Any = None
         self._retry: Any = None
         self._held: set[Holdable] = set()
@@ -219,6 +98,8 @@ class Delivery:
                 self._deliver_bundle(sender, bundle)
                 return
         self.routed += len(slots)
+        if self._refusal is not None and self._refuse_again(self._refusal, sender, batch.shortest, len(slots)):
+            return
         if self._direct:
             sent = 0
             try:
@@ -240,6 +121,15 @@ class Delivery:
         if slots and not self._refuse(sender, batch, slots):
             self._offer(sender, batch.packets(slots))
 
+    def _refuse_again(self, refusal: tuple[int, int, int, Cause], sender: Sender, size: int, count: int) -> bool:
+        """Lose messages for the reason for which the last were lost; ``False`` where it may not hold."""
+        uid, shortest, releases, cause = refusal
+        if sender.credentials.uid != uid or size < shortest or self.account.releases != releases:
+            self._refusal = None
+            return False
+        self.outbox.lose(cause, count, time())
+        return True
+
     def _refuse(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> bool:
         """Lose messages where that is certain before they are copied; whether it was."""
         outbox = self._outbox
@@ -252,6 +142,8 @@ class Delivery:
         outbox.lose(cause, len(slots), time())
         if self._direct or self._notices:
             self._update()
+        if outbox and "block" not in (outbox.soft, outbox.hard):  # which is not the same for every publisher
+            self._refusal = (sender.credentials.uid, batch.shortest, self.account.releases, cause)
         return True
 
     def _send_now(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> Sequence[int]:
@@ -309,7 +201,7 @@ class Delivery:
     def _deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
         self.routed += bundle.count
         if not self._waits():
-            packet = sender.wrapper + bundle.packet if self._senders else bundle.packet
+            packet = sender.wrapper + bundle.packet if self._senders else bundle.view
             if self._send_one(packet) or (self._grow() and self._send_one(packet)):
                 self.delivered += bundle.count
                 return
@@ -328,7 +220,7 @@ class Delivery:
                 return
         self._offer(sender, bundle.plain)
 
-    def _send_one(self, packet: bytes) -> bool:
+    def _send_one(self, packet: bytes | memoryview) -> bool:
         """Send a packet that is no part of a turn's; ``False`` if the kernel does not take it."""
         try:
             return bool(self._hub.gather.send(self.socket, (packet,)))
@@ -405,6 +297,11 @@ class Delivery:
             self._outbox = Outbox(self._hub.limits, self.account)
             self._outbox.tells = self._notices
         return self._outbox
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the last messages for this client were lost, and the next will be."""
+        return self._refusal is not None
 
     @property
     def answers(self) -> int:
@@ -505,6 +402,7 @@ class Delivery:
 
     def _send_on(self) -> None:
         """Send on what waits, one batch of it."""
+        self._refusal = None
         outbox = self._outbox
         assert outbox is not None
         if not outbox:
@@ -555,6 +453,7 @@ class Delivery:
 
     def _flushed(self, outbox: Outbox) -> None:
         """Nothing waits any more."""
+        self._refusal = None
         self._hub.flushed(outbox.freed)
         outbox.freed = 0
 
@@ -614,6 +513,7 @@ class Delivery:
 
     def changed_modes(self) -> None:
         """The receiver chose another mode: whoever is held is held anew, if the new one says so."""
+        self._refusal = None
         self._release_held(anyway=True)
 
     def _close_sending(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from time import monotonic
@@ -176,6 +176,16 @@ class Endpoint(Channel):
                 packets.append(packet)
         finally:
             self._send_in_order(packets)
+
+    def send_packets(self, packets: Sequence[bytes]) -> None:
+        """Send packets that were encoded before, ``MSG <key>NUL<payload>`` each, in order, many with each system call.
+
+        For services that carry others' messages: nothing is checked, and the hub lets a client go for what is no
+        message. Raises :exc:`~sbuslib.errors.DisconnectedError` and :exc:`TimeoutError`.
+        """
+        batch = self.limits.batch
+        for start in range(0, len(packets), batch):
+            self._send_in_order(list(packets[start : start + batch]))
 
     def prepare_message(self, key: bytes) -> PreparedMessage:
         """A packet under ``key`` to write a payload straight into."""

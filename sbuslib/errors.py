@@ -14,6 +14,9 @@
     │   ├── PacketError                     a packet of no known form
     │   │   └── ReservedKeyError            a use of the reserved token ``!`` that is not allowed
     │   └── HubIdentityError                the hub does not run as the user that was asked for
+    ├── JournalError                        a journal that cannot be read or written
+    │   ├── CorruptJournalError             bytes of a segment are not what was written
+    │   └── JournalInUseError               somebody else records into the directory
     ├── AddressInUseError (OSError)         something already stands at the address
     ├── NoHubError (ConnectionError)        nobody listens at any of the addresses tried
     └── DisconnectedError (ConnectionError) the other end is gone
@@ -33,9 +36,12 @@ if TYPE_CHECKING:
 __all__ = [
     "AddressError",
     "AddressInUseError",
+    "CorruptJournalError",
     "DisconnectedError",
     "FramingError",
     "HubIdentityError",
+    "JournalError",
+    "JournalInUseError",
     "KeyFormatError",
     "NameFormatError",
     "NoHubError",
@@ -107,6 +113,27 @@ class ReservedKeyError(PacketError):
 
 class HubIdentityError(PeerError):
     """The hub runs as another user than the one that the client insists on."""
+
+
+class JournalError(SbusError):
+    """A journal cannot be read or written; the message says which and why."""
+
+
+class CorruptJournalError(JournalError):
+    """Bytes of a segment are not what was written: at byte ``position`` of the file ``path``, for ``reason``."""
+
+    def __init__(self, reason: str, position: int, path: str = "") -> None:
+        super().__init__(reason, position, path)
+        self.reason = reason
+        self.position = position
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path or 'journal'}: byte {self.position}: {self.reason}"
+
+
+class JournalInUseError(JournalError):
+    """Another recorder is at work in the directory."""
 
 
 class AddressInUseError(SbusError, OSError):

@@ -28,12 +28,13 @@ from .addresses import Address, parse_address
 from .breaches import Breaches
 from .connection import Connection
 from .crowd import Crowd
-from .delivery import Delivery, Holdable, Receiver
+from .delivery import Delivery
 from .errors import KeyFormatError, PacketError, StateError, UsageError
 from .inbox import Inbox
 from .limits import PACKET_BYTES, Limits
 from .matcher import SEPARATOR
 from .packets import check_key, encode_message
+from .parties import Holdable, Receiver
 from .quota import Quotas
 from .router import Router
 from .secrets import Credentials
@@ -538,11 +539,23 @@ class Hub:
         self.router.add_tap(inbox, secrets)
         return inbox
 
+    def attach(self, inbox: Inbox, *, tap: bool) -> None:
+        """Have an inbox of another kind receive everything but secrets: as a tap, or as a subscriber to everything."""
+        self.check_here()
+        self._add_inbox(inbox)
+        if tap:
+            self.router.add_tap(inbox, False)
+        else:
+            self.router.subscribe(b"", inbox, self._me.credentials, inbox.account)
+
     def _new_inbox(self) -> Inbox:
         inbox = Inbox(self, self._me.credentials)
+        self._add_inbox(inbox)
+        return inbox
+
+    def _add_inbox(self, inbox: Inbox) -> None:
         self._inboxes.add(inbox)
         self.tree.count_senders(1)
-        return inbox
 
     def forget_inbox(self, inbox: Inbox) -> None:
         """An inbox was closed: for :class:`~sbuslib.inbox.Inbox`."""

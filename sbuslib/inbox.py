@@ -19,8 +19,9 @@ from .statistics import ClientStatistics
 
 if TYPE_CHECKING:
     from .batches import Bundle
-    from .delivery import Batch, Sender
+    from .control import Lost
     from .hub import Hub
+    from .parties import Batch, Sender
     from .secrets import Credentials
 
 __all__ = ["Inbox"]
@@ -57,6 +58,11 @@ class Inbox:
         """How many messages wait."""
         return len(self._waiting)
 
+    @property
+    def refuses(self) -> bool:
+        """Never. Implements :class:`~sbuslib.delivery.Receiver`."""
+        return False
+
     def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
         """Keep copies of the packets in ``slots``: the hub's side."""
         for slot in slots:
@@ -85,6 +91,9 @@ class Inbox:
     def takes_batches(self) -> bool:
         """Never: each message is kept by itself."""
         return False
+
+    def notify(self, notice: Lost) -> None:
+        """Messages were lost between two hubs of the tree. Nothing that a plain inbox could do about it."""
 
     @property
     def delivered(self) -> int:

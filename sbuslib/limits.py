@@ -243,6 +243,13 @@ class Limits(_Numbers, frozen=True, kw_only=True):
             description="Seconds of a turn beyond which the next ones of its user are shorter, to half as many packets."
         ),
     ] = 0.002
+    crowd_batch: Annotated[
+        int,
+        Meta(
+            description="Packets that such shorter turns have all the same: what a turn costs for each receiver that "
+            "takes nothing is not less for one packet, and what is too much is cut by turn_deliveries."
+        ),
+    ] = 8
     crowd_remembered: Annotated[
         float,
         Meta(

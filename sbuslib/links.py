@@ -23,7 +23,7 @@ from .secrets import Credentials
 
 if TYPE_CHECKING:
     from .connection import Connection
-    from .delivery import Holdable, Receiver
+    from .parties import Holdable, Receiver
     from .tree import Tree
 
 __all__ = ["Link", "Mode", "Voucher"]
@@ -32,7 +32,7 @@ Mode: TypeAlias = Literal["announce", "prune", "plain"]
 
 
 class Voucher:
-    """Somebody behind a link, as the hub at its other end says. Implements :class:`~sbuslib.delivery.Sender`."""
+    """Somebody behind a link, as the hub at its other end says. Implements :class:`~sbuslib.parties.Sender`."""
 
     __slots__ = ("_rest", "_through", "credentials")
 

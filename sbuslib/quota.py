@@ -80,13 +80,15 @@ class Shares:
 class Account:
     """What one user's clients hold."""
 
-    __slots__ = ("connections", "packets", "pattern_bytes", "patterns", "queued_bytes", "uid")
+    __slots__ = ("connections", "packets", "pattern_bytes", "patterns", "queued_bytes", "releases", "uid")
 
     def __init__(self, uid: int, limits: Limits) -> None:
         self.uid = uid
         self.connections = 0
         self.patterns = 0
         self.pattern_bytes = 0
+        self.releases = 0
+        """Goes up whenever room in a queue is released: for whom there was none, there is none until then."""
         self.packets = Shares(limits.user_queued_packets)
         self.queued_bytes = Shares(limits.user_queued_bytes)
 
@@ -120,6 +122,7 @@ class Account:
 
     def give_room(self, sender: int, packets: int, size: int) -> None:
         """Release room in a queue."""
+        self.releases += 1
         self.packets.give(sender, packets)
         self.queued_bytes.give(sender, size)
 

@@ -50,6 +50,7 @@ __all__ = [
     "accept",
     "bound_address",
     "connect",
+    "connect_stream",
     "make_area",
     "peer_credentials",
     "peer_groups",
@@ -242,6 +243,9 @@ class PlainArea:
     def packets(self, slots: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
         """Copies of the packets in ``slots``."""
         data, offsets = self.data, self.offsets
+        if isinstance(slots, range):
+            some = slice(slots.start, slots.stop)
+            return [data[start : start + length] for start, length in zip(offsets[some], lengths[some], strict=True)]
         return [data[offsets[slot] : offsets[slot] + lengths[slot]] for slot in slots]
 
     def packet(self, slot: int, length: int) -> bytes:
@@ -363,7 +367,9 @@ class Gather:
             anchor = ctypes.c_char.from_buffer(self._block)
             self._start = ctypes.addressof(anchor)
 
-    def send(self, sock: socket.SocketType, packets: Sequence[bytes], flags: int = ONE_PACKET_FLAGS) -> int:
+    def send(
+        self, sock: socket.SocketType, packets: Sequence[bytes | memoryview], flags: int = ONE_PACKET_FLAGS
+    ) -> int:
         """Send ``packets`` in order; how many went before the kernel would have blocked.
 
         Raises :exc:`OSError` for the first packet alone, of which ``EMSGSIZE`` says that it is too long.
@@ -387,7 +393,7 @@ class Gather:
                 break
         return sent
 
-    def _send(self, sock: socket.SocketType, vector: _Vector, packets: Sequence[bytes]) -> tuple[int, int]:
+    def _send(self, sock: socket.SocketType, vector: _Vector, packets: Sequence[bytes | memoryview]) -> tuple[int, int]:
         """Send as many of ``packets`` as fit the block: how many those were, and how many went."""
         assert _CALLS is not None
         sizes = array(_WORD_FORMAT, map(len, packets))
@@ -652,3 +658,15 @@ def send_datagram(address: str, data: bytes) -> None:
         sock.send(data, ONE_PACKET_FLAGS)
     finally:
         sock.close()
+
+
+def connect_stream(path: str, timeout: float) -> socket.socket:
+    """A blocking connection to a Unix-domain stream socket, of a program that is no hub. Raises :exc:`OSError`."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout)
+        sock.connect(path)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -21,6 +21,7 @@ from .limits import ClientLimits
 from .matcher import SEPARATOR
 from .outbox import HARD, ORDER, SOFT
 from .packets import (
+    CMSG,
     MSG,
     Control,
     Message,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from mmap import mmap
 
 __all__ = ["Pace", "Session", "Subscribing", "mode_keys"]
+
+_CONTROL = CMSG[0]
 
 
 def mode_keys(soft: str | None, hard: str | None, order: str | None) -> list[bytes]:
@@ -98,10 +101,10 @@ class Session:
         """What was chosen of the hub, by kind: the control messages that stand."""
         self.statistics: bytes | None = None
         """The hub's last statistics, as JSON; empty when it refused."""
-        self.renamed: list[tuple[bytes, bytes]] = []
-        """Secret patterns that were moved, from and to: whoever goes by the pattern has to follow."""
         self.batches = False
         """Whether the hub was told on this connection that we send and take many messages in one packet."""
+        self.renamed: list[tuple[bytes, bytes]] = []
+        """Secret patterns that were moved, from and to: whoever goes by the pattern has to follow."""
         self._held_as = b""  # the credentials under which secrets stand in held
         self._unconfirmed: list[Subscribing] = []
         self._header = b""
@@ -271,6 +274,12 @@ class Session:
                 continue
             if not length:
                 return True
+            if data[offset] == _CONTROL and data[offset : offset + len(BATCH)] == BATCH:
+                try:
+                    self.inbox.extend(Bundle.parse(data, offset, length).messages())
+                except PacketError as error:
+                    raise PeerError(f"the hub sent a packet that no hub sends: {error.reason}") from error
+                continue
             packet = data[offset : offset + length]
             if packet.startswith(MSG):
                 key, nul, payload = packet[len(MSG) :].partition(b"\0")

@@ -26,8 +26,8 @@ from .packets import encode_control
 
 if TYPE_CHECKING:
     from .connection import Connection
-    from .delivery import Receiver
     from .hub import Hub
+    from .parties import Receiver
 
 __all__ = ["Above", "Tree"]
 
@@ -474,3 +474,5 @@ class Tree:
         for connection in list(self.hub.connections):
             if connection.link is None or connection.link is not origin:
                 connection.notify(notice.encode())
+        for inbox in list(self.hub.inboxes):
+            inbox.notify(notice)

@@ -18,12 +18,15 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from .batches import Bundle
-from .delivery import Delivery, Holder, Receiver, Sender
+from .delivery import Delivery
 from .errors import PacketError
+from .parties import Holder, Receiver, Sender
 from .quota import Account
 from .secrets import Credentials
 
 if TYPE_CHECKING:
+    from mmap import mmap
+
     from .hub import Hub
 
 __all__ = ["Unpacking"]
@@ -86,14 +89,17 @@ class Unpacking(Delivery):
     def _excuse(self, reason: str) -> None:
         """Count what the other end did, which others would be let go for."""
 
-    def take_batch(self, data: bytes, sender: Sender, wrapper: bytes = b"") -> None:
+    def take_batch(
+        self, data: bytes | mmap, sender: Sender, wrapper: bytes = b"", start: int = 0, length: int | None = None
+    ) -> None:
         """Route a batch that was published by ``sender``; what is too much for this turn waits in ``_left``.
 
-        Not while the hub's area is in use where ``authorize=`` has to be asked. Raises
-        :exc:`~sbuslib.errors.PacketError` for a violation, of which nothing has gone anywhere then.
+        It is ``length`` bytes of ``data`` from ``start`` on. Not while the hub's area is in use where ``authorize=``
+        has to be asked. Raises :exc:`~sbuslib.errors.PacketError` for a violation, of which nothing has gone
+        anywhere then.
         """
         try:
-            bundle = Bundle.parse(data)
+            bundle = Bundle.parse(data, start, length)
         except PacketError as error:
             if not self._is_excused:
                 raise
@@ -148,7 +154,6 @@ class Unpacking(Delivery):
                 if position and monotonic() > until:
                     assert numbers is not None
                     stop = numbers.index(number)
-                    self._spent = self._hub.limits.turn_deliveries
                     break
                 routes[key] = self._look_up(b"MSG %b\0" % key, bundle.times(number))
         now, rest = bundle, None
@@ -157,6 +162,8 @@ class Unpacking(Delivery):
         elif len(used) < len(keys):
             now = bundle.part(0, stop)
         more = self._spread(now, [found for key in now.keys if (found := routes[key]) is not None], sender)
+        if rest is not None:
+            self._spent = max(self._spent, self._hub.limits.turn_deliveries)
         return rest if more is None else bundle.part(stop - more.count, bundle.count)
 
     def _spread(self, bundle: Bundle, routes: list[Routes], sender: Sender) -> Bundle | None:

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from . import control
 from .batches import BATCH, Bundle, gather
 from .connection import Connection
-from .delivery import WRITE, Batch, Receiver, Sender
+from .delivery import WRITE
 from .dialer import NO_MEMORY
 from .errors import PacketError, ReservedKeyError
 from .limits import BATCH_KEYS, CONTROL_EXTRA, PACKET_BYTES
 from .links import Voucher
 from .packets import MSG, Control, encode_control, parse
+from .parties import Batch, Receiver, Sender
 from .seqpacket import peer_credentials
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ _BATCHES: Final = 8
 
 
 class Up:
-    """What goes to the hub above. Implements :class:`~sbuslib.delivery.Receiver`."""
+    """What goes to the hub above. Implements :class:`~sbuslib.parties.Receiver`."""
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
@@ -160,6 +161,11 @@ class Up:
         self._telling = False
 
     # -- messages -----------------------------------------------------------------------------------
+
+    @property
+    def refuses(self) -> bool:
+        """Never. Implements :class:`~sbuslib.delivery.Receiver`."""
+        return False
 
     def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
         """Send the packets in ``slots`` up, or keep copies."""

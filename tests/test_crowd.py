@@ -209,9 +209,9 @@ def test_dear_turns_get_shorter_and_cheap_ones_longer_again(monkeypatch: pytest.
     account = bench.accounts[OTHER]
     assert bench.crowd.most(account, None) is None
     bench.run(3_000)
-    assert bench.crowd.most(account, None) == 1
-    assert bench.crowd.most(account, 8) == 1
-    assert bench.crowd.most(bench.accounts[ONE], 8) == 8
+    assert bench.crowd.most(account, None) == LIMITS.crowd_batch
+    assert bench.crowd.most(account, 20) == LIMITS.crowd_batch
+    assert bench.crowd.most(bench.accounts[ONE], 20) == 20
     bench.costs[OTHER] = 1e-5
     bench.run(3_000)
     assert bench.crowd.most(account, None) is None

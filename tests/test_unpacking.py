@@ -295,6 +295,23 @@ def test_block_holds_the_publisher_of_a_batch(bus: Bus, connect: Connect, hard: 
     balance(hub)
 
 
+def test_one_batch_at_most_is_kept_over_the_bound_for_a_publisher_that_is_held(bus: Bus, connect: Connect) -> None:
+    hub = bus(user_queued_packets=100)
+    readers, publisher = [batching(connect(), b"k") for _ in range(3)], batching(connect(), b"never")
+    for reader in readers:
+        narrow(hub, reader)
+        reader.send(b"CMSG blocking/soft/block")
+        reader.barrier()
+    publisher.send(b"MSG k\0" + big(0), *[batch(numbered(10, start)) for start in range(1, 101, 10)])
+    settle(hub)
+    got: list[list[int]] = [[], [], []]
+    for _ in range(110):
+        for reader, mine in zip(readers, got, strict=True):
+            mine += read_all(reader)
+    assert got == [list(range(101))] * 3
+    assert hub.statistics().lost == {}
+
+
 @pytest.mark.parametrize(("order", "expected"), [(b"stack", [0, *range(24, 0, -1)]), (b"random", [0, *range(1, 25)])])
 @pytest.mark.parametrize("late", [False, True], ids=["chosen before", "chosen after"])
 def test_other_orders_hold_message_by_message(

@@ -117,10 +117,20 @@ def _ended(received: int) -> None:
 
 
 def publish_gevent(address: str, count: int, payload: bytes, receivers: int) -> None:
+    _publish_gevent(address, count, payload, gather=False)
+
+
+def publish_gather(address: str, count: int, payload: bytes, receivers: int) -> None:
+    _publish_gevent(address, count, payload, gather=True)
+
+
+def _publish_gevent(address: str, count: int, payload: bytes, *, gather: bool) -> None:
     from ..client import Client
 
     key = KEY.encode()
     with Client(address) as client:
+        if gather:
+            client.gather()
         _ready()
         _await_word()
         _begin()
@@ -443,6 +453,7 @@ def receive_mosquitto(address: str, count: int, receivers: int) -> None:
 
 _PUBLISH: dict[str, Callable[[str, int, bytes, int], None]] = {
     "gevent": publish_gevent,
+    "gather": publish_gather,
     "blocking": publish_blocking,
     "aio": publish_aio,
     "many": publish_many,
@@ -454,6 +465,7 @@ _PUBLISH: dict[str, Callable[[str, int, bytes, int], None]] = {
 }
 _RECEIVE: dict[str, Callable[[str, int, int], None]] = {
     "gevent": receive_gevent,
+    "gather": receive_gevent,
     "blocking": receive_blocking,
     "aio": receive_aio,
     "many": receive_many,
@@ -466,12 +478,12 @@ _RECEIVE: dict[str, Callable[[str, int, int], None]] = {
 
 KINDS = {
     "redis": ("redis", "redis"),
-    "nats": ("nats", "nats"),
-    "zeromq": ("zeromq", "zmq"),
-    "zeromq-frame": ("zeromq", "zmq"),
-    "mosquitto": ("mosquitto", "paho.mqtt"),
+    "nats": ("nats", "nats-py"),
+    "zeromq": ("zeromq", "pyzmq"),
+    "zeromq-frame": ("zeromq", "pyzmq"),
+    "mosquitto": ("mosquitto", "paho-mqtt"),
 }
-"""Of each kind of Python client that is not ours: its broker, and the module that is needed."""
+"""Of each kind of Python client that is not ours: its broker, and the distribution that is needed."""
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import tempfile
 from argparse import ArgumentParser
@@ -60,6 +61,8 @@ def main(root: Path, version: str, arguments: Sequence[str] | None = None) -> in
     changes = {"rounds": options.rounds, "seconds": options.seconds, "minutes": options.minutes}
     plan = msgspec.structs.replace(plan, **{name: value for name, value in changes.items() if value is not None})
     folder = Path(options.output)
+    # Whatever ends this program, the others that it started are to end, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if options.source is not None:
@@ -84,6 +87,8 @@ def main(root: Path, version: str, arguments: Sequence[str] | None = None) -> in
             for path, short in ((root / "README.md", True), (root / "docs" / "performance.md", False)):
                 path.write_text(replace_block(path.read_text("utf-8"), markdown(results, short=short)), "utf-8")
         (folder / "index.html").write_text(page.render(results), "utf-8")
+    except KeyboardInterrupt:
+        return 130
     except (SbusError, OSError, ValueError) as error:
         print(f"report.py: {error}", file=sys.stderr)
         return 1

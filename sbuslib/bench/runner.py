@@ -7,7 +7,7 @@ stay; in each round each scenario is run against each of its targets, in an orde
 from __future__ import annotations
 
 import datetime
-import importlib
+import importlib.metadata
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -17,7 +17,8 @@ import msgspec
 
 from ..errors import SbusError, StateError
 from . import clients, daemons
-from .brokers import BROKERS, Broker, NotInstalledError
+from .broker import Broker, NotInstalledError
+from .brokers import BROKERS
 from .native import Tools
 from .process import describe_machine, raise_descriptor_limit
 from .results import Plan, Record, Results, Run
@@ -30,6 +31,8 @@ HUB = "hub"
 FORWARDER = "forwarder"
 OTHER = "daemon"
 _SPARE_DESCRIPTORS = 256
+_LEAST = 64
+"""Messages of the shortest run."""
 _TRIAL = 10
 """The first, uncounted run of each case takes this part of what it is thought to manage."""
 
@@ -70,7 +73,7 @@ class Bench:
         self._address = address
         self._own = address is None or beside
         self.left_out: list[str] = []
-        self.versions = {"sbuslib": version}
+        self.versions = {"sbuslib": version, "gevent": importlib.metadata.version("gevent")}
         self._tools = Tools(folder, compiler)
         if self._tools.forwarder is None:
             self.left_out.append("the forwarder and other brokers under load: there is no C compiler (cc)")
@@ -192,13 +195,13 @@ class Bench:
             for number, kind in enumerate(map(str, scenario.options)):
                 yield case(f"{HUB}-{kind}" if number else HUB, kind, daemon.address, daemon.pids)
         brokers = {broker.name: broker for broker in self._brokers} if scenario.brokers else {}
-        for kind, (name, module) in clients.KINDS.items():
+        for kind, (name, distribution) in clients.KINDS.items():
             if name not in brokers:
                 continue
             try:
-                importlib.import_module(module)
-            except ImportError:
-                self.left_out.append(f"Python clients, {kind}: the module {module} is not installed")
+                self.versions[distribution] = importlib.metadata.version(distribution)
+            except importlib.metadata.PackageNotFoundError:
+                self.left_out.append(f"Python clients, {kind}: {distribution} is not installed")
                 continue
             yield case(kind, kind, brokers[name].address, brokers[name].pids)
 
@@ -234,19 +237,27 @@ class Bench:
             machine=machine,
             plan=self._plan,
             versions=self.versions,
-            left_out=self.left_out,
+            left_out=[self._without_paths(line) for line in self.left_out],
             records=records,
         )
 
+    def _without_paths(self, line: str) -> str:
+        """Figures are passed on, and say nothing of where they were made."""
+        line = line.replace(f"{self._folder}/", "")
+        return line.replace(self._address, "the address given") if self._address else line
+
     def _try(self, case: Case) -> int | None:
         """How many messages a run of the planned length takes; ``None`` when the case does not run."""
-        guess = max(64, int(case.scenario.count * self._plan.seconds / 0.5))
-        run = self._run(case, max(64, guess // _TRIAL))
-        if run is None or not run.seconds:
+        guess = int(case.scenario.count * self._plan.seconds / 0.5)
+        run = self._run(case, max(_LEAST, guess // _TRIAL))
+        if run is None:
+            return None
+        if not run.seconds:
+            self.left_out.append(f"{case.scenario.title}, {case.target}: nothing came")
             return None
         trips = 2 if case.scenario.job == "trip" else 1
-        count = int(run.messages / trips / run.seconds * self._plan.seconds)
-        return min(max(64, count), case.scenario.most or count)
+        count = max(_LEAST, int(run.messages / trips / run.seconds * self._plan.seconds))
+        return min(count, case.scenario.most) if case.scenario.most is not None else count
 
     def _run(self, case: Case, count: int) -> Run | None:
         try:

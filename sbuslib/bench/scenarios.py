@@ -133,7 +133,7 @@ SCENARIOS = (
         name="python",
         title="Python client to Python client",
         job="clients",
-        options=("gevent", "blocking", "aio"),
+        options=("gevent", "gather", "blocking", "aio"),
         count=60_000,
         brokers=True,
     ),

@@ -33,6 +33,7 @@ END = "<!-- figures: end -->"
 
 TITLES = {
     "hub": "sbuslib",
+    "hub-gather": "sbuslib, gathering",
     "hub-blocking": "sbuslib, without gevent",
     "hub-aio": "sbuslib, asyncio",
     "forwarder": "C forwarder",
@@ -53,6 +54,10 @@ _CLIENTS = {
     "zeromq-frame": "pyzmq, both in one frame",
     "mosquitto": "paho-mqtt",
 }
+
+
+_SHORT = ("one", "four", "ten", "large", "batched", "batched-ten", "trip", "python", "many", "many-ten")
+"""The scenarios of the README."""
 
 
 def title_of(scenario: Scenario, target: str) -> str:
@@ -108,6 +113,7 @@ HEADING = (
     "speed by CPU, of the forwarder's",
     "wall, of the forwarder's",
     "CPU, of the plain case's",
+    "wall, of the plain case's",
     "lost",
 )
 
@@ -126,7 +132,8 @@ def rows(results: Results, target: str = "hub") -> list[list[str]]:
             wall = results.ratio(limit, ours, "trip")
         else:
             wall = results.ratio(ours, limit, "rate")
-        base = results.ratio(ours, (scenario.base, target), "cpu") if scenario.base else None
+        plain = (scenario.base or "", target)
+        cost, slower = results.ratio(ours, plain, "cpu"), results.ratio(ours, plain, "rate")
         found.append(
             [
                 scenario.title,
@@ -134,7 +141,8 @@ def rows(results: Results, target: str = "hub") -> list[list[str]]:
                 spread(results.figure(*ours, "cpu"), micro),
                 spread(results.ratio(limit, ours, "cpu"), times),
                 spread(wall, times),
-                f"{spread(base, times)} of {scenario.base}" if base is not None else "-",
+                f"{spread(cost, times)} of {scenario.base}" if cost is not None else "-",
+                spread(slower, times),
                 f"{results.lost(*ours):,}",
             ]
         )
@@ -212,7 +220,7 @@ def markdown(results: Results, *, short: bool) -> str:
     """The table of a page. ``short``: what the README shows, medians alone; else everything, with quartiles."""
     if not short:
         ours = _table(list(HEADING), rows(results))
-        others = _table(*_beside(results, spread))
+        others = _table(*_beside(results, spread, tuple(one.name for one in SCENARIOS if one.brokers)))
         heading, *body = in_batches(results) or [[]]
         batches = ["", *_table(heading, body)] if body else []
         return "\n".join([_wrapped(describe(results)), "", *ours, "", *others, *batches]) + "\n"
@@ -220,11 +228,13 @@ def markdown(results: Results, *, short: bool) -> str:
     def middle(summary: Summary | None, form: Callable[[float], str]) -> str:
         return form(summary.median) if summary is not None else "-"
 
-    return "\n".join([*_table(*_beside(results, middle)), "", _wrapped(describe(results))]) + "\n"
+    return "\n".join([*_table(*_beside(results, middle, _SHORT)), "", _wrapped(describe(results))]) + "\n"
 
 
 def _beside(
-    results: Results, show: Callable[[Summary | None, Callable[[float], str]], str]
+    results: Results,
+    show: Callable[[Summary | None, Callable[[float], str]], str],
+    names: tuple[str, ...],
 ) -> tuple[list[str], list[list[str]]]:
     """Scenarios down, targets across: rates, or times of round trips; and how we compare with the forwarder."""
     targets = [target for target in TITLES if target != "daemon" and "-" not in target]
@@ -233,6 +243,8 @@ def _beside(
     body = []
     for scenario in scenarios_of(results):
         name = scenario.name
+        if name not in names:
+            continue
         cells = [scenario.title]
         for target in there:
             if scenario.job == "trip":
@@ -240,6 +252,10 @@ def _beside(
                 cells.append(f"{time} µs" if time != "-" else time)
             else:
                 cells.append(show(results.figure(name, target, "rate"), count))
+                for variant, how in (("gather", "gathering"), ("frame", "in one frame")):
+                    other = results.figure(name, f"{target}-{variant}", "rate")
+                    if other is not None:
+                        cells[-1] += f"; {show(other, count)} {how}"
         cells.append(show(results.ratio((name, "forwarder"), (name, "hub"), "cpu"), times))
         body.append(cells)
     return heading, body

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
@@ -13,6 +14,9 @@ from ..errors import SbusError
 from .console import EXIT_FAILURE, EXIT_SUCCESS, EXIT_USAGE, complain, explain
 
 __all__ = ["add_parser", "run_bench"]
+
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+"""As a shell shows the end by that signal."""
 
 
 def add_parser(commands: Any) -> ArgumentParser:
@@ -69,6 +73,8 @@ def run_bench(arguments: Namespace) -> int:
         complain("sbus", "rounds and seconds are positive, and a size is not negative")
         return EXIT_USAGE
     plan = Plan(rounds=arguments.rounds, seconds=arguments.seconds, payload=arguments.size)
+    # Whatever ends this program, the others that it started are to end, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sbus-bench-")))
@@ -84,6 +90,8 @@ def run_bench(arguments: Namespace) -> int:
             results = bench.measure(scenarios)
         if arguments.runs is not None:
             save(results, Path(arguments.runs))
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     except (SbusError, OSError) as error:
         return complain("sbus", explain(error, arguments.address))
     print(terminal(results), end="")

@@ -1,4 +1,4 @@
-"""What the programs share: how they end, how they complain, how they show bytes."""
+"""What the programs share: how they end and how they complain."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import signal
 import sys
 from contextlib import suppress
 
-__all__ = ["EXIT_FAILURE", "EXIT_SUCCESS", "EXIT_USAGE", "complain", "explain", "printable", "yield_to_signals"]
+from ..text import escape
+
+__all__ = ["EXIT_FAILURE", "EXIT_SUCCESS", "EXIT_USAGE", "complain", "explain", "yield_to_signals"]
 
 EXIT_SUCCESS = 0
 EXIT_FAILURE = 1
@@ -25,29 +27,6 @@ def yield_to_signals() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
-def printable(data: bytes) -> str:
-    r"""``data`` as text that cannot steer a terminal, and from which ``data`` can be read back.
-
-    UTF-8 is shown as such; backslash, control characters and whatever else does not print become
-    ``\\``, ``\t``, ``\n``, ``\r`` or ``\xNN`` for each byte.
-    """
-    text = data.decode("utf-8", "surrogateescape")
-    if text.isprintable() and "\\" not in text:
-        return text
-    return "".join(_escape(character) for character in text)
-
-
-_SHORT = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
-
-
-def _escape(character: str) -> str:
-    if character in _SHORT:
-        return _SHORT[character]
-    if character.isprintable():
-        return character
-    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
-
-
 def explain(error: BaseException, address: str | None = None) -> str:
     """What went wrong in one line, which names the address when one is given."""
     text = str(error)
@@ -57,7 +36,7 @@ def explain(error: BaseException, address: str | None = None) -> str:
             address = str(error.filename)  # a file of its own, which then is what to name
     if address is not None and address not in text:
         text = f"{address}: {text}"
-    return "".join(character if character.isprintable() else _escape(character) for character in text)
+    return "".join(character if character.isprintable() else escape(character) for character in text)
 
 
 def complain(program: str, text: str) -> int:

@@ -1,8 +1,9 @@
 """``./run demo``: the bus at work on this machine, with real processes, which ends by itself and says what happened.
 
-A hub, a publisher of this machine's live figures and two subscribers; then two processes that prove to each
-other who they are, and a third that tries to listen in. Here and not in ``examples/``, since it is longer than
-an example should be, and shows whoever installs the package that the bus works on their machine::
+A hub, a recorder of all that passes, a publisher of this machine's live figures and two subscribers; then two
+processes that prove to each other who they are, and a third that tries to listen in. Here and not in ``examples/``,
+since it is longer than an example should be, and shows whoever installs the package that the bus works on their
+machine::
 
     python -m sbuslib.cli.demo
 
@@ -17,6 +18,7 @@ import json
 import os
 import queue
 import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,7 +30,10 @@ from typing import Any, NamedTuple
 
 from ..blocking import Client
 from ..errors import DisconnectedError
-from .console import EXIT_FAILURE, EXIT_SUCCESS, explain, printable, yield_to_signals
+from ..journal.directory import list_segments, read_records
+from ..journal.follower import Follower
+from ..text import printable
+from .console import EXIT_FAILURE, EXIT_SUCCESS, explain, yield_to_signals
 
 __all__ = ["main"]
 
@@ -162,8 +167,22 @@ def eavesdropper(client: Client) -> None:
         report("disconnected", pattern=printable(hello.payload + b"/"))
 
 
+def recorder(client: Client, directory: str) -> None:
+    """Record everything into a journal until told to end."""
+    follower = Follower(client.address, directory)
+
+    def stop_at_word() -> None:
+        await_word()
+        follower.stop()
+
+    threading.Thread(target=stop_at_word, daemon=True).start()
+    report("ready")
+    follower.run()
+    report("recorded", messages=follower.received, durable=follower.durable_sequence)
+
+
 ROLES: dict[str, Callable[..., None]] = {
-    role.__name__: role for role in (publisher, subscriber, alice, bob, eavesdropper)
+    role.__name__: role for role in (publisher, subscriber, alice, bob, eavesdropper, recorder)
 }
 
 
@@ -237,6 +256,8 @@ class Director:
         self._rounds = rounds
         self._pause = pause
         self.verdicts: list[tuple[bool, str]] = []
+        self._figures: list[dict[str, Any]] = []
+        self._secrets: list[str] = []
 
     def judge(self, holds: bool, what: str) -> None:
         """Note whether ``what`` happened."""
@@ -295,6 +316,29 @@ class Director:
             status = self.hub.wait()
         self.judge(status == 0 and not os.path.exists(self.address), "the hub ended with its last client, tidily")
 
+    def start_recording(self, folder: str) -> None:
+        """Start a process that records everything from now on."""
+        self.journal = os.path.join(folder, "journal")
+        self._recorder = self.start("recorder", "recorder", self.journal)
+
+    def show_recording(self) -> None:
+        """End the recording, and read what is in it."""
+        print("\nThe journal of all that passed:", flush=True)
+        self._recorder.go_on()
+        self._follow_to_end(self._recorder)
+        records = list(read_records(self.journal))
+        (told,) = self._recorder.told("recorded")
+        size = sum(segment.size for segment in list_segments(self.journal))
+        print(f"  {'journal':<12} {len(records)} messages, {size} bytes, durable up to {told['durable']}", flush=True)
+        recorded = [(printable(record.key or b""), printable(record.payload or b"")) for record in records]
+        published = [(message["key"], message["payload"]) for message in self._figures]
+        self.judge(
+            [one for one in recorded if one in published] == published and told["durable"] == len(records),
+            f"the journal has each of the {len(published)} figures, in order and durable",
+        )
+        leaked = [key for key, payload in recorded if key.startswith("!/") or any(s in payload for s in self._secrets)]
+        self.judge(bool(self._secrets) and not leaked, f"the journal has {len(leaked)} secret messages")
+
     def show_figures(self) -> None:
         """One process publishes, two receive."""
         print("\nFigures of this machine, from one process to two others:", flush=True)
@@ -305,7 +349,7 @@ class Director:
         exact = self.start("exact", "subscriber", exact_key, self._rounds)
         source.go_on()
         self._follow_to_end(source, wildcard, exact)
-        published = source.told("published")
+        published = self._figures = source.told("published")
         of_key = [message for message in published if message["key"] == exact_key]
         for actor, pattern, wanted in ((wildcard, "machine/*/", published), (exact, exact_key, of_key)):
             received = actor.told("received")
@@ -337,7 +381,7 @@ class Director:
             )
         for key, payload in (seen := [message for told in third.told("saw") for message in told["messages"]]):
             print(f"  {third.name:<12} {key}: {payload}", flush=True)
-        told_secrets = [secret for told in first.told("secret") for secret in told["secrets"]]
+        told_secrets = self._secrets = [secret for told in first.told("secret") for secret in told["secrets"]]
         leaked = [key for key, payload in seen if key.startswith("!/") or any(s in payload for s in told_secrets)]
         self.judge(
             bool(seen) and bool(told_secrets) and not leaked,
@@ -349,8 +393,33 @@ class Director:
         self.judge(bool(refused), "the eavesdropper was disconnected for asking for alice's secrets")
 
 
-def direct(rounds: int, pause: float) -> int:
-    """Run the demo; its exit status."""
+REPORT_PATIENCE = 300.0
+"""Seconds for the report: Java takes some to start, and many where it has to share its cores."""
+
+
+def make_report(director: Director, folder: str) -> str | None:
+    """Have a report made of the journal; where it is, or ``None`` where something is missing here to make one."""
+    from .demo_report import MISSING
+
+    print("\nA report of the journal, by Spark, which takes some seconds:", flush=True)
+    report = os.path.join(folder, "traffic.html")
+    command = [sys.executable, "-m", "sbuslib.cli.demo_report", director.journal, os.path.join(folder, "lake"), report]
+    try:
+        status = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=REPORT_PATIENCE, check=False).returncode
+    except subprocess.TimeoutExpired:
+        status = EXIT_FAILURE
+    if status == EXIT_SUCCESS:
+        director.judge(True, "the journal was taken into a lake, and a report made of it")
+        # What was made stays, all else of the demo goes.
+        return shutil.move(report, tempfile.mkdtemp(prefix="sbus-demo-report-"))
+    if status != MISSING:
+        director.judge(False, f"the report was not made: status {status}")
+    return None
+
+
+def direct(rounds: int, pause: float, report: bool = False) -> int:
+    """Run the demo, with or without the report at its end; its exit status."""
+    page: str | None = None
     with tempfile.TemporaryDirectory(prefix="sbus-demo-") as folder:
         director: Director | None = None
         with ExitStack() as stack:
@@ -358,15 +427,21 @@ def direct(rounds: int, pause: float) -> int:
             try:
                 print("A bus of its own:", flush=True)
                 director.start_hub(folder)
+                director.start_recording(folder)
                 director.show_figures()
                 director.show_secrets()
+                director.show_recording()
             except DemoError as error:
                 director.judge(False, str(error))
+        if report and all(holds for holds, _ in director.verdicts):
+            page = make_report(director, folder)
     print("\nSummary:")
     for holds, what in director.verdicts:
         print(f"  {'ok    ' if holds else 'FAILED'}  {what}")
     failed = sum(not holds for holds, _ in director.verdicts)
     print(f"The demo failed: {failed} of {len(director.verdicts)}." if failed else "All of it happened.", flush=True)
+    if page is not None:
+        print(f"The report: {page}", flush=True)
     return EXIT_FAILURE if failed else EXIT_SUCCESS
 
 
@@ -375,13 +450,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="demo", description="Show the bus at work on this machine.")
     parser.add_argument("--rounds", type=int, default=5, help="how many times the figures are published")
     parser.add_argument("--pause", type=float, default=0.3, help="seconds between two times")
+    parser.add_argument("--no-report", action="store_true", help="make no report with Spark at the end")
     parser.add_argument("--role", choices=ROLES, help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
     parser.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if not options.role:
         try:
-            return direct(options.rounds, options.pause)
+            return direct(options.rounds, options.pause, not options.no_report)
         except (KeyboardInterrupt, BrokenPipeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or else Python complains when it flushes
             return EXIT_FAILURE

@@ -85,10 +85,16 @@ def build_parser() -> ArgumentParser:
     form.add_argument("--json", action="store_true", help="a JSON object a line, in place of key, tab, payload")
     form.add_argument("--raw", action="store_true", help="only the payloads, as they are, each with a line's end")
 
-    from . import bench, gateway, peer
+    from . import bench, gateway, lake, peer, plan, record, replay, report, watch
 
     peer.add_parser(commands)
     gateway.add_parser(commands)
+    record.add_parser(commands)
+    replay.add_parser(commands)
+    lake.add_parser(commands)
+    report.add_parser(commands)
+    plan.add_parser(commands)
+    watch.add_parser(commands)
     bench.add_parser(commands)
     add("whoami", _whoami, "show this process's credentials as the hub sees them", "  sbus whoami")
     return parser

@@ -14,7 +14,8 @@ from ..blocking import Client
 from ..errors import PayloadError, SbusError
 from ..limits import PACKET_BYTES
 from ..packets import Message
-from .console import EXIT_SUCCESS, complain, explain, printable, yield_to_signals
+from ..text import printable
+from .console import EXIT_SUCCESS, complain, explain, yield_to_signals
 
 __all__ = ["publish", "run", "subscribe", "whoami"]
 

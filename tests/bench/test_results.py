@@ -59,6 +59,7 @@ def measured() -> Results:
         ("python", "hub", 0, run(300_000, 3)),
         ("python", "hub-aio", 0, run(100_000, 3)),
         ("python", "zeromq", 0, run(150_000, 1)),
+        ("python", "zeromq-frame", 0, run(400_000, 1)),
     )
 
 
@@ -180,9 +181,10 @@ def test_the_table_of_the_hub() -> None:
         "0.75 (0.62-0.88)",
         "0.50 (0.38-0.62)",
         "-",
+        "-",
         "3",
     ]
-    assert table["beside 1,000 new patterns a second"][4] == "2.00 of one"
+    assert table["beside 1,000 new patterns a second"][4:6] == ["2.00 of one", "0.50 (0.42-0.75)"]
     assert table["round trip"][:4] == ["40.00 µs", "20.00", "0.25", "0.50"]
     assert table["Python client to Python client"][0] == "300 k"
 
@@ -222,6 +224,7 @@ def test_the_tables_of_the_pages(short: bool) -> None:
         )
         assert rows[2] == "| one to one | 2,000 | 4,000 | 500 | - | 0.75 |"
         assert "| round trip | 40.00 µs | 20.00 µs | - | - | 0.25 |" in rows
+        assert "| Python client to Python client | 300 k | - | - | 150 k; 400 k in one frame | - |" in rows
 
 
 def test_a_block_is_replaced() -> None:

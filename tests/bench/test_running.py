@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
 import os
 import shutil
 import socket
@@ -17,7 +17,7 @@ import pytest
 from support import HubThread
 
 from sbuslib.bench import brokers, clients, daemons
-from sbuslib.bench.brokers import Broker, NotInstalledError
+from sbuslib.bench.broker import Broker, NotInstalledError
 from sbuslib.bench.native import Tools
 from sbuslib.bench.process import cpu_seconds, describe_machine, resident_bytes
 from sbuslib.bench.results import Plan, Results
@@ -169,6 +169,14 @@ def test_round_trips_over_streams(place: Path, tools: Tools) -> None:
     assert 0 < run.median <= run.p99
 
 
+def is_installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 @pytest.fixture
 def running(place: Path, request: pytest.FixtureRequest) -> Iterator[Broker]:
     broker = request.param(place)
@@ -190,8 +198,8 @@ def test_a_broker_that_is_installed(running: Broker, tools: Tools) -> None:
         run = running.run(tools.load, 200, receivers=receivers, size=size)
         assert (run.received, run.lost, run.disorder) == (200 * receivers, 0, 0)
     assert running.run(tools.load, 20, trips=True).received == 40
-    for kind, (name, module) in clients.KINDS.items():
-        if name == running.name and importlib.util.find_spec(module.partition(".")[0]):
+    for kind, (name, distribution) in clients.KINDS.items():
+        if name == running.name and is_installed(distribution):
             run = clients.run(kind, running.address, running.pids, 100)
             assert (run.received, run.lost) == (100, 0)
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
+from subprocess import CompletedProcess, Popen
 
 import pytest
-from support import HubThread
+from support import PATIENCE, HubThread, eventually
 
 from sbuslib.bench.scenarios import SCENARIOS
 
 Run = Callable[..., CompletedProcess[str]]
+Start = Callable[..., "Popen[bytes]"]
 SHORT = ("--rounds", "1", "--seconds", "0.001")
 
 
@@ -51,3 +52,23 @@ def test_nobody_is_there(run: Run, path: str) -> None:
 def test_wrong_arguments(run: Run, wrong: tuple[str, ...]) -> None:
     done = run("sbuslib", "bench", *wrong)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def runs(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"  # that whoever comes next has to fetch
+    except FileNotFoundError:
+        return False
+
+
+def test_what_it_started_ends_with_it(start: Start) -> None:
+    process = start("sbuslib", "bench", "one", "--seconds", "5")
+    assert process.stderr is not None
+    assert b"cases" in process.stderr.readline()  # by now hub and forwarder are there
+    with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
+        children = [int(pid) for pid in file.read().split()]
+    assert len(children) >= 1
+    process.terminate()
+    assert process.wait(PATIENCE) == 130
+    eventually(lambda: not any(map(runs, children)))

@@ -24,11 +24,11 @@ DEMO = "sbuslib.cli.demo"
 
 
 def test_it_shows_everything(run: Run, folder: str) -> None:
-    done = run(DEMO, "--rounds", "2", "--pause", "0.01", env={"TMPDIR": folder})
+    done = run(DEMO, "--rounds", "2", "--pause", "0.01", "--no-report", env={"TMPDIR": folder})
     assert done.returncode == 0, done.stdout + done.stderr
     *_, summary = done.stdout.partition("Summary:\n")
     *verdicts, last = summary.splitlines()
-    assert len(verdicts) == 7
+    assert len(verdicts) == 9
     assert all(verdict.startswith("  ok ") for verdict in verdicts)
     assert "brought 6 of 6 messages" in verdicts[0]
     assert "brought 2 of 2 messages" in verdicts[1]
@@ -36,7 +36,7 @@ def test_it_shows_everything(run: Run, folder: str) -> None:
     assert os.listdir(folder) == []
 
 
-@pytest.mark.parametrize("name", ["publisher", "wildcard", "exact", "alice", "bob", "eavesdropper"])
+@pytest.mark.parametrize("name", ["recorder", "publisher", "wildcard", "exact", "alice", "bob", "eavesdropper"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_it_fails_when_a_process_is_ended(
     name: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -19,19 +19,27 @@ import sbuslib
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A folder with ``run`` and no ``.venv``, in which nothing is ever installed."""
-    shutil.copy(ROOT / "run", tmp_path)
+    # Where a Java of this machine's would be found, whatever the path is.
+    program(tmp_path / "run", (ROOT / "run").read_text().replace("/usr/lib/jvm", f"{tmp_path}/jvm"))
     (tmp_path / "bin").mkdir()
-    for name in ("sh", "cat", "sed", "dirname", "find"):
+    for name in ("sh", "cat", "sed", "dirname", "find", "env", "true"):
         found = shutil.which(name)
         assert found
         (tmp_path / "bin" / name).symlink_to(found)
+    program(tmp_path / "bin" / "java", java(17))
     return tmp_path
 
 
-def fake_python(path: Path, script: str) -> Path:
-    path.write_text(f"#!/bin/sh\n{script}\n")
+def program(path: Path, script: str) -> Path:
+    """A script of the shell's at a path."""
+    path.write_text(script if script.startswith("#!") else f"#!/bin/sh\n{script}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
+
+
+def java(version: int) -> str:
+    """A program that tells its version as Java does."""
+    return f"echo 'openjdk version \"{f'1.{version}' if version < 9 else version}.0.2\" 2026-01-01' >&2"
 
 
 def run(checkout: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -66,20 +74,20 @@ def test_no_python(checkout: Path, command: str) -> None:
 
 @pytest.mark.parametrize("command", ["demo", "test", "hub"])
 def test_an_old_python(checkout: Path, command: str) -> None:
-    fake_python(checkout / "bin" / "python3", '[ "$1" = -V ] && echo Python 3.9.2 && exit; exit 1')
+    program(checkout / "bin" / "python3", '[ "$1" = -V ] && echo Python 3.9.2 && exit; exit 1')
     done = run(checkout, command)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert done.stderr.startswith("run: Python 3.9.2 is too old, 3.11 or newer is needed: apt-get install python3.11")
 
 
 def test_a_newer_python_beside_an_old_one_is_found(checkout: Path) -> None:
-    fake_python(checkout / "bin" / "python3", "exit 1")
-    fake_python(checkout / "bin" / "python3.12", 'case "$2" in *version_info*) exit 0 ;; esac; exit 1')
+    program(checkout / "bin" / "python3", "exit 1")
+    program(checkout / "bin" / "python3.12", 'case "$2" in *version_info*) exit 0 ;; esac; exit 1')
     assert "venv module" in run(checkout, "demo").stderr, "it went on with the newer one"
 
 
 def test_no_venv_module(checkout: Path) -> None:
-    python = fake_python(checkout / "python", 'case "$2" in *version_info*) exit 0 ;; esac; exit 1')
+    python = program(checkout / "python", 'case "$2" in *version_info*) exit 0 ;; esac; exit 1')
     done = run(checkout, "demo", PYTHON=str(python))
     assert (done.returncode, done.stderr) == (
         1,
@@ -90,6 +98,83 @@ def test_no_venv_module(checkout: Path) -> None:
 def test_a_python_that_is_none(checkout: Path) -> None:
     done = run(checkout, "demo", PYTHON="/nowhere/python")
     assert (done.returncode, done.stderr) == (1, "run: PYTHON=/nowhere/python is not a Python 3.11 or newer\n")
+
+
+MISSING = "run: Java 17 or newer, which Spark needs, is missing"
+TO_INSTALL = f"{MISSING}: apt-get install openjdk-17-jre-headless"
+
+
+def without_java(checkout: Path, who: int, offered: dict[str, int], **environment: str) -> tuple[list[str], list[str]]:
+    """Run without Java, with a Python that gets as far as its venv module: what was complained, and commands of root.
+
+    ``who`` is the user's id, and ``offered`` tells of packages of Java which version they bring.
+    """
+    binaries, log = checkout / "bin", checkout / "log"
+    (binaries / "java").unlink(missing_ok=True)
+    program(binaries / "python3", 'case "$2" in *version_info*) exit 0 ;; esac; exit 1')
+    program(binaries / "id", f"echo {who}")
+    cases = "".join(
+        f"*{name}) {shutil.which('cp')} -p {program(checkout / name, java(version))} {binaries}/java ;;\n"
+        for name, version in offered.items()
+    )
+    program(binaries / "apt-get", f'echo "$*" >>{log}\ncase "$*" in update) ;;\n{cases}*) exit 100 ;;\nesac')
+    done = run(checkout, "demo", **environment)
+    assert done.returncode == 1
+    return done.stderr.splitlines(), log.read_text().splitlines() if log.exists() else []
+
+
+def test_java_is_installed_where_that_is_allowed(checkout: Path) -> None:
+    complaints, commands = without_java(checkout, 0, {"openjdk-17-jre-headless": 17})
+    assert commands == ["update", "install -y --no-install-recommends openjdk-17-jre-headless"]
+    assert complaints[0] == f"{MISSING}: installing it"
+    assert "venv module" in complaints[1], "it went on"
+
+
+def test_a_newer_java_where_there_is_no_other(checkout: Path) -> None:
+    complaints, commands = without_java(checkout, 0, {"openjdk-21-jre-headless": 21})
+    assert [command.split()[-1] for command in commands[1:]] == ["openjdk-17-jre-headless", "openjdk-21-jre-headless"]
+    assert "venv module" in complaints[1], "it went on"
+
+
+def test_java_is_installed_with_sudo(checkout: Path) -> None:
+    program(checkout / "bin" / "sudo", f'[ "$1" = -n ] || exit 9; shift; echo "sudo $1" >>{checkout}/log; exec "$@"')
+    complaints, commands = without_java(checkout, 1000, {"openjdk-17-jre-headless": 17})
+    assert commands[:3] == ["sudo true", "sudo apt-get", "update"]
+    assert "venv module" in complaints[1], "it went on"
+
+
+def test_no_java_and_no_right_to_install_one(checkout: Path) -> None:
+    assert without_java(checkout, 1000, {"openjdk-17-jre-headless": 17}) == ([TO_INSTALL], [])
+
+
+def test_no_java_to_be_had(checkout: Path) -> None:
+    complaints, commands = without_java(checkout, 0, {"default-jre-headless": 11})
+    assert complaints == [f"{MISSING}: installing it", TO_INSTALL]
+    assert len(commands) == 4
+
+
+def test_an_old_java_beside_a_newer_one(checkout: Path) -> None:
+    program(checkout / "bin" / "java", java(11))
+    newer = checkout / "jvm" / "java-21" / "bin"
+    newer.mkdir(parents=True)
+    program(newer / "java", java(21))
+    program(checkout / "bin" / "python3", 'case "$2" in *version_info*) exit 0 ;; esac; exit 1')
+    assert "venv module" in run(checkout, "test").stderr, "it went on"
+
+
+@pytest.mark.parametrize("version", [8, 11])
+def test_java_home_is_too_old(checkout: Path, version: int) -> None:
+    (checkout / "old" / "bin").mkdir(parents=True)
+    program(checkout / "old" / "bin" / "java", java(version))
+    program(checkout / "bin" / "python3", "exit 0")
+    done = run(checkout, "test", JAVA_HOME=f"{checkout}/old")
+    assert done.stderr == f"run: JAVA_HOME={checkout}/old is no Java 17 or newer, which Spark needs\n"
+
+
+def test_a_hub_needs_no_java(checkout: Path) -> None:
+    (checkout / "bin" / "java").unlink()
+    program(checkout / "bin" / "python3", 'case "$2" in *version_info*) exit 0 ;; esac; exit 1')
+    assert "venv module" in run(checkout, "hub").stderr
 
 
 @pytest.fixture
@@ -109,7 +194,7 @@ def test_what_is_installed(installed: importlib.metadata.Distribution) -> None:
     for name in ("sbus.1", "sbusd.1"):
         place = os.path.realpath(str(files[name]))
         assert place == os.path.realpath(os.path.join(sys.prefix, "share", "man", "man1", name))
-    assert "py.typed" in files
+    assert {"py.typed", "pyspark_sbus.py", "log4j2.properties"} <= set(files)
     assert "LICENSE" in files
 
 

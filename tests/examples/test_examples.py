@@ -141,6 +141,14 @@ def test_c_client(bus: HubThread, folder: str) -> None:
     assert process.returncode == 0
 
 
+def test_record_replay(example: Example) -> None:
+    assert finish(example("record_replay.py")).splitlines() == [
+        "durable up to row 3",
+        *(f"{n} b'room/1/temp' b'{celsius}' of user {os.getuid()}" for n, celsius in ((1, 20.5), (2, 21.0), (3, 21.5))),
+        "played back: 20.5 21.0 21.5",
+    ]
+
+
 def test_per_user_buses(example: Example) -> None:
     lines = finish(example("per_user_buses.py")).splitlines()
     assert lines[:3] == [

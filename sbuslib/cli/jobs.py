@@ -1,0 +1,57 @@
+"""What the commands that need Spark share: their arguments, and how they begin and end."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SPARK", "add_spark_arguments", "run"]
+
+SPARK = (
+    "This needs Java 17 or newer, and pip install 'sbuslib[spark]'. SBUS_SPARK_LOG=warn (or info, error) shows what\n"
+    "Spark logs. See sbus(1)."
+)
+"""What the help of each of these commands ends with."""
+
+
+def add_spark_arguments(parser: ArgumentParser) -> None:
+    """Where the work is done."""
+    parser.add_argument(
+        "--master",
+        metavar="URL",
+        help="the cluster that does the work, as Spark names it: spark://host:7077; else here",
+    )
+
+
+def run(arguments: Namespace, job: Callable[[SparkSession, Namespace], object]) -> int:
+    """Start Spark, do the job, stop Spark, and turn what goes wrong into one line; the exit status."""
+    from ..errors import SbusError, UsageError
+
+    try:
+        from ..spark.session import explain as explain_spark
+        from ..spark.session import session
+
+        spark = session(arguments.master)
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        try:
+            job(spark, arguments)
+        except (PySparkException, Py4JError) as error:
+            return complain("sbus", explain_spark(error))
+        finally:
+            spark.stop()
+    except UsageError as error:
+        complain("sbus", explain(error))
+        return EXIT_USAGE
+    except (SbusError, OSError) as error:
+        return complain("sbus", explain(error))
+    except KeyboardInterrupt:
+        return complain("sbus", "interrupted")
+    return EXIT_SUCCESS

@@ -1,0 +1,93 @@
+"""``sbus lake``: journals into Parquet, and small files into large ones."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from typing import TYPE_CHECKING, Any
+
+from . import jobs
+from .console import complain
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ..spark.lake import Progress
+
+__all__ = ["add_parser"]
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to those of ``sbus``."""
+    lake: ArgumentParser = commands.add_parser(
+        "lake",
+        help="keep journals as Parquet files, for reports and plans",
+        description="Keep journals as Parquet files, for reports and plans.",
+    )
+    verbs = lake.add_subparsers(required=True, metavar="VERB", title="verbs")
+
+    ingest = verbs.add_parser(
+        "ingest",
+        help="take what a journal holds into a lake, each record once",
+        description="Take what a journal holds into a lake, each record once, however often this is interrupted.",
+        epilog="examples:\n"
+        "  sbus lake ingest /var/lib/sbus/journal lake             what there is now\n"
+        "  sbus lake ingest --follow /var/lib/sbus/journal lake    and what is recorded from now on\n\n" + jobs.SPARK,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    ingest.add_argument("journal", metavar="JOURNAL", help="directory of the journal, or its URI (s3://...)")
+    ingest.add_argument("lake", metavar="LAKE", help="directory of the lake, made where there is none")
+    ingest.add_argument("--follow", action="store_true", help="go on with what is recorded, until Ctrl-C")
+    ingest.add_argument(
+        "--skip-corrupt", action="store_true", help="where the journal is damaged, take a gap in and go on"
+    )
+    jobs.add_spark_arguments(ingest)
+    ingest.set_defaults(run=lambda arguments: jobs.run(arguments, _ingest))
+
+    compact = verbs.add_parser(
+        "compact",
+        help="rewrite small files of a lake into large ones",
+        description="Rewrite small files of a lake into large ones. Nobody who reads or writes it is disturbed.",
+        epilog="examples:\n  sbus lake compact lake\n\n" + jobs.SPARK,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    compact.add_argument("lake", metavar="LAKE", help="directory of the lake")
+    jobs.add_spark_arguments(compact)
+    compact.set_defaults(run=lambda arguments: jobs.run(arguments, _compact))
+
+
+def _ingest(spark: SparkSession, arguments: Namespace) -> None:
+    from ..spark.lake import ingest
+
+    stop = threading.Event()
+    if arguments.follow:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda number, frame: stop.set())
+    rows = size = 0
+
+    def show(progress: Progress) -> None:
+        nonlocal rows, size
+        rows += progress.rows
+        size += progress.bytes
+        if arguments.follow or sys.stderr.isatty():
+            complain("sbus", f"batch {progress.batch}: {progress.rows:,} rows, {progress.bytes:,} bytes")
+
+    ingest(
+        spark,
+        arguments.journal,
+        arguments.lake,
+        follow=arguments.follow,
+        stop=stop,
+        on_corrupt="skip" if arguments.skip_corrupt else "error",
+        progress=show,
+    )
+    print(f"{arguments.lake}: {rows:,} new rows in {size:,} bytes")
+
+
+def _compact(spark: SparkSession, arguments: Namespace) -> None:
+    from ..spark.lake import compact
+
+    before, after = compact(spark, arguments.lake)
+    print(f"{arguments.lake}: {before:,} files are {after:,} now" if before != after else "nothing to compact")

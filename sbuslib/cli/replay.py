@@ -1,0 +1,128 @@
+"""``sbus replay``: a journal or a lake, published again. It blocks, and never loads gevent."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .console import EXIT_SUCCESS, complain, explain, yield_to_signals
+from .sizes import moment, speed
+
+if TYPE_CHECKING:
+    from ..journal.directory import Piece
+    from ..journal.replay import Run, Selection
+
+__all__ = ["add_parser", "from_lake"]
+
+_ROWS = 8_192
+"""Rows of a lake that are turned into packets at once."""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to those of ``sbus``."""
+    parser: ArgumentParser = commands.add_parser(
+        "replay",
+        help="publish again what was recorded",
+        description="Publish again what was recorded: in order, and at the pace at which it came.",
+        epilog="examples:\n"
+        "  sbus replay journal --to /tmp/bus\n"
+        "  sbus replay journal --to /tmp/bus --speed 10 --pattern 'room/*/temp'\n"
+        "  sbus replay lake --to /tmp/bus --flat-out --start 2026-01-31T12:00 --end 2026-01-31T13:00\n"
+        "\n"
+        "A time is as in ISO 8601, local unless it says, or @ and seconds since the epoch. See sbus(1).",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("recording", metavar="JOURNAL|LAKE", help="directory of a journal, or of a lake")
+    parser.add_argument("--to", required=True, metavar="ADDRESS", help="where the hub listens")
+    parser.add_argument(
+        "-p", "--pattern", action="append", metavar="PATTERN", help="publish what matches; may be repeated"
+    )
+    parser.add_argument("--start", type=moment, metavar="TIME", help="leave out what came before")
+    parser.add_argument("--end", type=moment, metavar="TIME", help="leave out what came then or later")
+    pace = parser.add_mutually_exclusive_group()
+    pace.add_argument("--speed", type=speed, default=1.0, metavar="N", help="N times as fast as it was recorded")
+    pace.add_argument("--flat-out", action="store_true", help="as fast as the hub takes it")
+    parser.add_argument("--skip-corrupt", action="store_true", help="go on after what is damaged, and count it")
+    parser.set_defaults(run=_replay)
+
+
+def _replay(arguments: Namespace) -> int:
+    from ..blocking import Client
+    from ..errors import SbusError
+    from ..journal.directory import list_segments
+    from ..journal.replay import Selection, from_journal, replay
+
+    yield_to_signals()
+    skipped = bytes_skipped = 0
+
+    def note(piece: Piece) -> None:
+        nonlocal skipped, bytes_skipped
+        skipped += getattr(piece.block, "rows", None) or 0
+        bytes_skipped += piece.block.length
+        complain("sbus", f"{piece.segment.path}: {piece.block.length} bytes at {piece.block.position} skipped")
+
+    selection = Selection(map(os.fsencode, arguments.pattern or [""]), arguments.start, arguments.end)
+    try:
+        if list_segments(arguments.recording):
+            on_corrupt = "skip" if arguments.skip_corrupt else "error"
+            runs = from_journal(arguments.recording, selection, on_corrupt=on_corrupt, on_skip=note)  # type: ignore[arg-type]
+        else:
+            runs = from_lake(arguments.recording, selection)
+        with Client(arguments.to) as client:
+            done = replay(runs, client, speed=None if arguments.flat_out else arguments.speed)
+            client.sync()
+    except (SbusError, OSError) as error:
+        return complain("sbus", explain(error))
+    more = f"; {done.lost:,} were lost when it was recorded" if done.lost else ""
+    more += f"; {skipped:,} rows and more, of {bytes_skipped:,} bytes, were damaged" if bytes_skipped else ""
+    complain("sbus", f"{done.messages:,} messages published{more}")
+    return EXIT_SUCCESS
+
+
+def from_lake(lake: str | os.PathLike[str], selection: Selection) -> Iterator[Run]:
+    """The messages of a lake, a day at a time, each sorted by time, journal and number: a day has to fit the memory.
+
+    Raises :exc:`~sbuslib.errors.StateError` when there is no lake, or no pyarrow to read it with.
+    """
+    from ..errors import StateError
+    from ..journal.replay import Run
+    from ..spark.manifest import read_manifest
+
+    entries = read_manifest(lake).entries
+    try:
+        import pyarrow.compute
+        import pyarrow.parquet
+    except ImportError:
+        raise StateError("a lake is read with pyarrow: pip install 'sbuslib[spark]'") from None
+    days: dict[str, list[Path]] = {}
+    for entry in entries:
+        for file in sorted(Path(lake, entry.path).rglob("*.parquet")):
+            day = next(part for part in file.parts if part.startswith("date="))
+            days.setdefault(day, []).append(file)
+    columns = ["time_ns", "journal", "sequence", "kind", "key", "payload", "lost"]
+    for _, files in sorted(days.items()):
+        tables = [pyarrow.parquet.ParquetFile(file).read(columns=columns) for file in files]
+        table = pyarrow.concat_tables(tables, promote_options="default")
+        for bound, compare in (
+            (selection.start, pyarrow.compute.greater_equal),
+            (selection.end, pyarrow.compute.less),
+        ):
+            if bound is not None:
+                table = table.filter(compare(table["time_ns"], bound))
+        table = table.sort_by([("time_ns", "ascending"), ("journal", "ascending"), ("sequence", "ascending")])
+        for batch in table.to_batches(max_chunksize=_ROWS):
+            times: list[int] = []
+            packets: list[bytes] = []
+            lost = 0
+            for time, key, payload, missing in zip(
+                *(batch.column(name).to_pylist() for name in ("time_ns", "key", "payload", "lost")), strict=True
+            ):
+                if key is None:
+                    lost += missing or 0
+                elif selection.wants(key):
+                    times.append(time)
+                    packets.append(b"MSG %b\0%b" % (key, payload))
+            yield Run(times, packets, lost)

@@ -1,0 +1,185 @@
+"""``sbus report``: pages and tables about what was recorded."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from typing import TYPE_CHECKING, Any
+
+from . import jobs
+from .console import complain
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ..spark.reports import Report
+
+__all__ = ["add_output_arguments", "add_parser", "check_output", "deliver", "progress"]
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to those of ``sbus``."""
+    report: ArgumentParser = commands.add_parser(
+        "report",
+        help="pages and tables about what was recorded: traffic, subscriptions, latency",
+        description="Pages and tables about what was recorded.",
+    )
+    kinds = report.add_subparsers(required=True, metavar="KIND", title="kinds")
+
+    def add(kind: str, job: Any, help: str, examples: str) -> ArgumentParser:
+        command: ArgumentParser = kinds.add_parser(
+            kind,
+            help=help,
+            description=help[0].upper() + help[1:] + ".",
+            epilog=f"examples:\n{examples}\n\n{jobs.SPARK}",
+            formatter_class=RawDescriptionHelpFormatter,
+        )
+        command.add_argument("lake", metavar="LAKE", help="directory of the lake")
+        command.add_argument("--hub", metavar="ID", help="only what this hub recorded; else what all did")
+        add_output_arguments(command, f"{kind}.html")
+        jobs.add_spark_arguments(command)
+        command.set_defaults(run=lambda arguments: jobs.run(arguments, job))
+        return command
+
+    traffic = add(
+        "traffic",
+        _traffic,
+        "volume over time, by key, by sender and user, by size, and what was lost",
+        "  sbus report traffic lake                        makes traffic.html\n"
+        "  sbus report traffic lake --csv tables --output -   tables, and no page",
+    )
+    traffic.add_argument("--levels", type=int, default=3, metavar="N", help="segments of the keys to look at (3)")
+    traffic.add_argument("--period", type=int, metavar="SECONDS", help="how long a point of time is; else what is fit")
+    _add_separator(traffic)
+
+    subscriptions = add(
+        "subscriptions",
+        _subscriptions,
+        "what each pattern would have received, which match nothing, which others cover",
+        "  sbus report subscriptions lake patterns.txt     of the patterns in a file, one a line",
+    )
+    subscriptions.add_argument(
+        "patterns", metavar="PATTERNS", help='file of patterns, one a line; "" for the empty one'
+    )
+    _add_separator(subscriptions)
+
+    latency = add(
+        "latency",
+        _latency,
+        "the time from request to reply, by correlation id",
+        "  sbus report latency lake --request 'ask/' --reply 'answer/' --id json:id\n"
+        "  sbus report latency lake --request 'rpc/*/call' --reply 'rpc/*/result/' --id segment:2",
+    )
+    latency.add_argument("--request", metavar="PATTERN", nargs="+", required=True, help="keys of requests")
+    latency.add_argument("--reply", metavar="PATTERN", nargs="+", required=True, help="keys of replies")
+    latency.add_argument(
+        "--id",
+        metavar="WHERE",
+        default="json:id",
+        help="where the id stands: segment:N of the key (-1: the last), json:NAME of the payload, or prefix:N, the "
+        "first bytes of the payload (json:id)",
+    )
+    _add_separator(latency)
+
+
+def _add_separator(parser: ArgumentParser) -> None:
+    parser.add_argument("--separator", default="/", metavar="BYTE", help="separator of the hub's keys (/)")
+
+
+def add_output_arguments(parser: ArgumentParser, name: str) -> None:
+    """Where the page and the tables go."""
+    parser.add_argument("--output", metavar="FILE", default=name, help=f"the page; -: none ({name})")
+    parser.add_argument("--parquet", metavar="DIR", help="the tables as Parquet, too")
+    parser.add_argument("--csv", metavar="DIR", help="the tables as CSV, too")
+
+
+def check_output(arguments: Namespace) -> None:
+    """Find out before the work whether its result can be written.
+
+    Raises :exc:`~sbuslib.errors.UsageError`, or :exc:`~sbuslib.errors.StateError` when matplotlib is missing.
+    """
+    from ..errors import UsageError
+
+    if arguments.output == "-":
+        if not arguments.parquet and not arguments.csv:
+            raise UsageError("no page and no tables: nothing would come out")
+        return
+    from ..spark.page import check_plots
+
+    check_plots()
+    folder = os.path.dirname(arguments.output) or "."
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+        raise UsageError(f"{arguments.output}: cannot be written there")
+
+
+def progress(what: str) -> None:
+    """Say what is being done, where somebody looks. Within it, Spark draws a bar."""
+    if sys.stderr.isatty():
+        complain("sbus", what)
+
+
+def deliver(report: Report, arguments: Namespace) -> None:
+    """Write the page and the tables, and say where they are."""
+    from ..spark.tables import write_csv, write_parquet
+
+    if arguments.output != "-":
+        progress("making the page")
+        text = report.page()
+        with open(arguments.output, "w", encoding="utf-8") as file:
+            file.write(text)
+        print(arguments.output, flush=True)
+    for directory, write in ((arguments.parquet, write_parquet), (arguments.csv, write_csv)):
+        if directory:
+            progress(f"writing tables to {directory}")
+            write(report.tables, directory)
+            print(directory, flush=True)
+
+
+def _rows(spark: SparkSession, arguments: Namespace) -> DataFrame:
+    from ..errors import StateError
+    from ..spark.lake import read
+
+    check_output(arguments)
+    rows = read(spark, arguments.lake)
+    if arguments.hub:
+        rows = rows.where(rows.hub == arguments.hub)
+    if rows.isEmpty():
+        of = f" of hub {arguments.hub}" if arguments.hub else ""
+        raise StateError(f"{arguments.lake}: nothing{of} was recorded")
+    return rows
+
+
+def _traffic(spark: SparkSession, arguments: Namespace) -> None:
+    from ..spark.reports import traffic
+
+    rows = _rows(spark, arguments)
+    progress("counting")
+    separator = arguments.separator.encode()
+    report = traffic(rows, seconds=arguments.period, levels=arguments.levels, separator=separator)
+    assert report is not None
+    deliver(report, arguments)
+
+
+def _subscriptions(spark: SparkSession, arguments: Namespace) -> None:
+    from ..errors import UsageError
+    from ..spark.reports import subscriptions
+    from ..spark.subscriptions import read_patterns
+
+    patterns = read_patterns(arguments.patterns)
+    if not patterns:
+        raise UsageError(f"{arguments.patterns}: no patterns")
+    rows = _rows(spark, arguments)
+    progress(f"matching {len(patterns):,} patterns")
+    deliver(subscriptions(rows, patterns, arguments.separator.encode()), arguments)
+
+
+def _latency(spark: SparkSession, arguments: Namespace) -> None:
+    from ..spark.latency import CorrelationId
+    from ..spark.reports import latency
+
+    correlation = CorrelationId.parse(arguments.id)
+    rows = _rows(spark, arguments)
+    progress("joining requests and replies")
+    requests, replies = ([pattern.encode() for pattern in each] for each in (arguments.request, arguments.reply))
+    deliver(latency(rows, requests, replies, correlation, arguments.separator.encode()), arguments)

@@ -1,0 +1,44 @@
+"""Sizes, spans and points of time as they are written on a command line."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+__all__ = ["moment", "seconds", "size", "speed"]
+
+_SIZES = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+_SPANS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+
+
+def _with_unit(text: str, units: dict[str, int]) -> float:
+    unit = text[-1:] if text[-1:] in units else ""
+    number = float(text[: len(text) - len(unit)]) * units[unit]
+    if not 0 < number < 2**63:
+        raise ValueError
+    return number
+
+
+def size(text: str) -> int:
+    """A number of bytes, more than none: ``1000``, ``64K``, ``1.5G``."""
+    return int(_with_unit(text, _SIZES)) or 1
+
+
+def seconds(text: str) -> float:
+    """A span in seconds, more than none: ``90``, ``15m``, ``12h``, ``30d``."""
+    return _with_unit(text, _SPANS)
+
+
+def speed(text: str) -> float:
+    """A factor, more than none: ``2``, ``0.5``, ``10x``."""
+    return _with_unit(text.removesuffix("x"), {"": 1})
+
+
+def moment(text: str) -> int:
+    """A point of time in nanoseconds since the epoch: ISO 8601, local time unless it says, or ``@`` and seconds."""
+    if text.startswith("@"):
+        return int(float(text[1:]) * 1_000_000_000)
+    return int(datetime.fromisoformat(text).astimezone().timestamp() * 1_000_000) * 1_000
+
+
+for _function, _name in ((size, "size"), (seconds, "span of time"), (speed, "speed"), (moment, "time")):
+    _function.__name__ = _name  # what argparse calls it

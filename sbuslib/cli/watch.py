@@ -1,0 +1,116 @@
+"""``sbus watch``: rates of what is being recorded, and alerts on the bus."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from typing import TYPE_CHECKING, Any
+
+from ..text import printable
+from . import jobs
+from .console import complain, explain
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ..spark.watch import Alert, Window
+
+__all__ = ["add_parser"]
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to those of ``sbus``."""
+    watch: ArgumentParser = commands.add_parser(
+        "watch",
+        help="rates of what is being recorded, and alerts on the bus",
+        description="Show the rates of what is being recorded, window by window, and publish alerts under alerts/.",
+        epilog="examples:\n"
+        "  sbus watch /var/lib/sbus/journal                         rates, every 10 seconds\n"
+        "  sbus watch journal --above room/ 1000 --below bus/tick 0.5\n"
+        "                                                           and alerts: too many of these, too few of those\n"
+        "  sbus sub alerts/                                         who listens to them\n\n"
+        "Alerts are published at the hub that -a names, or where sbus pub would. What was lost is always told.\n\n"
+        + jobs.SPARK,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    watch.add_argument("journal", metavar="JOURNAL", nargs="+", help="directory of a journal, or its URI")
+    watch.add_argument("-a", "--address", help="where the hub listens that gets the alerts")
+    watch.add_argument("--quiet", action="store_true", help="publish alerts, and show only those")
+    watch.add_argument("--dry", action="store_true", help="show alerts, and publish none")
+    for kind in ("above", "below"):
+        than = "more" if kind == "above" else "fewer"
+        watch.add_argument(
+            f"--{kind}",
+            nargs=2,
+            action="append",
+            default=[],
+            metavar=("PATTERN", "RATE"),
+            help=f"an alert when {than} messages a second than RATE match PATTERN",
+        )
+    watch.add_argument("--window", type=float, default=10.0, metavar="SECONDS", help="how long a window is (10)")
+    watch.add_argument(
+        "--delay", type=float, default=5.0, metavar="SECONDS", help="how late a record may be found in the journal (5)"
+    )
+    watch.add_argument("--separator", default="/", metavar="BYTE", help="separator of the hub's keys (/)")
+    jobs.add_spark_arguments(watch)
+    watch.set_defaults(run=lambda arguments: jobs.run(arguments, _watch))
+
+
+def _watch(spark: SparkSession, arguments: Namespace) -> None:
+    from ..blocking import Client
+    from ..errors import SbusError, UsageError
+    from ..spark.watch import Rule, watch
+
+    rules = []
+    for kind in ("above", "below"):
+        for pattern, rate in getattr(arguments, kind):
+            try:
+                rules.append(Rule(kind, os.fsencode(pattern), float(rate)))
+            except ValueError:
+                raise UsageError(f"a rate is a number of messages a second, not {rate}") from None
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: stop.set())
+
+    def show(window: Window) -> None:
+        if not arguments.quiet:
+            rate = window.messages / arguments.window
+            lost = f"  lost {window.lost:,}" if window.lost else ""
+            busiest = "  ".join(f"{printable(prefix)} {count:,}" for prefix, count in window.busiest)
+            print(f"{window.start:%H:%M:%S}  {rate:,.1f}/s  {window.size:,} bytes{lost}  {busiest}", flush=True)
+
+    def tell(alert: Alert) -> None:
+        told = json.loads(alert.payload)
+        print(
+            f"{printable(alert.key)}: {told['rate']:,.1f}/s in the {told['seconds']:g} s from {told['start']}",
+            flush=True,
+        )
+
+        if arguments.dry:
+            return
+        try:
+            # Here and not in Spark's sink: on a cluster, that is on another machine.
+            with Client(arguments.address) as client:
+                client.publish(alert.key, alert.payload)
+                client.sync()
+        except (SbusError, OSError) as error:  # it may be there again for the next
+            complain("sbus", f"this alert was not published: {explain(error)}")
+
+    # From the window on that is under way: what came before is for the reports.
+    start = time.time_ns() - round(arguments.window * 1e9)
+    source = spark.readStream.format("sbus").option("startTime", str(start))
+    watch(
+        source.option("paths", json.dumps(arguments.journal)).load(),
+        rules,
+        seconds=arguments.window,
+        delay=arguments.delay,
+        separator=arguments.separator.encode(),
+        stop=stop,
+        on_window=show,
+        on_alert=tell,
+        on_late=lambda count: complain("sbus", f"{count:,} rows came later than --delay allows, and were left out"),
+    )

@@ -1,0 +1,1 @@
+"""Recording what a bus carries, and playing it back: a journal is a directory of segment files."""

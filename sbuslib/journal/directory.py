@@ -1,0 +1,276 @@
+"""A journal's directory: which segments there are, how they are read one after the other, and who may write.
+
+Reading needs no lock and disturbs no recorder: segments only grow, but for their last bytes after a crash, and are
+deleted whole. No event loop, and nothing of gevent's.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, TypeAlias
+
+from ..errors import CorruptJournalError, JournalError, JournalInUseError
+from .format import (
+    SEGMENT_HEADER_BYTES,
+    Block,
+    End,
+    Record,
+    SegmentHeader,
+    Skipped,
+    first_sequence_of,
+    read_blocks,
+    segment_name,
+    walk,
+)
+
+__all__ = [
+    "LOCK_NAME",
+    "DirectoryLock",
+    "OnCorrupt",
+    "Piece",
+    "Position",
+    "Segment",
+    "end_of",
+    "is_recorded",
+    "list_segments",
+    "read_header",
+    "read_journal",
+    "read_records",
+    "read_segment",
+    "sync_directory",
+]
+
+LOCK_NAME = "recorder.lock"
+"""The file in a journal's directory that its recorder keeps locked, with its process id in it."""
+
+_ATTEMPTS = 3
+
+OnCorrupt: TypeAlias = Literal["error", "skip"]
+
+
+class Segment(NamedTuple):
+    """A segment's file: where it is, the number of its first row by its name, and its size in bytes just now."""
+
+    path: str
+    first_sequence: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        """The name of the file alone."""
+        return segment_name(self.first_sequence)
+
+
+class Position(NamedTuple):
+    """A place between two blocks: ``position`` bytes into the segment of this name."""
+
+    segment: str
+    position: int
+
+
+class Piece(NamedTuple):
+    """A block of a journal, or what was skipped in its place, with the segment in which it stands."""
+
+    segment: Segment
+    header: SegmentHeader | None
+    """``None`` where the header itself was damaged, so that the segment is skipped whole."""
+    block: Block | Skipped
+
+
+def list_segments(directory: str | os.PathLike[str]) -> list[Segment]:
+    """The segments in a directory, oldest first. Raises :exc:`OSError`."""
+    found: list[Segment] = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            first = first_sequence_of(entry.name)
+            if first is not None:
+                try:
+                    found.append(Segment(entry.path, first, entry.stat().st_size))
+                except FileNotFoundError:
+                    continue  # deleted by the recorder just now
+    return sorted(found, key=lambda segment: segment.first_sequence)
+
+
+def read_header(path: str | os.PathLike[str]) -> SegmentHeader:
+    """The header of a segment.
+
+    Raises :exc:`~sbuslib.errors.CorruptJournalError`, also where it does not belong to the file's name, and
+    :exc:`OSError`.
+    """
+    with open(path, "rb") as file:
+        return _decode_header(file.read(SEGMENT_HEADER_BYTES), os.fspath(path))
+
+
+def _decode_header(data: bytes, path: str) -> SegmentHeader:
+    try:
+        header = SegmentHeader.decode(data)
+        if first_sequence_of(os.path.basename(path)) != header.first_sequence:
+            raise CorruptJournalError(f"the file's name should be {segment_name(header.first_sequence)}", 0)
+    except CorruptJournalError as error:
+        raise CorruptJournalError(error.reason, error.position, path) from None
+    return header
+
+
+def read_segment(
+    path: str | os.PathLike[str],
+    start: int = SEGMENT_HEADER_BYTES,
+    expected: int | None = None,
+    following: int | None = None,
+    *,
+    on_corrupt: OnCorrupt = "error",
+    growing: bool = False,
+) -> Iterator[Block | End | Skipped]:
+    """The blocks of one segment from byte ``start`` on, where a block begins.
+
+    ``expected`` is the number that the first row should have; at the start of the segment the header tells.
+    ``following`` is the number with which the next segment begins. The whole rest of the file is read at once: a
+    segment is some 64 MB. Raises as :func:`.format.read_blocks`, with the path in the error, and :exc:`OSError`.
+    """
+    path = os.fspath(path)
+    with open(path, "rb") as file:
+        header = _decode_header(file.read(SEGMENT_HEADER_BYTES), path)
+        file.seek(start)
+        data = file.read()
+    if start == SEGMENT_HEADER_BYTES and expected is None:
+        expected = header.first_sequence
+    try:
+        yield from read_blocks(
+            data, header.salt, expected, following, base=start, on_corrupt=on_corrupt, growing=growing
+        )
+    except CorruptJournalError as error:
+        raise CorruptJournalError(error.reason, error.position, path) from None
+
+
+def end_of(segment: Segment, start: int = SEGMENT_HEADER_BYTES) -> tuple[int, bool]:
+    """How far whole blocks reach in a segment, in bytes, and whether its end mark stands there.
+
+    ``start`` is where a block is known to begin. A segment with an end mark will not grow. Raises :exc:`OSError`.
+    """
+    descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        sealed, size = False, os.fstat(descriptor).st_size
+        for extent in walk(lambda at, length: os.pread(descriptor, length, at), size, start):
+            start, sealed = extent.end, extent.rows is None
+        return start, sealed
+    finally:
+        os.close(descriptor)
+
+
+def read_journal(
+    directory: str | os.PathLike[str],
+    start: Position | None = None,
+    *,
+    on_corrupt: OnCorrupt = "error",
+    growing: bool | None = None,
+) -> Iterator[Piece]:
+    """The blocks of a journal, oldest first, from ``start`` on, or from the oldest segment there is.
+
+    Each segment but the last has to end with its mark, and the next to go on with the number after it. So has the last
+    one, unless ``growing``, which by default is found out: whether a recorder is at work in this directory.
+
+    With ``on_corrupt="skip"``, what is damaged or missing comes as a :class:`.format.Skipped`, with an exact count of
+    the bytes, and of the rows where what follows tells it. Else it raises
+    :exc:`~sbuslib.errors.CorruptJournalError`, with file and position. Raises
+    :exc:`~sbuslib.errors.JournalError` when the segment of ``start`` is not there, and :exc:`OSError`.
+    """
+    growing = is_recorded(directory) if growing is None else growing
+    segments = list_segments(directory)
+    at = SEGMENT_HEADER_BYTES
+    if start is not None:
+        at = start.position
+        segments = [segment for segment in segments if segment.name >= start.segment]
+        if not segments or segments[0].name != start.segment:
+            raise JournalError(f"{os.fspath(directory)}: segment {start.segment} is not there any more")
+    for number, segment in enumerate(segments, 1):
+        following = segments[number].first_sequence if number < len(segments) else None
+        try:
+            header = read_header(segment.path)
+        except CorruptJournalError as error:
+            if on_corrupt == "error":
+                raise
+            rows = following - segment.first_sequence if following is not None else None
+            yield Piece(segment, None, Skipped(0, segment.size, rows, error.reason))
+            continue
+        for block in read_segment(
+            segment.path, at, None, following, on_corrupt=on_corrupt, growing=growing and following is None
+        ):
+            if not isinstance(block, End):
+                yield Piece(segment, header, block)
+        at = SEGMENT_HEADER_BYTES
+
+
+def read_records(directory: str | os.PathLike[str], *, growing: bool | None = None) -> Iterator[Record]:
+    """The rows of a journal one by one, messages and gaps. Slower than its blocks by far; raises likewise."""
+    for piece in read_journal(directory, growing=growing):
+        assert isinstance(piece.block, Block)
+        yield from piece.block.records()
+
+
+# -- who writes ---------------------------------------------------------------------------------------
+
+
+class DirectoryLock:
+    """The right to record into a directory: one recorder at a time, whatever process it is in.
+
+    It is a lock of the kernel's on :data:`LOCK_NAME` (``flock(2)``), so it ends with its process, however that ends.
+    Raises :exc:`~sbuslib.errors.JournalInUseError`, and :exc:`OSError`.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        path = os.path.join(directory, LOCK_NAME)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._lock()
+        except BlockingIOError:
+            by = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip()
+            os.close(self._descriptor)
+            who = f" by process {by}" if by else ""
+            raise JournalInUseError(f"{os.fspath(directory)} is recorded into already{who}") from None
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, b"%d\n" % os.getpid(), 0)
+
+    def _lock(self) -> None:
+        for attempt in range(_ATTEMPTS):
+            try:
+                return fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                time.sleep(0.001)  # it may be no recorder, but somebody who asks whether there is one
+        return None
+
+    def release(self) -> None:
+        """Give the right up; a second time does nothing. In the child of a fork, the parent keeps it."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def sync_directory(directory: str | os.PathLike[str]) -> None:
+    """Make the names of files that were made or removed in a directory durable. Raises :exc:`OSError`."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def is_recorded(directory: str | os.PathLike[str]) -> bool:
+    """Whether a recorder of this machine is at work in a directory."""
+    try:
+        descriptor = os.open(os.path.join(directory, LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -1,0 +1,258 @@
+"""Records what a hub of another process carries, as its client.
+
+It subscribes to everything, which draws up or down all there is in a tree of hubs, and asks who sent what. When the
+disk does not keep up it stops reading; the hub then keeps what comes in the queue that it has for any client, and when
+that is full holds publishers back, as far as this user may (``hard`` mode ``block``). What the hub says it lost, and
+times without a connection, become gap rows.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic, time_ns
+
+from .. import control
+from ..blocking import Client
+from ..endpoint import Endpoint
+from ..errors import DisconnectedError, JournalError
+from ..matcher import SEPARATOR
+from ..packets import Message, encode_message
+from ..secrets import Credentials, Namespace
+from .limits import JournalLimits
+from .writer import Durability, Gap, Parcel, Writer
+
+__all__ = ["Follower"]
+
+_SENDERS_KEPT = 1_024
+
+
+class Follower:
+    """A client of the hub at ``address`` that records into ``directory``. Blocks the thread that runs it.
+
+    :param patterns: what to record; everything unless given.
+    :param hold: ask the hub to hold publishers back rather than lose a message.
+    :param publish_durable: publish :attr:`durable_sequence` under ``<notices>/durable`` when it has changed.
+    :param notices: the key above ``durable`` and ``stopped``. They are not recorded.
+
+    The rest is as :class:`.writer.Writer` has it. Raises as :class:`sbuslib.blocking.Client`, and
+    :exc:`~sbuslib.errors.JournalInUseError`, :exc:`~sbuslib.errors.CorruptJournalError` and :exc:`OSError`.
+    """
+
+    def __init__(
+        self,
+        address: str | os.PathLike[str] | None,
+        directory: str | os.PathLike[str],
+        *,
+        patterns: tuple[bytes, ...] = (b"",),
+        hold: bool = True,
+        durability: Durability = "block",
+        publish_durable: bool = False,
+        notices: bytes = b"journal",
+        keep_bytes: int | None = None,
+        keep_seconds: float | None = None,
+        limits: JournalLimits | None = None,
+    ) -> None:
+        self.directory = os.fspath(directory)
+        self.limits = limits if limits is not None else JournalLimits()
+        self.received = 0
+        self._publish_durable = publish_durable
+        self._notices = notices
+        self._gaps: list[Gap] = []
+        self._parcels: list[Parcel] = []
+        self._waiting = self._waiting_bytes = 0
+        self._heard_ns = time_ns()
+        self._due = 0.0
+        self._told = 0
+        self._room = threading.Event()
+        self._ids: dict[bytes | None, tuple[int | None, int | None, int | None]] = {}
+        self._patterns = patterns
+        self._stopping = False
+
+        def make_writer() -> Writer:
+            features = self.client.features
+            return Writer(
+                self.directory,
+                hub=features.hub_id.decode(errors="replace") if features is not None else "",
+                separator=features.separator if features is not None else SEPARATOR,
+                durability=durability,
+                keep_bytes=keep_bytes,
+                keep_seconds=keep_seconds,
+                limits=self.limits,
+                wake=self._room.set,
+            )
+
+        self._make_writer: Callable[[], Writer] = make_writer
+        self.client = Client(address, reconnect=True, on_notice=self._on_notice, on_reconnect=self._on_reconnect)
+        try:
+            self._writer = make_writer()
+            self._writer.open()
+        except BaseException:
+            self.client.close()
+            raise
+        try:
+            self._hub = self._hub_id()
+            self._told = self._writer.durable_sequence
+            self._learn_namespace()
+            if self.client.features is not None:
+                self.client.senders()
+            self.client.echo(False)
+            if hold:
+                self.client.flood_control(hard="block")
+            self.client.subscribe(*patterns)
+        except BaseException:
+            self.client.close()
+            self._writer.end()
+            self._writer.join(self.limits.stop_seconds)
+            raise
+
+    @property
+    def durable_sequence(self) -> int:
+        """The number of the last row that is durable; 0 when none is."""
+        return self._writer.durable_sequence
+
+    def stop(self) -> None:
+        """Have :meth:`run` return soon, once what came before is durable. For a signal handler."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Record until :meth:`stop`. Raises :exc:`~sbuslib.errors.JournalError` when the disk is full or fails."""
+        try:
+            while not self._stopping:
+                self._receive(self.limits.block_seconds if self._waiting else 5 * self.limits.block_seconds)
+                self._report()
+            with suppress(TimeoutError, DisconnectedError):  # a hub that is away has nothing more for us
+                self.client.timeout = 1.0
+                self.client.unsubscribe(*self._patterns)
+                self.client.sync()
+                self._receive(0)
+        finally:
+            self._hand_over()
+            self._end_writer()
+            with suppress(Exception):
+                if self._writer.error is not None:
+                    lost = self._writer.queued_records
+                    self._publish(b"stopped", f"{lost} {self._writer.error}".encode())
+            self.client.close()
+        self._check()
+
+    def _receive(self, timeout: float) -> None:
+        """Take what is there, or comes in time."""
+        try:
+            messages = self.client.receive_many(timeout=timeout)
+        except TimeoutError:
+            self._hand_over()
+            return
+        now = time_ns()
+        first = 0
+        for number in range(1, len(messages) + 1):
+            if number == len(messages) or messages[number].sender != messages[first].sender:
+                self._keep(now, messages[first:number])
+                first = number
+        self.received += len(messages)
+        self._heard_ns = now
+        limits = self.limits
+        if (
+            self._waiting >= limits.block_records
+            or self._waiting_bytes >= limits.block_bytes
+            or monotonic() >= self._due
+        ):
+            self._hand_over()
+
+    def _keep(self, now: int, messages: list[Message]) -> None:
+        packets = [encode_message(message.key, message.payload) for message in messages]
+        sender = messages[0].sender
+        if not self._waiting:
+            self._due = monotonic() + self.limits.block_seconds
+        self._parcels.append(Parcel(now, sender or b"", *self._vouched(sender), packets))
+        self._waiting += len(packets)
+        self._waiting_bytes += sum(map(len, packets))
+
+    def _vouched(self, sender: bytes | None) -> tuple[int | None, int | None, int | None]:
+        """The triple that the hub vouches for: the first one after its own prefix."""
+        found = self._ids.get(sender)
+        if found is None:
+            if len(self._ids) >= _SENDERS_KEPT:
+                self._ids.clear()
+            found = self._ids[sender] = self._parse(sender)
+        return found
+
+    def _parse(self, sender: bytes | None) -> tuple[int | None, int | None, int | None]:
+        start = self._prefix + self._namespace.start
+        if sender is None or not sender.startswith(start):
+            return None, None, None
+        try:
+            gid, uid, pid = map(int, sender[len(start) :].split(self._namespace.separator)[:3])
+        except ValueError:
+            return None, None, None
+        return Credentials(gid, uid, pid).known()
+
+    def _learn_namespace(self) -> None:
+        features = self.client.features
+        self._namespace = Namespace(features.separator if features is not None else SEPARATOR)
+        key = self.client.credentials
+        # Our own key is the hub's prefix and our credential, of five segments, whatever its ids are there.
+        self._prefix = self._namespace.separator.join(key.split(self._namespace.separator)[:-5])
+        self._prefix += self._namespace.separator if self._prefix else b""
+        self._ids.clear()
+
+    def _hub_id(self) -> bytes:
+        return self.client.features.hub_id if self.client.features is not None else b""
+
+    # -- what the hub tells -------------------------------------------------------------------------
+
+    def _on_notice(self, notice: control.Notice) -> None:
+        if isinstance(notice, control.Lost):
+            self._gaps.append(Gap(int(notice.since * 1e9), notice.cause, notice.count))
+        elif isinstance(notice, control.NewCredentials):
+            self._learn_namespace()
+
+    def _on_reconnect(self, client: Endpoint) -> None:
+        """The hub was away, and nobody knows how much was published meanwhile, or was on its way to us."""
+        self._gaps.append(Gap(self._heard_ns, "outage", None))
+        self._hand_over()
+        if self._hub_id() != self._hub:  # it is another hub: a segment has one
+            self._end_writer()
+            self._check()
+            self._writer = self._make_writer()
+            self._writer.open()
+            self._hub = self._hub_id()
+        self._learn_namespace()
+
+    # -- the writer ---------------------------------------------------------------------------------
+
+    def _hand_over(self) -> None:
+        if self._waiting or self._gaps:
+            self._writer.put(self._parcels, self._gaps, self._waiting, self._waiting_bytes)
+            self._parcels, self._gaps = [], []
+            self._waiting = self._waiting_bytes = 0
+        writer, limits = self._writer, self.limits
+        while not writer.finished and (
+            writer.queued_records > limits.queued_records or writer.queued_bytes > limits.queued_bytes
+        ):
+            writer.tells = True
+            self._room.wait(limits.stop_seconds)
+            self._room.clear()
+        writer.tells = False
+
+    def _end_writer(self) -> None:
+        self._writer.end()
+        if not self._writer.join(self.limits.stop_seconds):
+            raise JournalError(f"{self.directory}: the disk took nothing for {self.limits.stop_seconds} s")
+
+    def _check(self) -> None:
+        error = self._writer.error
+        if error is not None:
+            raise JournalError(f"recording into {self.directory} ended: {error}") from error
+
+    def _report(self) -> None:
+        if self._writer.finished:
+            self._check()
+        if self._publish_durable and self._writer.durable_sequence != self._told:
+            self._told = self._writer.durable_sequence
+            self._publish(b"durable", b"%d" % self._told)
+
+    def _publish(self, what: bytes, payload: bytes) -> None:
+        self.client.publish(self._notices + self._namespace.separator + what, payload)

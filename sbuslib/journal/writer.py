@@ -1,0 +1,508 @@
+"""Writes a journal: one native thread that turns what it is handed into blocks, and blocks into durable ones.
+
+A slow disk must not stall an event loop, so the thread alone touches the files once it runs. It is a thread of the
+system's also where gevent has patched ``threading``. What it is handed comes through one queue, in portions of some
+hundred messages; what it tells comes as plain numbers, and by a function that it calls from the thread.
+
+Knows nothing of hubs and clients: :mod:`.recorder` and :mod:`.follower` feed it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import secrets
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from itertools import chain, repeat
+from operator import itemgetter
+from time import monotonic, time, time_ns
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+from ..errors import CorruptJournalError, UsageError
+from ..secrets import RESERVED
+from .directory import DirectoryLock, Segment, list_segments, read_header, sync_directory
+from .format import (
+    NULL,
+    SEGMENT_HEADER_BYTES,
+    Buffer,
+    End,
+    SegmentHeader,
+    Skipped,
+    decode_block,
+    encode_block,
+    encode_end,
+    encode_gaps,
+    pack,
+    read_blocks,
+    segment_name,
+)
+from .limits import JournalLimits
+
+__all__ = ["Durability", "Gap", "Parcel", "Writer"]
+
+logger = logging.getLogger("sbuslib")
+
+Durability: TypeAlias = Literal["block", "interval", "none"]
+
+
+class Parcel(NamedTuple):
+    """Packets of one sender that came at one time: ``MSG <key>NUL<payload>`` each, ``size`` bytes together."""
+
+    time_ns: int
+    sender: bytes
+    gid: int | None
+    uid: int | None
+    pid: int | None
+    packets: Sequence[bytes]
+
+
+class Gap(NamedTuple):
+    """Messages that are not in the journal: since when, why, and how many, if anybody knows."""
+
+    time_ns: int
+    cause: str
+    lost: int | None
+
+
+Portion: TypeAlias = tuple[list[Parcel], list[Gap], int, int]
+"""Parcels, gaps after them, how many packets, and how many bytes."""
+
+_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+
+
+def _unpatched(module: str, name: str) -> Any:
+    """What the system has, also where gevent has put its own in that place."""
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is not None:
+        return monkey.get_original(module, name)
+    return getattr(__import__(module), name)
+
+
+class Writer:
+    """A journal being written. Used by one thread beside its own.
+
+    :param directory: made when it is not there.
+    :param hub: the identity of the hub that is recorded, and
+    :param separator: the separator of its keys.
+    :param durability: when a block counts as durable: ``"block"``, once fdatasync(2) has returned for it;
+        ``"interval"``, likewise, but that is called once in :attr:`JournalLimits.sync_seconds`; ``"none"``, once it is
+        written, which a crash of this process does not undo, but one of the machine may.
+    :param keep_bytes: delete the oldest segments while all together are larger.
+    :param keep_seconds: delete segments whose last row is older.
+    :param wake: called from the writer's thread when something has changed that :attr:`tells` asks for, and when it
+        has ended. Must not block.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        hub: str,
+        separator: bytes,
+        durability: Durability = "block",
+        keep_bytes: int | None = None,
+        keep_seconds: float | None = None,
+        limits: JournalLimits | None = None,
+        wake: Callable[[], object] = lambda: None,
+    ) -> None:
+        if durability not in get_args(Durability):
+            raise UsageError(f"durability is one of {', '.join(get_args(Durability))}, not {durability!r}")
+        for name, value in (("keep_bytes", keep_bytes), ("keep_seconds", keep_seconds)):
+            if value is not None and not value > 0:
+                raise UsageError(f"{name} is positive, or None, not {value!r}")
+        self.directory = os.fspath(directory)
+        self.limits = limits if limits is not None else JournalLimits()
+        self.tells = False
+        """Whether ``wake`` is to be called after each portion."""
+        self.error: Exception | None = None
+        self.finished = False
+        self.durable_sequence = 0
+        self.written_sequence = 0
+        self.written_bytes = 0
+        self.secrets_left_out = 0
+        self.put_records = self.taken_records = 0
+        self.put_bytes = self.taken_bytes = 0
+        self._hub = hub
+        self._separator = separator
+        self._durability = durability
+        self._keep_bytes = keep_bytes
+        self._keep_seconds = keep_seconds
+        self._roll_seconds = self.limits.segment_seconds
+        if keep_seconds is not None:
+            self._roll_seconds = min(self._roll_seconds, keep_seconds / 4)
+        self._wake = wake
+        self._queue: Any = _unpatched("queue", "SimpleQueue")()
+        self._next_portion: Portion | None = None
+        self._lock: DirectoryLock | None = None
+        self._pid = 0
+        self._descriptor = -1
+        self._offset = 0
+        self._salt = 0
+        self._opened_at = 0.0
+        self._synced_at = 0.0
+        self._dirty = False
+        self._ending = False
+        self.journal = ""
+        """The identity of the directory: 16 hexadecimal digits."""
+
+    # -- the feeding side ---------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Take the directory, put right what a crash has left, and begin.
+
+        After a crash it reads the last segment. Raises :exc:`~sbuslib.errors.JournalInUseError`,
+        :exc:`~sbuslib.errors.CorruptJournalError` where nothing tells how to number on, and :exc:`OSError`.
+        """
+        os.makedirs(self.directory, mode=0o700, exist_ok=True)
+        self._lock = DirectoryLock(self.directory)
+        try:
+            self.journal, next_sequence = recover(self.directory)
+            self.written_sequence = self.durable_sequence = next_sequence - 1
+            self._done = _unpatched("_thread", "allocate_lock")()
+            self._done.acquire()
+            self._pid = os.getpid()
+            _unpatched("_thread", "start_new_thread")(self._run, ())
+        except BaseException:
+            self._lock.release()
+            raise
+        _writers.add(self)
+
+    def put(self, parcels: list[Parcel], gaps: list[Gap], records: int, size: int) -> None:
+        """Hand packets over, and gaps that come after them: ``records`` packets of ``size`` bytes. Never blocks."""
+        self.put_records += records
+        self.put_bytes += size
+        self._queue.put((parcels, gaps, records, size))
+
+    @property
+    def queued_records(self) -> int:
+        """Packets that were handed over and are not written."""
+        return self.put_records - self.taken_records
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of those packets."""
+        return self.put_bytes - self.taken_bytes
+
+    def end(self) -> None:
+        """Write what was handed over, close the segment, sync, and give the directory back: all in the thread."""
+        self._queue.put(None)
+
+    def join(self, timeout: float) -> bool:
+        """Wait until the thread has ended, blocking the calling thread; ``False`` after ``timeout`` seconds."""
+        if self._done.acquire(timeout=timeout):
+            self._done.release()
+            return True
+        return False
+
+    def abandon(self) -> None:
+        """In the child of a fork: let go of the files, which are the parent's."""
+        if not self.is_abandoned:
+            return
+        if self._lock is not None:
+            self._lock.release()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        self.finished = True
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether this is the child of a fork of the process that writes."""
+        return self._pid not in (0, os.getpid())
+
+    # -- the thread ---------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._retain()
+            while not self._ending:
+                self._step()
+            self._close_segment()
+        except Exception as error:  # whatever it is, whoever feeds this thread has to hear of it
+            self.error = error
+            self._cut_back()
+        finally:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+            assert self._lock is not None
+            self._lock.release()
+            self.finished = True
+            self._wake()
+            self._done.release()  # from now on nothing is woken any more
+
+    def _step(self) -> None:
+        """Write one block or one of gaps, or do what is due by time."""
+        portion = self._take()
+        if portion is not None:
+            parcels, gaps, records, size = portion
+            if parcels:
+                self._write_messages(parcels)
+            if gaps:
+                self._write_block(encode_gaps(self._begin(), self.written_sequence + 1, gaps), len(gaps))
+            if self._durability == "block":
+                self._sync()
+            elif self._durability == "none":
+                self.durable_sequence = self.written_sequence
+            self.taken_records += records
+            self.taken_bytes += size
+        now = monotonic()
+        if self._dirty and self._durability == "interval" and now - self._synced_at >= self.limits.sync_seconds:
+            self._sync()
+        if self._descriptor >= 0 and (
+            self._offset >= self.limits.segment_bytes or now - self._opened_at >= self._roll_seconds
+        ):
+            self._close_segment()
+        if self.tells:
+            self._wake()
+
+    def _take(self) -> Portion | None:
+        """What is to be written next: as many portions as fit one block. ``None`` when the time has come first."""
+        portion = self._next_portion or self._wait()
+        self._next_portion = None
+        if portion is None:
+            return None
+        parcels, gaps, records, size = portion
+        limits = self.limits
+        while not gaps and records < limits.merged_records and size < limits.merged_bytes and not self._queue.empty():
+            more: Portion | None = self._queue.get()
+            if more is None:
+                self._ending = True
+                break
+            if records + more[2] > limits.merged_records or size + more[3] > limits.merged_bytes:
+                self._next_portion = more
+                break
+            parcels = parcels + more[0]
+            gaps, records, size = more[1], records + more[2], size + more[3]
+        return parcels, gaps, records, size
+
+    def _wait(self) -> Portion | None:
+        due = self._roll_seconds
+        if self._descriptor >= 0:
+            due += self._opened_at - monotonic()
+        if self._dirty and self._durability == "interval":
+            due = min(due, self._synced_at + self.limits.sync_seconds - monotonic())
+        try:
+            portion: Portion | None = self._queue.get(timeout=max(0.0, due))
+        except _unpatched("queue", "Empty"):
+            return None
+        if portion is None:
+            self._ending = True
+        return portion
+
+    def _write_messages(self, parcels: list[Parcel]) -> None:
+        packets = [*chain.from_iterable(parcel.packets for parcel in parcels)]
+        rows = len(packets)
+        # Most often all are under one key, and then those that sort first and last are: which is found out without
+        # looking at each.
+        header, nul, _ = packets[0].partition(b"\0")
+        header += nul
+        payloads: Sequence[bytes]
+        if min(packets).startswith(header) and max(packets).startswith(header):
+            names = [header[4:-1]]
+            payloads = [*map(bytes.removeprefix, packets, repeat(header))]
+            keys = bytes(4 * rows)
+        else:
+            heads, _, payloads = zip(*map(bytes.partition, packets, repeat(b"\0")), strict=True)
+            numbers = {head: number for number, head in enumerate(dict.fromkeys(heads))}
+            names = [head[4:] for head in numbers]
+            keys = pack("i", itemgetter(*heads)(numbers))
+        if any(RESERVED in name and self._is_reserved(name) for name in names):
+            self._write_plain(parcels)
+            return
+        counts = [len(parcel.packets) for parcel in parcels]
+        times, senders, gids, uids, pids, _ = zip(*parcels, strict=True)
+        places = {sender: len(names) + number for number, sender in enumerate(dict.fromkeys(senders))}
+        block = encode_block(
+            self._begin(),
+            self.written_sequence + 1,
+            _spread("q", times, counts, rows),
+            _spread("q", gids, counts, rows),
+            _spread("q", uids, counts, rows),
+            _spread("q", pids, counts, rows),
+            keys,
+            _spread("i", [places[sender] for sender in senders], counts, rows),
+            [*names, *places],
+            payloads,
+        )
+        self._write_block(block, rows)
+
+    def _is_reserved(self, key: bytes) -> bool:
+        """Whether a key is secret, here or below some prefix. Hubs give none to a recorder; this is the second lock."""
+        separator = self._separator
+        return separator + RESERVED + separator in separator + key + separator
+
+    def _write_plain(self, parcels: list[Parcel]) -> None:
+        plain: list[Parcel] = []
+        for parcel in parcels:
+            packets = [packet for packet in parcel.packets if not self._is_reserved(packet[4:].partition(b"\0")[0])]
+            self.secrets_left_out += len(parcel.packets) - len(packets)
+            if packets:
+                plain.append(parcel._replace(packets=packets))
+        if plain:
+            self._write_messages(plain)
+
+    # -- files --------------------------------------------------------------------------------------
+
+    def _begin(self) -> int:
+        """The salt of the segment that is written; a new one is opened unless one is open."""
+        if self._descriptor < 0:
+            first = self.written_sequence + 1
+            self._salt = secrets.randbits(32)
+            header = SegmentHeader(self.journal, self._hub, self._separator, time_ns(), first, self._salt)
+            path = os.path.join(self.directory, segment_name(first))
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            self._offset = 0
+            self._opened_at = monotonic()
+            self._write(header.encode())
+            if self._durability != "none":
+                sync_directory(self.directory)
+        return self._salt
+
+    def _write_block(self, block: Buffer, rows: int) -> None:
+        self._write(block)
+        self._dirty = True
+        self.written_bytes += len(block)
+        self.written_sequence += rows
+
+    def _write(self, data: Buffer) -> None:
+        view = memoryview(data)
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self._descriptor, view[done:], self._offset + done)
+        self._offset += len(data)
+
+    def _sync(self) -> None:
+        if self._dirty:
+            os.fdatasync(self._descriptor)
+            self._dirty = False
+            self._synced_at = monotonic()
+        self.durable_sequence = self.written_sequence
+
+    def _close_segment(self) -> None:
+        if self._descriptor >= 0:
+            self._write(encode_end(self._salt, self.written_sequence + 1))
+            if self._durability != "none":
+                os.fdatasync(self._descriptor)
+            self._dirty = False
+            self.durable_sequence = self.written_sequence
+            os.close(self._descriptor)
+            self._descriptor = -1
+            self._retain()
+
+    def _cut_back(self) -> None:
+        """Writing failed: take back what was written of a block, and sync what is whole, if that still goes."""
+        if self._descriptor < 0:
+            return
+        try:
+            os.ftruncate(self._descriptor, self._offset)
+            if self._dirty and self._durability != "none":
+                self._sync()
+        except OSError as error:
+            if error.errno not in (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+                raise
+
+    def _retain(self) -> None:
+        if self._keep_bytes is None and self._keep_seconds is None:
+            return
+        segments = list_segments(self.directory)  # the last stays: the numbering goes on from there
+        total = sum(segment.size for segment in segments)
+        oldest = time() - self._keep_seconds if self._keep_seconds is not None else -1.0
+        for segment in segments[:-1]:
+            too_much = self._keep_bytes is not None and total > self._keep_bytes
+            if not too_much and os.stat(segment.path).st_mtime >= oldest:
+                break
+            os.unlink(segment.path)
+            total -= segment.size
+
+
+def _spread(kind: Literal["i", "q"], values: Sequence[int | None], counts: list[int], rows: int) -> bytes:
+    """A column in which each value stands as often as its count says; no value is :data:`.format.NULL`."""
+    packed = {value: pack(kind, [NULL if value is None else value]) for value in set(values)}
+    if len(packed) == 1:
+        return packed[values[0]] * rows
+    return b"".join([packed[value] * count for value, count in zip(values, counts, strict=True)])
+
+
+# -- after a crash ------------------------------------------------------------------------------------
+
+
+def recover(directory: str) -> tuple[str, int]:
+    """Put the end of a journal right, whoever wrote it and however that ended.
+
+    Gives the journal's identity, a new one for an empty directory, and the number of its next row. Only for whoever
+    holds the lock. What follows the last whole block is cut off, with a line in the log; the segment gets its end mark
+    and is synced. Damage before that is left as it is, for readers to find. Raises
+    :exc:`~sbuslib.errors.CorruptJournalError` and :exc:`OSError`.
+    """
+    for segment in reversed(list_segments(directory)):
+        if _is_empty(segment):
+            logger.warning("%s: removed, a crash left %d bytes and no row", segment.path, segment.size)
+            os.unlink(segment.path)
+            continue
+        header = read_header(segment.path)
+        next_sequence = _end_mark(segment, header)
+        if next_sequence is None:
+            next_sequence = _mend(segment.path, header)
+        if next_sequence == header.first_sequence:
+            os.unlink(segment.path)  # or the next one could not have its name
+        return header.journal, next_sequence
+    return secrets.token_hex(8), 1
+
+
+def _is_empty(segment: Segment) -> bool:
+    """Whether a segment has not even a header: it is cut, or a power cut left zeros in its place."""
+    with open(segment.path, "rb") as file:
+        head = file.read(SEGMENT_HEADER_BYTES)
+        return len(head) < SEGMENT_HEADER_BYTES or not (any(head) or any(file.read()))
+
+
+def _end_mark(segment: Segment, header: SegmentHeader) -> int | None:
+    """The number after a segment's last row, by the mark at its end; ``None`` where there is none."""
+    size = len(encode_end(header.salt, 0))
+    with open(segment.path, "rb") as file:
+        file.seek(max(SEGMENT_HEADER_BYTES, segment.size - size))
+        try:
+            mark = decode_block(file.read(), 0, header.salt)
+        except CorruptJournalError:
+            return None
+    return mark.next_sequence if isinstance(mark, End) else None
+
+
+def _mend(path: str, header: SegmentHeader) -> int:
+    """Bring the last segment to an end; the number of the row after it."""
+    with open(path, "rb") as file:
+        data = file.read()
+    end, next_sequence, ended = SEGMENT_HEADER_BYTES, header.first_sequence, False
+    blocks = memoryview(data)[end:]
+    for block in read_blocks(blocks, header.salt, next_sequence, base=end, on_corrupt="skip", growing=True):
+        if isinstance(block, Skipped):
+            if not ended:
+                logger.warning("%s: %d damaged bytes at %d", path, block.length, block.position)
+            continue
+        end, next_sequence, ended = block.end, block.next_sequence, isinstance(block, End)
+    if ended and end == len(data):
+        return next_sequence
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        if end < len(data):
+            logger.warning("%s: cut %d bytes at %d, where a crash ended the writing", path, len(data) - end, end)
+            os.ftruncate(descriptor, end)
+        if not ended:
+            os.pwrite(descriptor, encode_end(header.salt, next_sequence), end)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return next_sequence
+
+
+def _abandon_all() -> None:
+    for writer in list(_writers):
+        writer.abandon()
+    _writers.clear()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

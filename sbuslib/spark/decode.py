@@ -1,0 +1,435 @@
+"""From the blocks of a journal to Arrow record batches, some ten thousand rows at a time and none of them touched.
+
+A block is small (some hundred rows), and wrapping its columns costs as much as for a large one, so the blocks of many
+are joined first: each column's bytes with one ``join``, and what is relative to a block (numbers of names, offsets)
+made relative to all with one addition. Keys and senders stay numbers of names until the last step, which is one
+``take``; filters by key look at each name once.
+
+A segment is a stranger's file. Its CRC tells of damage, not of malice, so every number that is used as an index or an
+offset is checked before Arrow sees it. Source of the layout: :mod:`sbuslib.journal.format`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy
+import pyarrow
+import pyarrow.compute
+
+from ..errors import CorruptJournalError
+from ..journal.format import GAP, MESSAGE, NULL, Block, Column, SegmentHeader, Skipped
+from ..matcher import matches
+from .limits import SparkLimits
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["CORRUPT", "SCHEMA", "Decoder", "Filter"]
+
+CORRUPT = "corrupt"
+"""The cause of a gap row that stands for what was skipped because it was damaged."""
+
+SCHEMA = pyarrow.schema(
+    [
+        ("time", pyarrow.timestamp("us", tz="UTC")),
+        ("time_ns", pyarrow.int64()),
+        ("journal", pyarrow.string()),
+        ("hub", pyarrow.string()),
+        ("sequence", pyarrow.int64()),
+        ("kind", pyarrow.string()),
+        ("key", pyarrow.binary()),
+        ("payload", pyarrow.binary()),
+        ("size", pyarrow.int64()),
+        ("sender", pyarrow.binary()),
+        ("gid", pyarrow.int64()),
+        ("uid", pyarrow.int64()),
+        ("pid", pyarrow.int64()),
+        ("lost", pyarrow.int64()),
+        ("cause", pyarrow.string()),
+    ]
+)
+"""Every column that there is, as Arrow has it."""
+
+_Numbers: TypeAlias = "NDArray[numpy.int64]"
+_Mask: TypeAlias = "NDArray[numpy.bool_]"
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which rows are wanted. Gap rows have no key, and are never left out for it: what is lost may have been wanted.
+
+    ``start_ns`` and ``end_ns`` are nanoseconds since the epoch, the end not included.
+    """
+
+    start_ns: int | None = None
+    end_ns: int | None = None
+    key_prefix: bytes | None = None
+    pattern: bytes | None = None
+
+    @property
+    def by_key(self) -> bool:
+        """Whether it asks for certain keys."""
+        return self.key_prefix is not None or self.pattern is not None
+
+    @property
+    def by_time(self) -> bool:
+        """Whether it asks for certain times."""
+        return self.start_ns is not None or self.end_ns is not None
+
+
+def _joined(columns: Sequence[Column], kind: Any) -> NDArray[Any]:
+    return numpy.frombuffer(b"".join(columns), kind)
+
+
+def _sizes(offsets: Sequence[Column], blobs: Sequence[memoryview]) -> _Numbers:
+    """The sizes that the offsets of many blocks tell, one after the other. Raises :exc:`ValueError` if they lie."""
+    whole = _joined(offsets, numpy.int32).astype(numpy.int64)
+    ends = numpy.cumsum([len(column) for column in offsets])
+    lengths = [len(blob) for blob in blobs]
+    if (whole[ends - 1] != lengths).any() or whole[ends[:-1]].any() or whole[0]:
+        raise ValueError("offsets do not span what they belong to")
+    sizes = numpy.delete(numpy.diff(whole), ends[:-1] - 1)
+    if sizes.size and sizes.min() < 0:
+        raise ValueError("offsets go backwards")
+    return sizes
+
+
+def _binary(sizes: _Numbers, blobs: Sequence[memoryview]) -> Any:
+    """An array of byte strings that lie one after the other in ``blobs``."""
+    offsets = numpy.zeros(len(sizes) + 1, numpy.int32)
+    numpy.cumsum(sizes, out=offsets[1:])
+    buffers = [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(b"".join(blobs))]
+    return pyarrow.Array.from_buffers(pyarrow.binary(), len(sizes), buffers)
+
+
+class Decoder:
+    """Rows of one task, gathered block by block, and given out as record batches of ``schema``.
+
+    Only what ``schema`` asks for is decoded. :meth:`add` and :meth:`finish` yield what is ready.
+    """
+
+    def __init__(self, schema: Any, wanted: Filter, limits: SparkLimits) -> None:
+        self._schema = schema
+        self._wanted = wanted
+        self._limits = limits
+        self._blocks: list[Block] = []
+        self._rows = self._bytes = 0
+        self._of: tuple[SegmentHeader, str] | None = None
+        self._known: dict[bytes, bool] = {}
+
+    def add(self, header: SegmentHeader, path: str, block: Block) -> Iterator[Any]:
+        """A block of the segment at ``path``. Raises :exc:`~sbuslib.errors.CorruptJournalError`."""
+        size = len(block.names) + len(block.payloads)
+        if self._blocks and (
+            block.kind != self._blocks[0].kind
+            or self._of != (header, path)
+            or self._rows + block.rows > self._limits.batch_rows
+            or self._bytes + size > self._limits.batch_bytes
+        ):
+            yield from self.finish()
+        self._of = header, path
+        self._blocks.append(block)
+        self._rows += block.rows
+        self._bytes += size
+
+    def finish(self) -> Iterator[Any]:
+        """What is left. Raises :exc:`~sbuslib.errors.CorruptJournalError`."""
+        if not self._blocks:
+            return
+        assert self._of is not None
+        (header, path), blocks = self._of, self._blocks
+        self._blocks, self._rows, self._bytes = [], 0, 0
+        try:
+            group = _Gaps(header, blocks) if blocks[0].kind == GAP else _Messages(header, blocks)
+            yield from self._batches(group)
+        except ValueError as error:
+            raise CorruptJournalError(f"{error}, in this block or one soon after", blocks[0].position, path) from None
+
+    def skipped(self, header: SegmentHeader | None, skipped: Skipped, time_ns: int | None) -> Iterator[Any]:
+        """The gap row that stands for what was skipped; ``time_ns`` is a time from before it."""
+        yield from self.finish()
+        row = {
+            "time": None if time_ns is None else time_ns // 1000,
+            "time_ns": time_ns,
+            "journal": header and header.journal,
+            "hub": header and (header.hub or None),
+            "kind": GAP,
+            "lost": skipped.rows,
+            "cause": CORRUPT,
+        }
+        columns = [pyarrow.array([row.get(field.name)], field.type) for field in self._schema]
+        yield pyarrow.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _batches(self, group: _Group) -> Iterator[Any]:
+        chosen = self._chosen(group)
+        if chosen is not None:
+            if not chosen.size:
+                return
+            if chosen.size == group.rows:
+                chosen = None
+        columns = [getattr(group, f"column_{field.name}") for field in self._schema]
+        for some in self._pieces(group, chosen):
+            arrays = [column(some) for column in columns]
+            yield pyarrow.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _pieces(self, group: _Group, chosen: _Numbers | None) -> Iterator[_Numbers | None]:
+        """The chosen rows, or all, in pieces whose byte strings stay within the limit when they are written out."""
+        sizes = group.expanded(self._schema.names)
+        if chosen is not None:
+            sizes = sizes[chosen]
+        ends = numpy.cumsum(sizes)
+        if ends[-1] <= self._limits.batch_bytes:
+            yield chosen
+            return
+        rows = numpy.arange(group.rows) if chosen is None else chosen
+        at = 0
+        while at < rows.size:
+            before = ends[at - 1] if at else 0
+            end = max(at + 1, int(numpy.searchsorted(ends, before + self._limits.batch_bytes, "right")))
+            yield rows[at:end]
+            at = end
+
+    def _chosen(self, group: _Group) -> _Numbers | None:
+        """The numbers of the rows that the filter lets through; ``None`` for all."""
+        mask: _Mask | None = None
+        if self._wanted.by_time:
+            times = group.times()
+            mask = numpy.ones(group.rows, numpy.bool_)
+            if self._wanted.start_ns is not None:
+                mask &= times >= self._wanted.start_ns
+            if self._wanted.end_ns is not None:
+                mask &= times < self._wanted.end_ns
+        if self._wanted.by_key and isinstance(group, _Messages):
+            separator = group.header.separator
+            asked = numpy.fromiter(
+                (self._is_wanted(key, separator) for key in group.used_names()), numpy.bool_, len(group.used())
+            )
+            by_name = numpy.zeros(group.names, numpy.bool_)
+            by_name[group.used()] = asked
+            of_rows = by_name[group.keys()]
+            mask = of_rows if mask is None else mask & of_rows
+        return None if mask is None else numpy.flatnonzero(mask)
+
+    def _is_wanted(self, key: bytes, separator: bytes) -> bool:
+        known = self._known.get(key)
+        if known is None:
+            prefix, pattern = self._wanted.key_prefix, self._wanted.pattern
+            known = (prefix is None or key.startswith(prefix)) and (pattern is None or matches(pattern, key, separator))
+            if len(self._known) >= self._limits.known_keys:
+                self._known.clear()
+            self._known[key] = known
+        return known
+
+
+Some: TypeAlias = "_Numbers | None"
+"""Which rows: their numbers, or all."""
+
+
+class _Group:
+    """Blocks of one kind and one segment, as if they were one; of each column, what is asked for."""
+
+    kind: Literal["message", "gap"] = MESSAGE
+
+    def __init__(self, header: SegmentHeader, blocks: Sequence[Block]) -> None:
+        self.header = header
+        self.blocks = blocks
+        self.rows = sum(block.rows for block in blocks)
+        self._made: dict[str, Any] = {}
+
+    def _once(self, name: str, make: Callable[[], Any]) -> Any:
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
+
+    def times(self) -> _Numbers:
+        """Nanoseconds since the epoch."""
+        times: _Numbers = self._once("times", lambda: _joined([block.times for block in self.blocks], numpy.int64))
+        return times
+
+    def expanded(self, names: Sequence[str]) -> _Numbers:
+        """How many bytes each row's byte strings have in the columns of these names."""
+        return numpy.zeros(self.rows, numpy.int64)
+
+    def _of(self, some: Some) -> int:
+        return self.rows if some is None else some.size
+
+    def _null(self, name: str, some: Some) -> Any:
+        return pyarrow.nulls(self._of(some), SCHEMA.field(name).type)
+
+    def _same(self, value: str | None, some: Some) -> Any:
+        return pyarrow.repeat(pyarrow.scalar(value or None, pyarrow.string()), self._of(some))
+
+    @staticmethod
+    def _some(values: NDArray[Any], some: Some) -> NDArray[Any]:
+        return values if some is None else values[some]
+
+    def column_time(self, some: Some) -> Any:
+        return pyarrow.array(self._some(self.times(), some) // 1000).view(SCHEMA.field("time").type)
+
+    def column_time_ns(self, some: Some) -> Any:
+        return pyarrow.array(self._some(self.times(), some))
+
+    def column_journal(self, some: Some) -> Any:
+        return self._same(self.header.journal, some)
+
+    def column_hub(self, some: Some) -> Any:
+        return self._same(self.header.hub, some)
+
+    def column_sequence(self, some: Some) -> Any:
+        return pyarrow.array(self._some(_joined([block.sequences for block in self.blocks], numpy.int64), some))
+
+    def column_kind(self, some: Some) -> Any:
+        return self._same(self.kind, some)
+
+
+class _Messages(_Group):
+    """Blocks of messages."""
+
+    def __init__(self, header: SegmentHeader, blocks: Sequence[Block]) -> None:
+        super().__init__(header, blocks)
+        counts = numpy.array([len(block.name_offsets) - 1 for block in blocks])
+        self.names = int(counts.sum())
+        rows = numpy.array([block.rows for block in blocks])
+        self._first = numpy.repeat(numpy.cumsum(counts) - counts, rows)  # of each row, its block's first name
+        self._counts = numpy.repeat(counts, rows)
+
+    def _name_sizes(self) -> _Numbers:
+        sizes: _Numbers = self._once(
+            "sizes of names",
+            lambda: _sizes([block.name_offsets for block in self.blocks], [block.names for block in self.blocks]),
+        )
+        return sizes
+
+    def _name_array(self) -> Any:
+        return self._once("names", lambda: _binary(self._name_sizes(), [block.names for block in self.blocks]))
+
+    def _numbers_of_names(self, columns: list[Column], least: int) -> _Numbers:
+        numbers = _joined(columns, numpy.int32)
+        if numbers.min() < least or (numbers >= self._counts).any():
+            raise ValueError("a row names what is not there")
+        return numbers
+
+    def keys(self) -> _Numbers:
+        """The number of each row's key among all names."""
+        keys: _Numbers = self._once(
+            "keys", lambda: self._numbers_of_names([block.keys for block in self.blocks], 0) + self._first
+        )
+        return keys
+
+    def _senders(self) -> tuple[_Numbers, _Mask]:
+        """The number of each row's sender among all names, and where there is none."""
+
+        def make() -> tuple[_Numbers, _Mask]:
+            numbers = self._numbers_of_names([block.senders for block in self.blocks], NULL)
+            missing = numbers == NULL
+            return numpy.where(missing, 0, numbers + self._first), missing
+
+        senders: tuple[_Numbers, _Mask] = self._once("senders", make)
+        return senders
+
+    def used(self) -> _Numbers:
+        """The numbers of the names that are keys of rows."""
+        used: _Numbers = self._once("used", lambda: numpy.unique(self.keys()))
+        return used
+
+    def used_names(self) -> list[bytes]:
+        """Those names themselves."""
+        names: list[bytes] = self._name_array().take(pyarrow.array(self.used())).to_pylist()
+        return names
+
+    def _payload_sizes(self) -> _Numbers:
+        sizes: _Numbers = self._once(
+            "sizes of payloads",
+            lambda: _sizes([block.payload_offsets for block in self.blocks], [block.payloads for block in self.blocks]),
+        )
+        return sizes
+
+    def expanded(self, names: Sequence[str]) -> _Numbers:
+        sizes = super().expanded(names)
+        if "key" in names:
+            sizes = sizes + self._name_sizes()[self.keys()]
+        if "sender" in names:
+            numbers, missing = self._senders()
+            sizes = sizes + numpy.where(missing, 0, self._name_sizes()[numbers])
+        if "payload" in names:
+            sizes = sizes + self._payload_sizes()
+        return sizes
+
+    def column_key(self, some: Some) -> Any:
+        return self._name_array().take(pyarrow.array(self._some(self.keys(), some)))
+
+    def column_sender(self, some: Some) -> Any:
+        numbers, missing = self._senders()
+        return self._name_array().take(pyarrow.array(self._some(numbers, some), mask=self._some(missing, some)))
+
+    def column_payload(self, some: Some) -> Any:
+        whole = self._once(
+            "payloads", lambda: _binary(self._payload_sizes(), [block.payloads for block in self.blocks])
+        )
+        return whole if some is None else whole.take(pyarrow.array(some))
+
+    def column_size(self, some: Some) -> Any:
+        return pyarrow.array(self._some(self._payload_sizes(), some))
+
+    def _ids(self, columns: list[Column], some: Some) -> Any:
+        values = self._some(_joined(columns, numpy.int64), some)
+        return pyarrow.array(values, mask=values == NULL)
+
+    def column_gid(self, some: Some) -> Any:
+        return self._ids([block.gids for block in self.blocks], some)
+
+    def column_uid(self, some: Some) -> Any:
+        return self._ids([block.uids for block in self.blocks], some)
+
+    def column_pid(self, some: Some) -> Any:
+        return self._ids([block.pids for block in self.blocks], some)
+
+    def column_lost(self, some: Some) -> Any:
+        return self._null("lost", some)
+
+    def column_cause(self, some: Some) -> Any:
+        return self._null("cause", some)
+
+
+class _Gaps(_Group):
+    """Blocks of gaps, which are few: their values are taken one by one."""
+
+    kind: Literal["message", "gap"] = GAP
+
+    def _value(self, name: str, some: Some) -> Any:
+        try:
+            values = [getattr(record, name) for block in self.blocks for record in block.records()]
+        except (IndexError, TypeError):
+            raise ValueError("a row names what is not there") from None
+        array = pyarrow.array(values, SCHEMA.field(name).type)
+        return array if some is None else array.take(pyarrow.array(some))
+
+    def column_lost(self, some: Some) -> Any:
+        return self._value("lost", some)
+
+    def column_cause(self, some: Some) -> Any:
+        return self._value("cause", some)
+
+    def column_key(self, some: Some) -> Any:
+        return self._null("key", some)
+
+    def column_payload(self, some: Some) -> Any:
+        return self._null("payload", some)
+
+    def column_size(self, some: Some) -> Any:
+        return self._null("size", some)
+
+    def column_sender(self, some: Some) -> Any:
+        return self._null("sender", some)
+
+    def column_gid(self, some: Some) -> Any:
+        return self._null("gid", some)
+
+    def column_uid(self, some: Some) -> Any:
+        return self._null("uid", some)
+
+    def column_pid(self, some: Some) -> Any:
+        return self._null("pid", some)

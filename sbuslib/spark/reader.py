@@ -1,0 +1,233 @@
+"""How journals are read into Spark: the options, which task reads what, and the rows of a task.
+
+What belongs here is what batches and streams share, and the reader of batches. Spark plans in one process and reads
+in others: ``partitions`` is called once, ``read`` once a task. The source of the interface is
+:mod:`pyspark.sql.datasource` of Spark 4.3.
+
+Filters are options here (``startTime``, ``pattern``, ...) and ``pushFilters`` is left out on purpose: with it, Spark
+4.3 gives wrong answers when a frame is used twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar, Literal, NamedTuple, cast
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from ..errors import CorruptJournalError, UsageError
+from ..journal.format import SEGMENT_HEADER_BYTES, Block, End, SegmentHeader, Skipped, decode_block, read_blocks
+from .decode import SCHEMA, Decoder, Filter
+from .limits import SparkLimits
+from .places import absolute, decode_header, list_segments, opened
+
+__all__ = ["JournalPartition", "JournalReader", "Options", "Piece", "arrow_schema", "group", "read_partition"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _nanoseconds(name: str, text: str) -> int:
+    """The time that an option tells: nanoseconds since the epoch as a number, or ISO 8601, in UTC unless it says."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"{name} is a time such as 2026-03-01T12:00:00+01:00, or nanoseconds since 1970, not {text!r}"
+        ) from None
+    return (time.replace(tzinfo=time.tzinfo or UTC) - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was said with ``option(...)`` and ``load(...)`` when reading."""
+
+    places: tuple[str, ...]
+    wanted: Filter
+    on_corrupt: Literal["error", "skip"]
+    max_records: int | None
+
+    NAMES: ClassVar = (
+        "path",
+        "paths",
+        "startTime",
+        "endTime",
+        "keyPrefix",
+        "pattern",
+        "onCorrupt",
+        "maxRecordsPerBatch",
+    )
+
+    @classmethod
+    def read(cls, options: MutableMapping[str, str]) -> Options:
+        """Check and take apart. Names are told apart without regard to case, as Spark does.
+
+        Raises :exc:`~sbuslib.errors.UsageError`.
+        """
+        unknown = {name.lower() for name in options} - {name.lower() for name in cls.NAMES}
+        if unknown:
+            raise UsageError(f"no such option: {', '.join(sorted(unknown))}; there are {', '.join(cls.NAMES[2:])}")
+        given = {name: options[name] for name in cls.NAMES if name in options}
+        paths = json.loads(given["paths"]) if "paths" in given else []
+        if "path" in given:
+            paths = [given["path"], *paths]
+        if not paths:
+            raise UsageError("which journal? Name its directory: load('/var/lib/sbus/journal')")
+        on_corrupt = given.get("onCorrupt", "error")
+        if on_corrupt not in ("error", "skip"):
+            raise UsageError(f"onCorrupt is 'error' or 'skip', not {on_corrupt!r}")
+        most = given.get("maxRecordsPerBatch")
+        if most is not None and not (most.isascii() and most.isdigit() and int(most) > 0):
+            raise UsageError(f"maxRecordsPerBatch is a positive whole number, not {most!r}")
+        wanted = Filter(
+            start_ns=_nanoseconds("startTime", given["startTime"]) if "startTime" in given else None,
+            end_ns=_nanoseconds("endTime", given["endTime"]) if "endTime" in given else None,
+            key_prefix=given["keyPrefix"].encode() if "keyPrefix" in given else None,
+            pattern=given["pattern"].encode() if "pattern" in given else None,
+        )
+        places = tuple(dict.fromkeys(map(absolute, paths)))
+        return cls(places, wanted, cast(Literal["error", "skip"], on_corrupt), int(most) if most else None)
+
+
+class Piece(NamedTuple):
+    """Part of a segment's file, from a byte at which a block begins.
+
+    ``end`` is ``"mark"`` where the segment's end mark has to stand there, ``"blocks"`` where whole blocks reach up to
+    it, and ``"open"`` where a recorder may be at work. The segment after this one begins with row ``following``.
+    """
+
+    place: str
+    segment: str
+    start: int
+    stop: int
+    end: Literal["mark", "blocks", "open"]
+    following: int | None
+
+
+class JournalPartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, pieces: list[Piece]) -> None:
+        super().__init__(pieces)
+
+
+def group(pieces: list[Piece], limits: SparkLimits) -> list[JournalPartition]:
+    """Pieces in order, as many together as make a task worth its while."""
+    partitions: list[JournalPartition] = []
+    some: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        if some and size + piece.stop - piece.start > limits.partition_bytes:
+            partitions.append(JournalPartition(some))
+            some, size = [], 0
+        some.append(piece)
+        size += piece.stop - piece.start
+    if some:
+        partitions.append(JournalPartition(some))
+    return partitions
+
+
+def _read_piece(
+    piece: Piece, on_corrupt: Literal["error", "skip"]
+) -> Iterator[tuple[SegmentHeader | None, Block | Skipped]]:
+    """The blocks of a piece, with the header of their segment, or what was skipped.
+
+    Raises :exc:`~sbuslib.errors.JournalError`.
+    """
+    path = f"{piece.place}/{piece.segment}"
+    with opened(piece.place, piece.segment) as read_at:
+        try:
+            header = decode_header(read_at, piece.place, piece.segment)
+        except CorruptJournalError as error:
+            if on_corrupt == "error":
+                raise
+            yield None, Skipped(piece.start, piece.stop - piece.start, None, error.reason)
+            return
+        data = read_at(piece.start, piece.stop - piece.start)
+    expected = header.first_sequence if piece.start == SEGMENT_HEADER_BYTES else None
+    at = piece.start
+    try:
+        for item in read_blocks(
+            data,
+            header.salt,
+            expected,
+            piece.following,
+            base=piece.start,
+            on_corrupt=on_corrupt,
+            growing=piece.end != "mark",
+        ):
+            at = item.position + item.length
+            if not isinstance(item, End):
+                yield header, item
+        if piece.end == "blocks" and at < piece.stop:
+            decode_block(data, at - piece.start, header.salt, at)
+            raise AssertionError(f"a whole block at {at} of {path} was not read")
+    except CorruptJournalError as error:
+        if on_corrupt == "error":
+            raise CorruptJournalError(error.reason, error.position, path) from None
+        yield header, Skipped(at, piece.stop - at, None, error.reason)
+
+
+def read_partition(partition: InputPartition, schema: Any, options: Options) -> Iterator[Any]:
+    """The record batches of one task, whose columns are those of the Arrow ``schema``.
+
+    Raises :exc:`~sbuslib.errors.JournalError`.
+    """
+    if not isinstance(partition, JournalPartition):
+        return  # Spark's own, where there was nothing to read
+    decoder = Decoder(schema, options.wanted, SparkLimits())
+    for piece in partition.value:
+        path = f"{piece.place}/{piece.segment}"
+        last: Block | None = None
+        for header, item in _read_piece(piece, options.on_corrupt):
+            if isinstance(item, Block):
+                assert header is not None
+                yield from decoder.add(header, path, item)
+                last = item
+            else:
+                time = int(last.times[-1]) if last is not None else header.created_ns if header is not None else None
+                yield from decoder.skipped(header, item, time)
+    yield from decoder.finish()
+
+
+def arrow_schema(schema: StructType) -> Any:
+    """The columns that are asked for, as Arrow has them. Raises :exc:`~sbuslib.errors.UsageError` for others."""
+    known = from_arrow_schema(SCHEMA)
+    for field in schema.fields:
+        if field.name not in known.names:
+            raise UsageError(f"there is no column {field.name!r}: there are {', '.join(known.names)}")
+        if field.dataType != known[field.name].dataType:
+            expected, given = known[field.name].dataType.simpleString(), field.dataType.simpleString()
+            raise UsageError(f"the column {field.name} is of type {expected}, not {given}")
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+class JournalReader(DataSourceReader):
+    """Reads journals as they are when the reading is planned."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = arrow_schema(schema)
+
+    def partitions(self) -> list[InputPartition]:
+        """The segments of all journals, grouped to tasks. Raises :exc:`~sbuslib.errors.JournalError`."""
+        pieces: list[Piece] = []
+        for place in self._options.places:
+            segments = list_segments(place)
+            for number, segment in enumerate(segments, 1):
+                following = segments[number].first_sequence if number < len(segments) else None
+                end: Literal["mark", "open"] = "open" if following is None else "mark"
+                if end == "open" and segment.size < SEGMENT_HEADER_BYTES:
+                    continue  # it is being begun
+                pieces.append(Piece(place, segment.name, SEGMENT_HEADER_BYTES, segment.size, end, following))
+        return [*group(pieces, SparkLimits())]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The record batches of one task."""
+        return read_partition(partition, self._schema, self._options)

@@ -1,0 +1,176 @@
+"""A Spark session that is fit for journals, or one clear line that says what is missing.
+
+What belongs here is how Spark is started and how its errors are told. PySpark is loaded when a session is made.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from ..errors import StateError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["JAVA_VERSION", "check_java", "explain", "java_package", "session"]
+
+JAVA_VERSION = 17
+"""The oldest Java that Spark 4 runs on."""
+
+_PACKAGES = {
+    "apt-get": "openjdk-17-jre-headless",
+    "dnf": "java-21-openjdk-headless",
+    "apk": "openjdk17-jre-headless",
+    "pacman": "jre-openjdk-headless",
+    "zypper": "java-17-openjdk-headless",
+}
+_INSTALL = {"apk": "apk add", "pacman": "pacman -S"}
+_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+_LOGGING = Path(__file__).resolve().with_name("log4j2.properties")
+_NOISE = b"WARNING: Using incubator modules: jdk.incubator.vector\n"
+"""What every Java says in which Spark 4 runs, before anything can be told to be silent."""
+
+
+def java_package() -> str:
+    """The command that installs a headless Java here, as far as the package managers that are here tell."""
+    for manager, package in _PACKAGES.items():
+        if shutil.which(manager):
+            return f"{_INSTALL.get(manager, f'{manager} install')} {package}"
+    return f"install a Java runtime, version {JAVA_VERSION} or newer"
+
+
+def check_java() -> int:
+    """The version of the Java that Spark will start: that of ``JAVA_HOME``, else the one on the path.
+
+    Raises :exc:`~sbuslib.errors.StateError`, whose message names what to install, when none is new enough.
+    """
+    home = os.environ.get("JAVA_HOME")
+    program = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    wanted = f"Spark needs Java {JAVA_VERSION} or newer"
+    if program is None:
+        raise StateError(f"{wanted}, and there is none here: {java_package()}")
+    try:
+        # Java says its version on standard error, in a line such as: openjdk version "17.0.15" 2025-04-15
+        said = subprocess.run([program, "-version"], capture_output=True, text=True, check=True).stderr
+    except (OSError, subprocess.CalledProcessError):
+        raise StateError(f"{wanted}, and {program} does not run: {java_package()}") from None
+    found = re.search(r'version "(?:1\.)?(\d+)', said)  # before 9 it was 1.8
+    version = int(found[1]) if found else 0
+    if version < JAVA_VERSION:
+        raise StateError(f"{wanted}, and {program} is {version or 'of an unknown version'}: {java_package()}")
+    return version
+
+
+def _forward(pipe: IO[bytes]) -> None:
+    """Pass on what Java says on its standard error, but for the one line that it always says."""
+    with pipe:
+        fd = pipe.fileno()
+        held = b""
+        while chunk := os.read(fd, 65_536):
+            held += chunk
+            if held == _NOISE or not _NOISE.startswith(held):
+                break
+        chunk = held.removeprefix(_NOISE)
+        while chunk or (chunk := os.read(fd, 65_536)):
+            os.write(2, chunk)  # where Java itself would have written
+            chunk = b""
+
+
+def session(
+    master: str | None = None, *, name: str = "sbus", settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The session of this process; started, with the data source ``sbus`` known to it, unless there is one already.
+
+    :param master: where the work is done: ``local[*]``, this machine's cores, unless given; ``spark://host:port`` and
+        whatever else Spark takes. On a cluster, ``sbuslib[spark]`` has to be installed for the Python of every worker,
+        which ``PYSPARK_PYTHON`` names where it is not at the path of this one.
+    :param name: what the application is called.
+    :param settings: further settings of Spark, which come before those chosen here.
+
+    Raises :exc:`~sbuslib.errors.StateError` when PySpark or Java 17 is missing, or when this process has a session
+    with another master.
+    """
+    try:
+        import pyarrow  # noqa: F401
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise StateError(f"{error.name} is missing: pip install 'sbuslib[spark]'") from None
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        if master not in (None, running.sparkContext.master):
+            raise StateError(f"Spark runs in this process already, with the master {running.sparkContext.master}")
+    else:
+        check_java()
+        running = _start(master or "local[*]", name, settings or {})
+    _register(running)
+    return running
+
+
+def _register(spark: SparkSession) -> None:
+    """Tell Spark of the data source: it finds it by itself, but not where the package is installed as editable."""
+    from pyspark.errors import AnalysisException
+
+    from .source import JournalSource
+
+    try:
+        spark.dataSource.register(JournalSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+
+
+def _start(master: str, name: str, settings: Mapping[str, str]) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    local = master.startswith("local")
+    chosen = {
+        "spark.ui.enabled": "false",
+        # A bar for each stage, where somebody looks at it.
+        "spark.ui.showConsoleProgress": str(sys.stderr is not None and sys.stderr.isatty()).lower(),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+    }
+    if local:
+        chosen["spark.driver.host"] = chosen["spark.driver.bindAddress"] = "127.0.0.1"
+        chosen["spark.sql.shuffle.partitions"] = str(max(8, 2 * (os.cpu_count() or 1)))
+    conf = SparkConf().setMaster(master).setAppName(name).setAll([*{**chosen, **settings}.items()])
+    # The processes that Spark starts must find this package as this process does.
+    before = {key: os.environ.get(key) for key in ("PYTHONPATH", "SPARK_LOCAL_IP")}
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if local:
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), before["PYTHONPATH"]]))
+    try:
+        if SparkContext._gateway is None:
+            gateway = launch_gateway(conf, {"stderr": subprocess.PIPE})  # type: ignore[no-untyped-call]
+            if gateway.proc is not None:  # else spark-submit has started us, and not we Java
+                threading.Thread(target=_forward, args=(gateway.proc.stderr,), name="spark-stderr", daemon=True).start()
+        else:
+            gateway = SparkContext._gateway
+        return SparkSession(SparkContext(conf=conf, gateway=gateway))
+    finally:
+        for key, value in before.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value
+
+
+_OURS = re.compile(r"^(?:\w+\.)*(\w+Error): (.+)$", re.MULTILINE)
+
+
+def explain(error: BaseException) -> str:
+    """What went wrong in one line, also where the error is Spark's and holds the traceback of a worker in Python."""
+    text = str(error)
+    inner = [found[2] for found in _OURS.finditer(text) if not found[0].startswith(("pyspark.", "py4j."))]
+    return inner[-1] if inner else (text.strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,55 @@
+"""The data source ``sbus``: journals as rows, in batches and streams, and rows as messages on a bus.
+
+What belongs here is what Spark is told of it. Spark finds the class by itself, through the module ``pyspark_sbus``.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from ..errors import UsageError
+from .decode import SCHEMA
+from .reader import JournalReader, Options
+from .sink import BusStreamWriter, BusWriter, Target
+from .stream import JournalStreamReader
+
+__all__ = ["JournalSource"]
+
+
+class JournalSource(DataSource):
+    """``spark.read.format("sbus").load(directory)``, and ``readStream``, ``write`` and ``writeStream`` likewise."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``format(...)`` is given."""
+        return "sbus"
+
+    def schema(self) -> StructType:
+        """Every column. Ask for fewer with ``.schema(...)``, and the others are not decoded."""
+        return from_arrow_schema(SCHEMA)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of what is there now."""
+        return JournalReader(Options.read(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """A reader that goes on with what is recorded later."""
+        return JournalStreamReader(Options.read(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Publishes the rows of a frame. Raises :exc:`~sbuslib.errors.UsageError` for the mode ``overwrite``."""
+        if overwrite:
+            raise UsageError("what was published cannot be overwritten: say mode('append')")
+        return BusWriter(Target.read(self.options, schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """Publishes the rows of a stream."""
+        return BusStreamWriter(Target.read(self.options, schema))

@@ -1,0 +1,65 @@
+"""The tables of a report for machines: Parquet as they are, CSV with everything as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from ..text import printable
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import DataFrame
+
+__all__ = ["as_text", "write_csv", "write_parquet"]
+
+
+def as_text(frame: DataFrame) -> DataFrame:
+    """``frame`` with bytes as :func:`~sbuslib.text.printable` text, and lists of them with blanks in between.
+
+    A blank in a text of a list is written as ``\\x20``.
+    """
+    from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
+
+    lists = {field.name for field in frame.schema.fields if isinstance(field.dataType, ArrayType)}
+    texts = {field.name for field in frame.schema.fields if isinstance(field.dataType, BinaryType)} | lists
+    if not texts:
+        return frame
+    schema = StructType(
+        [StructField(field.name, StringType()) if field.name in texts else field for field in frame.schema.fields]
+    )
+
+    def show(value: object) -> str | None:
+        match value:
+            case None:
+                return None
+            case list():
+                return " ".join((show(one) or "").replace(" ", "\\x20") for one in value)
+            case bytes():
+                return printable(value)
+        return str(value)
+
+    def convert(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            columns = [
+                pa.array(map(show, column.to_pylist()), pa.string()) if name in texts else column
+                for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+    return frame.mapInArrow(convert, schema)
+
+
+def write_parquet(tables: Mapping[str, DataFrame], directory: str) -> None:
+    """Each table as ``directory/NAME``, in place of what was there: a directory of Parquet files."""
+    for name, frame in tables.items():
+        frame.write.mode("overwrite").parquet(f"{directory}/{name}")
+
+
+def write_csv(tables: Mapping[str, DataFrame], directory: str) -> None:
+    """Each table as ``directory/NAME``, in place of what was there: a directory with one CSV file, with a heading."""
+    for name, frame in tables.items():
+        # One file, and what is in it in the table's order.
+        as_text(frame).coalesce(1).write.mode("overwrite").csv(f"{directory}/{name}", header=True, escape='"')

@@ -1,0 +1,300 @@
+"""A journal watched while it is written: rates by windows of time, and alerts that are published on the bus.
+
+Structured streaming counts the rows of each window by key (:func:`windows`); once a window is complete, :func:`alerts`
+compares what matched each rule's pattern with the rule, and whoever called :func:`watch` publishes what it finds under
+``alerts/``. What stands under ``alerts/`` is not counted itself, or an alert could raise the next.
+
+A window is complete when nothing of it can come any more: rows have been seen that are later than its end by the
+*delay*. So that this happens where nothing is published at all, a clock ticks in the stream.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from ..errors import ReservedKeyError, UsageError
+from ..matcher import SEPARATOR, check_separator
+from ..secrets import Namespace
+from ..text import printable
+from .matching import with_matches
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["ALERTS", "Alert", "Rule", "Window", "alerts", "totals", "watch", "windows"]
+
+ALERTS = b"alerts"
+"""The first segment of the keys under which alerts are published."""
+
+_SHOWN = 5
+"""Prefixes shown of each window: what fits into a line."""
+
+
+class Rule(NamedTuple):
+    """More or fewer messages a second than ``rate`` whose keys match ``pattern``, over a whole window."""
+
+    kind: Literal["above", "below"]
+    pattern: bytes
+    rate: float
+
+    def check(self, separator: bytes = SEPARATOR) -> Rule:
+        """This rule; raises :exc:`~sbuslib.errors.UsageError` when there is no such pattern or rate."""
+        if not 0 <= self.rate < float("inf"):
+            raise UsageError(f"a rate is a number of messages a second, not {self.rate}")
+        if b"\0" in self.pattern:
+            raise UsageError("a pattern cannot hold a NUL byte")
+        try:
+            secret = Namespace(separator).check_key(self.pattern)
+        except ReservedKeyError:
+            secret = True
+        if secret:
+            raise UsageError(f"{printable(self.pattern)}: secret keys are never recorded")
+        return self
+
+    def key(self, separator: bytes = SEPARATOR) -> bytes:
+        """The key of its alerts: ``alerts/above/<pattern>``."""
+        return separator.join((ALERTS, self.kind.encode(), self.pattern))
+
+
+class Alert(NamedTuple):
+    """A rule that a window broke, as it is to be published."""
+
+    key: bytes
+    payload: bytes
+
+
+class Window(NamedTuple):
+    """A complete window: its start, its messages, bytes of payloads (``size``) and losses, and the ``busiest`` keys.
+
+    Those are by their first segment, each with its messages.
+    """
+
+    start: datetime
+    messages: int
+    size: int
+    lost: int
+    busiest: tuple[tuple[bytes, int], ...]
+
+
+def windows(rows: DataFrame, seconds: float, delay: float, separator: bytes = SEPARATOR) -> DataFrame:
+    """Rows counted by window and key: ``start``, ``key``, ``messages``, ``bytes`` and ``lost``.
+
+    ``key`` is null for gaps and for ticks, whose counts of messages are 0.
+
+    :param rows: a frame or a stream; of these, ``time``, ``kind``, ``key``, ``size`` and ``lost`` are used.
+    :param seconds: how long a window is.
+    :param delay: how many seconds later than others a row may come. What comes later still is left out, in a stream.
+    """
+    from pyspark.sql import functions as f
+
+    own = check_separator(separator).join((ALERTS, b""))
+    message = f.col("kind") == "message"
+    return (
+        rows.select("time", "kind", "key", "size", "lost")
+        .where(f.col("key").isNull() | (f.substring("key", 1, len(own)) != f.lit(own)))
+        .withWatermark("time", f"{round(delay * 1000)} milliseconds")
+        .groupBy(f.window("time", f"{round(seconds * 1000)} milliseconds").alias("window"), "key")
+        .agg(
+            f.count(f.when(message, 1)).alias("messages"),
+            f.coalesce(f.sum(f.when(message, f.col("size"))), f.lit(0)).alias("bytes"),
+            f.coalesce(f.sum("lost"), f.lit(0)).alias("lost"),
+        )
+        .select(f.col("window.start").alias("start"), "key", "messages", "bytes", "lost")
+    )
+
+
+def totals(windows: DataFrame, separator: bytes = SEPARATOR) -> DataFrame:
+    """What whole windows come to: ``start``, ``messages``, ``bytes``, ``lost``, ``busiest``, in order.
+
+    ``busiest`` holds ``prefix`` (first segments) and ``messages``, at most five, most messages first.
+
+    :param windows: what :func:`windows` gives, complete.
+    """
+    from pyspark.sql import functions as f
+
+    text = check_separator(separator).decode()
+    key = f.col("key").cast("string")
+    first = f.substring_index(key, text, 1)
+    prefix = f.when(f.length(first.cast("binary")) < f.length("key"), f.concat(first, f.lit(text))).otherwise(first)
+    sums = [f.sum(name).alias(name) for name in ("messages", "bytes", "lost")]
+    ranked = f.array_sort(
+        f.collect_list(f.when(f.col("messages") > 0, f.struct((-f.col("messages")).alias("order"), "prefix")))
+    )
+    return (
+        windows.groupBy("start", prefix.cast("binary").alias("prefix"))
+        .agg(*sums)
+        .groupBy("start")
+        .agg(*sums, f.slice(ranked, 1, _SHOWN).alias("ranked"))
+        .select(
+            "start",
+            "messages",
+            "bytes",
+            "lost",
+            f.transform(
+                "ranked", lambda one: f.struct(one["prefix"].alias("prefix"), (-one["order"]).alias("messages"))
+            ).alias("busiest"),
+        )
+        .orderBy("start")
+    )
+
+
+def alerts(windows: DataFrame, rules: Sequence[Rule], seconds: float, separator: bytes = SEPARATOR) -> DataFrame:
+    """What to publish about windows: ``key`` and ``payload``, a JSON object, by time.
+
+    Its members are ``kind`` (``above``, ``below`` or ``lost``), ``pattern``, ``start`` (of the window, ISO 8601),
+    ``seconds`` (its length), ``messages``, ``rate`` and ``limit`` (both a second). What was lost is always told, under
+    ``alerts/lost``, as ``messages``.
+
+    :param windows: what :func:`windows` gives, complete.
+    """
+    from pyspark.sql import functions as f
+
+    spark = windows.sparkSession
+    matched = (
+        with_matches(windows.where("key is not null"), [rule.pattern for rule in rules], separator)
+        .select("start", "messages", f.explode("matched").alias("number"))
+        .groupBy("start", "number")
+        .agg(f.sum("messages").alias("messages"))
+    )
+    table = spark.createDataFrame(
+        [
+            (number, rule.kind, printable(rule.pattern), float(rule.rate), rule.key(separator))
+            for number, rule in enumerate(rules)
+        ],
+        "number int, kind string, pattern string, limit double, key binary",
+    )
+    broken = (f.col("kind") == "above") & (f.col("rate") > f.col("limit"))
+    broken |= (f.col("kind") == "below") & (f.col("rate") < f.col("limit"))
+    by_rule = (
+        # Also windows without anything that matches: that may be what a rule is for.
+        windows.select("start")
+        .distinct()
+        .crossJoin(f.broadcast(table))
+        .join(matched, ["start", "number"], "left")
+        .withColumn("messages", f.coalesce("messages", f.lit(0)))
+        .withColumn("rate", f.col("messages") / f.lit(seconds))
+        .where(broken)
+    )
+    lost = (
+        windows.groupBy("start")
+        .agg(f.sum("lost").alias("messages"))
+        .where("messages > 0")
+        .select(
+            "start",
+            "messages",
+            f.lit("lost").alias("kind"),
+            f.lit("").alias("pattern"),
+            f.lit(0.0).alias("limit"),
+            f.lit(separator.join((ALERTS, b"lost"))).alias("key"),
+            (f.col("messages") / f.lit(seconds)).alias("rate"),
+        )
+    )
+    payload = f.to_json(
+        f.struct(
+            "kind",
+            "pattern",
+            f.date_format("start", "yyyy-MM-dd'T'HH:mm:ssXXX").alias("start"),
+            f.lit(seconds).alias("seconds"),
+            "messages",
+            "rate",
+            "limit",
+        )
+    )
+    return (
+        by_rule.drop("number")
+        .unionByName(lost)
+        .orderBy("start", "key")
+        .select("key", payload.cast("binary").alias("payload"))
+    )
+
+
+def _ticks(spark: SparkSession) -> DataFrame:
+    """A row a second from Spark's own clock, which counts as nothing."""
+    from pyspark.sql import functions as f
+
+    return (
+        spark.readStream.format("rate")
+        .option("rowsPerSecond", "1")
+        .load()
+        .select(
+            f.col("timestamp").alias("time"),
+            f.lit("tick").alias("kind"),
+            f.lit(None).cast("binary").alias("key"),
+            f.lit(0).cast("bigint").alias("size"),
+            f.lit(None).cast("bigint").alias("lost"),
+        )
+    )
+
+
+def watch(
+    rows: DataFrame,
+    rules: Sequence[Rule],
+    *,
+    seconds: float = 10.0,
+    delay: float = 5.0,
+    separator: bytes = SEPARATOR,
+    ticks: bool = True,
+    stop: threading.Event,
+    on_window: Callable[[Window], object] = lambda window: None,
+    on_alert: Callable[[Alert], object] = lambda alert: None,
+    on_late: Callable[[int], object] = lambda count: None,
+) -> None:
+    """Watch until ``stop`` is set.
+
+    :param rows: a stream, as ``spark.readStream.format("sbus").load(journal)`` gives it.
+    :param ticks: whether windows end by the clock, too. Rows that are older than the delay are late then, so a stream
+        of what was recorded before is watched without.
+    :param on_window: called with each complete window, in order.
+    :param on_alert: called with each alert, after its window: it is to publish it.
+    :param on_late: called with the number of rows that came too late and were left out, when there are more.
+
+    Raises :exc:`~sbuslib.errors.UsageError`, and what Spark raises.
+    """
+    if not 1 <= seconds <= 86_400 or not 0 <= delay <= 86_400:
+        raise UsageError(f"windows are of 1 to 86,400 seconds, and a delay is no longer, not {seconds} and {delay}")
+    rules = [rule.check(separator) for rule in rules]
+    columns = rows.select("time", "kind", "key", "size", "lost")
+    if ticks:
+        columns = columns.unionByName(_ticks(rows.sparkSession))
+    failed: list[Exception] = []
+
+    def take(frame: DataFrame, batch: int) -> None:
+        try:
+            frame.persist()
+            for start, messages, size, lost, busiest in totals(frame, separator).collect():
+                on_window(
+                    Window(start, messages, size, lost, tuple((bytes(one.prefix), one.messages) for one in busiest))
+                )
+            for row in alerts(frame, rules, seconds, separator).collect():
+                on_alert(Alert(bytes(row.key), bytes(row.payload)))
+            frame.unpersist()
+        except Exception as error:  # Spark would hand its text on, and no more
+            failed.append(error)
+            raise
+
+    query = (
+        windows(columns, seconds, delay, separator)
+        .writeStream.outputMode("append")
+        .foreachBatch(take)
+        .trigger(processingTime="1 second")
+        .start()
+    )
+    late = 0
+    try:
+        while query.isActive and not stop.wait(0.2):
+            progress = query.lastProgress
+            now = sum(one["numRowsDroppedByWatermark"] for one in progress["stateOperators"]) if progress else 0
+            if now > late:
+                on_late(now - late)
+                late = now
+    finally:
+        query.stop()
+    if failed:
+        raise failed[0]
+    if not stop.is_set():
+        error = query.exception()
+        if error is not None:
+            raise error

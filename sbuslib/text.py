@@ -1,0 +1,28 @@
+"""Bytes from strangers as text that can be shown, and read back."""
+
+from __future__ import annotations
+
+__all__ = ["escape", "printable"]
+
+_SHORT = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
+
+
+def printable(data: bytes) -> str:
+    r"""``data`` as text that cannot steer a terminal, and from which ``data`` can be read back.
+
+    UTF-8 is shown as such; backslash, control characters and whatever else does not print become
+    ``\\``, ``\t``, ``\n``, ``\r`` or ``\xNN`` for each byte.
+    """
+    text = data.decode("utf-8", "surrogateescape")
+    if text.isprintable() and "\\" not in text:
+        return text
+    return "".join(escape(character) for character in text)
+
+
+def escape(character: str) -> str:
+    """One character, as :func:`printable` shows it."""
+    if character in _SHORT:
+        return _SHORT[character]
+    if character.isprintable():
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))

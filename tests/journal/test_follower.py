@@ -1,0 +1,256 @@
+"""Recording a hub as its client."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import gevent
+import pytest
+from journal.journals import records_of
+from support import PATIENCE, ROOT, HubThread, Peer, eventually
+
+from sbuslib import Hub, Limits
+from sbuslib.blocking import Client
+from sbuslib.errors import JournalInUseError
+from sbuslib.journal.directory import is_recorded, list_segments, read_header
+from sbuslib.journal.follower import Follower
+from sbuslib.journal.limits import JournalLimits
+from sbuslib.packets import Message
+
+
+@contextmanager
+def following(address: str, journal: str, **options: Any) -> Iterator[Follower]:
+    """A follower in a thread of its own, which has ended when this has."""
+    follower = Follower(address, journal, **options)
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            follower.run()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield follower
+    finally:
+        follower.stop()
+        thread.join(PATIENCE)
+    assert not thread.is_alive()
+    if failures:
+        raise failures[0]
+
+
+def test_what_a_hub_carries_is_recorded(address: str, journal: str) -> None:
+    mine = (os.getgid(), os.getuid(), os.getpid())
+    with HubThread(address) as bus, Client(address) as publisher:
+        with following(address, journal, publish_durable=True) as follower, Client(address) as listener:
+            listener.subscribe(b"journal/durable")
+            publisher.publish_many((b"room/%d" % (n % 3), b"%d" % n) for n in range(1000))
+            publisher.publish(publisher.credentials + b"/secret", b"secret")
+            while int(listener.receive(PATIENCE).payload) < 1000:
+                pass
+            assert follower.durable_sequence == 1000
+        hub_id = bus.hub.hub_id.decode()
+        key = publisher.credentials
+    assert follower.received == 1000
+    records = records_of(journal)
+    assert [(record.key, record.payload) for record in records] == [
+        (b"room/%d" % (n % 3), b"%d" % n) for n in range(1000)
+    ]
+    assert {(record.gid, record.uid, record.pid, record.sender) for record in records} == {(*mine, key)}
+    (one,) = list_segments(journal)
+    assert read_header(one.path).hub == hub_id
+    assert not is_recorded(journal)
+
+
+def test_what_was_published_before_the_end_is_recorded(address: str, journal: str) -> None:
+    with HubThread(address), Client(address) as publisher, following(address, journal, patterns=(b"a/", b"b")):
+        publisher.publish_many((key, b"") for key in (b"a/1", b"b", b"c", b"a/2"))
+        publisher.sync()
+    assert [record.key for record in records_of(journal)] == [b"a/1", b"b", b"a/2"]
+
+
+def test_a_directory_that_is_recorded_into(address: str, journal: str) -> None:
+    with HubThread(address) as bus, following(address, journal):
+        with pytest.raises(JournalInUseError):
+            Follower(address, journal)
+        while bus.call(lambda: bus.hub.statistics().clients) != 1:
+            pass
+
+
+def test_an_outage_becomes_a_gap_and_another_hub_another_segment(address: str, journal: str) -> None:
+    limits = JournalLimits(block_seconds=0.005)
+    with HubThread(address) as bus, Client(address) as publisher, following(address, journal, limits=limits):
+        publisher.publish(b"k", b"before")
+        publisher.sync()
+        first = bus.hub.hub_id.decode()
+        bus.stop()
+        with HubThread(address) as other, Client(address) as again:
+            while other.call(lambda: other.hub.statistics().patterns) != 1:
+                pass
+            second = other.hub.hub_id.decode()
+            again.publish(b"k", b"after")
+            again.sync()
+            while len(list_segments(journal)) < 2:
+                pass
+    records = records_of(journal)
+    assert [(record.kind, record.payload, record.cause, record.lost) for record in records] == [
+        ("message", b"before", None, None),
+        ("gap", None, "outage", None),
+        ("message", b"after", None, None),
+    ]
+    assert [read_header(one.path).hub for one in list_segments(journal)] == [first, second]
+
+
+def test_a_hub_that_knows_no_extensions(engine: str, folder: str, journal: str) -> None:
+    """As the C daemon: no senders, no identity."""
+    from support import FakeHub
+
+    address = os.path.join(folder, "bus")
+    with FakeHub(address) as fake:
+        made: list[Follower] = []
+        thread = threading.Thread(target=lambda: made.append(Follower(address, journal)))
+        thread.start()
+        peer = fake.greet()
+        gone = gevent.spawn(_answer, peer)
+        eventually(lambda: made)
+        thread.join()
+        running = threading.Thread(target=made[0].run)
+        running.start()
+        peer.send(b"MSG k\0v")
+        eventually(lambda: made[0].durable_sequence == 1)
+        made[0].stop()
+        eventually(lambda: not running.is_alive())
+        gone.kill()
+    (record,) = records_of(journal)
+    assert (record.key, record.payload, record.sender, record.uid) == (b"k", b"v", b"", None)
+
+
+def _answer(peer: Peer) -> None:
+    """Answer each whoami, and nothing else."""
+    while packet := peer.receive():
+        if packet.startswith(b"CMSG !/cred/whoami"):
+            peer.send(b"CMSG !/cred/whoami\0!/cred/1/2/3")
+
+
+def test_the_first_triple_after_the_hubs_prefix(address: str, journal: str) -> None:
+    with HubThread(address):
+        follower = Follower(address, journal)
+        for prefix, sender, ids in (
+            (b"", b"!/cred/1/2/3", (1, 2, 3)),
+            (b"", b"!/cred/1/2/3/!/cred/4/5/6", (1, 2, 3)),
+            (b"", b"!/cred/65534/65534/0", (None, None, None)),
+            (b"!/cred/7/8/9/", b"!/cred/7/8/9/!/cred/1/2/3", (1, 2, 3)),
+            (b"!/cred/7/8/9/", b"!/cred/1/2/3", (None, None, None)),
+            (b"", b"nonsense", (None, None, None)),
+            (b"", b"!/cred/x/y", (None, None, None)),
+            (b"", None, (None, None, None)),
+        ):
+            follower._prefix = prefix
+            assert follower._parse(sender) == ids
+        follower.stop()
+        follower.run()
+
+
+def test_the_queue_is_bounded(address: str, journal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow disk: the follower stops reading, so the hub holds publishers, and nothing is lost."""
+    taking = threading.Event()
+
+    def sync(descriptor: int) -> None:
+        assert taking.wait(PATIENCE)
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    small = JournalLimits(block_records=8, queued_records=16)
+    limits = Limits(queued_packets=50)
+    count = 3000
+    with (
+        HubThread(address, limits=limits) as bus,
+        Client(address) as publisher,
+        following(address, journal, limits=small) as follower,
+    ):
+        sending = threading.Thread(target=publisher.publish_many, args=([(b"k", b"%d" % n) for n in range(count)],))
+        sending.start()
+        while not bus.call(lambda: any(one.queued >= 50 for one in bus.hub.statistics().per_client)):
+            pass
+        assert follower._writer.queued_records < count
+        taking.set()
+        sending.join()
+        publisher.sync()
+    assert [record.payload for record in records_of(journal)] == [b"%d" % n for n in range(count)]
+
+
+# -- the commands -------------------------------------------------------------------------------------
+
+Sbus = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def sbus(folder: str) -> Iterator[Sbus]:
+    """Start ``sbus`` with these arguments; killed after the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "SBUS_ADDRESS": os.path.join(folder, "bus")}
+        command = [sys.executable, "-m", "sbuslib", *arguments]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        with process:
+            process.kill()
+
+
+def test_sbus_record_and_replay(folder: str, sbus: Sbus) -> None:
+    address, journal = os.path.join(folder, "bus"), os.path.join(folder, "journal")
+    with HubThread(address), Client(address) as client:
+        recording = sbus("record", "--keep-bytes", "1G", journal)
+        assert recording.stderr is not None
+        assert recording.stderr.readline() == f"sbus: recording {address} into {journal} (Ctrl-C ends it)\n"
+        client.publish_many((b"room/%d" % (n % 2), b"%d" % n) for n in range(100))
+        client.sync()
+        recording.send_signal(signal.SIGTERM)
+        assert recording.wait(PATIENCE) == 0
+        assert recording.stderr.read() == "sbus: 100 messages recorded, row 100 is the last\n"
+        client.subscribe(b"")
+        playing = sbus("replay", journal, "--to", address, "--flat-out", "-p", "room/1")
+        assert playing.communicate(timeout=PATIENCE)[1] == "sbus: 50 messages published\n"
+        received: list[Message] = []
+        while len(received) < 50:
+            received += client.receive_many(timeout=PATIENCE)
+        assert [one.payload for one in received] == [b"%d" % n for n in range(1, 100, 2)]
+
+
+def test_what_the_commands_say_of_what_is_wrong(folder: str, sbus: Sbus) -> None:
+    address, journal = os.path.join(folder, "bus"), os.path.join(folder, "journal")
+    Path(folder, "empty").mkdir()
+    with HubThread(address) as bus, following(address, journal), Client(address) as client:
+        client.publish(b"k", b"v")
+        client.sync()
+        for arguments, status, text in (
+            (("record", journal), 1, "is recorded into already by process"),
+            (("record", "-a", folder + "/nobody", journal), 1, "nobody"),
+            (("replay", folder + "/none", "--to", address), 1, "none"),
+            (("replay", folder + "/empty", "--to", address), 1, "empty"),
+            (("replay", journal, "--to", folder + "/nobody"), 1, "nobody"),
+            (("replay", journal, "--to", address, "--speed", "0"), 2, "invalid speed value"),
+            (("replay", journal, "--to", address, "--start", "noon"), 2, "invalid time value"),
+            (("record", "--keep-bytes", "much", journal), 2, "invalid size value"),
+        ):
+            process = sbus(*arguments)
+            errors = process.communicate(timeout=PATIENCE)[1]
+            assert process.returncode == status
+            assert text in errors
+            assert "Traceback" not in errors
+        assert isinstance(bus.hub, Hub)

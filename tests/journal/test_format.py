@@ -1,0 +1,229 @@
+"""The bytes of a journal: what is written is read, and what is not what was written is told."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from journal.journals import EXAMPLE, SALT, SENDER, block, gap, message, records_of, segment, write
+
+from sbuslib.errors import CorruptJournalError
+from sbuslib.journal.directory import read_journal
+from sbuslib.journal.format import (
+    SEGMENT_HEADER_BYTES,
+    Block,
+    End,
+    Record,
+    SegmentHeader,
+    Skipped,
+    decode_block,
+    encode_end,
+    first_sequence_of,
+    read_blocks,
+    segment_name,
+    walk,
+)
+
+ROWS = [record for blocks in EXAMPLE for rows in blocks for record in rows]
+SAMPLE = Path(__file__).parent / "sample"
+
+
+def test_the_sample_is_read_for_ever() -> None:
+    assert records_of(str(SAMPLE)) == ROWS
+
+
+def test_the_sample_is_what_is_written_today(journal: str) -> None:
+    """Not for ever: a new version of the format writes other bytes, and gets a sample of its own."""
+    for path in write(journal, *EXAMPLE):
+        assert Path(path).read_bytes() == (SAMPLE / os.path.basename(path)).read_bytes()
+
+
+def test_names_of_segments() -> None:
+    assert segment_name(17) == "00000000000000000017.sbj"
+    assert first_sequence_of(segment_name(2**63)) == 2**63
+    for name in ("17.sbj", "00000000000000000017", "recorder.lock", "0000000000000000001x.sbj", ".sbj"):
+        assert first_sequence_of(name) is None
+
+
+def test_a_header() -> None:
+    header = SegmentHeader("0" * 16, "ab" * 8, b".", 5, 6, 7)
+    assert len(header.encode()) == SEGMENT_HEADER_BYTES
+    assert SegmentHeader.decode(header.encode()) == header
+    long = header._replace(hub="x" * 100)
+    assert SegmentHeader.decode(long.encode()).hub == "x" * 32
+
+
+def test_a_version_of_the_future() -> None:
+    from zlib import crc32
+
+    data = bytearray(SegmentHeader("0" * 16, "", b"/", 5, 6, 7).encode())
+    data[8] = 2
+    data[12:16] = bytes(4)
+    data[12:16] = crc32(data).to_bytes(4, "little")
+    with pytest.raises(CorruptJournalError, match="version 2"):
+        SegmentHeader.decode(data)
+
+
+rows = st.lists(
+    st.tuples(
+        st.binary(max_size=12),
+        st.binary(max_size=40),
+        st.tuples(*[st.none() | st.integers(0, 2**32)] * 3),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+@given(rows, st.integers(1, 2**62))
+def test_what_is_written_is_read(
+    given: list[tuple[bytes, bytes, tuple[int | None, int | None, int | None]]], first: int
+) -> None:
+    records = [
+        Record(number, first + number, "message", key, payload, SENDER, gid, uid, pid)
+        for number, (key, payload, (gid, uid, pid)) in enumerate(given)
+    ]
+    data = block(records)
+    assert len(data) % 8 == 0
+    read = decode_block(data, 0, SALT)
+    assert isinstance(read, Block)
+    assert list(read.records()) == records
+    assert (read.end, read.next_sequence) == (len(data), first + len(records))
+
+
+@given(st.lists(st.tuples(st.text(max_size=9), st.none() | st.integers(0, 2**62)), min_size=1, max_size=9))
+def test_gaps_are_read(given: list[tuple[str, int | None]]) -> None:
+    records = [gap(number, cause, lost) for number, (cause, lost) in enumerate(given, 1)]
+    read = decode_block(block(records), 0, SALT)
+    assert isinstance(read, Block)
+    assert list(read.records()) == records
+
+
+@pytest.mark.parametrize("count", [1, 255, 256, 257, 5000])
+def test_blocks_of_any_length(count: int) -> None:
+    records = [message(number, b"k", b"same") for number in range(1, count + 1)]
+    read = decode_block(block(records), 0, SALT)
+    assert isinstance(read, Block)
+    assert list(read.records()) == records
+
+
+def test_where_blocks_end() -> None:
+    data = segment(EXAMPLE[1])
+    extents = list(walk(lambda at, length: data[at : at + length], len(data)))
+    assert [extent.rows for extent in extents] == [1, 3, 2, None]
+    assert extents[-1].end == len(data)
+    for size in range(len(data)):
+        whole = [extent for extent in extents if extent.end <= size]
+        assert list(walk(lambda at, length: data[at : at + length], size)) == whole
+
+
+# -- damage -------------------------------------------------------------------------------------------
+
+
+def check_damaged(journal: str, path: str, position: int | None = None) -> tuple[int, int | None]:
+    """An error that tells where, or a count of what was skipped: bytes, and rows if known. And nothing wrong."""
+    with pytest.raises(CorruptJournalError) as caught:
+        records_of(journal)
+    assert caught.value.path == path
+    assert f"{path}: byte {caught.value.position}: " in str(caught.value)
+    if position is not None:
+        # The block in which it is: no later than the byte itself.
+        assert caught.value.position <= position
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (again.path, again.position, again.reason) == (path, caught.value.position, caught.value.reason)
+    found: list[Record] = []
+    skipped, unknown, length = 0, False, 0
+    for piece in read_journal(journal, on_corrupt="skip"):
+        if isinstance(piece.block, Skipped):
+            assert piece.segment.path == path
+            length += piece.block.length
+            unknown |= piece.block.rows is None
+            skipped += piece.block.rows or 0
+        else:
+            found += piece.block.records()
+    assert [record for record in ROWS if record in found] == found
+    assert unknown or skipped + len(found) == len(ROWS)
+    return length, None if unknown else skipped
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_any_byte_that_is_not_what_was_written(journal: str, number: int) -> None:
+    path = write(journal, *EXAMPLE)[number]
+    data = Path(path).read_bytes()
+    last = number == len(EXAMPLE) - 1
+    for at in range(len(data)):
+        changed = bytearray(data)
+        changed[at] ^= 1 << at % 8
+        Path(path).write_bytes(changed)
+        length, rows = check_damaged(journal, path, at)
+        assert length > 0
+        if not last:
+            assert rows in (0, 3)  # the next segment tells how many there were
+        elif SEGMENT_HEADER_BYTES <= at < len(data) - 32:
+            assert rows in (1, 2, 3)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_cut_at_any_byte(journal: str, number: int) -> None:
+    path = write(journal, *EXAMPLE)[number]
+    data = Path(path).read_bytes()
+    for at in range(len(data)):
+        Path(path).write_bytes(data[:at])
+        _, rows = check_damaged(journal, path, at)
+        if number == 0:
+            assert rows in (0, 3)
+
+
+def test_a_segment_that_is_missing(journal: str) -> None:
+    first, second = write(journal, *EXAMPLE)
+    write(journal, [[message(10, b"k", b"v")]])
+    os.unlink(second)
+    with pytest.raises(CorruptJournalError, match="rows 4 to 9 are missing") as caught:
+        records_of(journal)
+    assert (caught.value.path, caught.value.position) == (first, os.path.getsize(first))
+    skipped = [piece.block for piece in read_journal(journal, on_corrupt="skip") if isinstance(piece.block, Skipped)]
+    assert [(one.length, one.rows) for one in skipped] == [(0, 6)]
+
+
+def test_a_segment_under_the_name_of_another(journal: str) -> None:
+    (second,) = write(journal, EXAMPLE[1])
+    os.rename(second, os.path.join(journal, segment_name(5)))
+    with pytest.raises(CorruptJournalError, match=r"name should be 0+4\.sbj"):
+        records_of(journal)
+
+
+def test_blocks_that_are_missing_or_come_twice() -> None:
+    one, two, three = (block(rows) for rows in ([message(1, b"a", b"b")], [message(2, b"a", b"b")], [gap(3, "x", 1)]))
+    end = encode_end(SALT, 4)
+    with pytest.raises(CorruptJournalError, match="rows 2 to 2 are missing"):
+        list(read_blocks(one + three + end, SALT, 1))
+    skipping = list(read_blocks(one + three + end, SALT, 1, on_corrupt="skip"))
+    assert skipping[1] == Skipped(len(one), 0, 1, "rows 2 to 2 are missing")
+    assert [type(each) for each in skipping] == [Block, Skipped, Block, End]
+    with pytest.raises(CorruptJournalError, match="rows come twice"):
+        list(read_blocks(one + two + two + three + end, SALT, 1))
+    skipping = list(read_blocks(one + two + two + three + end, SALT, 1, on_corrupt="skip"))
+    assert skipping[2] == Skipped(len(one + two), len(two), 0, "rows come twice")
+    with pytest.raises(CorruptJournalError, match="after the end mark"):
+        list(read_blocks(one + encode_end(SALT, 2) + b"more", SALT, 1))
+    assert list(read_blocks(one + encode_end(SALT, 2) + b"more", SALT, 1, on_corrupt="skip"))[-1] == Skipped(
+        len(one) + 32, 4, 0, "bytes after the end mark"
+    )
+
+
+def test_no_payload_passes_for_a_block() -> None:
+    """A stranger publishes what would be a block, were the salt what he takes it for."""
+    forged = block([message(2, b"admin/pay", b"forged"), message(3, b"admin/pay", b"forged")], salt=0)
+    honest = [[message(1, b"k", b"v" * n + bytes(forged))] for n in range(8)]
+    for rows in honest:
+        data = block(rows)
+        data[4] ^= 1  # so that a reader looks for the next block
+        after = block([message(2, b"a", b"b")])
+        found = list(read_blocks(bytes(data + after + encode_end(SALT, 3)), SALT, 1, on_corrupt="skip"))
+        assert found[0] == Skipped(0, len(data), 1, "the header of a block is damaged")
+        assert isinstance(found[1], Block)
+        assert [record.payload for record in found[1].records()] == [b"b"]

@@ -1,0 +1,43 @@
+"""A recorder that is killed at any moment loses nothing that was durable, and the next one goes on."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from journal.journals import records_of
+from support import python
+
+from sbuslib import Hub
+from sbuslib.journal.recorder import Recorder
+
+ROUNDS, KILLS = 5, 10
+"""Fifty kills, in parts that take a few seconds each."""
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_kills_under_load(folder: str, number: int) -> None:
+    moments = random.Random()
+    seconds = [f"{moments.random() * 0.03:.6f}" for _ in range(KILLS)]
+    told = [
+        tuple(map(int, line.split()))
+        for line in python(str(Path(__file__).parent / "killed.py"), folder, *seconds).splitlines()
+    ]
+    assert [run for run, _, _ in told] == list(range(KILLS))
+    with Hub(folder + "/bus") as hub, Recorder(hub, folder):
+        hub.publish(b"end", b"")
+    records = records_of(folder)  # every block whole, every number once, every segment closed
+    assert [record.sequence for record in records] == list(range(1, len(records) + 1))
+    assert records[-1].key == b"end"
+    end = 0
+    for run, durable, published in told:
+        mine = [record for record in records if record.key == b"run/%d" % run]
+        # From the first that it published on, in order and each once.
+        for count, record in enumerate(mine, 1):
+            assert record.payload == b"%d " % count + b"x" * (count % 200)
+        assert len(mine) <= published + 20
+        assert mine[0].sequence == end + 1
+        end = mine[-1].sequence
+        assert end >= durable
+    assert end == len(records) - 1

@@ -1,0 +1,543 @@
+"""The recorder in the process of a hub: all is there, publishers wait rather than lose, what is lost is told."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gevent
+import pytest
+from journal.journals import records_of
+from support import Peer, eventually, own_key
+
+import sbuslib
+from sbuslib import Hub, Limits
+from sbuslib.errors import JournalError, JournalInUseError, StateError, UsageError
+from sbuslib.journal.directory import end_of, is_recorded, list_segments
+from sbuslib.journal.limits import JournalLimits
+from sbuslib.journal.recorder import Recorder
+from sbuslib.packets import encode_message
+
+MakeHub = Callable[..., Hub]
+MakeClient = Callable[..., sbuslib.Client]
+Connect = Callable[..., Peer]
+
+
+class Disk:
+    """A disk that takes nothing until it is let: what fdatasync(2) waits for."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.syncs = 0
+
+    def sync(self, descriptor: int) -> None:
+        self.syncs += 1
+        assert self.open.wait(60)
+
+
+def has_come_to(recorder: Recorder, number: int) -> bool:
+    """Whether so many rows are durable, or there will be no more."""
+    return recorder.durable_sequence == number or not recorder.recording
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    slow = Disk()
+    monkeypatch.setattr(os, "fdatasync", slow.sync)
+    yield slow
+    slow.open.set()
+
+
+@contextmanager
+def file_size(most: int) -> Iterator[None]:
+    """Let no file become larger: what a full disk does, without one."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_all_that_passes_is_recorded(hub: Hub, client: MakeClient, journal: str) -> None:
+    mine = (os.getgid(), os.getuid(), os.getpid())
+    with Recorder(hub, journal) as recorder:
+        publisher = client()
+        publisher.publish_many((b"room/%d/temp" % (n % 3), b"%d" % n) for n in range(1000))
+        publisher.publish(b"large", b"x" * 300_000)
+        publisher.sync()
+        hub.publish(b"own", b"")
+        recorder.flush()
+        eventually(lambda: recorder.durable_sequence == 1002)
+        assert recorder.statistics().written == recorder.statistics().received == 1002
+    records = records_of(journal)
+    assert [record.sequence for record in records] == list(range(1, 1003))
+    assert [record.payload for record in records] == [*(b"%d" % n for n in range(1000)), b"x" * 300_000, b""]
+    assert [record.key for record in records[:4]] == [b"room/0/temp", b"room/1/temp", b"room/2/temp", b"room/0/temp"]
+    assert {(record.gid, record.uid, record.pid) for record in records} == {mine}
+    assert {record.sender for record in records} == {own_key()}
+    times = [record.time_ns for record in records]
+    assert times == sorted(times)
+    assert {os.stat(one.path).st_mode & 0o777 for one in list_segments(journal)} == {0o600}
+    assert os.stat(journal).st_mode & 0o777 == 0o700
+
+
+def test_many_publishers_in_one_block(hub: Hub, connect: Connect, journal: str) -> None:
+    with Recorder(hub, journal):
+        peers = [connect() for _ in range(3)]
+        for number in range(5):
+            for who, peer in enumerate(peers):
+                peer.publish(b"p/%d" % who, b"%d" % number)
+        for peer in peers:
+            peer.barrier()
+    records = records_of(journal)
+    for who in range(3):
+        assert [record.payload for record in records if record.key == b"p/%d" % who] == [b"%d" % n for n in range(5)]
+
+
+def test_time_flushes_what_is_too_little_for_a_block(hub: Hub, journal: str) -> None:
+    with Recorder(hub, journal) as recorder:
+        for number in range(1, 4):
+            hub.publish(b"k", b"v")
+            eventually(partial(has_come_to, recorder, number))
+
+
+def test_a_recorder_is_no_interest(hub: Hub, journal: str) -> None:
+    with Recorder(hub, journal):
+        assert hub.statistics().patterns == 0
+    with Recorder(hub, journal, scope="tree"):
+        assert hub.statistics().patterns == 1
+        hub.publish(b"k", b"v")
+    assert [record.key for record in records_of(journal)] == [b"k"]
+
+
+@pytest.mark.parametrize("scope", ["hub", "tree"])
+def test_secrets_are_not_recorded(hub: Hub, client: MakeClient, journal: str, scope: Any) -> None:
+    with Recorder(hub, journal, scope=scope):
+        publisher = client()
+        holder = client()
+        holder.subscribe(holder.credentials + b"/x")
+        publisher.publish(holder.credentials + b"/x", b"secret")
+        publisher.publish(b"k", b"plain")
+        assert holder.receive(10).payload == b"secret"
+    assert [record.payload for record in records_of(journal)] == [b"plain"]
+    assert b"secret" not in b"".join(Path(one.path).read_bytes() for one in list_segments(journal))
+
+
+def test_the_writer_would_not_take_a_secret_either(hub: Hub, journal: str) -> None:
+    with Recorder(hub, journal) as recorder:
+        intake: Any = recorder._intake
+        for key in (b"!/cred/1/2/3/x", b"a/!/cred/1/2/3/x", b"a!/b"):
+            intake.deliver_packet(hub._me, encode_message(key, b"v"))
+    assert [record.key for record in records_of(journal)] == [b"a!/b"]
+    assert recorder._writer.secrets_left_out == 2
+
+
+def test_a_restart_goes_on_in_a_new_segment(hub: Hub, journal: str) -> None:
+    recorder = Recorder(hub, journal)
+    for number in range(3):
+        with recorder:
+            hub.publish(b"k", b"%d" % number)
+            with pytest.raises(StateError, match="started already"):
+                recorder.start()
+        recorder.stop()
+        assert not recorder.recording
+    hub.publish(b"k", b"not recorded")
+    assert [one.first_sequence for one in list_segments(journal)] == [1, 2, 3]
+    assert [record.payload for record in records_of(journal)] == [b"0", b"1", b"2"]
+    with recorder:
+        pass  # nothing comes, so no segment is made
+    assert len(list_segments(journal)) == 3
+
+
+def test_the_end_of_the_hub_is_the_end_of_the_recording(hub: Hub, connect: Connect, journal: str) -> None:
+    recorder = Recorder(hub, journal).start()
+    connect().publish(b"k", b"sent before the end")
+    hub.stop()
+    assert not recorder.recording
+    assert not is_recorded(journal)
+    assert [record.payload for record in records_of(journal)] == [b"sent before the end"]
+    with pytest.raises(StateError):
+        recorder.start()
+    hub.start()
+    with recorder:
+        hub.publish(b"k", b"again")
+    assert len(records_of(journal)) == 2
+
+
+def test_two_recorders(hub: Hub, journal: str) -> None:
+    with Recorder(hub, journal) as recorder:
+        with pytest.raises(JournalInUseError, match=str(os.getpid())):
+            Recorder(hub, journal).start()
+        hub.publish(b"k", b"v")
+        with Recorder(hub, journal + "-2"):
+            hub.publish(b"k", b"v")
+    assert recorder.error is None
+    assert (len(records_of(journal)), len(records_of(journal + "-2"))) == (2, 1)
+
+
+def test_arguments_that_cannot_be_right(hub: Hub, journal: str) -> None:
+    for wrong in ({"scope": "all"}, {"durability": "always"}, {"keep_bytes": 0}, {"keep_seconds": -1.0}):
+        with pytest.raises(UsageError, match=next(iter(wrong))):
+            Recorder(hub, journal, **wrong)
+    assert not os.path.exists(journal)
+
+
+def test_a_directory_that_cannot_be_made(hub: Hub, folder: str) -> None:
+    Path(folder, "file").write_text("")
+    recorder = Recorder(hub, os.path.join(folder, "file", "journal"))
+    with pytest.raises(OSError, match="Not a directory"):
+        recorder.start()
+    assert len(hub.inboxes) == 0
+
+
+def test_what_a_hub_says_of_it(hub: Hub, journal: str, disk: Disk) -> None:
+    with Recorder(hub, journal):
+        hub.publish(b"k", b"v")
+        (mine,) = hub.statistics().per_client
+        assert (mine.routed, mine.queued, mine.delivered, mine.soft, mine.hard) == (1, 1, 0, "queue", "block")
+        disk.open.set()
+    statistics = hub.statistics()
+    assert (statistics.routed, statistics.delivered, statistics.queued, statistics.lost) == (1, 1, 0, {})
+
+
+# -- durability ---------------------------------------------------------------------------------------
+
+
+def test_durable_once_synced(hub: Hub, journal: str, disk: Disk) -> None:
+    with Recorder(hub, journal, publish_durable=True) as recorder:
+        inbox = hub.subscribe(b"journal/durable")
+        hub.publish(b"k", b"v")
+        eventually(lambda: disk.syncs == 1)
+        assert (recorder.written_sequence, recorder.durable_sequence) == (1, 0)
+        disk.open.set()
+        message = inbox.get(timeout=20)
+        assert (message.key, message.payload, recorder.durable_sequence) == (b"journal/durable", b"1", 1)
+    assert [record.key for record in records_of(journal)] == [b"k"]  # what it says of itself is not recorded
+
+
+def test_durability_of_other_kinds(hub: Hub, journal: str, disk: Disk) -> None:
+    with Recorder(hub, journal, durability="none") as recorder:
+        hub.publish(b"k", b"v")
+        eventually(lambda: recorder.durable_sequence == 1)
+        assert disk.syncs == 0
+    disk.open.set()
+    limits = JournalLimits(sync_seconds=0.02)
+    with Recorder(hub, journal, durability="interval", limits=limits) as recorder:
+        hub.publish(b"k", b"v")
+        eventually(lambda: recorder.durable_sequence == 2)
+        assert disk.syncs == 1
+    assert len(records_of(journal)) == 2
+
+
+# -- when the disk does not keep up -------------------------------------------------------------------
+
+SMALL = JournalLimits(block_records=4, queued_records=40)
+
+
+def test_publishers_are_held_back_rather_than_lose(
+    make_hub: MakeHub, connect: Connect, journal: str, disk: Disk
+) -> None:
+    hub = make_hub()
+    with Recorder(hub, journal, limits=SMALL) as recorder:
+        publisher = connect()
+        sending = gevent.spawn(publisher.send, *(b"MSG k\0%d" % n for n in range(3000)))
+        eventually(lambda: recorder.statistics().held == 1)
+        received = recorder.statistics().received
+        gevent.sleep(0.02)
+        assert recorder.statistics().received == received < 3000  # nothing more is read from it
+        assert recorder.statistics().queued <= 2 * 64  # the turn that filled the queue, and the one that found it full
+        connect().publish(b"other", b"one more")  # another is read until it is in the way itself
+        eventually(lambda: recorder.statistics().held == 2)
+        disk.open.set()
+        sending.join()
+        publisher.barrier()
+        assert recorder.statistics().lost == {}
+    records = records_of(journal)
+    assert [record.payload for record in records if record.key == b"k"] == [b"%d" % n for n in range(3000)]
+    assert sum(record.key == b"other" for record in records) == 1
+
+
+def test_a_publisher_that_leaves_while_it_is_held(
+    make_hub: MakeHub, connect: Connect, journal: str, disk: Disk
+) -> None:
+    hub = make_hub()
+    with Recorder(hub, journal, limits=SMALL) as recorder:
+        publisher = connect()
+        for n in range(200):
+            publisher.publish(b"k", b"%d" % n)
+        eventually(lambda: recorder.statistics().held == 1)
+        publisher.close()
+        disk.open.set()
+        eventually(lambda: hub.statistics().clients == 0)
+        assert recorder.statistics().held == 0
+    assert [record.payload for record in records_of(journal)] == [b"%d" % n for n in range(200)]
+
+
+def test_what_cannot_be_held_back_becomes_a_gap(make_hub: MakeHub, journal: str, disk: Disk) -> None:
+    hub = make_hub()
+    with Recorder(hub, journal, limits=SMALL) as recorder:
+        for number in range(100):
+            hub.publish(b"k", b"%d" % number)
+        lost = recorder.statistics().lost["overflow"]
+        assert 50 <= lost < 60
+        disk.open.set()
+        eventually(lambda: recorder.durable_sequence == 100 - lost + 1)
+        hub.publish(b"k", b"after")
+        statistics = recorder.statistics()
+        assert (statistics.received, statistics.lost) == (101, {"overflow": lost})
+    records = records_of(journal)
+    kinds = [(record.kind, record.lost, record.cause) for record in records]
+    assert kinds == [("message", None, None)] * (100 - lost) + [("gap", lost, "overflow"), ("message", None, None)]
+    assert records[0].time_ns < records[-2].time_ns < records[-1].time_ns
+
+
+def test_nobody_is_held_for_ever(make_hub: MakeHub, connect: Connect, journal: str, disk: Disk) -> None:
+    hub = make_hub(limits=Limits(block_timeout=0.05))
+    with Recorder(hub, journal, limits=SMALL) as recorder:
+        publisher = connect()
+        for n in range(1000):
+            publisher.publish(b"k", b"%d" % n)
+        publisher.barrier()  # it was let go
+        assert recorder.statistics().held == 0
+        lost = recorder.statistics().lost["timeout"]
+        disk.open.set()
+        eventually(lambda: recorder.durable_sequence == 1001 - lost)
+    records = records_of(journal)
+    assert [record.lost for record in records if record.kind == "gap"] == [lost]
+    assert len(records) == 1001 - lost
+
+
+def test_a_recorder_that_is_not_to_hold(make_hub: MakeHub, connect: Connect, journal: str, disk: Disk) -> None:
+    hub = make_hub()
+    with Recorder(hub, journal, limits=SMALL, hold=False) as recorder:
+        publisher = connect()
+        for n in range(500):
+            publisher.publish(b"k", b"%d" % n)
+        publisher.barrier()
+        assert recorder.statistics().lost["overflow"] > 300
+        disk.open.set()
+    records = records_of(journal)
+    assert sum(record.lost or 0 for record in records) + sum(record.kind == "message" for record in records) == 500
+
+
+def test_losses_between_hubs_become_gaps(hub: Hub, journal: str) -> None:
+    from sbuslib.control import Lost
+
+    with Recorder(hub, journal):
+        hub.publish(b"k", b"before")
+        hub.tree.pass_notice(Lost("uncertain", 12, 1_750_000_000.5), None)
+        hub.publish(b"k", b"after")
+    records = records_of(journal)
+    assert [(record.payload, record.lost, record.cause) for record in records] == [
+        (b"before", None, None),
+        (None, 12, "uncertain"),
+        (b"after", None, None),
+    ]
+    assert records[1].time_ns == 1_750_000_000_500_000_000
+
+
+# -- when the disk fails ------------------------------------------------------------------------------
+
+
+def test_a_full_disk(hub: Hub, client: MakeClient, journal: str, caplog: pytest.LogCaptureFixture) -> None:
+    told: list[Exception] = []
+    recorder = Recorder(hub, journal, on_stop=told.append)
+    publisher, subscriber = client(), client()
+    subscriber.subscribe(b"journal/", b"k")
+    with file_size(20_000), caplog.at_level(logging.ERROR, "sbuslib"):
+        recorder.start()
+        for number in range(30):
+            publisher.publish(b"k", b"%d" % number + b"x" * 2000)
+            eventually(partial(has_come_to, recorder, number + 1))
+        eventually(lambda: told)
+    assert not recorder.recording
+    assert isinstance(recorder.error, OSError)
+    assert told == [recorder.error]
+    with pytest.raises(JournalError, match="File too large"):
+        recorder.stop()
+    recorder.close()
+    assert "ended, 1 messages are not in it" in caplog.text
+    received = [subscriber.receive(10) for _ in range(31)]  # the hub went on
+    (notice,) = [message for message in received if message.key == b"journal/stopped"]
+    assert b"File too large" in notice.payload
+    written = recorder.statistics().written
+    assert recorder.statistics().lost == {"stopped": 1}
+    assert len(records_of(journal, growing=True)) == written == recorder.durable_sequence < 30
+    with recorder:  # there is room again
+        publisher.publish(b"k", b"more")
+        publisher.sync()
+    assert [record.sequence for record in records_of(journal)] == list(range(1, written + 2))
+
+
+def test_a_disk_that_fails_while_publishers_are_held(
+    make_hub: MakeHub, connect: Connect, journal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = threading.Event()
+
+    def sync(descriptor: int) -> None:
+        assert failing.wait(60)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    hub = make_hub()
+    recorder = Recorder(hub, journal, limits=SMALL).start()
+    publisher = connect()
+    for n in range(200):
+        publisher.publish(b"k", b"%d" % n)
+    eventually(lambda: recorder.statistics().held == 1)
+    failing.set()
+    publisher.barrier()
+    assert not recorder.recording
+    statistics = recorder.statistics()
+    assert statistics.written + statistics.lost["stopped"] == statistics.received
+    monkeypatch.undo()
+    with pytest.raises(JournalError, match="Input/output error"):
+        recorder.stop()
+
+
+def test_a_disk_that_never_answers(make_hub: MakeHub, journal: str, disk: Disk) -> None:
+    hub = make_hub()
+    recorder = Recorder(hub, journal, limits=JournalLimits(stop_seconds=0.05)).start()
+    hub.publish(b"k", b"v")
+    with pytest.raises(JournalError, match=r"took nothing for 0\.05 s"):
+        recorder.stop()
+    disk.open.set()
+    eventually(lambda: not is_recorded(journal))
+
+
+# -- segments -----------------------------------------------------------------------------------------
+
+
+def test_segments_are_closed_at_a_size_and_the_oldest_deleted(hub: Hub, journal: str) -> None:
+    limits = JournalLimits(segment_bytes=10_000)
+    with Recorder(hub, journal, limits=limits, keep_bytes=25_000) as recorder:
+        for number in range(1, 41):
+            hub.publish(b"k", b"%d" % number + b"x" * 2_000)
+            recorder.flush()
+            eventually(partial(has_come_to, recorder, number))
+    segments = list_segments(journal)
+    assert segments[0].first_sequence > 1
+    assert len(segments) >= 2
+    assert sum(one.size for one in segments) < 25_000 + 13_000
+    records = records_of(journal)
+    assert [record.sequence for record in records] == list(range(segments[0].first_sequence, 41))
+
+
+def test_retention_by_age_leaves_the_last(hub: Hub, journal: str) -> None:
+    for number in range(3):
+        with Recorder(hub, journal):
+            hub.publish(b"k", b"%d" % number)
+    for one in list_segments(journal):
+        os.utime(one.path, (1, 1))
+    with Recorder(hub, journal, keep_seconds=3_600):
+        hub.publish(b"k", b"3")
+    assert [record.payload for record in records_of(journal)] == [b"3"]
+    with Recorder(hub, journal, keep_seconds=0.000_001):
+        pass
+    assert len(records_of(journal)) == 1
+
+
+def test_a_segment_is_closed_at_an_age(hub: Hub, journal: str) -> None:
+    with Recorder(hub, journal, limits=JournalLimits(segment_seconds=0.02, block_seconds=0.001)):
+        hub.publish(b"k", b"1")
+        eventually(lambda: [end_of(one)[1] for one in list_segments(journal)] == [True])
+        hub.publish(b"k", b"2")
+        eventually(lambda: len(list_segments(journal)) == 2)
+    assert len(records_of(journal)) == 2
+
+
+# -- other processes, threads and crashes -------------------------------------------------------------
+
+
+def test_a_fork_leaves_the_parents_journal_alone(hub: Hub, journal: str) -> None:
+    with Recorder(hub, journal) as recorder:
+        hub.publish(b"k", b"1")
+        recorder.flush()
+        eventually(lambda: recorder.durable_sequence == 1)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                recorder.stop()
+                status = 0 if not recorder.recording and not os.listdir("/proc/self/fd").count("journal") else 2
+                status |= 4 * any(
+                    os.readlink(f"/proc/self/fd/{fd}").startswith(journal)
+                    for fd in os.listdir("/proc/self/fd")
+                    if os.path.exists(f"/proc/self/fd/{fd}")
+                )
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        hub.publish(b"k", b"2")
+    assert [record.payload for record in records_of(journal)] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("torn", [0, 1, 23, 24, 100])
+def test_the_next_start_mends_what_a_crash_left(
+    hub: Hub, journal: str, torn: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Recorder(hub, journal):
+        hub.publish(b"k", b"1")
+    (one,) = list_segments(journal)
+    data = Path(one.path).read_bytes()
+    Path(one.path).write_bytes(data[:-32] + data[112 : 112 + torn])  # no mark, and part of another block
+    with caplog.at_level(logging.WARNING, "sbuslib"), Recorder(hub, journal) as recorder:
+        assert recorder.durable_sequence == 1
+        hub.publish(b"k", b"2")
+    assert (f"cut {torn} bytes at {len(data) - 32}" in caplog.text) is (torn > 0)
+    assert [record.payload for record in records_of(journal)] == [b"1", b"2"]
+    assert Path(one.path).read_bytes() == data
+
+
+@pytest.mark.parametrize("size", [0, 50, 112])
+def test_a_crash_right_after_a_segment_was_made(hub: Hub, journal: str, size: int) -> None:
+    recorder = Recorder(hub, journal)
+    for _ in range(2):
+        with recorder:
+            hub.publish(b"k", b"v")
+        identity = recorder.journal
+    last = list_segments(journal)[-1]
+    Path(last.path).write_bytes(Path(last.path).read_bytes()[:size])
+    with recorder:
+        assert recorder.journal == identity
+        hub.publish(b"k", b"again")
+    assert [record.payload for record in records_of(journal)] == [b"v", b"again"]
+
+
+def test_damage_before_the_end_is_left_for_readers_to_find(
+    hub: Hub, journal: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Recorder(hub, journal) as recorder:
+        for number in range(1, 4):
+            hub.publish(b"k", b"%d" % number)
+            recorder.flush()
+            eventually(partial(has_come_to, recorder, number))
+    (one,) = list_segments(journal)
+    data = bytearray(Path(one.path).read_bytes()[:-32])
+    data[130] ^= 1
+    Path(one.path).write_bytes(data)
+    with caplog.at_level(logging.WARNING, "sbuslib"), Recorder(hub, journal) as recorder:
+        assert recorder.durable_sequence == 3
+    assert "damaged bytes at 112" in caplog.text
+    assert Path(one.path).read_bytes()[:-32] == data
+
+
+def test_a_damaged_header_is_nothing_to_go_on_from(hub: Hub, journal: str) -> None:
+    with Recorder(hub, journal):
+        hub.publish(b"k", b"v")
+    (one,) = list_segments(journal)
+    data = bytearray(Path(one.path).read_bytes())
+    data[20] ^= 1
+    Path(one.path).write_bytes(data)
+    with pytest.raises(JournalError, match=one.path):
+        Recorder(hub, journal).start()
+    assert not is_recorded(journal)
+    assert Path(one.path).read_bytes() == data

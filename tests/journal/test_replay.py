@@ -1,0 +1,189 @@
+"""Playing back: what, in which order, and when."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from journal.journals import EXAMPLE, gap, message, write
+from msgspec import structs
+from support import HubThread
+
+from sbuslib.blocking import Client
+from sbuslib.errors import CorruptJournalError, UsageError
+from sbuslib.journal.directory import Piece
+from sbuslib.journal.format import Record
+from sbuslib.journal.replay import Replayed, Run, Selection, from_journal, replay
+from sbuslib.packets import Message
+
+SECOND = 1_000_000_000
+
+
+class Stage:
+    """A clock that only moves while somebody waits, and what was published when."""
+
+    def __init__(self, slow: float = 0.0) -> None:
+        self.now = 100.0
+        self.slow = slow
+        self.published: list[tuple[float, bytes]] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        assert seconds >= 0
+        self.now += seconds
+
+    def send_packets(self, packets: Sequence[bytes]) -> None:
+        self.published += [(round(self.now - 100.0, 6), packet) for packet in packets]
+        self.now += self.slow
+
+
+def at(sequence: int, seconds: float, key: bytes = b"k") -> Record:
+    return message(sequence, key, b"%d" % sequence)._replace(time_ns=int(seconds * SECOND))
+
+
+def play(runs: Sequence[Run], speed: float | None = 1.0, slow: float = 0.0) -> list[tuple[float, bytes]]:
+    stage = Stage(slow)
+    replay(runs, stage, speed=speed, clock=stage.clock, wait=stage.wait)
+    return stage.published
+
+
+def test_each_comes_as_long_after_the_first_as_it_did(journal: str) -> None:
+    write(journal, [[at(1, 50), at(2, 50.25), at(3, 50.25)], [at(4, 53), at(5, 60)]])
+    runs = list(from_journal(journal))
+    expected = [(0.0, 1), (0.25, 2), (0.25, 3), (3.0, 4), (10.0, 5)]
+    for speed in (1.0, 2.0, 0.5):
+        assert play(runs, speed) == [(time / speed, b"MSG k\0%d" % number) for time, number in expected]
+    assert play(runs, None) == [(0.0, b"MSG k\0%d" % number) for _, number in expected]
+
+
+def test_what_is_late_goes_out_at_once_and_moves_nothing(journal: str) -> None:
+    write(journal, [[at(1, 0), at(2, 0.1), at(3, 0.2), at(4, 5)]])
+    assert [time for time, _ in play(list(from_journal(journal)), slow=1.0)] == [0.0, 1.0, 1.0, 5.0]
+
+
+def test_a_clock_that_was_set_back(journal: str) -> None:
+    write(journal, [[at(1, 50), at(2, 51), at(3, 20)], [at(4, 20.5), at(5, 52)]])
+    assert [time for time, _ in play(list(from_journal(journal)))] == [0.0, 1.0, 1.0, 1.0, 2.0]
+
+
+def test_gaps_are_counted_and_not_waited_for(journal: str) -> None:
+    write(journal, *EXAMPLE)
+    stage = Stage()
+    done = replay(from_journal(journal), stage, speed=None)
+    assert done == Replayed(messages=6, lost=8)
+    assert stage.published[2] == (0.0, b"MSG room/1/temp\0" + b"\0\xff" * 20)
+
+
+@pytest.mark.parametrize("speed", [0, -1, float("inf"), float("nan")])
+def test_a_speed_that_cannot_be(speed: float) -> None:
+    with pytest.raises(UsageError, match="speed"):
+        replay([], Stage(), speed=speed)
+
+
+def test_patterns_and_times(journal: str) -> None:
+    rows = [at(number, number, key) for number, key in enumerate([b"a/1", b"b", b"a/2", b"c", b"a/1"], 1)]
+    write(journal, [rows[:3], [gap(6, "overflow", 4)._replace(sequence=4)], [rows[3]._replace(sequence=5)]])
+
+    def chosen(*patterns: bytes, start: int | None = None, end: int | None = None) -> list[bytes]:
+        selection = Selection(patterns, start, end) if patterns else Selection(start=start, end=end)
+        return [packet for run in from_journal(journal, selection) for packet in run.packets]
+
+    first, second, third, fourth = (b"MSG a/1\0001", b"MSG b\0002", b"MSG a/2\0003", b"MSG c\0004")
+    assert chosen() == [first, second, third, fourth]
+    assert chosen(b"a/") == [first, third]
+    assert chosen(b"a/1", b"c") == [first, fourth]
+    assert chosen(b"nothing") == []
+    assert chosen(start=2 * SECOND) == [second, third, fourth]
+    assert chosen(end=3 * SECOND) == [first, second]
+    assert chosen(b"a/", start=2 * SECOND, end=4 * SECOND) == [third]
+
+
+def test_no_secret_is_played_back(journal: str) -> None:
+    """None is ever recorded; a journal that somebody made up could hold one all the same."""
+    write(journal, [[message(1, b"!/cred/1/2/3/x", b"forged"), message(2, b"a/!/b", b"forged"), message(3, b"k", b"")]])
+    assert [packet for run in from_journal(journal) for packet in run.packets] == [b"MSG k\0"]
+
+
+def test_damage(journal: str) -> None:
+    _, path = write(journal, *EXAMPLE)
+    data = bytearray(Path(path).read_bytes())
+    data[200] ^= 1
+    Path(path).write_bytes(data)
+    with pytest.raises(CorruptJournalError, match=path):
+        list(from_journal(journal))
+    skipped: list[Piece] = []
+    done = replay(from_journal(journal, on_corrupt="skip", on_skip=skipped.append), Stage(), speed=None)
+    assert done == Replayed(messages=5, lost=8)
+    assert [piece.block.rows for piece in skipped] == [1]
+
+
+def test_what_was_recorded_until_a_recorder_was_killed(journal: str) -> None:
+    _, path = write(journal, *EXAMPLE)
+    os.truncate(path, os.path.getsize(path) - 40)
+    assert replay(from_journal(journal), Stage(), speed=None) == Replayed(messages=4, lost=8)
+
+
+def test_on_a_real_bus(address: str, journal: str) -> None:
+    count = 2_000
+    rows = [at(number, number / 10_000, b"k/%d" % (number % 3)) for number in range(1, count + 1)]
+    write(journal, [rows[start : start + 300] for start in range(0, count, 300)])
+    with HubThread(address), Client(address) as subscriber, Client(address) as publisher:
+        subscriber.subscribe(b"")
+        for speed in (None, 10.0):
+            assert replay(from_journal(journal), publisher, speed=speed).messages == count
+            received: list[Message] = []
+            while len(received) < count:
+                received += subscriber.receive_many(timeout=20)
+            assert [(one.key, one.payload) for one in received] == [(row.key, row.payload) for row in rows]
+
+
+def test_a_lake_is_played_back_in_order(tmp_path: Path) -> None:
+    import datetime
+
+    import pyarrow
+    import pyarrow.parquet
+
+    from sbuslib.cli.replay import from_lake
+    from sbuslib.spark.manifest import Entry, changed
+
+    day = 86_400
+    files = {
+        "batch=a": [(day + 2, "j", 2, b"b"), (day + 1, "j", 1, b"a"), (2 * day + 1, "j", 9, b"e")],
+        "batch=b": [(day + 2, "j", 3, b"c"), (2 * day, "j", 8, b"d")],
+        "batch=killed": [(day, "j", 1, b"not in the manifest")],
+    }
+    with changed(tmp_path) as change:
+        for directory, rows in files.items():
+            for seconds, journal, sequence, payload in rows:
+                date = datetime.datetime.fromtimestamp(seconds, datetime.UTC).date()
+                folder = tmp_path / directory / f"date={date}" / "hub=h"
+                folder.mkdir(parents=True, exist_ok=True)
+                table = pyarrow.table(
+                    {
+                        "time_ns": [seconds * SECOND],
+                        "journal": [journal],
+                        "sequence": [sequence],
+                        "kind": ["message" if payload != b"e" else "gap"],
+                        "key": [b"k" if payload != b"e" else None],
+                        "payload": [payload if payload != b"e" else None],
+                        "lost": pyarrow.array([None if payload != b"e" else 5], pyarrow.int64()),
+                    }
+                )
+                pyarrow.parquet.write_table(table, folder / f"{sequence}.parquet")
+            if directory != "batch=killed":
+                entries = (*change.manifest.entries, Entry(directory, len(rows), 1, 1))
+                change.manifest = structs.replace(change.manifest, entries=entries)
+    stage = Stage()
+    done = replay(from_lake(tmp_path, Selection()), stage, clock=stage.clock, wait=stage.wait)
+    assert done == Replayed(messages=4, lost=5)
+    assert stage.published == [
+        (time, b"MSG k\0" + payload)
+        for time, payload in zip((0.0, 1.0, 1.0, float(day - 1)), (b"a", b"b", b"c", b"d"), strict=True)
+    ]
+    assert replay(from_lake(tmp_path, Selection([b"x"])), Stage(), speed=None) == Replayed(messages=0, lost=5)
+    bounded = Selection(start=(day + 2) * SECOND, end=2 * day * SECOND)
+    assert replay(from_lake(tmp_path, bounded), Stage(), speed=None) == Replayed(messages=2, lost=0)

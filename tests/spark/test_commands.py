@@ -1,0 +1,180 @@
+"""The commands over the jobs: what they print, write and refuse. The numbers are those of docs/tutorial-spark.md."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from docs.pages import DOCS, blocks
+from spark.frames import Row, message, recording
+
+from sbuslib.cli import jobs
+from sbuslib.cli.main import build_parser
+from sbuslib.errors import StateError, UsageError
+from sbuslib.spark import lake, page
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Run = Callable[..., None]
+
+
+@pytest.fixture
+def run(spark: SparkSession, rows: DataFrame, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command in the session that is there; what it raises, it raises here."""
+    read = lake.read
+    monkeypatch.setattr(lake, "read", lambda spark, place: rows if place == LAKE else read(spark, place))
+
+    def in_session(arguments: argparse.Namespace, job: Callable[[Any, argparse.Namespace], object]) -> int:
+        job(spark, arguments)
+        return 0
+
+    monkeypatch.setattr(jobs, "run", in_session)
+
+    def run(*arguments: object) -> None:
+        parsed = build_parser().parse_args([*map(str, arguments)])
+        assert parsed.run(parsed) == 0
+
+    return run
+
+
+def tutorial() -> list[Row]:
+    """What the tutorial's program publishes."""
+    sensors, service = b"!/cred/100/1000/4711", b"!/cred/100/1000/4712"
+    rows = []
+    for number in range(500):
+        at = number / 100
+        rows += [message(b"room/%d/temp" % room, b"21.5", at=at, sender=sensors) for room in (1, 2)]
+        if number % 10 == 0:
+            rows.append(message(b"ask/target", b'{"id": %d}' % number, at=at, sender=sensors))
+            answer = b'{"id": %d, "target": 21}' % number
+            rows.append(message(b"answer/target", answer, at=at + 0.003, sender=service))
+    return rows
+
+
+LAKE = "lake"
+"""Stands for a lake with the tutorial's rows: to make a real one takes longer than all else here."""
+
+
+@pytest.fixture(scope="module")
+def rows(spark_session: SparkSession) -> DataFrame:
+    return recording(spark_session, tutorial())
+
+
+def read_csv(directory: Path) -> list[dict[str, str]]:
+    (path,) = directory.glob("*.csv")
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def read_parquet(directory: Path) -> Any:
+    """Of bytes, as Arrow would keep the file open."""
+    (path,) = directory.glob("*.parquet")
+    return pyarrow.parquet.read_table(pyarrow.BufferReader(path.read_bytes()))
+
+
+def text_of(name: str, page: str = "tutorial-spark.md") -> str:
+    """A block of the tutorial."""
+    (found,) = [block.text for block in blocks(DOCS / page) if block.language == name]
+    return found
+
+
+def test_traffic(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output, tables = tmp_path / "traffic.html", tmp_path / "tables"
+    run("report", "traffic", LAKE, "--output", output, "--csv", tables, "--levels", 2)
+    assert capsys.readouterr().out.splitlines() == [str(output), str(tables)]
+    text = output.read_text("utf-8")
+    assert text.startswith("<!DOCTYPE html>")
+    assert "<b>1,100</b><span>messages</span>" in text
+    assert text.count("<svg") == 3
+    assert read_csv(tables / "by_level")[0] == {
+        "level": "1",
+        "prefix": "room/",
+        "messages": "1000",
+        "bytes": "4000",
+        "keys": "2",
+        "largest": "4",
+    }
+
+
+def test_subscriptions(run: Run, tmp_path: Path) -> None:
+    patterns, tables = tmp_path / "patterns.txt", tmp_path / "tables"
+    patterns.write_text(text_of("text"))
+    run("report", "subscriptions", LAKE, patterns, "--output", "-", "--parquet", tables)
+    found = read_parquet(tables / "patterns").to_pylist()
+    assert [(row["pattern"], row["messages"], row["covered_by"]) for row in found] == [
+        (b"room/*/temp", 1000, []),
+        (b"room/1/temp", 500, [b"room/*/temp"]),
+        (b"ask/", 50, []),
+        (b"room/*/humidity", 0, []),
+    ]
+
+
+def test_latency(run: Run, tmp_path: Path) -> None:
+    tables = tmp_path / "tables"
+    run("report", "latency", LAKE, "--request", "ask/", "--reply", "answer/", "--output", "-", "--csv", tables)
+    (row,) = read_csv(tables / "by_request")
+    assert row["request"] == "ask/target"
+    assert (row["requests"], row["answered"], row["p50"], row["longest"]) == ("50", "50", "3000000", "3000000")
+
+
+def test_plan(run: Run, tmp_path: Path) -> None:
+    tree, output, tables = tmp_path / "tree.toml", tmp_path / "plan.html", tmp_path / "tables"
+    tree.write_text(text_of("toml"))
+    run("plan", LAKE, tree, "--output", output, "--csv", tables)
+    (link,) = read_csv(tables / "links")
+    assert (link["hub"], link["above"]) == ("sensors", "root")
+    assert [link[name] for name in ("flooded_up", "flooded_down", "up", "down")] == ["1050", "50", "50", "0"]
+    better = {row["client"]: (row["better"], row["saved"]) for row in read_csv(tables / "placements")}
+    assert better["service"] == ("sensors", "50")
+    assert "<h2>Clients</h2>" in output.read_text("utf-8")
+
+
+def test_a_simulated_plan(run: Run, tmp_path: Path) -> None:
+    run("plan", "--simulate", 30, "--fan-out", 3, "--output", "-", "--parquet", tmp_path / "load")
+    table = read_parquet(tmp_path / "load" / "links")
+    assert table.num_rows == 29
+    assert table.column("hub").to_pylist() != []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["report", "traffic", "LAKE", "--output", "-"], "nothing would come out"),
+        (["report", "traffic", "LAKE", "--output", "/nowhere/x.html"], "cannot be written"),
+        (["report", "traffic", "LAKE", "--hub", "none"], "nothing of hub none was recorded"),
+        (["report", "traffic", "FOLDER"], "FOLDER"),
+        (["report", "subscriptions", "LAKE", "EMPTY"], "no patterns"),
+        (["report", "latency", "LAKE", "--request", "a", "--reply", "b", "--id", "x"], "segment:N"),
+        (["plan", "LAKE"], "TOPOLOGY"),
+        (["plan", "LAKE", "EMPTY"], "missing required field `hubs`"),
+        (["plan", "LAKE", "--simulate", "3"], "leave LAKE"),
+        (["plan", "LAKE", "EMPTY", "--fan-out", "3"], "--simulate"),
+        (["plan", "--simulate", "0"], "one hub or more"),
+        (["watch", "FOLDER", "--above", "a", "many"], "not many"),
+        (["watch", "FOLDER", "--window", "0.1"], "windows are of 1"),
+    ],
+)
+def test_what_is_refused(
+    run: Run, tmp_path: Path, arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = tmp_path / "empty"
+    empty.write_text("")
+    monkeypatch.chdir(tmp_path)
+    places = {"LAKE": LAKE, "EMPTY": str(empty), "FOLDER": str(tmp_path)}
+    with pytest.raises((UsageError, StateError), match=places.get(said, said)):
+        run(*(places.get(argument, argument) for argument in arguments))
+
+
+def test_without_matplotlib(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    with pytest.raises(StateError, match=r"matplotlib is missing: pip install 'sbuslib\[report\]'"):
+        page.check_plots()
+    with pytest.raises(StateError, match="matplotlib"):
+        run("report", "traffic", LAKE, "--output", tmp_path / "x.html")

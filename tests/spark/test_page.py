@@ -1,0 +1,124 @@
+"""Pages hold what strangers wrote, and nothing of it can run."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbuslib.spark.page import Page, bars, duration, escaped, figure, human, plot, shown, table
+
+NASTY = [
+    b"<script>alert(1)</script>",
+    b"\"><img src=x onerror='alert(1)'>",
+    b"</style></title></svg></code><script>",
+    b"&lt;b&gt;&amp;",
+    b"$\\frac{1}{0$ _^{",
+    b"$$$",
+    b"]]><!--",
+    b"\xff\xfe\0\x1b[31m",
+    "\u202eevil\u2066 日本 🐍".encode(),
+    b"\xed\xa0\x80",
+    b"x" * 5_000,
+    b"%s {0} {x}",
+    b"",
+]
+
+
+class Tags(HTMLParser):
+    """The elements of a page, with their attributes, and its text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def parsed(html: str) -> Tags:
+    tags = Tags()
+    tags.feed(html)
+    tags.close()
+    return tags
+
+
+def make(values: list[bytes]) -> str:
+    """A page with everything in it that a page can hold."""
+    with plot(columns=2) as (axes, picture):
+        bars(axes[0], values, range(len(values)))
+        axes[1].plot([1, 2], [3, 4], label=shown(values[0]))
+        axes[1].set_title(shown(values[0]))
+        axes[1].legend()
+    page = Page(shown(values[0]), shown(values[-1]))
+    page.tile(shown(values[0]), shown(values[0]), bad=True)
+    rows = [(value, [value, value], number) for number, value in enumerate(values)]
+    columns = table(rows, ("key", "text"), ("others", "text"), ("messages", "count"), more=True, barred=2)
+    page.section(shown(values[0]), shown(values[0]), figure(picture, shown(values[0])), columns)
+    return page.html()
+
+
+def test_what_strangers_wrote_is_text_and_no_more() -> None:
+    plain, nasty = parsed(make([b"a", b"b", b""])), parsed(make(NASTY))
+    assert nasty.tags - plain.tags <= {"span"}, "of a text that was cut"
+    assert nasty.attributes - plain.attributes <= {"title"}
+    assert not nasty.tags & {"script", "img", "iframe", "object", "link", "a:href"}
+    assert not {name for name in nasty.attributes if name.startswith("on")}
+    for value in NASTY[:5]:
+        assert shown(value) in nasty.text
+    assert "\\xff\\xfe\\x00\\x1b[31m" in nasty.text
+    assert "\u202e" not in nasty.text
+
+
+def test_nothing_is_loaded_from_anywhere() -> None:
+    html = make([b"a", b"b"])
+    assert "default-src 'none'" in html
+    addresses = set(re.findall(r"(?:href|src)=\"([^\"]*)\"", html)) | set(re.findall(r"url\(([^)]*)\)", html))
+    assert all(address.startswith("#") for address in addresses), addresses
+    assert "@import" not in html
+
+
+@given(st.binary(max_size=60) | st.text(max_size=60) | st.lists(st.binary(max_size=20), max_size=3))
+def test_any_value_can_be_shown(value: object) -> None:
+    tags = parsed(f"<p>{escaped(value)}</p>")
+    assert tags.tags <= {"p", "span"}
+    assert shown(value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "\N{EN DASH}"),
+        ([], "\N{EN DASH}"),
+        (1234567, "1,234,567"),
+        (0.25, "0.25"),
+        (123456.7, "123,457"),
+        (True, "yes"),
+        (datetime(2026, 3, 1, 12, tzinfo=UTC), "2026-03-01 12:00:00"),
+    ],
+)
+def test_how_values_are_shown(value: object, text: str) -> None:
+    assert shown(value) == text
+
+
+def test_figures_are_short() -> None:
+    assert [human(n) for n in (0, 999, 9_999, 10_000, 123_456, 10**10)] == [
+        "0",
+        "999",
+        "9,999",
+        "10.0 k",
+        "123 k",
+        "10.0 G",
+    ]
+    assert [human(n, "B") for n in (0, 1_023, 1_024, 10**9)] == ["0 B", "1,023 B", "1.00 KiB", "954 MiB"]
+    assert [duration(n) for n in (0, 1_000, 25_000_000, 10**10)] == ["0 ns", "1.00 µs", "25.0 ms", "10.0 s"]

@@ -1,0 +1,62 @@
+"""What each pattern would have received, and which cover others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from spark.frames import message, recording, rows_of
+from support import vectors
+
+from sbuslib.errors import UsageError
+from sbuslib.interest import covers
+from sbuslib.matcher import matches
+from sbuslib.spark.matching import by_key
+from sbuslib.spark.subscriptions import _witness, coverage, read_patterns, received
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_every_pattern_has_a_row(spark: SparkSession) -> None:
+    rows = [
+        message(b"room/1/temp", b"21.5"),
+        message(b"room/1/temp", b"2"),
+        message(b"room/2/temp", b""),
+        message(b"x"),
+    ]
+    patterns = [b"room/*/temp", b"", b"room/1/", b"nothing/here", b"\xff"]
+    assert rows_of(received(by_key(recording(spark, rows)), patterns)) == [
+        (b"", 4, 5, 3),
+        (b"room/*/temp", 3, 5, 2),
+        (b"room/1/", 2, 5, 1),
+        (b"nothing/here", 0, 0, 0),
+        (b"\xff", 0, 0, 0),
+    ]
+
+
+def test_coverage_is_what_covers_says(spark: SparkSession) -> None:
+    patterns = sorted({pattern for _, pattern, _ in vectors()})[::8]
+    found = dict(rows_of(coverage(spark, patterns)))
+    assert len(patterns) > 100
+    for narrow in patterns:
+        wanted = [wide for wide in patterns if wide != narrow and covers(wide, narrow)]
+        assert list(map(bytes, found[narrow])) == wanted
+    assert any(found.values())
+
+
+@given(st.lists(st.sampled_from(b"a*/"), max_size=9).map(bytes))
+def test_a_witness_is_a_key_that_the_pattern_matches(pattern: bytes) -> None:
+    assert matches(pattern, _witness(pattern, b"/"))
+
+
+def test_patterns_are_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "patterns"
+    path.write_bytes(b'# rooms\nroom/*/temp\n\n""\nroom/*/temp\n\xff/\r\n')
+    assert read_patterns(str(path)) == [b"room/*/temp", b"", b"\xff/"]
+    path.write_bytes(b"a\nb\0c\n")
+    with pytest.raises(UsageError, match=r"patterns, line 2: .*NUL"):
+        read_patterns(str(path))

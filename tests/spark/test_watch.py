@@ -1,0 +1,122 @@
+"""Windows of a stream, and alerts about them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from spark.frames import gap, message, recording, rows_of
+from spark.journals import START_NS, Row, segment
+from support import PATIENCE
+
+from sbuslib.errors import UsageError
+from sbuslib.spark.watch import Alert, Rule, Window, alerts, totals, watch, windows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RULES = [Rule("above", b"room/*/temp", 0.25), Rule("below", b"beat", 0.1), Rule("above", b"", 100)]
+
+
+def told(found: list[tuple[Any, ...]]) -> list[tuple[bytes, dict[str, Any]]]:
+    return [(key, json.loads(payload)) for key, payload in found]
+
+
+def test_windows_and_what_breaks_rules(spark: SparkSession) -> None:
+    """A batch is a stream that has come to its end: the same functions serve."""
+    rows = [
+        message(b"room/1/temp", b"21", at=0),
+        message(b"room/2/temp", b"2", at=1),
+        message(b"room/2/temp", b"", at=9.9),
+        message(b"alerts/above/", b"", at=3),
+        message(b"alert", b"", at=3),
+        message(b"beat", b"", at=12),
+        gap(5, "overflow", at=15),
+    ]
+    counted = windows(recording(spark, rows), 10, 5).persist()
+    found = [row[1:] for row in rows_of(totals(counted))]
+    assert found == [(4, 3, 0, [(b"room/", 3), (b"alert", 1)]), (1, 0, 5, [(b"beat", 1)])]
+    first, second = "2025-06-15T15:06:40Z", "2025-06-15T15:06:50Z"
+    common = {"seconds": 10.0}
+    expected = [
+        (
+            b"alerts/above/room/*/temp",
+            {"kind": "above", "pattern": "room/*/temp", "start": first, "messages": 3, "rate": 0.3, "limit": 0.25},
+        ),
+        (
+            b"alerts/below/beat",
+            {"kind": "below", "pattern": "beat", "start": first, "messages": 0, "rate": 0.0, "limit": 0.1},
+        ),
+        (b"alerts/lost", {"kind": "lost", "pattern": "", "start": second, "messages": 5, "rate": 0.5, "limit": 0.0}),
+    ]
+    got = told(rows_of(alerts(counted, RULES, 10.0)))
+    assert got == [(key, what | common) for key, what in expected]
+
+
+def test_a_journal_that_grows(spark: SparkSession, journal: Path) -> None:
+    """A window is told once something later than its end and the delay was recorded, and only then."""
+
+    def row(second: float) -> Row:
+        return Row(b"room/1", b"x", START_NS + round(second * 1e9))
+
+    segment(journal, 1, [row(1), row(2), row(11)], [row(12)])
+    stop = threading.Event()
+    seen: list[Window | Alert] = []
+
+    def see(what: Window | Alert) -> None:
+        seen.append(what)
+        if isinstance(what, Window) and len(seen) == 1:
+            segment(journal, 5, [row(31)])
+        if isinstance(what, Alert) and what.key == b"alerts/below/room/" and len(seen) > 3:
+            stop.set()
+
+    rows = spark.readStream.format("sbus").load(str(journal))
+    timer = threading.Timer(PATIENCE * 2, stop.set)
+    timer.start()
+    watch(
+        rows,
+        [Rule("above", b"room/", 0.15), Rule("below", b"room/", 0.25)],
+        delay=1,
+        ticks=False,
+        stop=stop,
+        on_window=see,
+        on_alert=see,
+    )
+    timer.cancel()
+    shown = [
+        (one.start.minute * 60 + one.start.second, one.messages) if isinstance(one, Window) else one.key for one in seen
+    ]
+    start = 6 * 60 + 40
+    assert shown == [
+        (start, 2),
+        b"alerts/above/room/",
+        b"alerts/below/room/",
+        (start + 10, 2),
+        b"alerts/above/room/",
+        b"alerts/below/room/",
+    ]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule("above", b"a\0b", 1),
+        Rule("above", b"a", -1),
+        Rule("above", b"a", float("nan")),
+        Rule("below", b"!/cred/1/2/3/", 1),
+        Rule("below", b"a/!/b", 1),
+    ],
+)
+def test_what_is_no_rule(rule: Rule) -> None:
+    with pytest.raises(UsageError):
+        rule.check()
+
+
+def test_windows_are_bounded(spark: SparkSession) -> None:
+    rows = recording(spark, [message(b"a")])
+    for seconds, delay in ((0.5, 1), (1e9, 1), (10, -1)):
+        with pytest.raises(UsageError, match="windows"):
+            watch(rows, [], seconds=seconds, delay=delay, stop=threading.Event())
