@@ -1,8 +1,9 @@
 """Clients that connect, subscribe, publish and die at random, beside one that behaves well.
 
-Run ``python benchmarks/churn.py [seconds]``; without a number, for 60. There are 1,000 clients at any time, in four
-processes; a publisher and a reader beside them check that every message comes, in order. After it, the hub's
-memory, descriptors, patterns and queues are compared with what they were before, and its log is shown.
+Run ``python benchmarks/churn.py [seconds]``; without a number, for 60, and as many beforehand. There are 1,000
+clients at any time, in four processes, about a hundred of which die each second; how many the hub had at once is
+asked of it all the time. A publisher and a reader beside them check that every message comes, in order. After it, the
+hub's memory, descriptors, patterns and queues are compared with what they were before, and its log is shown.
 """
 
 from __future__ import annotations
@@ -23,10 +24,17 @@ from typing import Any
 
 from sbuslib import blocking
 from sbuslib.errors import DisconnectedError
+from sbuslib.limits import Limits
 
 CLIENTS = 1_000
 PROCESSES = 4
 GROWTH = 1.10
+GROUPS = 200
+"""Keys that the clients publish under and subscribe to."""
+ACTS = 50
+PAUSE = 0.1
+"""What a process does at once, and the seconds from one such go to the next: the hub is to be busy, not the backlog
+full, or those that die would be in the backlog still."""
 HUB = """
 import logging, sys
 from sbuslib import Hub
@@ -46,14 +54,14 @@ def churn(address: str, count: int, seed: int) -> None:
     def act(sock: socket.socket) -> None:
         match rng.randrange(9):
             case 0:
-                sock.send(b"SUB churn/%d/" % rng.randrange(50))
+                sock.send(b"SUB churn/%d/" % rng.randrange(GROUPS))
             case 1:
                 sock.send(b"SUB %x/*/%x" % (rng.getrandbits(20), rng.getrandbits(20)))
             case 2:
-                sock.send(b"UNSUB churn/%d/" % rng.randrange(50))
+                sock.send(b"UNSUB churn/%d/" % rng.randrange(GROUPS))
             case 3 | 4:
                 for _ in range(rng.randrange(1, 20)):
-                    sock.send(b"MSG churn/%d/x\0" % rng.randrange(50) + bytes(rng.choice((10, 200, 5_000))))
+                    sock.send(b"MSG churn/%d/x\0" % rng.randrange(GROUPS) + bytes(rng.choice((10, 200, 5_000))))
             case 5:
                 sock.send(b"CMSG blocking/soft/" + rng.choice((b"queue", b"discard", b"block", b"error")))
             case 6:
@@ -64,6 +72,7 @@ def churn(address: str, count: int, seed: int) -> None:
             case 8 if rng.random() < 0.05:
                 sock.send(b"nonsense")
 
+    due = time.monotonic()
     while True:
         while len(socks) < count:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -74,7 +83,7 @@ def churn(address: str, count: int, seed: int) -> None:
                 sock.close()
                 break
             socks.append(sock)
-        for _ in range(50):
+        for _ in range(ACTS):
             if not socks:
                 break
             number = rng.randrange(len(socks))
@@ -89,7 +98,8 @@ def churn(address: str, count: int, seed: int) -> None:
                 socks[number].close()
                 socks[number] = socks[-1]
                 socks.pop()
-        time.sleep(0.002)
+        due += PAUSE
+        time.sleep(max(0.0, due - time.monotonic()))
 
 
 def child(function: Callable[..., object], *arguments: Any) -> int:
@@ -154,25 +164,36 @@ def memory(pid: int) -> float:
 
 
 def settled(asking: blocking.Client, pid: int, clients: int) -> tuple[float, int]:
-    """Memory and descriptors once all other clients and their patterns are gone."""
+    """Memory and descriptors once all other clients and their patterns are gone, and the hub had time to notice."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        told = asking.statistics()
-        if told.clients == clients and told.patterns <= 1 and not told.queued:
+        told, before = asking.statistics(), descriptors(pid)
+        time.sleep(2 * Limits().trim_pause)  # in which the hub gives back what it does not need any more
+        if told.clients == clients and told.patterns <= 1 and not told.queued and descriptors(pid) == before:
             break
-        time.sleep(0.1)
-    return memory(pid), len(os.listdir(f"/proc/{pid}/fd"))
+    return memory(pid), descriptors(pid)
 
 
-def storm(address: str, seconds: float) -> None:
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def storm(address: str, seconds: float, hub: int) -> list[int]:
+    """How many descriptors the hub had meanwhile, four times a second from when all clients had come."""
     children = [child(churn, address, CLIENTS // PROCESSES, seed) for seed in range(PROCESSES)]
+    seen = []
+    end = time.monotonic() + seconds
     try:
-        time.sleep(seconds)
+        while (now := time.monotonic()) < end:
+            if end - now < 0.9 * seconds:
+                seen.append(descriptors(hub))
+            time.sleep(0.25)
     finally:
         for pid in children:
             os.kill(pid, signal.SIGKILL)
         for pid in children:
             os.waitpid(pid, 0)
+    return sorted(seen)
 
 
 def main() -> int:
@@ -190,12 +211,13 @@ def main() -> int:
         try:
             good = Good(address)
             with good.reader, good.writer, blocking.Client(address, timeout=60) as asking:
-                # What a hub takes once for all, such as its tables and buffers, is no leak: so a short storm first.
-                storm(address, min(10.0, seconds / 3))
+                # What a hub takes once for all, such as its tables and buffers, is no leak: so a storm of the same
+                # length comes first.
+                storm(address, seconds, pid)
                 before = settled(asking, pid, 3)
                 good.start()
                 began = asking.statistics()
-                storm(address, seconds)
+                at_once = [count - before[1] for count in storm(address, seconds, pid)]
                 good.stop()
                 told = asking.statistics()
                 after = settled(asking, pid, 3)
@@ -208,8 +230,9 @@ def main() -> int:
             lines = file.read().splitlines()
     growth = after[0] / before[0]
     print(
-        f"churn: {seconds:.0f} s, {told.clients_total - began.clients_total:,} clients came and went (at most "
-        f"{told.clients_peak:,} at once), {told.routed - began.routed:,} messages routed, "
+        f"churn: {seconds:.0f} s, {told.clients_total - began.clients_total:,} clients came and went "
+        f"({at_once[0]:,} to {at_once[-1]:,} at once, {at_once[len(at_once) // 2]:,} half of the time), "
+        f"{told.routed - began.routed:,} messages routed, "
         f"{sum(told.breaches.values()):,} breaches"
     )
     print(f"well-behaved: {good.received:,} of {good.sent:,} came in order, the slowest after {good.slowest:.3f} s; "

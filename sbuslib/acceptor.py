@@ -68,18 +68,17 @@ class Acceptor:
             crowd.went(self.account)
         else:
             self._watcher.stop()
-            crowd.postpone(self)
+            crowd.postpone(self.account, self._resume)
 
-    def resume(self) -> None:
-        """The postponed turn may be had now. Implements :class:`~sbuslib.crowd.Postponable`."""
-        if self._pause is None:
+    def _resume(self) -> None:
+        if self._pause is None and not self.closed:
             self._watcher.start(self._on_acceptable)
 
     def _accept(self, most: int) -> None:
         hub = self._hub
         for _ in range(most):
             try:
-                sock = accept(self._listener.socket, hub.limits.send_buffer)
+                sock = accept(self._listener.socket, hub.limits.idle_send_buffer)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -113,7 +112,7 @@ class Acceptor:
             logger.error("sbus hub at %s cannot accept clients: %s", hub.address, error.strerror)
         self._give_up_spare()
         with suppress(OSError):
-            accept(self._listener.socket, hub.limits.send_buffer).close()
+            accept(self._listener.socket, hub.limits.idle_send_buffer).close()
         self._take_spare()
         self._watcher.stop()
         self._pause = hub.loop.timer(hub.limits.accept_pause)

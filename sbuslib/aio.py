@@ -9,11 +9,13 @@ import socket
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice, repeat, starmap
+from time import monotonic
 from types import TracebackType
 
 from . import control
 from .backoff import Backoff
+from .batches import BATCH, Bundle, pack
 from .dialer import BROKEN, NO_MEMORY, Dialer
 from .errors import DisconnectedError, PeerError, StateError, UsageError
 from .limits import ClientLimits
@@ -21,7 +23,7 @@ from .outbox import Hard, Order, Soft
 from .packets import Message, check_key, encode_message
 from .secrets import RESERVED
 from .seqpacket import ONE_PACKET_FLAGS, Gather, make_area
-from .session import Session, Subscribing, mode_keys
+from .session import Pace, Session, Subscribing, mode_keys
 from .statistics import HubStatistics, decode_statistics
 
 __all__ = ["Client"]
@@ -63,6 +65,7 @@ class Client:
         self._area = make_area(self.limits.batch)
         self._gather = Gather()
         self._socket: socket.SocketType | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # that the connection is used from
         self._leading = False
         self._closed = False
         self._changed = asyncio.Event()
@@ -94,6 +97,7 @@ class Client:
     async def _connect(self) -> None:
         backoff = Backoff(self.limits.connect_pause, self.limits.connect_pause_most)
         session = self._session
+        self._loop = asyncio.get_running_loop()
         async with asyncio.timeout(self.timeout):
             while True:
                 try:
@@ -106,6 +110,10 @@ class Client:
                 while not session.knows_itself():
                     if await self._read():
                         raise self._disconnected()
+                opening = session.opening()
+                if opening:
+                    await self._send_all(opening)
+                    session.batches = True
                 # From here on other tasks say for themselves what they want.
                 packets = session.restore()
                 self.epoch += 1
@@ -158,16 +166,18 @@ class Client:
     def _release(self) -> None:
         """End the connection. Whoever waits for its socket is woken."""
         self._up = False
+        self._session.batches = False
         if self._socket is not None:
-            loop = asyncio.get_running_loop()
-            loop.remove_reader(self._socket.fileno())
-            loop.remove_writer(self._socket.fileno())
+            assert self._loop is not None
+            waiting, self._waiting = self._waiting, set()
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._socket.fileno())
+                self._loop.remove_writer(self._socket.fileno())
+                for ready in waiting:
+                    if not ready.done():
+                        ready.set_result(None)
             self._socket.close()
             self._socket = None
-            waiting, self._waiting = self._waiting, set()
-            for ready in waiting:
-                if not ready.done():
-                    ready.set_result(None)
 
     # -- reading and sending ------------------------------------------------------------------------
 
@@ -240,6 +250,9 @@ class Client:
                         result = self._on_reconnect(self)
                         if result is not None:
                             await result
+                    if self._reconnect and self._up and self._session.has_to_renew:
+                        await self._say(self._session.renew)
+                    self._session.renamed.clear()  # nothing here goes by patterns
                     while self._session.notices:
                         notice = self._session.notices.popleft()
                         if self._on_notice is not None:
@@ -266,8 +279,14 @@ class Client:
             self._changed = asyncio.Event()
 
     async def _send_all(self, packets: list[bytes], flags: int = ONE_PACKET_FLAGS) -> None:
-        """Send packets on the connection at hand, waiting for room. Takes those sent out of ``packets``."""
+        """Send packets on the connection at hand, waiting for room. Takes those sent out of ``packets``.
+
+        To a hub that takes no batches, their messages go one by one.
+        """
         while packets:
+            if not self._session.batches and any(packet.startswith(BATCH) for packet in packets):
+                opened = [Bundle.parse(one).plain if one.startswith(BATCH) else [one] for one in packets]
+                packets[:] = chain.from_iterable(opened)
             try:
                 sent = self._gather.send(self._here(), packets, flags)
             except OSError as error:
@@ -341,13 +360,39 @@ class Client:
         await self._send([packet], flags | ONE_PACKET_FLAGS)
 
     async def publish_many(self, messages: Iterable[tuple[bytes, bytes]]) -> int:
-        """Publish pairs of key and payload in order, many with each system call; how many there were."""
+        """Publish pairs of key and payload in order, many at once; how many there were."""
         count = 0
+        pace = Pace(self.limits, messages)
         pairs = iter(messages)
-        while packets := [encode_message(key, payload) for key, payload in islice(pairs, self.limits.batch)]:
-            count += len(packets)
+        while True:
+            some: list[tuple[bytes, bytes]] = []
+            began = monotonic()
+            try:
+                some.extend(islice(pairs, pace.most if self._session.batches else self.limits.batch))
+                pace.drew(monotonic() - began)
+            finally:
+                if some:
+                    await self._publish_some(some)
+            if not some:
+                return count
+            count += len(some)
+
+    async def _publish_some(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        packets: list[bytes] = []
+        done = 0
+        if self._session.batches:
+            # What is at fault is found below, after what comes before it.
+            with suppress(TypeError, ValueError):
+                for packet, count in pack(pairs, self._session.check_publishable, self.limits.batch_bytes):
+                    packets.append(packet)
+                    done += count
+        try:
+            for key, payload in islice(pairs, done, None):
+                packet = encode_message(key, payload)
+                self._session.check_publishable(key)
+                packets.append(packet)
+        finally:
             await self._send(packets)
-        return count
 
     async def subscribe(self, *patterns: bytes) -> None:
         """Subscribe, and return once the hub has it in force."""
@@ -455,7 +500,7 @@ class Client:
         inbox: deque[Message] = self._session.inbox
         await self._until(lambda: bool(inbox), timeout, f"no message within {timeout} s")
         count = len(inbox) if most is None else min(most, len(inbox))
-        return [inbox.popleft() for _ in range(count)]
+        return list(starmap(inbox.popleft, repeat((), count)))
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Messages as they come, until :meth:`close`."""
@@ -500,13 +545,18 @@ class Client:
         return self._closed
 
     def close(self) -> None:
-        """Close the connection. What was published before is still delivered."""
+        """Close the connection. What was published before is still delivered.
+
+        From a task, or when no event loop runs in this thread, such as after :func:`asyncio.run`.
+        """
         if self._closed:
             return
         self._closed = True
+        nobody_left = self._loop is None or self._loop.is_closed()
         if self._socket is not None:
-            if self._leading:
+            if self._leading and not nobody_left:
                 self._socket.shutdown(socket.SHUT_RDWR)  # the task that leads sees the end, and lets go
             else:
                 self._release()
-        self._changed.set()
+        if not nobody_left:
+            self._changed.set()

@@ -8,6 +8,7 @@ hub can see that they pile up.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -15,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from itertools import repeat, starmap
 from time import monotonic
 from types import TracebackType
 from typing import Protocol, Self
@@ -40,6 +42,13 @@ class WaitableCondition(AbstractContextManager[object], Protocol):
 
 class Channel(ABC):
     """What the gevent and the blocking client share below their verbs. See :class:`sbuslib.endpoint.Endpoint`."""
+
+    _gathers = False
+    """Whether messages are kept for a moment, to be sent together: before anything else is."""
+
+    def _flush_first(self) -> None:
+        """Send what was gathered, ahead of what is about to be sent."""
+        raise AssertionError("this client gathers nothing")
 
     def __init__(
         self,
@@ -126,6 +135,10 @@ class Channel(ABC):
             while not session.knows_itself():
                 if self._read(deadline):
                     raise self._disconnected()
+            opening = session.opening()
+            if opening:
+                self._send_all(opening, deadline)
+                session.batches = True
             with self._turn:
                 # From here on others say for themselves what they want.
                 packets = session.restore()
@@ -178,6 +191,7 @@ class Channel(ABC):
 
     def _release_socket(self) -> None:
         """End the connection; the socket is closed once nobody waits for it, which is at once."""
+        self._session.batches = False  # before there is another socket, which was not told
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         with self._turn:
@@ -271,32 +285,50 @@ class Channel(ABC):
             with self._turn:
                 count = len(inbox) if most is None else min(most, len(inbox))
                 if count:
-                    return [inbox.popleft() for _ in range(count)]
+                    # One by one, as another thread may be adding to it; in C, as there may be thousands.
+                    return list(starmap(inbox.popleft, repeat((), count)))
 
     # -- sending ------------------------------------------------------------------------------------
 
-    def _send(self, packet: bytes | memoryview, flags: int = 0) -> None:
-        """Send one packet, waiting for room. Raises as :meth:`publish` does."""
+    def _send(self, packet: bytes | memoryview, flags: int = 0, is_batch: bool = False) -> bool:
+        """Send one packet, waiting for room. Raises as :meth:`publish` does.
+
+        ``False``, and nothing was sent, for a batch when the hub that is there now takes none.
+        """
+        if self._gathers:
+            self._flush_first()
         flags |= socket.MSG_NOSIGNAL
         deadline: float | None = None
         started = False
         while True:
-            epoch = self.epoch
+            epoch, sock = self.epoch, self._socket
+            if is_batch and not self._session.batches:
+                return False
             try:
-                self._socket.send(packet, flags)
-                return
-            except BlockingIOError:
+                sock.send(packet, flags)
+                return True
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, *NO_MEMORY):
+                    self._broken(error, epoch)
+                    continue
                 if flags & socket.MSG_DONTWAIT:
-                    raise
+                    raise BlockingIOError(errno.EAGAIN, error.strerror) from error
                 if not started:
                     deadline, started = self._deadline(self.timeout), True
-                if not self._wait_on(self._socket, select.POLLOUT, deadline):
-                    raise TimeoutError(f"{self.address}: the hub takes no more for now") from None
-            except OSError as error:
-                if error.errno in NO_MEMORY:
-                    self._sleep(self.limits.connect_pause_most)
-                    continue
-                self._broken(error, epoch)
+                self._wait_for_room(error, deadline)
+
+    def _wait_for_room(self, error: OSError | None, deadline: float | None) -> None:
+        """The kernel took no more, as ``error`` says; raises :exc:`TimeoutError` when it is too late to try again."""
+        if error is None or error.errno not in NO_MEMORY:
+            if self._wait_on(self._socket, select.POLLOUT, deadline):
+                return
+        else:  # it would call the socket writable all the same, so let time pass
+            left = self._left(deadline)
+            pause = self.limits.connect_pause_most
+            if left != 0:
+                self._sleep(pause if left is None else min(pause, left))
+                return
+        raise TimeoutError(f"{self.address}: the hub takes no more for now")
 
     def _broken(self, error: OSError, epoch: int) -> None:
         """A send failed: return once a new connection stands, or raise."""
@@ -313,6 +345,7 @@ class Channel(ABC):
         """Send packets on the connection at hand, without reconnecting."""
         done = 0
         while done < len(packets):
+            failure: OSError | None = None
             try:
                 with self._gather_lock:
                     done += self._gather.send(self._socket, packets[done:])
@@ -320,15 +353,19 @@ class Channel(ABC):
                 if error.errno in BROKEN:
                     self._hear_out()
                     raise self._disconnected() from error
-                raise
-            if done < len(packets) and not self._wait_on(self._socket, select.POLLOUT, deadline):
-                raise TimeoutError(f"{self.address}: the hub takes no more for now")
+                if error.errno not in NO_MEMORY:
+                    raise
+                failure = error
+            if done < len(packets):
+                self._wait_for_room(failure, deadline)
 
     def _say(self, change: Callable[[], list[bytes]], deadline: float | None) -> int:
         """Change the session and send the packets that this takes; the epoch in which they were sent.
 
         Should the connection break meanwhile, the next one is brought to the session's state anyway.
         """
+        if self._gathers:
+            self._flush_first()
         while True:
             with self._turn:
                 if self._up:
@@ -354,14 +391,18 @@ class Channel(ABC):
                 return
 
     def _send_in_order(self, packets: list[bytes]) -> None:
+        if self._gathers:
+            self._flush_first()
         while packets:
             epoch = self.epoch
             try:
                 with self._gather_lock:
                     sent = self._gather.send(self._socket, packets)
             except OSError as error:
-                self._broken(error, epoch)
-                continue
+                if error.errno not in NO_MEMORY:
+                    self._broken(error, epoch)
+                    continue
+                sent = 0
             packets = packets[sent:]
             if packets:
                 self._send(packets[0])  # waits for room

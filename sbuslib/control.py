@@ -17,6 +17,8 @@ from .matcher import SEPARATOR, check_separator
 from .packets import encode_control
 
 __all__ = [
+    "BATCH_OFF",
+    "BATCH_ON",
     "ECHO_OFF",
     "ECHO_ON",
     "FEATURES",
@@ -60,6 +62,8 @@ SYNC = b"hub/sync"
 SENDERS_ON = b"senders/on"
 SENDERS_OFF = b"senders/off"
 FROM = b"from"
+BATCH_ON = b"batch/on"
+BATCH_OFF = b"batch/off"
 
 # Between a hub and the relays of the hubs below it: docs/relay.md.
 INTEREST_ON = b"interest/on"
@@ -86,6 +90,7 @@ LINK_CAUSES = ("upstream", "uncertain")
 sent to it but never acknowledged."""
 
 SUPPORTED = (
+    b"batch/on",
     b"echo/off",
     b"hub/features",
     b"hub/statistics",

@@ -3,7 +3,8 @@
 The event loop goes in rounds: it waits, then calls back for each socket that is ready. Where clients of
 one user only are connected, that is fair enough. Where there are several users, each may have only so many
 turns a round, fewer still while another is busy too; what is over is postponed to the following rounds. So a
-user that keeps ten thousand connections busy takes its turns from itself.
+user that keeps ten thousand connections busy takes its turns from itself. A turn is a batch that a client sent, or
+one sent on to a client that had let it wait.
 
 Turns are not alike: one may be a hundred bytes for one receiver, another megabytes for a thousand. So each
 is timed, and while several users are busy, those go who have had the least. The more of a user's clients wait, the
@@ -15,53 +16,19 @@ moment until it is forgotten. Those who wait to be accepted count as one more us
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from math import inf, log2
-from time import thread_time
-from typing import TYPE_CHECKING, Any, Final, Protocol
-
-import msgspec
+from time import monotonic, thread_time
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from .limits import Limits
     from .quota import Account
 
-__all__ = ["DOOR", "Crowd", "Postponable"]
+__all__ = ["DOOR", "Crowd"]
 
 DOOR: Final = -1
 """The user id that stands for those who were not accepted yet."""
-
-
-class _Pace(msgspec.Struct, frozen=True):
-    """The times by which users are held apart, in seconds, and one weight."""
-
-    round: float = 0.005
-    """What one user may take of a round where clients of others are connected: how long those may have to wait."""
-    turn: float = 0.002
-    """A longer turn than this makes the user's next ones shorter, to half as many packets."""
-    remembered: float = 0.05
-    """How long a user counts as busy after it was: a publisher that waits for the processor has not gone away."""
-    door: float = 8.0
-    """How many times as much as a user's turns those count in which clients are accepted: they may be thousands."""
-    longest: float = 0.5
-    """How long a user may have to let others go first, after whatever it did."""
-    nap: float = 0.0005
-    """How soon to look again, at the earliest, while none who waits may go. Without it the loop would spin."""
-    slack: float = 0.0001
-    """How much more than the others a user may have had and still go: a turn of 64 short messages to one receiver."""
-
-
-_PACE: Final = _Pace()
-
-
-class Postponable(Protocol):
-    """A client whose turn can be put off."""
-
-    account: Account
-    closed: bool
-
-    def resume(self) -> None:
-        """Watch the socket again."""
-        ...
 
 
 class Crowd:
@@ -70,7 +37,7 @@ class Crowd:
     def __init__(self, loop: Any, limits: Limits) -> None:
         self._loop = loop
         self._limits = limits
-        self._round = 0.0
+        self._round = self._now = 0.0
         self._began = 0.0
         self._turns: dict[int, int] = {}  # of this round, by user
         self._spent: dict[int, float] = {}  # seconds of this round, by user
@@ -79,7 +46,7 @@ class Crowd:
         self._lightest = 1.0
         self._busy: dict[int, float] = {}  # when each user was busy last
         self._most: dict[int, int] = {}  # packets a turn, of users whose turns are dear
-        self._waiting: dict[int, deque[Postponable]] = {}
+        self._waiting: dict[int, deque[Callable[[], None]]] = {}
         self._resuming: Any = None
         self._napping = False
         self.several = False
@@ -93,12 +60,12 @@ class Crowd:
             return True
         self._look_at_the_clock()
         uid = account.uid
-        self._busy[uid] = self._round
+        self._busy[uid] = self._now
         had = self._turns.get(uid, 0)
         if self.crowded:
             if had >= self._limits.crowded_turns or not self._is_due(uid):
                 return False
-        elif had >= self._limits.turns_per_round or self._spent.get(uid, 0.0) > _PACE.round:
+        elif had >= self._limits.turns_per_round or self._spent.get(uid, 0.0) > self._limits.crowd_round:
             return False
         self._turns[uid] = had + 1
         self._began = thread_time()
@@ -112,8 +79,8 @@ class Crowd:
             self._spent[account.uid] = self._spent.get(account.uid, 0.0) + took
             if self.crowded:
                 had = self._had.get(account.uid, self._least) + took * self._weight(account.uid)
-                self._had[account.uid] = min(had, self._least + _PACE.longest)
-            if took > _PACE.turn or account.uid in self._most:
+                self._had[account.uid] = min(had, self._least + self._limits.crowd_longest)
+            if took > self._limits.crowd_turn or account.uid in self._most:
                 self._adapt(account.uid, took)
 
     def most(self, account: Account, wanted: int | None) -> int | None:
@@ -127,20 +94,28 @@ class Crowd:
         """One message to thousands of receivers is long enough; 64 would keep everybody waiting."""
         batch = self._limits.batch
         most = self._most.get(uid, batch)
-        most = max(1, most // 2) if took > _PACE.turn else most * 2 if took < _PACE.turn / 4 else most
+        longest = self._limits.crowd_turn
+        if took > longest:
+            most = max(self._limits.crowd_batch, most // 2)
+        elif took < longest / 4:
+            most *= 2
         if most < batch:
             self._most[uid] = most
         else:
             self._most.pop(uid, None)
 
     def _look_at_the_clock(self) -> None:
-        now = self._loop.now()
-        if now == self._round:
+        current = self._loop.now()
+        if current == self._round:
             return
-        passed, self._round = now - self._round, now
+        # The loop's time tells rounds apart, and no more: it is that of the wall, which somebody may set.
+        self._round = current
+        now = monotonic()
+        passed, self._now = min(now - self._now, self._limits.crowd_remembered), now
         turns, self._turns = self._turns, {}
         self._spent.clear()
-        for uid in [uid for uid, at in self._busy.items() if at + _PACE.remembered < now and uid not in self._waiting]:
+        since = now - self._limits.crowd_remembered
+        for uid in [uid for uid, at in self._busy.items() if at < since and uid not in self._waiting]:
             del self._busy[uid]
             self._had.pop(uid, None)
         self.crowded = len(self._busy) > 1
@@ -156,7 +131,7 @@ class Crowd:
         self._lightest = min(map(self._heft, self._busy))
 
     def _heft(self, uid: int) -> float:
-        return _PACE.door if uid == DOOR else 1 + log2(max(1, len(self._waiting.get(uid, ()))))
+        return self._limits.crowd_door if uid == DOOR else 1 + log2(max(1, len(self._waiting.get(uid, ()))))
 
     def _weight(self, uid: int) -> float:
         """How many times what it took a turn of this user counts."""
@@ -164,11 +139,14 @@ class Crowd:
 
     def _is_due(self, uid: int) -> bool:
         """Whether no other busy user has had less than this one."""
-        return self._had.get(uid, self._least) <= self._least + _PACE.slack
+        return self._had.get(uid, self._least) <= self._least + self._limits.crowd_slack
 
-    def postpone(self, client: Postponable) -> None:
-        """Resume this client, whose socket is no longer watched, in one of the next rounds."""
-        self._waiting.setdefault(client.account.uid, deque()).append(client)
+    def postpone(self, account: Account, resume: Callable[[], None]) -> None:
+        """Call ``resume`` in one of the next rounds: a client's socket is no longer watched until then.
+
+        By then that client may have been closed.
+        """
+        self._waiting.setdefault(account.uid, deque()).append(resume)
         if self._resuming is None:
             self._look_again(0.0)
         elif self._napping and any(map(self._is_due, self._waiting)):
@@ -186,16 +164,14 @@ class Crowd:
         limits = self._limits
         most = limits.crowded_turns if self.crowded else limits.turns_per_round
         nap = inf
-        for uid, clients in list(self._waiting.items()):
+        for uid, waiting in list(self._waiting.items()):
             if self.crowded and not self._is_due(uid):
-                nap = min(nap, max(_PACE.nap, self._had[uid] - self._least), _PACE.remembered)
+                nap = min(nap, max(limits.crowd_nap, self._had[uid] - self._least), limits.crowd_remembered)
                 continue
             nap = 0.0
-            for _ in range(min(most, len(clients))):
-                client = clients.popleft()
-                if not client.closed:
-                    client.resume()
-            if not clients:
+            for _ in range(min(most, len(waiting))):
+                waiting.popleft()()
+            if not waiting:
                 del self._waiting[uid]
         self._resuming.close()
         self._resuming = None

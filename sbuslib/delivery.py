@@ -16,125 +16,29 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from time import time
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from .batches import Bundle, Parcel
 from .control import Lost
-from .outbox import Action, Outbox
+from .outbox import Action, Cause, Outbox
+from .parties import Batch, Holdable, Sender
 from .quota import Account
 from .secrets import Credentials
-from .seqpacket import PlainArea
 
 if TYPE_CHECKING:
     from .hub import Hub
 
-__all__ = ["READ", "WRITE", "Batch", "Delivery", "Holdable", "Holder", "Receiver", "Sender"]
+__all__ = ["READ", "WRITE", "Delivery"]
 
 READ, WRITE = 1, 2  # gevent's names for libev's EV_READ and EV_WRITE
 
 
-class Holder(Protocol):
-    """A receiver that holds publishers back."""
-
-    def forget_held(self, publisher: Holdable) -> None:
-        """A publisher that was held has gone."""
-        ...
-
-
-class Holdable(Protocol):
-    """A publisher whose reading can be stopped."""
-
-    @property
-    def credentials(self) -> Credentials:
-        """What the kernel says of it."""
-        ...
-
-    def hold(self, by: Holder) -> None:
-        """Read no more from this publisher until ``by`` lets go."""
-        ...
-
-    def let_go(self, by: Holder) -> None:
-        """``by`` has room again."""
-        ...
-
-
-class Sender(Protocol):
-    """Whoever publishes: a connection, or the embedder."""
-
-    @property
-    def credentials(self) -> Credentials:
-        """What the kernel says of it."""
-        ...
-
-    @property
-    def key(self) -> bytes:
-        """Its credential key."""
-        ...
-
-    @property
-    def wrapper(self) -> bytes:
-        """What goes before its packets on the way to a receiver that asked for senders."""
-        ...
-
-    def holdable_by(self, receiver: Receiver) -> Holdable | None:
-        """What to hold, when a receiver in ``block`` mode may hold this sender back; else ``None``."""
-        ...
-
-
-class Batch:
-    """The packets of one turn where they lie: good until the turn ends."""
-
-    __slots__ = ("_copies", "area", "lengths")
-
-    def __init__(self, area: PlainArea, lengths: Sequence[int]) -> None:
-        self.area = area
-        self.lengths = lengths
-        self._copies: dict[int, bytes] = {}
-
-    def packet(self, slot: int) -> bytes:
-        """A copy of a packet, for keeps; one object for all who ask."""
-        copy = self._copies.get(slot)
-        if copy is None:
-            copy = self._copies[slot] = self.area.packet(slot, self.lengths[slot])
-        return copy
-
-    def copies(self, slots: Sequence[int]) -> list[bytes]:
-        """Copies of several packets that are not remembered: for who takes all that there are."""
-        return self.packets(slots) if self._copies else self.area.packets(slots, self.lengths)
-
-    def packets(self, slots: Sequence[int]) -> list[bytes]:
-        """Copies of several packets, likewise."""
-        copies = self._copies
-        if copies:
-            return [self.packet(slot) for slot in slots]
-        made = self.area.packets(slots, self.lengths)
-        copies.update(zip(slots, made, strict=True))
-        return made
-
-
-class Receiver(Protocol):
-    """Whoever messages can be routed to: a connection, or an inbox of the embedder."""
-
-    def __hash__(self) -> int: ...
-
-    @property
-    def credentials(self) -> Credentials:
-        """What the kernel says of it."""
-        ...
-
-    def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
-        """Send or copy the packets in ``slots``, now."""
-        ...
-
-    def deliver_packet(self, sender: Sender, packet: bytes) -> None:
-        """Send or keep one packet that lies elsewhere."""
-        ...
-
-
 class Delivery:
-    """The sending half of a client. Implements :class:`Receiver` and :class:`Holder`."""
+    """The sending half of a client. Implements :class:`~sbuslib.parties.Receiver` and ``Holder``."""
 
     __slots__ = (
         "__weakref__",
+        "_batches",
         "_block_timer",
         "_direct",
         "_echo",
@@ -144,6 +48,7 @@ class Delivery:
         "_mute",
         "_notices",
         "_outbox",
+        "_refusal",
         "_retry",
         "_senders",
         "_writer",
@@ -151,6 +56,7 @@ class Delivery:
         "closed",
         "credentials",
         "delivered",
+        "grown",
         "routed",
         "socket",
     )
@@ -161,14 +67,19 @@ class Delivery:
         self.credentials = credentials
         self.account = account
         self.closed = False
+        self.grown = False  # whether the kernel was asked for the full send buffer
         self.routed = 0
         self.delivered = 0
         self._echo = True
         self._senders = False
+        self._batches = False
         self._notices = False
         self._mute = False  # the other end takes nothing any more, though what it sent may still be unread
         self._direct = True  # nothing waits, nothing is to be told, nothing is to be added: send straight on
         self._outbox: Outbox | None = None  # made when it is first needed: most clients keep up
+        # Why messages of a user, from so many bytes on, are lost as long as nothing is released or sent, and the
+        # account's count of releases: one that stopped reading costs those who publish next to nothing.
+        self._refusal: tuple[int, int, int, Cause] | None = None
         self._writer: Any = None
         self._retry: Any = None
         self._held: set[Holdable] = set()
@@ -181,7 +92,14 @@ class Delivery:
         """Send the packets in ``slots`` on, or do with them as the receiver chose."""
         if not self._echo and sender is cast(Sender, self):
             return
+        if self._batches and len(slots) >= self._hub.limits.gathered:
+            bundle = batch.bundle(slots, self._hub.limits.gathered_bytes)
+            if bundle is not None:
+                self._deliver_bundle(sender, bundle)
+                return
         self.routed += len(slots)
+        if self._refusal is not None and self._refuse_again(self._refusal, sender, batch.shortest, len(slots)):
+            return
         if self._direct:
             sent = 0
             try:
@@ -192,21 +110,54 @@ class Delivery:
             if sent == len(slots):
                 return
             slots = slots[sent:]
+            if self._grow():
+                slots = self._send_now(sender, batch, slots)
         elif not self._waits():
-            sent = 0
-            try:
-                if self._senders:
-                    sent = batch.area.send_wrapped(self.socket, sender.wrapper, slots, batch.lengths)
-                else:
-                    sent = batch.area.send(self.socket, slots, batch.lengths)
-            except OSError as error:
-                self._send_failed(error)
-            self.delivered += sent
-            slots = slots[sent:]
-            if not self._senders:
+            slots = self._send_now(sender, batch, slots)
+            if slots and self._grow():
+                slots = self._send_now(sender, batch, slots)
+            if not (self._senders or self._batches):
                 self._update()
-        if slots:
+        if slots and not self._refuse(sender, batch, slots):
             self._offer(sender, batch.packets(slots))
+
+    def _refuse_again(self, refusal: tuple[int, int, int, Cause], sender: Sender, size: int, count: int) -> bool:
+        """Lose messages for the reason for which the last were lost; ``False`` where it may not hold."""
+        uid, shortest, releases, cause = refusal
+        if sender.credentials.uid != uid or size < shortest or self.account.releases != releases:
+            self._refusal = None
+            return False
+        self.outbox.lose(cause, count, time())
+        return True
+
+    def _refuse(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> bool:
+        """Lose messages where that is certain before they are copied; whether it was."""
+        outbox = self._outbox
+        if outbox is None or self._mute:
+            return False
+        may_hold = sender.holdable_by(self) is not None
+        cause = outbox.refuses(sender.credentials.uid, may_hold, batch.shortest)
+        if cause is None:
+            return False
+        outbox.lose(cause, len(slots), time())
+        if self._direct or self._notices:
+            self._update()
+        if outbox and "block" not in (outbox.soft, outbox.hard):  # which is not the same for every publisher
+            self._refusal = (sender.credentials.uid, batch.shortest, self.account.releases, cause)
+        return True
+
+    def _send_now(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> Sequence[int]:
+        """Send what the kernel takes; the slots of what it did not."""
+        sent = 0
+        try:
+            if self._senders:
+                sent = batch.area.send_wrapped(self.socket, sender.wrapper, slots, batch.lengths)
+            else:
+                sent = batch.area.send(self.socket, slots, batch.lengths)
+        except OSError as error:
+            self._send_failed(error)
+        self.delivered += sent
+        return slots[sent:]
 
     def deliver_packet(self, sender: Sender, packet: bytes) -> None:
         """Send one packet, or do with it as the receiver chose."""
@@ -214,14 +165,72 @@ class Delivery:
             return
         self.routed += 1
         if not self._waits():
-            try:
-                wrapped = sender.wrapper + packet if self._senders else packet
-                if self._hub.gather.send(self.socket, (wrapped,)):
-                    self.delivered += 1
-                    return
-            except OSError as error:
-                self._send_failed(error)
+            wrapped = sender.wrapper + packet if self._senders else packet
+            if self._send_one(wrapped) or (self._grow() and self._send_one(wrapped)):
+                self.delivered += 1
+                return
         self._offer(sender, [packet])
+
+    def deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
+        """Send messages that came together on, or do with each as the receiver chose."""
+        if not self._echo and sender is cast(Sender, self):
+            return
+        if self._batches and bundle.count > 1:
+            self._deliver_bundle(sender, bundle)
+            return
+        packets = bundle.plain
+        self.routed += len(packets)
+        if not self._waits():
+            packets = self._send_several(sender, packets)
+            if packets and self._grow():
+                packets = self._send_several(sender, packets)
+        if packets:
+            self._offer(sender, packets)
+
+    def _send_several(self, sender: Sender, packets: list[bytes]) -> list[bytes]:
+        """Send what the kernel takes of packets that lie elsewhere; what it did not."""
+        sent = 0
+        try:
+            wrapped = [sender.wrapper + packet for packet in packets] if self._senders else packets
+            sent = self._hub.gather.send(self.socket, wrapped)
+        except OSError as error:
+            self._send_failed(error)
+        self.delivered += sent
+        return packets[sent:]
+
+    def _deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
+        self.routed += bundle.count
+        if not self._waits():
+            packet = sender.wrapper + bundle.packet if self._senders else bundle.view
+            if self._send_one(packet) or (self._grow() and self._send_one(packet)):
+                self.delivered += bundle.count
+                return
+        if not self._mute:
+            publisher = sender.holdable_by(self)
+            outbox, uid = self.outbox, sender.credentials.uid
+            cause = outbox.refuses(uid, publisher is not None, bundle.least)
+            if cause is not None:
+                outbox.lose(cause, bundle.count, time())
+                self._update()
+                return
+            parcel = Parcel.of(bundle, sender.wrapper if self._senders else b"")
+            action = outbox.offer_parcel(parcel, uid, publisher is not None, time())
+            if action is not None:
+                self._carry(action, publisher)
+                return
+        self._offer(sender, bundle.plain)
+
+    def _send_one(self, packet: bytes | memoryview) -> bool:
+        """Send a packet that is no part of a turn's; ``False`` if the kernel does not take it."""
+        try:
+            return bool(self._hub.gather.send(self.socket, (packet,)))
+        except OSError as error:
+            self._send_failed(error)
+            return False
+
+    def _grow(self) -> bool:
+        """The kernel takes no more: whether it does after it was asked for the full buffer."""
+        return not (self.grown or self._mute) and self._hub.buffers.grow(self)
 
     def _waits(self) -> bool:
         """Whether something has to go before the next message, or nothing goes at all."""
@@ -240,7 +249,10 @@ class Delivery:
         if self._senders:
             packets = [sender.wrapper + packet for packet in packets]
         publisher = sender.holdable_by(self)
-        action = outbox.offer(packets, sender.credentials.uid, publisher is not None, time())
+        self._carry(outbox.offer(packets, sender.credentials.uid, publisher is not None, time()), publisher)
+
+    def _carry(self, action: Action, publisher: Holdable | None) -> None:
+        """Do what the table said."""
         if action is Action.HOLD:
             assert publisher is not None
             self._hold(publisher)
@@ -254,12 +266,10 @@ class Delivery:
         """Send or queue an answer or a notice: never lost while the client is there."""
         if self._mute:
             return
-        if not self._outbox:
-            try:
-                if self._hub.gather.send(self.socket, (packet,)):
-                    return
-            except OSError as error:
-                self._send_failed(error)
+        if len(packet) > self._hub.limits.idle_send_buffer:
+            self._hub.buffers.grow(self, for_good=True)  # only those who are trusted get such
+        if not self._outbox and self._send_one(packet):
+            return
         if not self._mute and not self.outbox.push_answer(packet):
             self._hub.condemn(self, "too many unread answers")
         self._update()
@@ -289,6 +299,11 @@ class Delivery:
         return self._outbox
 
     @property
+    def refuses(self) -> bool:
+        """Whether the last messages for this client were lost, and the next will be."""
+        return self._refusal is not None
+
+    @property
     def answers(self) -> int:
         """Answers and notices that wait for this client."""
         return self._outbox.answers if self._outbox is not None else 0
@@ -304,6 +319,11 @@ class Delivery:
         return self._outbox.messages if self._outbox is not None else 0
 
     @property
+    def in_order(self) -> bool:
+        """Whether messages that wait are sent oldest first. Implements :class:`~sbuslib.backlog.Behind`."""
+        return self._outbox is None or self._outbox.order == "queue"
+
+    @property
     def lost(self) -> dict[str, int]:
         """Messages lost, by cause."""
         return dict[str, int](self._outbox.lost.items()) if self._outbox is not None else {}
@@ -312,7 +332,8 @@ class Delivery:
         """Bring the watcher and the shortcut into line with what waits."""
         outbox = self._outbox
         waits = outbox is not None and (bool(outbox) or (self._notices and outbox.has_report))
-        self._direct = not (waits or self._mute or self._senders)
+        self._direct = not (waits or self._mute or self._senders or self._batches)
+        self._hub.tree.backlog.note(self, waits and not self._mute)
         if waits and not self._mute:
             if self._writer is None:
                 self._writer = self._hub.loop.io(self.socket.fileno(), WRITE)
@@ -325,6 +346,18 @@ class Delivery:
         if on is not self._senders:
             self._hub.tree.count_senders(1 if on else -1)
         self._senders = on
+        self._update()
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether this client asked for many messages in one packet."""
+        return self._batches
+
+    def set_batches(self, on: bool) -> None:
+        """Whether messages may be delivered many in one packet. When not, those that wait so are taken apart."""
+        self._batches = on
+        if not on and self._outbox is not None:
+            self._outbox.open_parcels()
         self._update()
 
     def set_notices(self, on: bool) -> None:
@@ -354,7 +387,22 @@ class Delivery:
     # -- the socket ---------------------------------------------------------------------------------
 
     def _on_writable(self) -> None:
+        crowd = self._hub.crowd
+        if crowd.may_go(self.account):
+            self._send_on()
+            crowd.went(self.account)
+        else:
+            self._writer.stop()
+            crowd.postpone(self.account, self._watch_again)
+
+    def _watch_again(self) -> None:
+        """What waits for this client may be sent on now."""
+        if self._writer is not None and self._retry is None:
+            self._writer.start(self._on_writable)
+
+    def _send_on(self) -> None:
         """Send on what waits, one batch of it."""
+        self._refusal = None
         outbox = self._outbox
         assert outbox is not None
         if not outbox:
@@ -363,24 +411,30 @@ class Delivery:
             if not told and not self._mute:
                 self._pause_sending()
             return
-        packets = outbox.take(self._hub.limits.batch)
+        batch = self._hub.limits.batch
+        packets = outbox.take(self._hub.crowd.most(self.account, batch) or batch)
         sent = 0
         failure: OSError | None = None
         try:
             sent = self._hub.gather.send(self.socket, packets)
         except OSError as error:
             failure = error
-        if failure is not None and failure.errno == errno.EMSGSIZE:
-            outbox.lose("oversize", outbox.settle(1), time())
+        grew = sent < len(packets) and self._grow()
+        if failure is not None and failure.errno == errno.EMSGSIZE and not grew and isinstance(packets[0], Parcel):
+            outbox.settle(0)
+            outbox.open_parcels()  # each alone may fit
+        elif failure is not None and failure.errno == errno.EMSGSIZE and not grew:
+            outbox.lose("oversize" if self.grown else "quota", outbox.settle(1), time())
         else:
             self.delivered += outbox.settle(sent)
-            if failure is not None and not self._send_failed(failure):
+            if failure is not None and not grew and not self._send_failed(failure):
                 self._pause_sending()
                 return
         self._release_held()
         self._update()
+        self._hub.tree.backlog.check()
         if not outbox:
-            self._hub.flushed()
+            self._flushed(outbox)
         self._hub.carry_out()
 
     def _send_failed(self, error: OSError) -> bool:
@@ -392,10 +446,16 @@ class Delivery:
         self._mute = True
         if self._outbox is not None:
             self._outbox.clear("outage", time())
+            self._flushed(self._outbox)
         self._release_held()
         self._update()
-        self._hub.flushed()
         return True
+
+    def _flushed(self, outbox: Outbox) -> None:
+        """Nothing waits any more."""
+        self._refusal = None
+        self._hub.flushed(outbox.freed)
+        outbox.freed = 0
 
     def _pause_sending(self) -> None:
         """The kernel had no memory: it would call the socket writable all the same, so let time pass."""
@@ -453,12 +513,15 @@ class Delivery:
 
     def changed_modes(self) -> None:
         """The receiver chose another mode: whoever is held is held anew, if the new one says so."""
+        self._refusal = None
         self._release_held(anyway=True)
 
     def _close_sending(self) -> None:
         self.set_senders(False)
         self.closed = self._mute = True
+        self._hub.buffers.release(self)
         if self._outbox is not None:
             self._outbox.clear("outage", time())
+            self._flushed(self._outbox)
         self._release_held()
         self._update()

@@ -8,8 +8,10 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
+from time import monotonic
 
 from . import control
+from .batches import Bundle, pack
 from .channel import Channel
 from .errors import DisconnectedError, PayloadError, PeerError, StateError, UsageError
 from .limits import PACKET_BYTES, ClientLimits
@@ -18,7 +20,7 @@ from .outbox import Hard, Order, Soft
 from .packets import Message, check_key, encode_message, message_header
 from .secrets import RESERVED
 from .seqpacket import make_area
-from .session import Subscribing, mode_keys
+from .session import Pace, Subscribing, mode_keys
 from .statistics import HubStatistics, decode_statistics
 
 __all__ = ["Endpoint", "PreparedMessage"]
@@ -55,7 +57,8 @@ class Endpoint(Channel):
     :param address: where the hub listens; without one, ``SBUS_ADDRESS``, ``$XDG_RUNTIME_DIR/sbus/bus`` and
         ``/run/sbus.socket`` are tried.
     :param timeout: seconds that connecting, sending and questions to the hub may take; ``None``: for ever.
-    :param reconnect: when the hub goes away, look for it until it is back, and subscribe again.
+    :param reconnect: when the hub goes away, look for it until it is back, and subscribe again; where it told new
+        credentials, subscribe to the secrets under those.
     :param hub_user: name or id of the user that the hub must run as.
     :param on_reconnect: called with this client after each reconnection; may use it.
     :param on_error: called with the exception and the message when a callback fails; without it, the
@@ -101,6 +104,13 @@ class Endpoint(Channel):
     def _after_reading(self, reconnected: bool) -> None:
         if reconnected and self._on_reconnect is not None:
             self._on_reconnect(self)
+        if self._reconnect and self._up and self._session.has_to_renew:
+            self._say(self._session.renew, self._deadline(self.timeout))
+        while self._session.renamed:
+            old, new = self._session.renamed.pop()
+            for callback in self._secret_callbacks.holders(old):
+                while self._secret_callbacks.remove(old, callback) is not None:
+                    self._secret_callbacks.add(new, callback)
         notices = self._session.notices
         while notices:
             notice = notices.popleft()
@@ -122,25 +132,50 @@ class Endpoint(Channel):
         self._send(packet, flags)
 
     def publish_many(self, messages: Iterable[tuple[bytes, bytes]]) -> int:
-        """Publish pairs of key and payload in order, many with each system call; how many there were.
+        """Publish pairs of key and payload in order, many at once; how many there were.
 
-        Raises as :meth:`publish`; what came before the pair at fault was published.
+        Many go in one packet to a hub that takes such, else many with each system call. An iterator that is slow to
+        give them keeps fewer waiting. Raises as :meth:`publish`; what came before the pair at fault was published.
         """
         count = 0
+        pace = Pace(self.limits, messages)
         pairs = iter(messages)
         while True:
-            packets: list[bytes] = []
+            some: list[tuple[bytes, bytes]] = []
+            most = pace.most if self._session.batches else self.limits.batch
+            began = monotonic()
             try:
-                for key, payload in islice(pairs, self.limits.batch):
-                    packet = encode_message(key, payload)
-                    if RESERVED in key:
-                        self._session.check_publishable(key)
-                    packets.append(packet)
+                some.extend(islice(pairs, most))  # which keeps those that came before an error
+                pace.drew(monotonic() - began)
             finally:
-                self._send_in_order(packets)
-            count += len(packets)
-            if len(packets) < self.limits.batch:
+                self._publish_some(some)
+            count += len(some)
+            if len(some) < most:
                 return count
+
+    def _publish_some(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        done = 0
+        if self._session.batches and len(pairs) > 1:
+            packed = pack(pairs, self._session.check_publishable, self.limits.batch_bytes)
+            while done < len(pairs):
+                try:
+                    packet, count = next(packed)
+                except (TypeError, ValueError):
+                    break  # it is found below, after what comes before it
+                if count == 1:
+                    self._send(packet)
+                elif not self._send(packet, is_batch=True):
+                    self._send_in_order(Bundle.parse(packet).plain)
+                done += count
+        packets: list[bytes] = []
+        try:
+            for key, payload in islice(pairs, done, None):
+                packet = encode_message(key, payload)
+                if RESERVED in key:
+                    self._session.check_publishable(key)
+                packets.append(packet)
+        finally:
+            self._send_in_order(packets)
 
     def send_packets(self, packets: Sequence[bytes]) -> None:
         """Send packets that were encoded before, ``MSG <key>NUL<payload>`` each, in order, many with each system call.
@@ -358,9 +393,9 @@ class Endpoint(Channel):
                 raise TimeoutError(what) from None
             return None
         if flags & socket.MSG_PEEK and size:
-            message = self._session.message_of(area.packet(0, size))
-            if message is not None:
-                return message
+            messages = self._session.messages_of(area.packet(0, size))
+            if messages:
+                return messages[0]
             size = area.receive_first(self._socket, 0)  # an answer, which is not what was asked for
         if self._session.take(area.data, area.offsets, [size]):
             self._up = False

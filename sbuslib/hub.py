@@ -28,18 +28,21 @@ from .addresses import Address, parse_address
 from .breaches import Breaches
 from .connection import Connection
 from .crowd import Crowd
-from .delivery import Delivery, Holdable, Receiver
+from .delivery import Delivery
 from .errors import KeyFormatError, PacketError, StateError, UsageError
 from .inbox import Inbox
 from .limits import PACKET_BYTES, Limits
 from .matcher import SEPARATOR
 from .packets import check_key, encode_message
+from .parties import Holdable, Receiver
 from .quota import Quotas
 from .router import Router
 from .secrets import Credentials
+from .sendbuffers import SendBuffers
 from .seqpacket import Gather, HasFileno, Listener, PlainArea, bound_address, make_area, peer_groups
 from .statistics import HubStatistics, UserStatistics
 from .tree import Tree
+from .trimming import Trimmer
 from .users import resolve_group, resolve_user
 
 __all__ = ["Authorize", "Hub"]
@@ -48,7 +51,7 @@ logger = logging.getLogger("sbuslib")
 
 Authorize: TypeAlias = Callable[[Credentials, Literal["publish", "subscribe"], bytes], bool]
 """``authorize(credentials, verb, key_or_pattern)``: asked for each ``SUB``, and for a client's first ``MSG`` under
-a key; its yes is remembered for as many keys as :attr:`~sbuslib.limits.Limits.cached_keys`."""
+a key; its yes is remembered, within :attr:`~sbuslib.limits.Limits.allowed_bytes`."""
 
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
 
@@ -158,6 +161,7 @@ class Hub:
         self.authorize = authorize
         self.hub_id = secrets.token_hex(8).encode()
         self.quotas = Quotas(self.limits, self._connections_most(), frozenset({os.getuid(), 0}))
+        self.buffers = SendBuffers(self.limits, self.quotas.send_buffers)
         self.router: Router[Receiver] = Router(self.limits, self.quotas, self._separator)
         self.tree = Tree(self)
         self._listener: Listener | None = None
@@ -232,6 +236,7 @@ class Hub:
         self.area: PlainArea = make_area(self.limits.batch)
         self.gather = Gather()
         self.crowd = Crowd(self.loop, self.limits)
+        self._trimmer = Trimmer(self.loop, self.limits, self.quotas.waiting)
         self._me = _Embedder(self)
         self._stopping = False
         self._stopped = Event()
@@ -290,6 +295,7 @@ class Hub:
             if self._forgetting is not None:
                 self._forgetting.close()  # or a start in another thread would wait for the loop of this one
                 self._forgetting = None
+            self._trimmer.close()
             self.area.close()
             self._listener = None
             self._pid = 0
@@ -313,8 +319,9 @@ class Hub:
     def _anything_queued(self) -> bool:
         return any(connection.queued for connection in self._connections) or self.tree.is_sending()
 
-    def flushed(self) -> None:
-        """A connection has nothing waiting any more: for :class:`~sbuslib.connection.Connection`."""
+    def flushed(self, freed: int = 0) -> None:
+        """For somebody nothing waits any more; ``freed`` bytes did: for :class:`~sbuslib.delivery.Delivery`."""
+        self._trimmer.freed(freed)
         if self._stopping:
             self._flushed.set()
 
@@ -340,6 +347,7 @@ class Hub:
         for connection in self._connections:
             connection.close()
         self._connections.clear()
+        self._trimmer.close()
         for inbox in list(self._inboxes):
             inbox.closed = True
         self._inboxes.clear()
@@ -421,10 +429,12 @@ class Hub:
             )
 
     def _forget(self, connection: Connection) -> None:
+        if connection not in self._connections:
+            return
         self._connections.discard(connection)
+        connection.close()  # first, since what follows may carry out that it be kicked as well
         self.tree.forget(connection)
         self._retire(connection)
-        connection.close()
         self.quotas.close(connection.account)
         self.crowd.several = self.quotas.several()
         self._received += connection.received
@@ -577,6 +587,7 @@ class Hub:
             lost=dict(lost),
             ignored=self.ignored,
             breaches=dict(self.breaches.counts),
+            dropped=dict(self.tree.dropped),
             per_client=clients,
             per_user=tuple(
                 UserStatistics(
@@ -586,6 +597,7 @@ class Hub:
                     pattern_bytes=account.pattern_bytes,
                     queued_packets=account.packets.used,
                     queued_bytes=account.queued_bytes.used,
+                    buffer_bytes=self.quotas.send_buffers.held(account.uid),
                 )
                 for account in self.quotas.accounts()
             ),

@@ -18,9 +18,10 @@ from .packets import Message, parse
 from .statistics import ClientStatistics
 
 if TYPE_CHECKING:
+    from .batches import Bundle
     from .control import Lost
-    from .delivery import Batch, Sender
     from .hub import Hub
+    from .parties import Batch, Sender
     from .secrets import Credentials
 
 __all__ = ["Inbox"]
@@ -57,6 +58,11 @@ class Inbox:
         """How many messages wait."""
         return len(self._waiting)
 
+    @property
+    def refuses(self) -> bool:
+        """Never. Implements :class:`~sbuslib.delivery.Receiver`."""
+        return False
+
     def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
         """Keep copies of the packets in ``slots``: the hub's side."""
         for slot in slots:
@@ -75,6 +81,16 @@ class Inbox:
         self._waiting.append((sender.key, packet))
         self.peak = max(self.peak, len(self._waiting))
         self._ready.set()
+
+    def deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
+        """Keep messages that came together: the hub's side."""
+        for packet in bundle.plain:
+            self.deliver_packet(sender, packet)
+
+    @property
+    def takes_batches(self) -> bool:
+        """Never: each message is kept by itself."""
+        return False
 
     def notify(self, notice: Lost) -> None:
         """Messages were lost between two hubs of the tree. Nothing that a plain inbox could do about it."""

@@ -32,7 +32,7 @@ from collections.abc import Iterable, Iterator
 
 from .matcher import SEPARATOR, _Node, is_literal, matches
 
-__all__ = ["Interest", "KeyTable", "covers", "in_loop", "narrow", "overlap"]
+__all__ = ["Feed", "Interest", "KeyTable", "covers", "in_loop", "narrow", "overlap"]
 
 _STAR = ord("*")
 
@@ -161,6 +161,7 @@ class Interest:
         self._changes: OrderedDict[bytes, bool] = OrderedDict()
         self._widened: dict[bytes, None] = {}
         self._families: dict[bytes, int] = {}  # how many of what is announced
+        self._widen_at = most
 
     def __len__(self) -> int:
         """How many patterns are announced."""
@@ -185,6 +186,11 @@ class Interest:
     def settled(self) -> bool:
         """Whether nothing is left to do or to tell."""
         return not self._jobs and not self._changes
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the other end was told all that it has to know: what is left to do takes back what is in excess."""
+        return not self._changes
 
     # -- wants --------------------------------------------------------------------------------------
 
@@ -220,8 +226,7 @@ class Interest:
             self._jobs.append(self._hide_below(pattern))
         elif pattern not in self._witness:
             self._place(pattern)
-        if len(self._announced) > self.most and b"" not in self._widened:
-            self._widen()
+        self._look_at_room()
 
     def _place(self, pattern: bytes) -> None:
         """Hide a pattern below one that covers it, or announce it."""
@@ -263,6 +268,8 @@ class Interest:
 
     def _give_up(self, pattern: bytes) -> None:
         del self._announced[pattern]
+        if len(self._announced) <= self.most:
+            self._widen_at = self.most
         family = self._family(pattern)
         self._families[family] -= 1
         if not self._families[family]:
@@ -279,6 +286,8 @@ class Interest:
                 next(self._jobs[0])
             except StopIteration:
                 self._jobs.popleft()
+                if not self._jobs:
+                    self._look_at_room()
         return bool(self._jobs)
 
     def _hide_below(self, pattern: bytes) -> Iterator[None]:
@@ -325,11 +334,17 @@ class Interest:
         """The other end takes no more patterns: ask it for everything."""
         self._widen_to(b"")
 
-    def _widen(self) -> None:
-        """Too much is announced: cover the largest family of patterns by what they have in common."""
+    def _look_at_room(self) -> None:
+        """Where too much is announced, cover the largest family of patterns by what they have in common."""
+        count = len(self._announced)
+        # While work is left it may still become less, and looking takes a while: not for each pattern that comes.
+        if count <= self.most or b"" in self._widened or (self._jobs and count <= self._widen_at):
+            return
+        self._widen_at = count + 1 + self.most // 16  # one for what it is widened to
         largest = max(self._families, key=self._families.__getitem__)
         # One that would not make at least half of the room free again is not worth having.
-        self._widen_to(largest if self._families[largest] * 2 >= self.most else b"")
+        worth = self._families[largest] * 2 >= self.most and largest not in self._widened
+        self._widen_to(largest if worth else b"")
 
     def _family(self, pattern: bytes) -> bytes:
         """The first segment with its separator, which covers all that begin so; empty where there is no such."""
@@ -473,6 +488,28 @@ def _wider(node: _Node[bytes], segment: bytes, last: bool) -> list[_Node[bytes]]
             met = _stars_after(stem, length)
             found += [child for count, child in by_count.items() if (count == met + 1 if last else count > met)]
     return found
+
+
+class Feed:
+    """What was wanted when a link began, to be added to its interest in slices while changes come in between."""
+
+    def __init__(self, patterns: Iterable[list[bytes]] = ()) -> None:
+        self._left = deque(patterns)
+
+    def __bool__(self) -> bool:
+        return bool(self._left)
+
+    def take(self, count: int) -> list[bytes]:
+        """The next patterns, up to ``count``."""
+        taken: list[bytes] = []
+        while self._left and len(taken) < count:
+            some = self._left[0]
+            wanted = count - len(taken)
+            taken += some[-wanted:]
+            del some[-wanted:]
+            if not some:
+                self._left.popleft()
+        return taken
 
 
 class KeyTable:

@@ -15,7 +15,17 @@ from msgspec import Meta
 
 from .errors import UsageError
 
-__all__ = ["BATCH_MOST", "CONTROL_EXTRA", "PACKET_BYTES", "ClientLimits", "Limits", "describe"]
+__all__ = [
+    "BATCH_EXPANDED",
+    "BATCH_KEYS",
+    "BATCH_MESSAGES",
+    "BATCH_MOST",
+    "CONTROL_EXTRA",
+    "PACKET_BYTES",
+    "ClientLimits",
+    "Limits",
+    "describe",
+]
 
 PACKET_BYTES = 409_600
 """Longest packet of the protocol, in bytes: what the C implementation receives into. No setting:
@@ -28,6 +38,17 @@ wrapped message of full length still fits."""
 
 BATCH_MOST = 1_024
 """Most packets that one system call takes: ``UIO_MAXIOV`` of Linux."""
+
+BATCH_MESSAGES = 4_096
+"""Most messages in one packet of ``batch/on``: what such a packet saves has long been saved by then, and a hub
+takes no more time over one than over any other turn. No setting, as the next two: both ends rely on it."""
+
+BATCH_KEYS = 256
+"""Most distinct keys in one such packet. Each may have to be looked up, which takes longer than a message."""
+
+BATCH_EXPANDED = 4 * PACKET_BYTES
+"""Bytes that the messages of one such packet may come to as packets of their own. A long key is written once and stands
+before each of its messages then: without a bound, 400 KB could become 400 MB."""
 
 
 class _Numbers(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +108,16 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     cached_key_bytes: Annotated[
         int, Meta(description="Longest key that is remembered, in bytes; with cached_keys it bounds the memory.")
     ] = 512
+    allowed_bytes: Annotated[
+        int,
+        Meta(
+            description="Bytes of keys that clients may publish under as authorize= said, remembered so that it is not "
+            "asked again; shared out among users, one alone may have half."
+        ),
+    ] = 64 * 1024 * 1024
+    allowed_key_bytes: Annotated[
+        int, Meta(description="Bytes that each of those keys counts for beside its own: its place in a table.")
+    ] = 128
     cached_receivers: Annotated[
         int,
         Meta(
@@ -97,6 +128,31 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     batch: Annotated[
         int, Meta(description="Packets taken from one client before others have their turn. More gains nothing.")
     ] = 64
+    turn_deliveries: Annotated[
+        int,
+        Meta(
+            description="Deliveries, packets times receivers, after which the turn of a publisher ends and goes on "
+            "later: some milliseconds, for which everybody else waits. One packet always goes to all."
+        ),
+    ] = 4_096
+    turn_time: Annotated[
+        float,
+        Meta(
+            description="Seconds after which likewise a turn ends that takes long for another reason, such as new "
+            "keys that many patterns have to be compared with."
+        ),
+    ] = 0.005
+    gathered: Annotated[
+        int,
+        Meta(
+            description="Messages of one turn for one receiver that are put into one packet, if it takes such: fewer "
+            "are sent as quickly one by one."
+        ),
+    ] = 4
+    gathered_bytes: Annotated[
+        int,
+        Meta(description="Bytes of those messages: copying more costs more than it saves."),
+    ] = 65_536
     queued_packets: Annotated[
         int, Meta(description="Packets that may wait for one receiver that reads slowly, before new ones are lost.")
     ] = 65_536
@@ -127,12 +183,29 @@ class Limits(_Numbers, frozen=True, kw_only=True):
             "client that asks and does not read is let go."
         ),
     ] = 1_024
+    trimmed_bytes: Annotated[
+        int,
+        Meta(
+            description="Bytes that have waited since the C library was last asked to give free memory back to the "
+            "system, before it is asked again: that takes milliseconds."
+        ),
+    ] = 1024 * 1024
+    trim_pause: Annotated[
+        float, Meta(description="Seconds from then until it is asked, and as many more while half of that still waits.")
+    ] = 3.0
     token_bytes: Annotated[
         int, Meta(description="Longest token of a hub/sync, in bytes. It is echoed, so it must not amplify.")
     ] = 64
     accepts: Annotated[
         int, Meta(description="Connections accepted in one go, before the clients that are there have their turn.")
     ] = 64
+    user_connections: Annotated[
+        int,
+        Meta(
+            description="Connections of one user, where its share of the descriptors is more; not of the hub's own and "
+            "root. Each costs 2 KiB here, and up to 32 KiB in the kernel if it does not read."
+        ),
+    ] = 16_384
     spare_descriptors: Annotated[
         int,
         Meta(
@@ -157,6 +230,57 @@ class Limits(_Numbers, frozen=True, kw_only=True):
             "users are busy too. It makes a thousand connections worth no more than one."
         ),
     ] = 1
+    crowd_round: Annotated[
+        float,
+        Meta(
+            description="Seconds of a round of the event loop that one user may take where clients of others are "
+            "connected: how long those may have to wait."
+        ),
+    ] = 0.005
+    crowd_turn: Annotated[
+        float,
+        Meta(
+            description="Seconds of a turn beyond which the next ones of its user are shorter, to half as many packets."
+        ),
+    ] = 0.002
+    crowd_batch: Annotated[
+        int,
+        Meta(
+            description="Packets that such shorter turns have all the same: what a turn costs for each receiver that "
+            "takes nothing is not less for one packet, and what is too much is cut by turn_deliveries."
+        ),
+    ] = 8
+    crowd_remembered: Annotated[
+        float,
+        Meta(
+            description="Seconds for which a user counts as busy after it was: a publisher that waits for the "
+            "processor has not gone away."
+        ),
+    ] = 0.05
+    crowd_door: Annotated[
+        float,
+        Meta(
+            description="How many times as much as a user's turns those count in which clients are accepted: they may "
+            "be thousands."
+        ),
+    ] = 8.0
+    crowd_longest: Annotated[
+        float, Meta(description="Seconds for which a user may have to let others go first, after whatever it did.")
+    ] = 0.5
+    crowd_nap: Annotated[
+        float,
+        Meta(
+            description="Seconds until the hub looks again, at the earliest, while none who waits may go. Without it "
+            "the event loop would spin."
+        ),
+    ] = 0.0005
+    crowd_slack: Annotated[
+        float,
+        Meta(
+            description="Seconds more than the others that a user may have had and still go: a turn of 64 short "
+            "messages to one receiver."
+        ),
+    ] = 0.0001
     controls_per_turn: Annotated[
         int,
         Meta(
@@ -170,13 +294,34 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     backlog: Annotated[
         int, Meta(description="Connections that may wait to be accepted; the kernel caps it at net.core.somaxconn.")
     ] = 4_096
+    idle_send_buffer: Annotated[
+        int,
+        Meta(
+            description="Send buffer asked of the kernel for each connection at first, in bytes, which it doubles. "
+            "It is small, since nobody is charged for what waits in it."
+        ),
+    ] = 8_192
     send_buffer: Annotated[
         int,
         Meta(
-            description="Send buffer asked of the kernel for each connection, in bytes: one longest control packet "
-            "and its bookkeeping. The kernel doubles it, and caps it at net.core.wmem_max."
+            description="Send buffer for a client that falls behind or is sent a longer packet, in bytes: one longest "
+            "control packet and its bookkeeping. The kernel doubles it, and caps it at net.core.wmem_max."
         ),
     ] = 425_984
+    send_buffers: Annotated[
+        int,
+        Meta(
+            description="Bytes of all such larger buffers, shared out among users: one alone may have half. What "
+            "clients do not read is memory of the hub."
+        ),
+    ] = 1024 * 1024 * 1024
+    reclaimed_buffers: Annotated[
+        int,
+        Meta(
+            description="Clients of a user with no share of those left that are looked at for one that has read all, "
+            "and so does without. Each takes a system call."
+        ),
+    ] = 8
     accept_pause: Annotated[
         float, Meta(description="Seconds without accepting after the kernel ran out of descriptors or memory.")
     ] = 0.1
@@ -223,10 +368,21 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     link_acks: Annotated[
         int,
         Meta(
-            description="Messages sent to the hub above before it is asked to acknowledge them. When the link breaks, "
-            "no more than about twice as many are uncertain."
+            description="Messages sent to the hub above before it is asked to acknowledge that it passed them on. "
+            "When the link breaks, what was not acknowledged is uncertain."
         ),
     ] = 256
+    link_asked: Annotated[
+        int,
+        Meta(description="Such questions that may be open at a time; while so many are, one speaks of more messages."),
+    ] = 64
+    passing_wait: Annotated[
+        float,
+        Meta(
+            description="Seconds that the answer waits for receivers that are slow. One that takes longer is not "
+            "waited for until it has caught up: a reader that stopped would keep all relays from knowing."
+        ),
+    ] = 1.0
     link_ack_pause: Annotated[float, Meta(description="Seconds after which fewer than that are asked about, too.")] = (
         0.1
     )
@@ -244,6 +400,13 @@ class Limits(_Numbers, frozen=True, kw_only=True):
         Meta(description="Keys that a link of another user is told not to send. The oldest makes room for another."),
     ] = 4_096
     pruned_bytes: Annotated[int, Meta(description="Bytes of those keys.")] = 1024 * 1024
+    pruned_sweeps: Annotated[
+        int,
+        Meta(
+            description="New patterns for which those keys are searched one after the other. When there are more at a "
+            "time, all keys are forgotten instead."
+        ),
+    ] = 64
     prunes_per_second: Annotated[
         int, Meta(description="Keys that a link is told not to send in a second: endless new keys must cost little.")
     ] = 8_192
@@ -262,6 +425,20 @@ class ClientLimits(_Numbers, frozen=True, kw_only=True):
     """What a client allows itself. Immutable, as :class:`Limits`."""
 
     batch: Annotated[int, Meta(description="Packets received or sent with one system call. More gains nothing.")] = 64
+    batch_messages: Annotated[
+        int, Meta(description="Messages put into one packet for a hub that takes such. More gains little.")
+    ] = 1_024
+    batch_bytes: Annotated[
+        int,
+        Meta(description="Bytes of payload put into one such packet: what stays in the processor's cache on its way."),
+    ] = 131_072
+    batch_draw: Annotated[
+        float,
+        Meta(
+            description="Seconds that an iterator given to publish_many may take for one such packet. One that is "
+            "slower has fewer of its messages wait for the rest of a packet."
+        ),
+    ] = 0.001
     send_buffer: Annotated[
         int, Meta(description="Send buffer asked of the kernel, in bytes: as for a hub, whose packets are as long.")
     ] = 425_984

@@ -7,21 +7,23 @@ and counted: a link with hundreds of clients behind it does not end for one pack
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from . import control
+from .batches import BATCH
 from .errors import PacketError, ReservedKeyError
-from .interest import Interest, KeyTable
+from .interest import Feed, Interest, KeyTable
 from .limits import PACKET_BYTES
+from .matcher import is_literal
 from .packets import MSG, Control, encode_control, parse
 from .secrets import Credentials
 
 if TYPE_CHECKING:
     from .connection import Connection
-    from .delivery import Holdable, Receiver
+    from .parties import Holdable, Receiver
     from .tree import Tree
 
 __all__ = ["Link", "Mode", "Voucher"]
@@ -30,7 +32,7 @@ Mode: TypeAlias = Literal["announce", "prune", "plain"]
 
 
 class Voucher:
-    """Somebody behind a link, as the hub at its other end says. Implements :class:`~sbuslib.delivery.Sender`."""
+    """Somebody behind a link, as the hub at its other end says. Implements :class:`~sbuslib.parties.Sender`."""
 
     __slots__ = ("_rest", "_through", "credentials")
 
@@ -62,8 +64,7 @@ class Link:
         limits = tree.hub.limits
         self.connection = connection
         self.mode = mode
-        self.is_lenient = mode != "plain"
-        self.dropped: Counter[str] = Counter()
+        self.is_served = mode != "plain"  # else it is a client like any other
         self.lagging = False
         self.complete = False
         self.interest: Interest | None = None
@@ -75,33 +76,31 @@ class Link:
         self._was = connection.key  # under the prefix before the last
         self._is = connection.key
         self._questions: deque[bytes] = deque()
-        self._snapshot: deque[tuple[Receiver, list[bytes]]] = deque()
+        self._feed = Feed()
         self._lost: dict[str, tuple[int, float]] = {}
         self._telling = False
+        self._told_senders = False
         self._sweeps: deque[Iterator[bytes | None]] = deque()
         self._prunes = float(limits.pruned_keys)
         self._pruned_at = monotonic()
         if mode == "announce":
             self.interest = Interest(self._hub.router.namespace.separator, limits.link_patterns)
-            self._snapshot.extend(pair for pair in self._hub.router.plain_patterns() if pair[0] is not connection)
-            for pattern in tree.wanted_above():
-                self.interest.add(pattern)
+            others = [patterns for who, patterns in self._hub.router.plain_patterns() if who is not connection]
+            self._feed = Feed([tree.wanted_above(), *others])
         elif mode == "prune":
             self.pruned = KeyTable(limits.pruned_keys, limits.pruned_bytes)
 
     # -- what comes from it -------------------------------------------------------------------------
 
-    def look_up(self, header: bytes, routes: dict[bytes, tuple[Receiver, ...]]) -> tuple[Receiver, ...]:
-        """The receivers of a message of this link's: everybody but the link itself."""
+    def look_up(self, header: bytes, routes: dict[bytes, tuple[Receiver, ...]], times: int = 1) -> tuple[Receiver, ...]:
+        """The receivers of ``times`` messages of this link's: everybody but the link itself."""
         router = self._hub.router
         try:
             found = router.routes.get(header)
             if found is None:
                 found = router.route(header)
         except ReservedKeyError as error:
-            if not self.is_lenient:
-                raise
-            self.dropped[error.reason] += 1
+            self.drop(error.reason, times)
             return ()
         connection = self.connection
         found = tuple(receiver for receiver in found if receiver is not connection)
@@ -115,12 +114,16 @@ class Link:
             found = routes[header] = self._tuples.setdefault(found, found)
         return found
 
+    def drop(self, reason: str, times: int = 1) -> None:
+        """Count what this link should not have sent, a packet or so many messages; what it asked for is not done."""
+        self._tree.dropped[reason] += times
+
     def take(self, data: bytes) -> None:
         """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError` for a forgery alone."""
         try:
             packet = parse(data)
         except PacketError as error:
-            self.dropped[error.reason] += 1
+            self.drop(error.reason)
             return
         if isinstance(packet, Control):
             match packet.key:
@@ -138,7 +141,7 @@ class Link:
         try:
             self.connection.act_on(packet)
         except PacketError as error:
-            self.dropped[error.reason] += 1
+            self.drop(error.reason)
             if error.reason == "too many patterns":
                 self.connection.answer(encode_control(control.INTEREST_WIDEN))
                 hub, connection = self._hub, self.connection
@@ -152,7 +155,7 @@ class Link:
         except PacketError:
             notice = None
         if not isinstance(notice, control.Lost) or notice.cause not in control.LINK_CAUSES:
-            self.dropped["notice that no link gives"] += 1
+            self.drop("notice that no link gives")
             return
         count, since = self._lost.get(notice.cause, (0, notice.since))
         self._lost[notice.cause] = count + notice.count, min(since, notice.since)
@@ -172,11 +175,14 @@ class Link:
         try:
             sender, packet = control.unwrap_from(payload)
         except PacketError as error:
-            self.dropped[error.reason] += 1
+            self.drop(error.reason)
+            return
+        if packet.startswith(BATCH) and self.connection.takes_batches:
+            self.connection.take_batch(packet, self._voucher(sender), control.wrapper_from(sender))
             return
         header = packet[: packet.find(b"\0") + 1]
         if not header.startswith(MSG) or len(packet) > PACKET_BYTES:
-            self.dropped["wrapped packet is no message"] += 1
+            self.drop("wrapped packet is no message")
             return
         self.connection.publish_for(self._voucher(sender), header, packet)
 
@@ -229,8 +235,19 @@ class Link:
 
     def graft_for(self, pattern: bytes) -> None:
         """Somebody else began to want a pattern."""
-        if self.pruned:
-            self._sweeps.append(self.pruned.matched(pattern, self._hub.router.namespace.separator))
+        if not self.pruned:
+            return
+        separator = self._hub.router.namespace.separator
+        if is_literal(pattern, separator):
+            if pattern not in self.pruned:
+                return
+            found: Iterator[bytes | None] = iter([pattern])
+        else:
+            found = self.pruned.matched(pattern, separator)
+        self._sweeps.append(found)
+        if len(self._sweeps) > self._hub.limits.pruned_sweeps:
+            # Forgetting all of them costs less than finding out which, and loses no message.
+            self._sweeps = deque([self.pruned.matched(b"", separator)])
 
     # -- what is told -------------------------------------------------------------------------------
 
@@ -247,26 +264,25 @@ class Link:
         """Whether the link has to read before it can be told more."""
         return self._room() <= 0
 
-    def pump(self) -> bool:
-        """Tell some of what has changed; whether there is more to do."""
-        connection, limits = self.connection, self._hub.limits
+    def pump(self, steps: int) -> bool:
+        """Tell some of what has changed, after up to ``steps`` steps of each kind; whether there is more to do."""
+        connection = self.connection
         if connection.closed:
             return False
-        steps = limits.interest_steps
-        more = False
+        senders = bool(self._tree.senders)
+        if self.is_served and self._told_senders is not senders and self._room() > 0:
+            self._told_senders = senders
+            connection.answer(encode_control(control.SENDERS_ON if senders else control.SENDERS_OFF))
+        more = untold = self._told_senders is not senders and self.is_served
         if self.interest is not None:
-            while self._snapshot and steps > 0:
-                patterns = self._snapshot[0][1]
-                while patterns and steps > 0:
-                    self.interest.add(patterns.pop())
-                    steps -= 1
-                if not patterns:
-                    self._snapshot.popleft()
-            self.interest.work(limits.interest_steps)
+            for pattern in self._feed.take(steps):
+                self.interest.add(pattern)
+            self.interest.work(steps)
             for added, pattern in self.interest.take(max(0, self._room())):
                 key = control.INTEREST_ADD if added else control.INTEREST_REMOVE
                 connection.answer(encode_control(key, pattern))
-            more = bool(self._snapshot) or not self.interest.settled
+            untold = untold or bool(self._feed) or not self.interest.is_told
+            more = untold or not self.interest.settled
         elif self.pruned is not None:
             while self._sweeps and steps > 0 and self._room() > 0:
                 steps -= 1
@@ -277,8 +293,8 @@ class Link:
                     continue
                 if key_ is not None and self.pruned.discard(key_):
                     self._tell_graft(key_)
-            more = bool(self._sweeps)
-        if not more:
+            more = untold = untold or bool(self._sweeps)
+        if not untold:
             if not self.complete and self._tree.has_settled:
                 self.complete = True
                 connection.answer(encode_control(control.INTEREST_COMPLETE))

@@ -30,17 +30,22 @@ gap, and their number is no matter of how much was lost.
 **Order.** ``queue`` sends the oldest first, ``stack`` the newest, ``random`` the largest, which frees memory
 fastest. Under the last two, answers go before messages. A change of order takes effect at once, unless
 orders change so often that re-sorting would cost more than the messages themselves; then it waits.
+
+**Batches** count as their messages do: as many packets, and as many bytes as those would be. One is kept whole where
+all of it has room and the order is ``queue``; else its messages are offered one by one, and one that waits already is
+taken apart when the order changes.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Literal, TypeAlias
 
+from .batches import Parcel
 from .control import Lost
 from .limits import Limits
 from .quota import Account
@@ -108,6 +113,67 @@ _KEPT = (Action.KEEP, Action.HOLD)
 _Item: TypeAlias = tuple[bytes, int | None]
 
 
+class _Line:
+    """Packets in a row, and on whose behalf each is charged.
+
+    The users stand beside the packets, once for each run of them: tuples of both would be a third more memory, and
+    objects for the garbage collector to visit, which costs more than all else in the life of a packet that waits.
+    """
+
+    __slots__ = ("_packets", "_runs")
+
+    def __init__(self) -> None:
+        self._packets: deque[bytes] = deque()
+        self._runs: deque[tuple[int | None, int]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._packets)
+
+    def __iter__(self) -> Iterator[_Item]:
+        return zip(self._packets, chain.from_iterable(repeat(*run) for run in self._runs), strict=True)
+
+    def extend(self, packets: Sequence[bytes], sender: int | None) -> None:
+        """Put packets of one user at the end."""
+        self._packets.extend(packets)
+        runs, count = self._runs, len(packets)
+        if runs and runs[-1][0] == sender:
+            count += runs.pop()[1]
+        runs.append((sender, count))
+
+    def append(self, item: _Item) -> None:
+        """Put one at the end."""
+        self.extend(item[:1], item[1])
+
+    def appendleft(self, item: _Item) -> None:
+        """Put one at the beginning."""
+        packet, sender = item
+        self._packets.appendleft(packet)
+        runs, count = self._runs, 1
+        if runs and runs[0][0] == sender:
+            count += runs.popleft()[1]
+        runs.appendleft((sender, count))
+
+    def take(self, count: int, newest: bool) -> list[_Item]:
+        """Take up to ``count`` from the beginning, or the ``newest`` from the end, each before the one before it."""
+        count = min(count, len(self))
+        pop = self._packets.pop if newest else self._packets.popleft
+        packets = [pop() for _ in range(count)]
+        taken: list[_Item] = []
+        while count:
+            sender, run = self._runs.pop() if newest else self._runs.popleft()
+            if run > count:
+                (self._runs.append if newest else self._runs.appendleft)((sender, run - count))
+                run = count
+            start = len(taken)
+            taken += zip(packets[start : start + run], repeat(sender))
+            count -= run
+        return taken
+
+    def clear(self) -> None:
+        self._packets.clear()
+        self._runs.clear()
+
+
 class Outbox:
     """What waits for one receiver, charged to ``account``, the receiver's user.
 
@@ -117,16 +183,19 @@ class Outbox:
     __slots__ = (
         "_account",
         "_answers",
+        "_extra",
         "_heap",
         "_items",
         "_limits",
         "_number",
         "_number_back",
+        "_parcels",
         "_taken",
         "_unreported",
         "_urgent",
         "_work",
         "bytes",
+        "freed",
         "hard",
         "lost",
         "order",
@@ -138,11 +207,13 @@ class Outbox:
     def __init__(self, limits: Limits, account: Account) -> None:
         self._limits = limits
         self._account = account
-        self._items: deque[_Item] = deque()
+        self._items = _Line()
         # In place of _items while the order is "random": largest first, oldest first among equals.
         self._heap: list[tuple[int, int, _Item]] | None = None
         self._urgent: deque[_Item] = deque()  # answers, while the order is not "queue"
         self._answers = 0
+        self._parcels = 0  # batches among what waits and what was taken
+        self._extra = 0  # how many more messages there are in those that wait than packets
         self._taken: list[_Item] = []
         self._number = self._number_back = 0
         self._work = 0
@@ -153,13 +224,28 @@ class Outbox:
         self.tells = False
         """Whether losses are told, by a notice in the line."""
         self.bytes = 0
+        self.freed = 0
+        """Bytes that have left; whoever looks sets it back."""
         self.peak = 0
         self.lost: Counter[Cause] = Counter()
 
     def __len__(self) -> int:
-        return len(self._items) + len(self._urgent) + (len(self._heap) if self._heap is not None else 0)
+        return len(self._items) + len(self._urgent) + (len(self._heap) if self._heap is not None else 0) + self._extra
 
     # -- in -----------------------------------------------------------------------------------------
+
+    def refuses(self, sender: int, may_hold: bool, size: int) -> Cause | None:
+        """Why each message of user ``sender`` of ``size`` bytes or more would be lost now; ``None`` if one may be kept.
+
+        For who would have to copy messages to offer them: it may :meth:`lose` them instead.
+        """
+        if decide(False, self.soft, self.hard, may_hold) is Action.LOSE:
+            return "discard"
+        if self.soft == "error" or decide(True, self.soft, self.hard, may_hold) is not Action.LOSE:
+            return None
+        if len(self) >= self._limits.queued_packets or self.bytes + size > self._limits.queued_bytes:
+            return "overflow"
+        return None if self._account.has_room(sender, size) else "quota"
 
     def offer(self, packets: Sequence[bytes], sender: int, may_hold: bool, now: float) -> Action:
         """Messages of user ``sender`` that could not be sent at once: keep or lose each, as the modes say.
@@ -178,7 +264,7 @@ class Outbox:
             ):
                 self._tell()
                 if self._heap is None:
-                    self._items.extend(zip(packets, repeat(sender)))
+                    self._items.extend(packets, sender)
                     self.bytes += size
                     self._work += len(packets)
                 else:
@@ -195,6 +281,29 @@ class Outbox:
             if action is Action.HOLD or worst is Action.KEEP:
                 worst = action
         return worst
+
+    def offer_parcel(self, parcel: Parcel, sender: int, may_hold: bool, now: float) -> Action | None:
+        """A batch that could not be sent at once, as :meth:`offer`; ``None``: offer its messages instead."""
+        action = decide(False, self.soft, self.hard, may_hold)
+        if action not in _KEPT:
+            self.lose("discard", parcel.messages, now)
+            return action
+        if self.order != "queue" or self._heap is not None:
+            return None
+        if (
+            len(self) + parcel.messages > self._limits.queued_packets
+            or self.bytes + parcel.charge > self._limits.queued_bytes
+            or not self._account.take_room(sender, parcel.messages, parcel.charge)
+        ):
+            return None
+        self._tell()
+        self._items.append((parcel, sender))
+        self.bytes += parcel.charge
+        self._work += parcel.messages
+        self._parcels += 1
+        self._extra += parcel.messages - 1
+        self.peak = max(self.peak, len(self))
+        return action
 
     def _offer_one(self, packet: bytes, sender: int, may_hold: bool, now: float) -> Action:
         cause: Cause = "discard"
@@ -291,12 +400,19 @@ class Outbox:
         if self._heap is not None:
             taken += [heapq.heappop(self._heap)[2] for _ in range(min(count - len(taken), len(self._heap)))]
         else:
-            take = self._items.popleft if self.order == "queue" else self._items.pop
-            taken += [take() for _ in range(min(count - len(taken), len(self._items)))]
+            taken += self._items.take(count - len(taken), newest=self.order != "queue")
         packets = [packet for packet, _ in taken]
         self._taken = taken
         self._account_for(taken, packets, -1)
         return packets
+
+    def open_parcels(self) -> None:
+        """Take the batches that wait apart, into packets that count as much."""
+        opened = _Line()
+        for packet, sender in self._items:
+            opened.extend(packet.packets() if isinstance(packet, Parcel) else [packet], sender)
+        self._items = opened
+        self._parcels = self._extra = 0
 
     def settle(self, sent: int) -> int:
         """Only the first ``sent`` of what :meth:`take` gave have gone: put the rest back where it was.
@@ -306,7 +422,7 @@ class Outbox:
         taken, self._taken = self._taken, []
         back = taken[sent:]
         if not back:
-            return sum(sender is not None for _, sender in taken)
+            return self._count(taken)
         self._account_for(back, [packet for packet, _ in back], 1)
         for item in reversed(back):
             if item[1] is None and (self.order != "queue" or self._heap is not None):
@@ -319,11 +435,32 @@ class Outbox:
                 self._items.appendleft(item)
             else:
                 self._items.append(item)
-        return sum(sender is not None for _, sender in taken[:sent])
+        return self._count(taken[:sent])
+
+    def _count(self, gone: Sequence[_Item]) -> int:
+        """How many messages there were in items that have gone for good."""
+        if not self._parcels:
+            return sum(sender is not None for _, sender in gone)
+        count = sum(self._size([packet])[0] for packet, sender in gone if sender is not None)
+        self._parcels -= sum(isinstance(packet, Parcel) for packet, _ in gone)
+        return count
+
+    def _size(self, packets: Sequence[bytes]) -> tuple[int, int]:
+        """As how many packets, and of how many bytes, these count."""
+        count, size = len(packets), sum(map(len, packets))
+        if self._parcels:
+            for packet in packets:
+                if isinstance(packet, Parcel):
+                    count += packet.messages - 1
+                    size += packet.charge - len(packet)
+        return count, size
 
     def _account_for(self, items: Sequence[_Item], packets: Sequence[bytes], sign: int) -> None:
         """Charge (1) or release (-1) items that enter or leave; ``packets`` are theirs."""
-        self.bytes += sign * sum(map(len, packets))
+        count, size = self._size(packets)
+        self.bytes += sign * size
+        self._extra += sign * (count - len(packets))
+        self.freed -= sign * size
         change = self._account.force_room if sign > 0 else self._account.give_room
         senders = {sender for _, sender in items}
         for sender in senders:
@@ -332,7 +469,7 @@ class Outbox:
             if sender is None:
                 self._answers += sign * len(mine)
             else:
-                change(sender, len(mine), sum(map(len, mine)))
+                change(sender, *self._size(mine))
 
     def clear(self, cause: Cause, now: float) -> None:
         """Lose everything that waits."""
@@ -341,7 +478,7 @@ class Outbox:
         self._urgent.clear()
         self._heap = None
         self._account_for(items, [packet for packet, _ in items], -1)
-        self.lose(cause, sum(sender is not None for _, sender in items), now)
+        self.lose(cause, self._count(items), now)
 
     def is_half_empty(self) -> bool:
         """Whether half of the room is free: what a publisher that is held for a full queue waits for."""
@@ -353,6 +490,8 @@ class Outbox:
         That costs as much as there are messages, and so is done only when as many came since the last
         time: a client that changes its mind with every packet cannot make it dear.
         """
+        if self._parcels and self.order != "queue":
+            self.open_parcels()
         if (self.order == "random") is (self._heap is not None) or self._work < self.messages:
             return
         self._work = 0
@@ -369,5 +508,6 @@ class Outbox:
             self._items.clear()
         else:
             # By age, which is what both other orders go by.
-            self._items.extend(entry[2] for entry in sorted(self._heap, key=lambda entry: entry[1]))
+            for _, _, item in sorted(self._heap, key=lambda entry: entry[1]):
+                self._items.append(item)
             self._heap = None

@@ -4,7 +4,7 @@ Quotas hang on the user and not on the connection, or opening more connections w
 them. Two rules:
 
 * *Patterns* are a plain maximum for each user.
-* *Connections* and *room in queues* are shared out among whoever asks. Whoever holds ``share`` of a
+* *Connections*, *room in queues* and *send buffers* are shared out among whoever asks. Whoever holds ``share`` of a
   maximum of which ``remaining`` is free may hold at most ``(remaining + share) / (n + 1)``, where ``n`` is
   how many hold some of it, the asker included. So there is always something left for the next one, and
   never more than a fair part of it: of 1,024 the first may take 512, a second then 170.
@@ -80,13 +80,15 @@ class Shares:
 class Account:
     """What one user's clients hold."""
 
-    __slots__ = ("connections", "packets", "pattern_bytes", "patterns", "queued_bytes", "uid")
+    __slots__ = ("connections", "packets", "pattern_bytes", "patterns", "queued_bytes", "releases", "uid")
 
     def __init__(self, uid: int, limits: Limits) -> None:
         self.uid = uid
         self.connections = 0
         self.patterns = 0
         self.pattern_bytes = 0
+        self.releases = 0
+        """Goes up whenever room in a queue is released: for whom there was none, there is none until then."""
         self.packets = Shares(limits.user_queued_packets)
         self.queued_bytes = Shares(limits.user_queued_bytes)
 
@@ -105,9 +107,9 @@ class Account:
             return False
         return True
 
-    def has_room(self, sender: int) -> bool:
-        """Whether ``sender`` may have another packet wait."""
-        return self.packets.could_take(sender, 1) and self.queued_bytes.could_take(sender, 1)
+    def has_room(self, sender: int, size: int = 1) -> bool:
+        """Whether ``sender`` may have another packet, of ``size`` bytes, wait."""
+        return self.packets.could_take(sender, 1) and self.queued_bytes.could_take(sender, size)
 
     def has_any_room(self, size: int) -> bool:
         """Whether another packet of ``size`` bytes stays within the user's maximum, whoever's share it is beyond."""
@@ -120,6 +122,7 @@ class Account:
 
     def give_room(self, sender: int, packets: int, size: int) -> None:
         """Release room in a queue."""
+        self.releases += 1
         self.packets.give(sender, packets)
         self.queued_bytes.give(sender, size)
 
@@ -136,6 +139,10 @@ class Quotas:
         self._exempt = exempt
         self._accounts: dict[int, Account] = {}
         self.connections = Shares(connections)
+        self.allowed = Shares(limits.allowed_bytes)
+        """Bytes of keys remembered as allowed by ``authorize=``."""
+        self.send_buffers = Shares(limits.send_buffers)
+        """Bytes of send buffers: for :class:`~sbuslib.sendbuffers.SendBuffers`."""
 
     def account(self, uid: int) -> Account:
         """The account of a user."""
@@ -148,6 +155,10 @@ class Quotas:
         """All accounts in which something is charged."""
         return [account for account in self._accounts.values() if not account.is_clear()]
 
+    def waiting(self) -> int:
+        """Bytes in all queues."""
+        return sum(account.queued_bytes.used for account in self._accounts.values())
+
     def several(self) -> bool:
         """Whether more than one user has connections."""
         return self.connections.users > 1
@@ -158,7 +169,7 @@ class Quotas:
             if self.connections.remaining < 1:
                 return None
             self.connections.force(uid, 1)
-        elif not self.connections.take(uid, 1):
+        elif self.connections.held(uid) >= self._limits.user_connections or not self.connections.take(uid, 1):
             return None
         account = self.account(uid)
         account.connections += 1
@@ -200,4 +211,4 @@ class Quotas:
 
     def is_clear(self) -> bool:
         """Whether nothing is charged to anybody."""
-        return not self.accounts() and not self.connections.used
+        return not (self.accounts() or self.connections.used or self.allowed.used or self.send_buffers.used)

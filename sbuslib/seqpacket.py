@@ -19,16 +19,20 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 import select
 import socket
 import stat
 import struct
+import termios
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any, Final, Protocol, runtime_checkable
 
 from .addresses import AbstractAddress, Address, DescriptorAddress, PathAddress
@@ -46,10 +50,13 @@ __all__ = [
     "accept",
     "bound_address",
     "connect",
+    "connect_stream",
     "make_area",
     "peer_credentials",
     "peer_groups",
     "send_datagram",
+    "set_send_buffer",
+    "unread_bytes",
     "wait",
 ]
 
@@ -57,6 +64,8 @@ _UCRED = struct.Struct("=iII")  # struct ucred of unix(7): pid, uid, gid
 _SO_PEERGROUPS = 59  # which the socket module has no name for
 _PEERGROUPS_BYTES = 1_024  # all that getsockopt takes here: more than 256 groups are as good as none
 SLOT_BYTES = PACKET_BYTES + CONTROL_EXTRA
+LONGEST_HEAD: Final = 128
+"""Of a packet, in bytes: most that :meth:`PlainArea.heads` gives. Longer headers of messages are rare."""
 ONE_PACKET_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 """Of send(2): what every send of ours has."""
 
@@ -158,6 +167,7 @@ class PlainArea:
         self.data = mmap.mmap(-1, slots * stride, flags=flags)
         self.data.madvise(mmap.MADV_NOHUGEPAGE)
         self.offsets = [slot * stride for slot in range(slots)]
+        self._head_getter = cache(self._make_head_getter)
         self._views = [memoryview(self.data)[offset : offset + slot_bytes + 1] for offset in self.offsets]
 
     def close(self) -> None:
@@ -217,6 +227,19 @@ class PlainArea:
         """As :meth:`send`, with ``wrapper`` before each packet."""
         return _each(sock, [wrapper + self._views[slot][: lengths[slot]] for slot in slots])
 
+    def heads(self, count: int, size: int) -> Sequence[bytes]:
+        """The first ``size`` bytes of each of the first ``count`` slots, at most :data:`LONGEST_HEAD`.
+
+        Where a packet is shorter, what follows it is left from before: whoever looks has to look at its length too.
+        """
+        heads = self._head_getter(size)(self.data)
+        return heads if count == self.slots else heads[:count]
+
+    def _make_head_getter(self, size: int) -> Callable[[mmap.mmap], tuple[bytes, ...]]:
+        # One call for all slots: a loop over them would take several times as long.
+        getter: Any = itemgetter(*[slice(offset, offset + size) for offset in self.offsets])
+        return getter if self.slots > 1 else lambda data: (getter(data),)
+
     def packets(self, slots: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
         """Copies of the packets in ``slots``."""
         data, offsets = self.data, self.offsets
@@ -245,6 +268,7 @@ class Area(PlainArea):
         self._starts = array(_WORD_FORMAT, [start + offset for offset in self.offsets])
         self._incoming = _Vector(slots)
         self._outgoing = _Vector(slots)
+        self._laid_out: Sequence[int] | None = None  # the slots that _outgoing has the lengths of
         self._wrapped = _Vector(slots, pieces=2)
         for vector, piece in ((self._incoming, 0), (self._outgoing, 0), (self._wrapped, 1)):
             vector.bases[piece][:] = memoryview(self._starts)
@@ -253,6 +277,7 @@ class Area(PlainArea):
     def receive(self, sock: socket.SocketType, most: int | None = None) -> list[int]:
         incoming = self._incoming
         wanted = self.slots if most is None or most > self.slots else most
+        self._laid_out = None
         count = self._receive_call(sock.fileno(), incoming.addresses[0], _COUNTS[wanted], _NO_WAIT_RECEIVE, None)
         if count > 0:
             lengths: list[int] = incoming.lengths[:count].tolist()
@@ -264,13 +289,18 @@ class Area(PlainArea):
         count = len(slots)
         first = slots[0]
         outgoing = self._outgoing
-        if count == 1:
+        if slots is self._laid_out:
+            pass  # as for the receiver before
+        elif count == 1:
             outgoing.sizes[0][first] = lengths[first]
+            self._laid_out = slots
         elif slots[-1] - first + 1 == count:
             sizes = array(_WORD_FORMAT, lengths[first : first + count])
             outgoing.sizes[0][first : first + count] = memoryview(sizes)
+            self._laid_out = slots
         else:
             # Packets of one sender that are not neighbours: lay the headers out anew, for this call only.
+            self._laid_out = None
             starts = self._starts
             outgoing.bases[0][:count] = memoryview(array(_WORD_FORMAT, [starts[slot] for slot in slots]))
             outgoing.sizes[0][:count] = memoryview(array(_WORD_FORMAT, [lengths[slot] for slot in slots]))
@@ -337,7 +367,9 @@ class Gather:
             anchor = ctypes.c_char.from_buffer(self._block)
             self._start = ctypes.addressof(anchor)
 
-    def send(self, sock: socket.SocketType, packets: Sequence[bytes], flags: int = ONE_PACKET_FLAGS) -> int:
+    def send(
+        self, sock: socket.SocketType, packets: Sequence[bytes | memoryview], flags: int = ONE_PACKET_FLAGS
+    ) -> int:
         """Send ``packets`` in order; how many went before the kernel would have blocked.
 
         Raises :exc:`OSError` for the first packet alone, of which ``EMSGSIZE`` says that it is too long.
@@ -361,7 +393,7 @@ class Gather:
                 break
         return sent
 
-    def _send(self, sock: socket.SocketType, vector: _Vector, packets: Sequence[bytes]) -> tuple[int, int]:
+    def _send(self, sock: socket.SocketType, vector: _Vector, packets: Sequence[bytes | memoryview]) -> tuple[int, int]:
         """Send as many of ``packets`` as fit the block: how many those were, and how many went."""
         assert _CALLS is not None
         sizes = array(_WORD_FORMAT, map(len, packets))
@@ -432,6 +464,18 @@ def grow_send_buffer(sock: socket.SocketType, size: int) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
 
 
+def set_send_buffer(sock: socket.SocketType, size: int) -> None:
+    """Let about ``size`` bytes of packets, and of the kernel's bookkeeping for them, wait for the other end."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+
+
+def unread_bytes(sock: socket.SocketType) -> int:
+    """How many bytes the other end has not read yet, the kernel's bookkeeping included."""
+    size = array("i", [0])
+    fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, size)  # SIOCOUTQ of unix(7)
+    return size[0]
+
+
 def connect(address: Address, send_buffer: int) -> socket.SocketType:
     """A socket connected to the hub at ``address``.
 
@@ -451,11 +495,14 @@ def connect(address: Address, send_buffer: int) -> socket.SocketType:
 
 
 def accept(listener: socket.SocketType, send_buffer: int) -> socket.SocketType:
-    """The next connection. Raises :exc:`BlockingIOError` when there is none, and :exc:`OSError`."""
+    """The next connection, with this send buffer.
+
+    Raises :exc:`BlockingIOError` when there is none, and :exc:`OSError`.
+    """
     fd, _ = listener._accept()  # type: ignore[attr-defined]
     sock = socket.SocketType(fileno=fd)
     sock.setblocking(False)
-    grow_send_buffer(sock, send_buffer)
+    set_send_buffer(sock, send_buffer)
     return sock
 
 
@@ -611,3 +658,15 @@ def send_datagram(address: str, data: bytes) -> None:
         sock.send(data, ONE_PACKET_FLAGS)
     finally:
         sock.close()
+
+
+def connect_stream(path: str, timeout: float) -> socket.socket:
+    """A blocking connection to a Unix-domain stream socket, of a program that is no hub. Raises :exc:`OSError`."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout)
+        sock.connect(path)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -15,24 +15,30 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from . import control
+from .batches import BATCH, Bundle
 from .errors import KeyFormatError, PacketError, PeerError, UsageError
+from .limits import ClientLimits
 from .matcher import SEPARATOR
 from .outbox import HARD, ORDER, SOFT
 from .packets import (
+    CMSG,
     MSG,
     Control,
     Message,
+    check_key,
     encode_control,
     encode_subscribe,
     encode_unsubscribe,
     parse,
 )
-from .secrets import Namespace
+from .secrets import RESERVED, Namespace
 
 if TYPE_CHECKING:
     from mmap import mmap
 
-__all__ = ["Session", "Subscribing", "mode_keys"]
+__all__ = ["Pace", "Session", "Subscribing", "mode_keys"]
+
+_CONTROL = CMSG[0]
 
 
 def mode_keys(soft: str | None, hard: str | None, order: str | None) -> list[bytes]:
@@ -59,6 +65,20 @@ class Subscribing:
         self.refused: str | None = None
 
 
+class Pace:
+    """How many of the messages of an iterator to publish at once: ``most``, which grows while they come quickly."""
+
+    def __init__(self, limits: ClientLimits, messages: Iterable[object]) -> None:
+        self._limits = limits
+        self.most = limits.batch_messages if isinstance(messages, (list, tuple)) else limits.batch
+
+    def drew(self, seconds: float) -> None:
+        """So long it took until there were as many."""
+        limits = self._limits
+        quick = seconds <= limits.batch_draw
+        self.most = min(self.most * 2, limits.batch_messages) if quick else limits.batch
+
+
 class Session:
     """One client's state. Shells feed :meth:`take` and send what the other methods return."""
 
@@ -81,6 +101,10 @@ class Session:
         """What was chosen of the hub, by kind: the control messages that stand."""
         self.statistics: bytes | None = None
         """The hub's last statistics, as JSON; empty when it refused."""
+        self.batches = False
+        """Whether the hub was told on this connection that we send and take many messages in one packet."""
+        self.renamed: list[tuple[bytes, bytes]] = []
+        """Secret patterns that were moved, from and to: whoever goes by the pattern has to follow."""
         self._held_as = b""  # the credentials under which secrets stand in held
         self._unconfirmed: list[Subscribing] = []
         self._header = b""
@@ -99,27 +123,64 @@ class Session:
         """
         self.features = None
         self.kicked = None
+        self.batches = False
         self._whoami_asked = self._whoami_answered = 0
         self._scopes.clear()
         return [encode_control(control.FEATURES), self.whoami()[1]]
+
+    def opening(self) -> list[bytes]:
+        """The packets to send before all others once a new connection knows itself; :attr:`batches` is to follow them.
+
+        What a client does not notice is asked for unasked: messages that come together are sorted into
+        :attr:`inbox` as if each had come alone.
+        """
+        return [encode_control(control.BATCH_ON)] if self.can(control.BATCH_ON) else []
 
     def restore(self) -> list[bytes]:
         """The packets that bring a new connection, which knows itself, to the state of the old one.
 
         Secrets under the old credentials are moved to the new ones, in :attr:`held` too.
         """
-        old, new = self._held_as + self.separator, self.credentials + self.separator
-        if self._held_as and old != new:
-            self.held = Counter(
-                {
-                    (new + pattern[len(old) :] if pattern.startswith(old) else pattern): count
-                    for pattern, count in self.held.items()
-                }
-            )
-        self._held_as = self.credentials
+        self._move_secrets()
         packets = [encode_subscribe(pattern) for pattern in self.held.elements()]
         packets += map(encode_control, self.choices.values())
         return packets
+
+    @property
+    def has_to_renew(self) -> bool:
+        """Whether the hub told new credentials, and took back secrets that stand under the old ones."""
+        return self._held_as != self.credentials
+
+    def renew(self) -> list[bytes]:
+        """Move secrets to the new credentials, if there are any; the packets that subscribe to them."""
+        return [encode_subscribe(pattern) for pattern in self._move_secrets() for _ in range(self.held[pattern])]
+
+    def _move_secrets(self) -> list[bytes]:
+        """Bring :attr:`held` in line with the credentials of now; the secrets that this renamed."""
+        old, new = self._held_as, self.credentials
+        self._held_as = new
+        if not old or old == new:
+            return []
+        # First what names us, then what others may hold too: keys with an empty id, under the hub's own prefix.
+        start = Namespace(self.separator).start
+        starts = [
+            (old + self.separator, new + self.separator),
+            (self._prefix(old) + start, self._prefix(new) + start),
+        ]
+        moved: list[bytes] = []
+        held, self.held = self.held, Counter()
+        for pattern, count in held.items():
+            renamed = next((to + pattern[len(of) :] for of, to in starts if pattern.startswith(of)), pattern)
+            self.held[renamed] += count
+            if renamed != pattern:
+                moved.append(renamed)
+                self.renamed.append((pattern, renamed))
+        return moved
+
+    def _prefix(self, key: bytes) -> bytes:
+        """The prefix under which a credential key stands: what comes before its last five segments."""
+        prefix, *own = key.rsplit(self.separator, 5)
+        return prefix + self.separator if len(own) == 5 else b""
 
     @property
     def separator(self) -> bytes:
@@ -182,6 +243,9 @@ class Session:
 
     def check_publishable(self, key: bytes) -> None:
         """Raise :exc:`~sbuslib.errors.KeyFormatError` for a key whose publisher the hub would let go."""
+        check_key(key)
+        if RESERVED not in key:
+            return
         try:
             Namespace(self.separator).check_key(key)
         except PacketError as error:
@@ -210,6 +274,12 @@ class Session:
                 continue
             if not length:
                 return True
+            if data[offset] == _CONTROL and data[offset : offset + len(BATCH)] == BATCH:
+                try:
+                    self.inbox.extend(Bundle.parse(data, offset, length).messages())
+                except PacketError as error:
+                    raise PeerError(f"the hub sent a packet that no hub sends: {error.reason}") from error
+                continue
             packet = data[offset : offset + length]
             if packet.startswith(MSG):
                 key, nul, payload = packet[len(MSG) :].partition(b"\0")
@@ -222,24 +292,28 @@ class Session:
                 self._take_control(packet)
         return False
 
-    def message_of(self, packet: bytes) -> Message | None:
-        """The message that a packet from the hub carries; ``None`` for an answer or a notice.
+    def messages_of(self, packet: bytes) -> list[Message]:
+        """The messages that a packet from the hub carries; none in an answer or a notice.
 
         Raises :exc:`~sbuslib.errors.PeerError` for what no hub sends.
         """
         try:
+            if packet.startswith(BATCH):
+                return list(Bundle.parse(packet).messages())
             value = parse(packet)
             if isinstance(value, Message):
-                return value
+                return [value]
             if not isinstance(value, Control) or value.payload is None:
                 raise PacketError("not for a client")
             if value.key != control.FROM:
-                return None
+                return []
             sender, inner = control.unwrap_from(value.payload)
+            if inner.startswith(BATCH):
+                return list(Bundle.parse(inner).messages(sender))
             message = parse(inner)
             if not isinstance(message, Message):
                 raise PacketError("wrapped packet is no message")
-            return Message(message.key, message.payload, sender)
+            return [Message(message.key, message.payload, sender)]
         except PacketError as error:
             raise PeerError(f"the hub sent a packet that no hub sends: {error.reason}") from error
 
@@ -260,9 +334,9 @@ class Session:
             self.credentials = notice.credentials
 
     def _take_control(self, packet: bytes) -> None:
-        message = self.message_of(packet)
-        if message is not None:
-            self.inbox.append(message)
+        messages = self.messages_of(packet)
+        if messages:
+            self.inbox.extend(messages)
             return
         value = parse(packet)
         assert isinstance(value, Control)

@@ -30,7 +30,8 @@ class ClientStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What one user's clients hold: patterns and the bytes they are charged for, and packets and bytes in queues."""
+    """What one user's clients hold: patterns and the bytes they are charged for, packets and bytes in queues, and
+    bytes of send buffers in the kernel."""
 
     uid: int
     connections: int
@@ -38,6 +39,7 @@ class UserStatistics(msgspec.Struct, frozen=True, kw_only=True):
     pattern_bytes: int
     queued_packets: int
     queued_bytes: int
+    buffer_bytes: int
 
 
 class HubStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +49,8 @@ class HubStatistics(msgspec.Struct, frozen=True, kw_only=True):
     ever were); ``received`` counts messages published, the embedder's included, ``routed`` what they came to
     when each was counted once for each of its receivers. That is always the sum of ``delivered`` (handed to the
     kernel or to the embedder), ``queued`` and the values of ``lost``, by cause. ``breaches`` counts what clients did
-    wrong, by reason, and ``ignored`` the control messages and unsubscriptions that meant nothing here.
+    wrong, by reason, and ``ignored`` the control messages and unsubscriptions that meant nothing here. ``dropped``
+    counts packets that relays of other hubs should not have sent, by reason; those are not let go for them.
     """
 
     hub_id: str
@@ -63,6 +66,7 @@ class HubStatistics(msgspec.Struct, frozen=True, kw_only=True):
     lost: dict[str, int]
     ignored: int
     breaches: dict[str, int]
+    dropped: dict[str, int]
     per_client: tuple[ClientStatistics, ...]
     per_user: tuple[UserStatistics, ...]
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from . import control
+from .backlog import Backlog
 from .errors import PacketError, StateError
 from .limits import CONTROL_EXTRA, PACKET_BYTES
 from .links import Link, Mode
@@ -25,8 +26,8 @@ from .packets import encode_control
 
 if TYPE_CHECKING:
     from .connection import Connection
-    from .delivery import Receiver
     from .hub import Hub
+    from .parties import Receiver
 
 __all__ = ["Above", "Tree"]
 
@@ -37,8 +38,8 @@ class Above(Protocol):
     settled: bool
     """Whether it has joined, or failed to: not in between."""
 
-    def pump(self) -> bool:
-        """Tell the hub above what has changed, some of it; whether there is more."""
+    def pump(self, steps: int) -> bool:
+        """Tell the hub above some of what has changed, after up to ``steps`` steps; whether there is more."""
         ...
 
     def watch(self, pattern: bytes, wanted: bool) -> None:
@@ -52,10 +53,6 @@ class Above(Protocol):
     @property
     def stands_apart(self) -> bool:
         """Whether it found that this hub is above the one that it was to join."""
-        ...
-
-    def tell_senders(self) -> None:
-        """Whether anybody here wants to know senders has changed."""
         ...
 
     def wanted_above(self) -> list[bytes]:
@@ -108,6 +105,9 @@ class Tree:
         self.hub = hub
         self.above: Above | None = None
         self.links: dict[Connection, Link] = {}
+        self.dropped: Counter[str] = Counter()
+        """Packets of links that were not theirs to send, by reason."""
+        self.backlog = Backlog(self.after, hub.limits.passing_wait)
         self.path: tuple[bytes, ...] = (hub.hub_id,)
         self.senders = 0
         self.has_settled = False
@@ -149,6 +149,7 @@ class Tree:
         self._started = False
         if self.above is not None:
             self.above.abandon()
+            self.above = None
         self._forget_all()
 
     def _forget_all(self) -> None:
@@ -157,6 +158,7 @@ class Tree:
             self._pumping = None
         for timer in list(self._timers):
             self._cancel(timer)
+        self.backlog.clear()
         self._rounds.clear()
         self._round_up = None
         self._requests.clear()
@@ -202,8 +204,6 @@ class Tree:
         connection.answer(encode_control(control.INTEREST_ON, mode.encode()))
         if mode != "plain":
             connection.become_link(link, PACKET_BYTES + CONTROL_EXTRA)
-            if self.senders:
-                connection.answer(encode_control(control.SENDERS_ON))
         self._watch()
         self.wake()
 
@@ -217,13 +217,6 @@ class Tree:
                 self._check(round_)
         if self._open.pop(connection, None):
             self._requests = [request for request in self._requests if request[0] is not connection]
-
-    def dropped(self) -> dict[str, int]:
-        """Packets that links should not have sent, by reason."""
-        total: Counter[str] = Counter()
-        for link in self.links.values():
-            total.update(link.dropped)
-        return dict(total)
 
     # -- the hub above ------------------------------------------------------------------------------
 
@@ -283,9 +276,11 @@ class Tree:
 
     def _pump(self) -> None:
         self._pumping = None
-        more = [link.pump() for link in list(self.links.values())]
+        # Shared out, so that a round of the event loop takes no longer where there are many.
+        steps = max(1, self.hub.limits.interest_steps // (len(self.links) + 1))
+        more = [link.pump(steps) for link in list(self.links.values())]
         if self.above is not None:
-            more.append(self.above.pump())
+            more.append(self.above.pump(steps))
         self.hub.carry_out()
         if any(more) and self._started and self._pumping is None:
             # After a pause, a longer one where a slow link has to make room first.
@@ -300,12 +295,7 @@ class Tree:
         before, self.senders = self.senders, self.senders + change
         if bool(before) is bool(self.senders) or not self._started:
             return
-        packet = encode_control(control.SENDERS_ON if self.senders else control.SENDERS_OFF)
-        for link in list(self.links.values()):
-            if link.is_lenient and not link.connection.closed:
-                link.connection.answer(packet)
-        if self.above is not None:
-            self.above.tell_senders()
+        self.wake()  # to tell it only as often as there is room: whoever changes their mind floods no link
 
     # -- path ---------------------------------------------------------------------------------------
 
@@ -395,6 +385,8 @@ class Tree:
             self._joining.append((connection, token))
         elif scope == b"root":
             connection.answer(control.encode_sync(token, b"root"))
+        elif scope == b"passed":
+            self._sync_passed(connection, token)
         elif scope != b"tree":
             connection.answer(control.encode_sync(token, b"local"))
         elif self.above is None and not self.links:
@@ -410,6 +402,17 @@ class Tree:
             self._requests.append((self.links.get(connection, connection), reply))
             if self._round_up is None:
                 self._start_round_up()
+
+    def _sync_passed(self, connection: Connection, token: bytes) -> None:
+        """Answer once all that was published before has left this hub."""
+        self._charge(connection)
+
+        def answer() -> None:
+            self._discharge(connection)
+            if not connection.closed:
+                connection.answer(control.encode_sync(token, b"passed"))
+
+        self.backlog.when_passed(answer)
 
     def _start_round_up(self) -> None:
         requests, self._requests = self._requests, []
@@ -434,7 +437,7 @@ class Tree:
         for link in self.links.values():
             if link.lagging:
                 round_.partial.add(link)
-            elif link.is_lenient:
+            elif link.is_served:
                 link.ask(round_.token)
                 round_.waiting.add(link)
         round_.timer = self.after(self.hub.limits.sync_wait, lambda: self._time_out(round_))

@@ -14,16 +14,18 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from time import time
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from . import control
+from .batches import BATCH, Bundle, gather
 from .connection import Connection
-from .delivery import WRITE, Batch, Receiver, Sender
+from .delivery import WRITE
 from .dialer import NO_MEMORY
 from .errors import PacketError, ReservedKeyError
-from .limits import CONTROL_EXTRA, PACKET_BYTES
+from .limits import BATCH_KEYS, CONTROL_EXTRA, PACKET_BYTES
 from .links import Voucher
 from .packets import MSG, Control, encode_control, parse
+from .parties import Batch, Receiver, Sender
 from .seqpacket import peer_credentials
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ class Down(Connection):
     def _ended(self, why: str) -> None:
         self._relay.link_ended(self, why)
 
-    def _look_up(self, header: bytes) -> tuple[Receiver, ...]:
+    def _look_up(self, header: bytes, times: int = 1) -> tuple[Receiver, ...]:
         """The receivers here: never the relay, and nobody for what was not asked for."""
         router, relay = self._hub.router, self._relay
         key = header[len(MSG) : -1]
@@ -79,10 +81,10 @@ class Down(Connection):
             if found is None:
                 found = router.route(header)
         except ReservedKeyError as error:
-            relay.dropped[error.reason] += 1
+            relay.dropped[error.reason] += times
             return ()
         if not relay.may_come(key):
-            relay.dropped["not asked for"] += 1
+            relay.dropped["not asked for"] += times
             return ()
         up = relay.up
         found = tuple(receiver for receiver in found if receiver is not up)
@@ -91,7 +93,17 @@ class Down(Connection):
         self._routes[header] = found
         return found
 
+    @property
+    def _is_excused(self) -> bool:
+        return True
+
+    def _excuse(self, reason: str) -> None:
+        self._relay.dropped[reason] += 1
+
     def _command(self, data: bytes) -> None:
+        if data.startswith(BATCH):
+            self.take_batch(data, self)
+            return
         try:
             packet = parse(data)
             if not isinstance(packet, Control):
@@ -101,7 +113,7 @@ class Down(Connection):
                 return
             sender, inner = control.unwrap_from(packet.payload or b"")
             header = inner[: inner.find(b"\0") + 1]
-            if not header.startswith(MSG) or len(inner) > PACKET_BYTES:
+            if (header != BATCH and not header.startswith(MSG)) or len(inner) > PACKET_BYTES:
                 raise PacketError("wrapped packet is no message")
         except PacketError as error:
             self._relay.dropped[error.reason] += 1
@@ -111,16 +123,20 @@ class Down(Connection):
             if len(self._vouchers) >= self._hub.limits.voucher_keys:
                 self._vouchers.clear()
             voucher = self._vouchers[sender] = Voucher(bytes, self.credentials, sender)
-        self.received += 1
-        for receiver in self._routes.get(header) or self._look_up(header):
-            receiver.deliver_packet(voucher, inner)
+        if header == BATCH:
+            self.take_batch(inner, voucher, control.wrapper_from(sender))
+            return
+        self.deliver_to(self._routes.get(header) or self._look_up(header), voucher, inner)
 
 
 Item: TypeAlias = tuple[Sender | None, bytes]
 
+_BATCHES: Final = 8
+"""How many times as many messages are taken in one go where they can be sent together."""
+
 
 class Up:
-    """What goes to the hub above. Implements :class:`~sbuslib.delivery.Receiver`."""
+    """What goes to the hub above. Implements :class:`~sbuslib.parties.Receiver`."""
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
@@ -128,6 +144,7 @@ class Up:
         self.credentials = self._hub.embedder_credentials
         self.socket: socket.SocketType | None = None
         self.wrap = False
+        self.takes_batches = False  # whether the hub above was told that many messages may be in one packet
         self.open = False  # whether messages may be sent
         self.offered = self.forwarded = self.suppressed = self.lost = self.uncertain = 0
         self.waiting: deque[Item] = deque()
@@ -141,11 +158,22 @@ class Up:
         self._tokens = 0
         self._untold_lost = self._untold_uncertain = 0
         self._lost_since = 0.0
+        self._telling = False
 
     # -- messages -----------------------------------------------------------------------------------
 
+    @property
+    def refuses(self) -> bool:
+        """Never. Implements :class:`~sbuslib.delivery.Receiver`."""
+        return False
+
     def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
         """Send the packets in ``slots`` up, or keep copies."""
+        if self.takes_batches and len(slots) >= self._hub.limits.gathered:
+            bundle = batch.bundle(slots, self._hub.limits.gathered_bytes)
+            if bundle is not None:
+                self.deliver_bundle(sender, bundle)
+                return
         self.offered += len(slots)
         if self.open and not self.waiting and not self._controls:
             assert self.socket is not None
@@ -175,42 +203,77 @@ class Up:
                     return
         self._keep(sender, packet)
 
+    def deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
+        """Send messages that came together up, or keep each."""
+        self.offered += bundle.count
+        done = 0
+        if self.open and not self.waiting and not self._controls:
+            assert self.socket is not None
+            wrapper = sender.wrapper if self.wrap else b""
+            whole = self.takes_batches and bundle.count > 1
+            packets = [bundle.packet] if whole else bundle.plain
+            with suppress(OSError):
+                done = self._hub.gather.send(self.socket, [wrapper + packet for packet in packets])
+            if whole:
+                done *= bundle.count
+            self._sent(done)
+        if done < bundle.count:
+            for packet in bundle.plain[done:]:
+                self._keep(sender, packet)
+
     def _keep(self, sender: Sender, packet: bytes) -> None:
         limits = self._hub.limits
         if self.bytes + len(packet) > limits.link_buffer or self.messages >= limits.link_packets:
-            if not self._untold_lost:
-                self._lost_since = time()
-            self.lost += 1
-            self._untold_lost += 1
+            self._lose()
             return
         self.bytes += len(packet)
         self.messages += 1
         self.waiting.append((sender, packet))
         self._update()
 
+    def _lose(self) -> None:
+        if not self._untold_lost:
+            self._lost_since = time()
+        self.lost += 1
+        self._untold_lost += 1
+        if not self._telling:
+            self._telling = True
+            self._hub.tree.after(self._hub.limits.link_notices, self._tell)
+
+    def _tell(self) -> None:
+        self._telling = False
+        self._relay.tell_losses()
+
     def _sent(self, count: int) -> None:
         if not count:
             return
         self.forwarded += count
-        if self.forwarded - self._marked >= self._hub.limits.link_acks:
+        self._consider_mark()
+
+    def _consider_mark(self) -> None:
+        """Ask for an acknowledgement, now or in a while, if there is anything to acknowledge."""
+        limits = self._hub.limits
+        if self.socket is None or self.forwarded == self._marked or len(self._marks) >= limits.link_asked:
+            return
+        if self.forwarded - self._marked >= limits.link_acks:
             self.mark()
         elif not self._mark_timer:
             self._mark_timer = True
-            self._hub.tree.after(self._hub.limits.link_ack_pause, self._on_mark_timer)
+            self._hub.tree.after(limits.link_ack_pause, self._on_mark_timer)
 
     def _on_mark_timer(self) -> None:
         self._mark_timer = False
-        if self.socket is not None and self.forwarded > self._marked:
+        if self.socket is not None and self.forwarded > self._marked and len(self._marks) < self._hub.limits.link_asked:
             self.mark()
 
     # -- acknowledgements ---------------------------------------------------------------------------
 
     def mark(self) -> None:
-        """Ask the hub above to answer once it has taken all that was sent until now."""
+        """Ask the hub above to answer once it has passed on all that was sent until now."""
         if self._relay.has_features:
             self._tokens += 1
             token = b"a%x" % self._tokens
-            packet = encode_control(control.SYNC, token)
+            packet = encode_control(control.SYNC, token + b"\0passed")
         else:
             token, packet = control.WHOAMI, encode_control(control.WHOAMI)
         self._marks.append((token, self.forwarded))
@@ -230,7 +293,8 @@ class Up:
             self._marks.popleft()
             self._acknowledged = count
             if asked == token:
-                return
+                break
+        self._consider_mark()
 
     # -- control ------------------------------------------------------------------------------------
 
@@ -250,7 +314,7 @@ class Up:
     def connect(self, sock: socket.SocketType) -> None:
         """A new connection; messages wait until :meth:`let_through`."""
         self.socket = sock
-        self.wrap = self.open = False
+        self.wrap = self.open = self.takes_batches = False
         self._controls.clear()
 
     def let_through(self) -> None:
@@ -259,11 +323,26 @@ class Up:
             self.open = True
             self._flush()
 
+    @property
+    def queued(self) -> int:
+        """Messages that wait. With those below, implements :class:`~sbuslib.backlog.Behind`."""
+        return self.messages
+
+    @property
+    def delivered(self) -> int:
+        """Messages handed to the kernel."""
+        return self.forwarded
+
+    @property
+    def in_order(self) -> bool:
+        """Those that wait are sent oldest first."""
+        return True
+
     def disconnect(self) -> None:
         """The connection has gone: what was sent and not acknowledged is uncertain, and never sent again."""
         self._stop_writer()
         self.socket = None
-        self.open = False
+        self.open = self.takes_batches = False
         self._controls.clear()
         self.waiting = deque(item for item in self.waiting if item[0] is not None)
         uncertain = self.forwarded - self._acknowledged
@@ -299,19 +378,19 @@ class Up:
                         break
                     continue
                 items = self._take()
-                packets = [
-                    packet if sender is None or not self.wrap else sender.wrapper + packet for sender, packet in items
-                ]
-                sent = hub.gather.send(self.socket, packets) if packets else 0
+                packets, counts = self._gather(items)
+                sent = sum(counts[: hub.gather.send(self.socket, packets)]) if packets else 0
             except OSError as error:
                 self._put_back(items)
+                if error.errno == errno.EMSGSIZE and items and self.takes_batches:
+                    self.takes_batches = False  # each alone may fit
+                    continue
                 if error.errno == errno.EMSGSIZE and items:
                     sender, packet = self.waiting.popleft()
                     if sender is not None:
                         self.bytes -= len(packet)
                         self.messages -= 1
-                        self.lost += 1
-                        self._untold_lost += 1
+                        self._lose()
                     continue
                 if error.errno in NO_MEMORY:
                     hub.tree.after(hub.limits.send_retry, self._flush)
@@ -323,6 +402,33 @@ class Up:
                 break
         self._update()
 
+    def _gather(self, items: list[Item]) -> tuple[list[bytes], list[int]]:
+        """The packets to send for these items, and how many of them each is."""
+        if not self.takes_batches:
+            packets = [sender.wrapper + one if sender is not None and self.wrap else one for sender, one in items]
+            return packets, [1] * len(items)
+        limits = self._hub.limits
+        packets, counts = [], []
+        start = 0
+        while start < len(items):
+            sender, packet = items[start]
+            stop, size = start + 1, len(packet)
+            if sender is not None:
+                for other, packet in items[stop : start + BATCH_KEYS]:
+                    size += len(packet)
+                    if other is None or (self.wrap and other is not sender) or size > limits.gathered_bytes:
+                        break
+                    stop += 1
+            some = [packet for _, packet in items[start:stop]]
+            bundle = gather(some) if len(some) >= limits.gathered else None
+            if bundle is not None:
+                some = [bundle.packet]
+            wrapper = sender.wrapper if self.wrap and sender is not None else b""
+            packets += [wrapper + packet for packet in some] if wrapper else some
+            counts += [stop - start] if bundle is not None else [1] * len(some)
+            start = stop
+        return packets, counts
+
     def _may_send(self) -> bool:
         return self.open or self.waiting[0][0] is None
 
@@ -330,7 +436,8 @@ class Up:
         """The next of what waits, without what nobody above wants any more."""
         items: list[Item] = []
         relay = self._relay
-        while self.waiting and len(items) < self._hub.limits.batch and self._may_send():
+        most = self._hub.limits.batch * (_BATCHES if self.takes_batches else 1)
+        while self.waiting and len(items) < most and self._may_send():
             sender, packet = self.waiting.popleft()
             if sender is not None:
                 self.bytes -= len(packet)
@@ -350,6 +457,7 @@ class Up:
                 self.messages += 1
 
     def _update(self) -> None:
+        self._hub.tree.backlog.note(self, bool(self.messages))
         wants = self.socket is not None and bool(self._controls or (self.waiting and self._may_send()))
         if not wants:
             self._stop_writer()
@@ -360,6 +468,7 @@ class Up:
 
     def _on_writable(self) -> None:
         self._flush()
+        self._hub.tree.backlog.check()
         if not self.waiting:
             self._hub.flushed()
 

@@ -65,6 +65,7 @@ def connection_of(hub: Hub, peer: Peer) -> Connection:
 def narrow(hub: Hub, peer: Peer) -> Connection:
     """Make the kernel hold one big packet for this peer, and give the hub's end of its connection."""
     connection = connection_of(hub, peer)
+    connection.grown = True  # and so it stays as small as the next line makes it
     connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     return connection
 

@@ -27,7 +27,7 @@ def bus(make_hub: Callable[..., Hub]) -> Iterator[Callable[..., Hub]]:
 
     def make(options: dict[str, Any] | None = None, **limits: Any) -> Hub:
         # A turn takes as much from a client that said commands as from any: the tests count on one turn.
-        made.append(make_hub(limits=Limits(**{"controls_per_turn": 64} | limits), **options or {}))
+        made.append(make_hub(limits=Limits(**{"controls_per_turn": 64, "turn_time": 1e6} | limits), **options or {}))
         return made[-1]
 
     yield make

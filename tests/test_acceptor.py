@@ -148,6 +148,13 @@ def test_strangers_share_the_connections(bus: Bus, connect_as: ConnectAs, monkey
     assert not refused(connect_as(0))
 
 
+def test_one_user_has_no_more_than_so_many(bus: Bus, connect_as: ConnectAs) -> None:
+    """However many descriptors there are; the hub's own user is not bound by it."""
+    bus({"mode": 0o777}, user_connections=3)
+    assert [refused(connect_as(1001)) for _ in range(5)] == [False] * 3 + [True] * 2
+    assert not any(refused(connect_as(0)) for _ in range(5))
+
+
 @pytest.mark.parametrize("code", [errno.ECONNABORTED, errno.EPROTO, errno.EINTR, errno.EPERM])
 def test_a_connection_that_fails_while_it_is_accepted_is_its_own_matter(
     bus: Bus, connect: Connect, monkeypatch: pytest.MonkeyPatch, code: int

@@ -320,6 +320,43 @@ def test_close_wakes_who_waits(server: HubThread, address: str) -> None:
     run(test())
 
 
+@pytest.mark.parametrize("loop_is", ["idle", "closed", "closed under a task that waits"])
+def test_close_where_no_event_loop_runs(server: HubThread, address: str, loop_is: str) -> None:
+    async def open_one() -> aio.Client:
+        client = await aio.Client(address)
+        await client.subscribe(b"k")
+        return client
+
+    loop = asyncio.new_event_loop()
+    loop.set_debug(True)
+    client = loop.run_until_complete(open_one())
+    waiting = None
+    if loop_is == "closed under a task that waits":
+        waiting = loop.create_task(client.receive())
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.set_exception_handler(lambda loop, context: None)
+    if loop_is != "idle":
+        loop.close()
+    client.close()
+    client.close()
+    assert client.closed
+    if waiting is not None:
+        waiting._log_destroy_pending = False  # type: ignore[attr-defined]
+    if loop_is == "idle":
+        with pytest.raises(DisconnectedError):
+            loop.run_until_complete(client.receive())
+        loop.close()
+    with blocking.Client(address) as asking:
+        while asking.statistics().clients > 1:
+            pass  # the hub sees the end in its own time
+
+
+def test_close_before_the_first_connection(address: str, engine: str) -> None:
+    client = aio.Client(address)
+    client.close()
+    assert client.closed
+
+
 def test_close_wakes_who_waits_for_room(address: str, engine: str) -> None:
     async def test() -> None:
         with listening(address) as listener:
@@ -404,6 +441,20 @@ def test_reconnect_restores_everything(address: str, engine: str) -> None:
                 (told,) = server.call(server.hub.statistics).per_client
                 assert (told.patterns, told.hard) == (2, "block")
         client.close()
+
+    run(test())
+
+
+def test_secrets_are_renewed_when_the_prefix_changes(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        async with aio.Client(address, reconnect=True, limits=SWIFT) as client:
+            await client.subscribe(client.credentials + b"/x")
+            for prefix in (b"!/cred/1/2/3/", b""):
+                server.call(server.hub.tree.set_prefix, prefix)
+                await client.sync()
+                await client.sync()  # by now what it said on hearing of that is in force
+                await client.publish(client.credentials + b"/x", prefix)
+                assert (await client.receive(PATIENCE)).payload == prefix
 
     run(test())
 

@@ -53,6 +53,92 @@ def test_one_client_does_not_keep_the_others_waiting(make_hub: MakeHub, connect:
     assert got.index(b"MSG quiet\0") <= 12
 
 
+@pytest.mark.parametrize("wrong", [b"MSG k", b"MSG kk", b"MSG kkkkkkkkkk"])
+@pytest.mark.parametrize("alike", [True, False])
+def test_what_is_left_from_longer_packets_completes_no_shorter_one(
+    hub: Hub, connect: Connect, wrong: bytes, alike: bool
+) -> None:
+    """A batch is looked at as a whole, in memory that was used before."""
+    inbox, publisher = connect(), connect()
+    inbox.subscribe(b"")
+    before = [b"MSG kkkkkkkkkk\0" + bytes(100)] * 40
+    good = [b"MSG k%b\0good" % (b"" if alike else b"k" * (number % 3)) for number in range(20)]
+    publisher.send(*before)
+    publisher.send(*good)
+    publisher.barrier()
+    publisher.send(*good, wrong, *good)
+    assert [inbox.receive() for _ in range(80)] == before + good + good
+    assert publisher.is_disconnected()
+    assert inbox.pending() == []
+    assert hub.statistics().breaches == {"message without NUL": 1}
+
+
+@pytest.mark.parametrize("ending", [b"", b"nonsense"], ids=["closed", "kicked"])
+def test_a_turn_that_is_too_much_goes_on_later(make_hub: MakeHub, connect: Connect, ending: bytes) -> None:
+    """Everything still goes to everybody, once and in order, whatever comes after it."""
+    hub = make_hub(limits=Limits(turn_deliveries=5))
+    receivers = [connect() for _ in range(3)]
+    for number, receiver in enumerate(receivers):
+        receiver.subscribe(b"all", b"own/%d" % number)
+    publisher, other = connect(), connect()
+    packets = [
+        b"MSG all\0%d" % number if number % 4 else b"MSG own/%d\0%d" % (number // 4 % 3, number) for number in range(40)
+    ]
+    packets[20:20] = [b"SUB all", b"UNSUB all"]
+    for packet in packets:
+        publisher.send(packet)
+    if ending:
+        publisher.send(ending)
+        publisher.send(b"MSG all\0after the violation")
+    else:
+        publisher.socket.close()
+    other.barrier()
+    eventually(lambda: hub.statistics().clients == 4)
+    other.publish(b"all", b"last")
+    messages = [packet for packet in packets if packet.startswith(b"MSG")]
+    for number, receiver in enumerate(receivers):
+        mine = [packet for packet in messages if packet.startswith((b"MSG all", b"MSG own/%d" % number))]
+        assert [receiver.receive() for _ in range(len(mine) + 1)] == [*mine, b"MSG all\0last"]
+    assert hub.statistics().received == 41
+    assert hub.statistics().breaches == ({"unknown verb": 1} if ending else {})
+
+
+def test_a_turn_that_is_too_much_lets_others_go_before_it_goes_on(make_hub: MakeHub, connect: Connect) -> None:
+    make_hub(limits=Limits(turn_deliveries=4))
+    inbox, noisy, quiet = connect(), connect(), connect()
+    inbox.subscribe(b"")
+    for number in range(40):
+        noisy.publish(b"noisy", b"%d" % number)
+    quiet.publish(b"quiet")
+    got = [inbox.receive() for _ in range(41)]
+    assert got.index(b"MSG quiet\0") <= 12
+
+
+def test_keys_that_take_long_to_look_up_end_a_turn(make_hub: MakeHub, connect: Connect) -> None:
+    make_hub(limits=Limits(turn_time=1e-9))
+    inbox, noisy, quiet = connect(), connect(), connect()
+    inbox.subscribe(b"")
+    for number in range(40):
+        noisy.publish(b"noisy/%d" % number)
+    quiet.publish(b"quiet")
+    got = [inbox.receive() for _ in range(41)]
+    assert got.index(b"MSG quiet\0") <= 6
+    got.remove(b"MSG quiet\0")
+    assert got == [b"MSG noisy/%d\0" % number for number in range(40)]
+
+
+def test_a_publisher_that_is_held_in_the_middle_of_a_batch_goes_on_with_it(make_hub: MakeHub, connect: Connect) -> None:
+    hub = make_hub(limits=Limits(turn_deliveries=2))
+    slow, publisher = connect(), connect()
+    slow.send(b"CMSG blocking/soft/block")
+    slow.subscribe(b"")
+    packets = [b"MSG k\0%04d" % number + bytes(30_000) for number in range(60)]
+    sending = gevent.spawn(publisher.send, *packets)
+    eventually(lambda: hub.statistics().queued > 0)
+    assert [slow.receive() for _ in packets] == packets
+    sending.get(timeout=10)
+
+
 def test_a_slow_receiver_gets_everything_in_order(hub: Hub, connect: Connect) -> None:
     slow, publisher = connect(), connect()
     slow.subscribe(b"k")

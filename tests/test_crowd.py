@@ -8,6 +8,7 @@ from typing import Any
 
 import gevent
 import pytest
+from accounting import big, narrow, numbers, settle
 from support import Peer, eventually
 
 from sbuslib import Hub, Limits
@@ -42,9 +43,10 @@ class Loop:
         self.time = 1_000.0
         self.callback: Callable[[], None] | None = None
         self.due = 0.0
+        self.jumped = 0.0
 
     def now(self) -> float:
-        return self.time
+        return self.time + self.jumped
 
     def timer(self, seconds: float) -> Timer:
         return Timer(self, seconds)
@@ -58,7 +60,7 @@ class Client:
 
     def resume(self) -> None:
         assert not self.watched
-        self.watched = True
+        self.watched = not self.closed
 
 
 class Bench:
@@ -74,6 +76,7 @@ class Bench:
         self.turns: Counter[int] = Counter()
         self.cpu = self.seen = 0.0
         monkeypatch.setattr(crowd_module, "thread_time", lambda: self.cpu)
+        monkeypatch.setattr(crowd_module, "monotonic", lambda: self.loop.time)
 
     def add(self, uid: int, count: int) -> None:
         self.clients += [Client(self, uid) for _ in range(count)]
@@ -102,7 +105,7 @@ class Bench:
             self.crowd.went(client.account)
         else:
             client.watched = False
-            self.crowd.postpone(client)
+            self.crowd.postpone(client.account, client.resume)
 
 
 def test_a_single_user_has_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +122,7 @@ def test_one_busy_user_beside_an_idle_one(monkeypatch: pytest.MonkeyPatch) -> No
     bench.add(ONE, 40)
     had = bench.run(100)
     assert had[ONE] >= 700
-    assert all(client.watched or client in bench.crowd._waiting[ONE] for client in bench.clients)
+    assert all(client.watched or client.resume in bench.crowd._waiting[ONE] for client in bench.clients)
 
 
 @pytest.mark.parametrize("many", [2, 30, 1_000])
@@ -206,12 +209,35 @@ def test_dear_turns_get_shorter_and_cheap_ones_longer_again(monkeypatch: pytest.
     account = bench.accounts[OTHER]
     assert bench.crowd.most(account, None) is None
     bench.run(3_000)
-    assert bench.crowd.most(account, None) == 1
-    assert bench.crowd.most(account, 8) == 1
-    assert bench.crowd.most(bench.accounts[ONE], 8) == 8
+    assert bench.crowd.most(account, None) == LIMITS.crowd_batch
+    assert bench.crowd.most(account, 20) == LIMITS.crowd_batch
+    assert bench.crowd.most(bench.accounts[ONE], 20) == 20
     bench.costs[OTHER] = 1e-5
     bench.run(3_000)
     assert bench.crowd.most(account, None) is None
+
+
+@pytest.mark.parametrize("jump", [-3_600.0, -1.0, 1.0, 3_600.0])
+def test_a_clock_that_is_set_gives_nobody_more(monkeypatch: pytest.MonkeyPatch, jump: float) -> None:
+    """The loop's time is that of the wall. Whoever is not busy when it jumps must not pay for it, nor gain."""
+    bench = Bench(monkeypatch, {ONE: 1e-4, OTHER: 1e-4})
+    bench.add(ONE, 1)
+    bench.add(OTHER, 5)
+    bench.run(200)
+    first, *others = bench.clients
+    for idle in ([first], others):
+        bench.clients = [client for client in (first, *others) if client not in idle]
+        bench.run(3)
+        bench.loop.jumped += jump
+        bench.run(1)
+        bench.clients = [first, *others]
+        had = bench.run(400)
+        assert min(had[ONE], had[OTHER]) >= 30
+    bench.clients = [first]
+    bench.loop.jumped += jump
+    bench.loop.time += 0.1
+    bench.run(200)
+    assert not bench.crowd.crowded
 
 
 def test_the_door_is_one_more_user(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +249,7 @@ def test_the_door_is_one_more_user(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < had[DOOR] * 5e-5 <= had[ONE] * 1e-4 / 8
 
 
-def test_clients_that_closed_are_not_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_that_closed_are_soon_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, {ONE: 1e-4, OTHER: 1e-4})
     bench.add(ONE, 1)
     bench.add(OTHER, 50)
@@ -265,6 +291,63 @@ def test_a_hub_whose_users_crowd_loses_nothing(bus: Callable[..., Hub], connect_
     gevent.joinall(greenlets, raise_error=True)
     assert len(got) == len(publishers)
     assert all(numbers == list(range(150)) for numbers in got.values())
+    assert not hub.crowd._waiting
+
+
+def test_slow_readers_have_their_turns_too(
+    bus: Callable[..., Hub], connect_as: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is sent on to clients that had let it wait counts: thousands of them take no more than one."""
+    hub = bus({"mode": 0o777}, turns_per_round=2)
+    publisher = connect_as(1001)
+    readers = [connect_as(1002) for _ in range(10)]
+    for reader in readers:
+        reader.send(b"SUB k")
+        narrow(hub, reader)
+    for number in range(3):
+        publisher.publish(b"k", big(number))
+    publisher.barrier()
+    turns: Counter[float] = Counter()
+    original = Crowd.may_go
+
+    def may_go(crowd: Crowd, account: Account) -> bool:
+        may = original(crowd, account)
+        if may and account.uid == 1002:
+            turns[hub.loop.now()] += 1
+        return may
+
+    monkeypatch.setattr(Crowd, "may_go", may_go)
+    for number in range(3):  # each makes all of them writable at once
+        assert [numbers([reader.receive()]) for reader in readers] == [[number]] * len(readers)
+    eventually(lambda: not hub.statistics().queued)
+    assert sum(turns.values()) >= 2 * len(readers)
+    assert max(turns.values()) <= 2
+    assert not hub.crowd._waiting
+
+
+def test_a_slow_reader_that_leaves_while_its_turn_is_put_off(
+    bus: Callable[..., Hub], connect_as: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = bus({"mode": 0o777})
+    publisher, reader = connect_as(1001), connect_as(1002)
+    reader.send(b"SUB k")
+    receiving = narrow(hub, reader)
+    for number in range(3):
+        publisher.publish(b"k", big(number))
+    publisher.barrier()
+    original = Crowd.postpone
+
+    def postpone(crowd: Crowd, account: Account, resume: Callable[[], None]) -> None:
+        original(crowd, account, resume)
+        hub.kick(receiving, "on purpose")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Crowd, "may_go", lambda crowd, account: account.uid != 1002)
+        patched.setattr(Crowd, "postpone", postpone)
+        assert numbers([reader.receive()]) == [0]
+        eventually(lambda: receiving.closed)
+    settle(hub)
+    assert receiving.lost == {"outage": 2}
     assert not hub.crowd._waiting
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -539,6 +540,26 @@ def test_reconnect_restores_everything(make: Make, address: str) -> None:
             assert server.call(server.hub.statistics).patterns == 3
 
 
+def test_secrets_are_renewed_when_the_prefix_changes(server: HubThread, make: Make) -> None:
+    called: list[bytes] = []
+    notices: list[object] = []
+    client = make(reconnect=True, limits=SWIFT, on_notice=notices.append)
+    client.subscribe(client.credentials + b"/x", callback=lambda message: called.append(message.payload))
+    other = make()
+    for prefix in (b"!/cred/1/2/3/", b"!/cred/4/5/6/!/cred/1/2/3/", b""):
+        server.call(server.hub.tree.set_prefix, prefix)
+        client.sync()
+        client.sync()  # by now what it said on hearing of that is in force
+        assert client.credentials == prefix + own_key()
+        other.publish(client.credentials + b"/x", prefix)
+        other.publish(b"!/cred/7/8/9/x", b"nobody's")
+        other.sync()
+        client.sync()
+        client.run(timeout=0)
+        assert called[-1:] == [prefix]
+    assert len(called) == len(notices) == 3
+
+
 def test_reconnect_while_receiving(make: Make, address: str) -> None:
     first = HubThread(address)
     first.__enter__()
@@ -601,3 +622,56 @@ def test_what_a_hub_refuses_is_not_asked_again_and_again(make: Make, address: st
             client.subscribe(b"!/cred/*/*/*/x")
         assert client.whoami() == own_key()
         assert server.call(server.hub.statistics).breaches == {"secret pattern of another": 1}
+
+
+class Starved:
+    """A socket whose kernel has no memory for the first ``failures`` sends of what starts with ``about``."""
+
+    def __init__(self, sock: Any, about: bytes, failures: float) -> None:
+        self._socket, self._about, self._failures = sock, about, failures
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def send(self, packet: bytes, flags: int = 0) -> int:
+        if bytes(packet).startswith(self._about) and self._failures > 0:
+            self._failures -= 1
+            raise OSError(errno.ENOBUFS, "no memory")
+        sent: int = self._socket.send(packet, flags)
+        return sent
+
+
+SAYING: dict[str, tuple[bytes, Callable[[Endpoint], object]]] = {
+    "publish": (b"MSG", lambda client: client.publish(b"k", b"x")),
+    "publish_many": (b"MSG", lambda client: client.publish_many([(b"k", b"x")])),
+    "unsubscribe": (b"UNSUB", lambda client: client.unsubscribe(b"j")),
+}
+
+
+@pytest.mark.parametrize("verb", SAYING)
+def test_a_kernel_without_memory_is_waited_for(server: HubThread, make: Make, verb: str) -> None:
+    reader, client = make(), make(limits=ClientLimits(connect_pause_most=0.001))
+    reader.subscribe(b"k")
+    client.subscribe(b"j")
+    about, say = SAYING[verb]
+    client._socket = Starved(client._socket, about, 3)  # type: ignore[assignment]
+    say(client)
+    client.publish(b"k", b"after")
+    payloads = [reader.receive(20).payload]
+    if verb != "unsubscribe":
+        payloads.append(reader.receive(20).payload)
+    assert payloads == ([b"after"] if verb == "unsubscribe" else [b"x", b"after"])
+
+
+@pytest.mark.parametrize("verb", SAYING)
+def test_a_kernel_that_stays_without_memory(server: HubThread, make: Make, verb: str) -> None:
+    client = make(limits=ClientLimits(connect_pause_most=0.001))
+    client.subscribe(b"j")
+    client.timeout = 0.01
+    about, say = SAYING[verb]
+    client._socket = Starved(client._socket, about, 1e9)  # type: ignore[assignment]
+    with pytest.raises(TimeoutError, match="takes no more"):
+        say(client)
+    if verb == "publish":
+        with pytest.raises(BlockingIOError):
+            client.publish(b"k", b"x", flags=socket.MSG_DONTWAIT)

@@ -16,7 +16,9 @@ import pytest
 from support import Peer, own_key
 
 from sbuslib import Client, Hub, Limits
+from sbuslib.batches import BATCH, pack
 from sbuslib.connection import Connection
+from sbuslib.packets import check_key
 from sbuslib.seqpacket import Area, PlainArea
 
 Connect = Callable[..., Peer]
@@ -78,19 +80,27 @@ def traffic(hub: Hub, connect: Connect, *, violations: bool = True) -> None:
     """A bit of everything, from greenlets that get in each other's way."""
     inbox = hub.subscribe(b"a/")
     tap = hub.tap(secrets=True)
-    slow, vouched, holder = connect(), connect(), connect()
+    slow, vouched, holder, batching = connect(), connect(), connect(), connect()
     slow.subscribe(b"")
+    batching.send(b"CMSG batch/on")
+    batching.subscribe(b"a/", b"b/*")
+    ((packet, _),) = pack(
+        [(b"%b/%d" % (key, n), b"x" * n) for n in range(40) for key in (b"a", b"c")], check_key, 99_999
+    )
     vouched.send(b"CMSG senders/on")
     vouched.subscribe(b"a/", b"b/*")
     holder.subscribe(own_key() + b"/")
 
     def publish(number: int) -> None:
         with Peer(hub.address) as peer:
+            peer.send(b"CMSG batch/on")
             peer.subscribe(b"a/%d" % number)
             for count in range(60):
                 peer.publish(b"a/%d" % (count % 4), bytes([number]) * (count * 40))
                 peer.publish(b"b/%d" % number, b"x")
                 peer.publish(own_key() + b"/s", b"secret")
+                if count % 10 == 0:
+                    peer.send(packet)
                 if count % 5 == 0:
                     peer.send(b"CMSG hub/features", b"CMSG hub/sync\0t", b"SUB c/%d" % count, b"UNSUB never")
                 if count % 16 == number:
@@ -108,6 +118,7 @@ def traffic(hub: Hub, connect: Connect, *, violations: bool = True) -> None:
     assert hub.statistics().queued > 0
     assert slow.pending()
     assert vouched.pending()
+    assert any(packet.startswith(BATCH) for packet in batching.pending())
     assert len(holder.pending()) == 240
     assert inbox.lost == tap.lost == {}
 

@@ -10,9 +10,14 @@ import pytest
 from support import LONGEST, Peer, eventually, own_key
 
 from sbuslib import Hub, Limits
+from sbuslib.batches import BATCH, Bundle, pack
+from sbuslib.errors import PacketError
 from sbuslib.limits import PACKET_BYTES
+from sbuslib.packets import check_key
 
 Connect = Callable[..., Peer]
+
+((BATCHED, _),) = pack([(b"a/b", b"x" * number) for number in range(40)] + [(b"c/d", b"y")], check_key, 10_000)
 
 SEEDS = [
     b"SUB a/*",
@@ -29,6 +34,10 @@ SEEDS = [
     b"CMSG senders/on",
     b"CMSG senders/off",
     b"CMSG from\0!/cred/0/0/0\0MSG a\0b",
+    b"CMSG batch/on",
+    BATCH,
+    BATCHED,
+    b"CMSG from\0!/cred/0/0/0\0" + BATCHED,
     b"SUB " + b"*/" * 100,
     b"SUB " + b"a*" * 50,
     b"MSG " + b"/" * 2_000 + b"\0",
@@ -74,6 +83,8 @@ def test_well_behaved_clients_do_not_notice(make_hub: Callable[..., Hub], connec
             with Peer(hub.address) as peer:
                 peer.socket.settimeout(0.05)
                 try:
+                    if rng.random() < 0.5:
+                        peer.send(b"CMSG batch/on")
                     for _ in range(rng.randrange(1, 60)):
                         peer.send(mutated(rng))
                         if rng.random() < 0.2:
@@ -104,3 +115,40 @@ def test_well_behaved_clients_do_not_notice(make_hub: Callable[..., Hub], connec
     assert statistics.queued == 0
     assert sum(statistics.breaches.values()) > 20
     print(statistics)
+
+
+def test_a_spoilt_batch_delivers_what_it_says_or_nothing(hub: Hub, connect: Connect) -> None:
+    """Any bytes of a batch flipped: the hub takes it for what it then is, whole, or lets the publisher go."""
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    plain, batching, some = connect(), connect(), connect()
+    plain.subscribe(b"")
+    some.subscribe(b"a/b")
+    batching.send(b"CMSG batch/on")
+    batching.subscribe(b"")
+    refused = 0
+    for _ in range(150):
+        with connect() as publisher:
+            spoilt = bytearray(BATCHED)
+            for _ in range(rng.randrange(1, 4)):
+                # The columns more often than the payloads, as that is where everything is.
+                spoilt[rng.randrange(11, rng.choice((40, 250, len(spoilt))))] = rng.choice(
+                    (0, 1, 255, rng.randrange(256))
+                )
+            publisher.send(b"CMSG batch/on", bytes(spoilt), b"CMSG !/cred/whoami")
+            expected: list[bytes] = []
+            answered = publisher.receive() != b""
+            try:
+                expected = Bundle.parse(bytes(spoilt)).plain
+            except PacketError:
+                assert not answered
+            if not answered:
+                expected = []  # for a key under which nobody may publish, too
+                refused += 1
+            assert plain.pending() == expected
+            assert some.pending() == [packet for packet in expected if packet.startswith(b"MSG a/b\0")]
+            got = [Bundle.parse(one).plain if one.startswith(BATCH) else [one] for one in batching.pending()]
+            assert [packet for packets in got for packet in packets] == expected
+    assert refused
+    assert set(hub.breaches.counts) <= {"malformed batch", "batch of too much", "reserved token in a key"}

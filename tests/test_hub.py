@@ -291,6 +291,30 @@ def test_authorize_answers_are_remembered(make_hub: MakeHub, connect: Connect, a
     assert len(one.pending()) == 200
 
 
+def test_authorize_answers_of_all_clients_are_bounded_together(
+    make_hub: MakeHub, connect: Connect, asked: Asked
+) -> None:
+    """What one user's clients may have remembered between them; each goes on, and is asked about more often."""
+    hub = make_hub(authorize=asked, limits=Limits(allowed_bytes=2 * 10 * 200, allowed_key_bytes=200 - len(b"MSG kk\0")))
+    one, other = connect(), connect()
+    for number in range(8):
+        one.publish(b"k%d" % number)
+    one.barrier()
+    for number in range(8):
+        other.publish(b"k%d" % number)
+    other.barrier()
+    assert hub.quotas.allowed.used <= 10 * 200
+    before = len(asked.questions)
+    for number in range(8):
+        one.publish(b"k%d" % number)
+    one.barrier()
+    assert len(asked.questions) == before
+    for peer in (one, other):
+        peer.close()
+    eventually(lambda: not hub.statistics().clients)
+    assert hub.quotas.is_clear()
+
+
 def test_authorize_answers_outlast_what_others_subscribe_to(make_hub: MakeHub, connect: Connect, asked: Asked) -> None:
     """``Authorize`` says: asked once for each client and key. What somebody else does must not bring it back."""
     make_hub(authorize=asked)

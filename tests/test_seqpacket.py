@@ -19,7 +19,18 @@ from sbuslib.addresses import AbstractAddress, DescriptorAddress, PathAddress
 from sbuslib.errors import AddressError, AddressInUseError
 from sbuslib.limits import CONTROL_EXTRA, PACKET_BYTES
 from sbuslib.secrets import Credentials
-from sbuslib.seqpacket import Area, Gather, Listener, PlainArea, accept, connect, make_area, peer_credentials, wait
+from sbuslib.seqpacket import (
+    Area,
+    Gather,
+    Listener,
+    PlainArea,
+    accept,
+    connect,
+    make_area,
+    peer_credentials,
+    unread_bytes,
+    wait,
+)
 
 Socket: TypeAlias = socket.SocketType
 BUFFER = 425_984
@@ -290,6 +301,15 @@ def test_connect_and_accept(address: str) -> None:
     assert not os.path.exists(address)
 
 
+def test_what_the_other_end_has_not_read(pair: tuple[Socket, Socket]) -> None:
+    one, other = pair
+    assert unread_bytes(one) == 0
+    one.send(bytes(1_000))
+    assert unread_bytes(one) >= 1_000
+    other.recv(2_000)
+    assert unread_bytes(one) == 0
+
+
 @pytest.mark.parametrize("mode", [0o700, 0o770, 0o777, 0o600])
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 def test_the_mode_is_what_was_asked_for(address: str, mode: int, umask: int) -> None:
@@ -436,3 +456,24 @@ with sbuslib.Hub({address!r}) as hub, sbuslib.Client({address!r}) as client:
     print(client.receive(10).payload)
 """
     assert python("-c", code) == "b'b'\n"
+
+
+@pytest.mark.parametrize("make", [Area, PlainArea])
+@pytest.mark.parametrize("slots", [1, 4])
+def test_heads_are_the_first_bytes_of_the_first_slots(
+    pair: tuple[Socket, Socket], make: type[PlainArea], slots: int
+) -> None:
+    ours, theirs = pair
+    area = make(slots, 100)
+    ours.send(b"a longer packet from before")
+    area.receive(theirs)
+    packets = [b"first packet", b"short", b"third packet"][:slots]
+    for packet in packets:
+        ours.send(packet)
+    assert area.receive(theirs) == [len(packet) for packet in packets]
+    heads = area.heads(len(packets), 7)
+    assert [head[: len(packet)] for head, packet in zip(heads, packets, strict=True)] == [
+        packet[:7] for packet in packets
+    ]
+    assert all(len(head) == 7 for head in heads)
+    area.close()

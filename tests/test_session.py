@@ -177,3 +177,31 @@ def test_what_a_new_connection_is_told() -> None:
 
 def test_a_first_connection_is_told_nothing() -> None:
     assert Session().restore() == []
+
+
+def test_secrets_are_renewed_when_the_hub_tells_new_credentials() -> None:
+    session = Session()
+    session.hello()
+    feed(session, whoami(b"p/!/cred/1/2/3"))
+    session.restore()
+    assert not session.has_to_renew
+    session.subscribe(Subscribing([b"a", b"p/!/cred/1/2/3/x", b"p/!/cred/1/2/3/x", b"p/!/cred//2//y", b"!/cred//2//z"]))
+    feed(session, control.NewCredentials(b"q/r/!/cred/1/2/3").encode())
+    assert session.has_to_renew
+    assert sorted(session.renew()) == [
+        b"SUB q/r/!/cred//2//y",
+        b"SUB q/r/!/cred/1/2/3/x",
+        b"SUB q/r/!/cred/1/2/3/x",
+    ]
+    assert session.renew() == []
+    assert not session.has_to_renew
+    assert session.held == {
+        b"a": 1,
+        b"q/r/!/cred/1/2/3/x": 2,
+        b"q/r/!/cred//2//y": 1,
+        b"!/cred//2//z": 1,  # of another hub
+    }
+    assert sorted(session.renamed) == [
+        (b"p/!/cred//2//y", b"q/r/!/cred//2//y"),
+        (b"p/!/cred/1/2/3/x", b"q/r/!/cred/1/2/3/x"),
+    ]

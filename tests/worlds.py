@@ -10,6 +10,7 @@ from typing import Any
 from support import PATIENCE, Peer
 
 from sbuslib import Client, Hub, Limits, Relay
+from sbuslib.packets import Message
 from sbuslib.secrets import Credentials
 
 FAST = Limits(settle=0.001, link_pause=0.001, link_pause_most=0.01, link_ack_pause=0.001)
@@ -66,3 +67,21 @@ class World:
             relay.stop()
         for hub in self.hubs.values():
             hub.stop(0)
+
+
+def key_of(client: Client) -> bytes:
+    return client.whoami()
+
+
+def settle(*clients: Client) -> None:
+    for client in clients:
+        assert client.sync("tree") == "tree"
+
+
+def received(client: Client) -> list[Message]:
+    """What has come until now."""
+    client.sync()
+    found = []
+    while client._session.inbox:
+        found.append(client.receive(0))
+    return found

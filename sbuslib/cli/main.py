@@ -85,7 +85,7 @@ def build_parser() -> ArgumentParser:
     form.add_argument("--json", action="store_true", help="a JSON object a line, in place of key, tab, payload")
     form.add_argument("--raw", action="store_true", help="only the payloads, as they are, each with a line's end")
 
-    from . import gateway, lake, peer, plan, record, replay, report, watch
+    from . import bench, gateway, lake, peer, plan, record, replay, report, watch
 
     peer.add_parser(commands)
     gateway.add_parser(commands)
@@ -95,6 +95,7 @@ def build_parser() -> ArgumentParser:
     report.add_parser(commands)
     plan.add_parser(commands)
     watch.add_parser(commands)
+    bench.add_parser(commands)
     add("whoami", _whoami, "show this process's credentials as the hub sees them", "  sbus whoami")
     return parser
 

@@ -32,9 +32,10 @@ from .writer import Durability, Gap, Parcel, Writer
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from ..batches import Bundle
     from ..control import Lost
-    from ..delivery import Batch, Holdable, Sender
     from ..hub import Hub
+    from ..parties import Batch, Holdable, Sender
 
 __all__ = ["Intake", "Recorder", "RecorderStatistics", "Scope"]
 
@@ -279,7 +280,7 @@ class Recorder:
 class Intake(Inbox):
     """What the hub sees of a recorder: takes messages in its turns, and hands them to the writer, some hundred at once.
 
-    Implements :class:`~sbuslib.delivery.Receiver` and :class:`~sbuslib.delivery.Holder`.
+    Implements :class:`~sbuslib.parties.Receiver` and :class:`~sbuslib.parties.Holder`.
     """
 
     def __init__(self, hub: Hub, writer: Writer, limits: JournalLimits, *, hold: bool, tells: bool) -> None:
@@ -317,6 +318,11 @@ class Intake(Inbox):
         """Keep one packet."""
         if not (self.closed or self.is_muted):
             self._keep(sender, [packet])
+
+    def deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
+        """Keep messages that came together."""
+        if not (self.closed or self.is_muted):
+            self._keep(sender, bundle.plain)
 
     def _keep(self, sender: Sender, packets: list[bytes]) -> None:
         self.routed += len(packets)
@@ -420,7 +426,7 @@ class Intake(Inbox):
             self.held.pop().let_go(self)
 
     def forget_held(self, publisher: Holdable) -> None:
-        """A publisher that was held has gone. Implements :class:`~sbuslib.delivery.Holder`."""
+        """A publisher that was held has gone. Implements :class:`~sbuslib.parties.Holder`."""
         self.held.discard(publisher)
 
     # -- the end ------------------------------------------------------------------------------------

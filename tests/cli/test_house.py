@@ -213,5 +213,5 @@ def test_the_installed_programs(installed: importlib.metadata.Distribution, prog
 def test_the_core_needs_two_packages(installed: importlib.metadata.Distribution) -> None:
     required = [line for line in installed.requires or () if "extra ==" not in line]
     assert sorted(line.partition(">")[0] for line in required) == ["gevent", "msgspec"]
-    extras = {"tcp", "spark", "report", "test", "dev"}
+    extras = {"tcp", "spark", "report", "bench", "test", "dev"}
     assert set(installed.metadata.get_all("Provides-Extra") or ()) == extras

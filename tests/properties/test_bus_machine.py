@@ -26,7 +26,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sbuslib import Hub, Limits
 from sbuslib.addresses import parse_address
 from sbuslib.connection import Connection
-from sbuslib.crowd import _Pace
 from sbuslib.matcher import matches
 from sbuslib.outbox import HARD, ORDER, SOFT, Hard, Soft
 from sbuslib.secrets import Credentials
@@ -131,13 +130,14 @@ class BusMachine(RuleBasedStateMachine):
             user_queued_bytes=user_size,
             block_timeout=1e6,
             controls_per_turn=64,
+            turn_time=1e6,
+            crowd_turn=1e9,  # as many packets a turn as there are
         )
         self.folder = tempfile.mkdtemp(prefix="sbus-")
         self.next_credentials = Credentials(gid=1, uid=1, pid=1)
         self.patches: list[Any] = [
             mock.patch("sbuslib.acceptor.peer_credentials", self.who_connects),
             mock.patch.dict(os.environ, {"SBUS_SYSCALLS": self.engine}),
-            mock.patch("sbuslib.crowd._PACE", _Pace(turn=1e9)),  # as many packets a turn as there are
         ]
         for patch in self.patches:
             patch.start()
@@ -204,6 +204,7 @@ class BusMachine(RuleBasedStateMachine):
         sock.send(b"SUB " + pattern)
         settle(self.hub)
         (connection,) = self.hub._connections - before
+        connection.grown = True  # and so it stays as small as the next line makes it
         connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         share = self.shares.setdefault(uid, Share(self.limits))
         self.clients.append(Client(self.count, uid, sock, connection, share))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from sbuslib.batches import Parcel, gather
 from sbuslib.limits import Limits
-from sbuslib.outbox import Action, Outbox
+from sbuslib.outbox import HARD, ORDER, SOFT, Action, Hard, Order, Outbox, Soft
 from sbuslib.quota import Account
 
 
@@ -70,4 +72,87 @@ class OutboxMachine(RuleBasedStateMachine):
         assert self.account.queued_bytes.held(7) == sum(map(len, messages))
 
 
+class ParcelMachine(RuleBasedStateMachine):
+    """Two queues that are told the same; one is given batches whole. Nobody can tell them apart by what they count."""
+
+    @initialize(packets=st.integers(1, 40), size=st.integers(1, 900), user=st.integers(1, 80), data=st.data())
+    def begin(self, packets: int, size: int, user: int, data: st.DataObject) -> None:
+        limits = Limits(queued_packets=packets, queued_bytes=size, user_queued_packets=user, user_queued_bytes=2 * size)
+        self.boxes = [Outbox(limits, Account(1000, limits)) for _ in range(2)]
+        for box in self.boxes:
+            box.tells = True
+        self.count = 0
+
+    @rule(soft=st.sampled_from(SOFT), hard=st.sampled_from(HARD), order=st.sampled_from(ORDER))
+    def choose(self, soft: Soft, hard: Hard, order: Order) -> None:
+        for box in self.boxes:
+            box.soft, box.hard, box.order = soft, hard, order
+
+    @rule(order=st.sampled_from(ORDER))
+    def choose_order(self, order: Order) -> None:
+        for box in self.boxes:
+            box.order = order
+
+    @rule(
+        sizes=st.lists(st.integers(0, 30), min_size=2, max_size=20),
+        keys=st.integers(1, 3),
+        wrapper=st.sampled_from([b"", b"CMSG from\0!/cred/1/2/3\0"]),
+        sender=st.integers(7, 8),
+        may_hold=st.booleans(),
+        one_by_one=st.booleans(),
+    )
+    def offer(self, sizes: list[int], keys: int, wrapper: bytes, sender: int, may_hold: bool, one_by_one: bool) -> None:
+        plain = []
+        for number, size in enumerate(sizes):
+            self.count += 1
+            plain.append(b"MSG %d\0%06d" % (number % keys, self.count) + b"x" * size)
+        bundle = gather(plain)
+        assert bundle is not None
+        packets = [wrapper + packet for packet in plain]
+        batched, other = self.boxes
+        action = None if one_by_one else batched.offer_parcel(Parcel.of(bundle, wrapper), sender, may_hold, 0.0)
+        if action is None:
+            action = batched.offer(packets, sender, may_hold, 0.0)
+        assert other.offer(packets, sender, may_hold, 0.0) is action
+
+    @rule(packet=st.binary(max_size=5))
+    def push_answer(self, packet: bytes) -> None:
+        for box in self.boxes:
+            box.push_answer(b"CMSG " + packet)
+
+    @rule(data=st.data())
+    def pop(self, data: st.DataObject) -> None:
+        batched, other = self.boxes
+        packets = batched.take(data.draw(st.integers(0, 12)))
+        sent = data.draw(st.integers(0, len(packets)))
+        opened = [one.packets() if isinstance(one, Parcel) else [one] for one in packets]
+        expected = [packet for packets in opened for packet in packets]
+        assert other.take(len(expected)) == expected
+        assert other.settle(sum(map(len, opened[:sent]))) == batched.settle(sent)
+
+    @rule()
+    def open(self) -> None:
+        self.boxes[0].open_parcels()
+
+    @rule()
+    def clear(self) -> None:
+        for box in self.boxes:
+            box.clear("outage", 0.0)
+
+    @invariant()
+    def agree(self) -> None:
+        if not hasattr(self, "boxes"):
+            return
+        batched, other = (
+            (
+                *(len(box), box.messages, box.answers, box.bytes, box.lost, box.peak, box.is_half_empty()),
+                *((box._account.packets.held(user), box._account.queued_bytes.held(user)) for user in (7, 8)),
+            )
+            for box in self.boxes
+        )
+        assert batched == other
+
+
 TestOutboxMachine = OutboxMachine.TestCase
+TestParcelMachine = ParcelMachine.TestCase
+TestParcelMachine.settings = settings(max_examples=60, stateful_step_count=30)

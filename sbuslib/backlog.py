@@ -1,0 +1,120 @@
+"""Who has messages waiting on a hub, and when all that waits now has been passed on.
+
+What a hub has handed to the kernel arrives even if the hub is killed; what waits in its own memory does not. So the
+relay of a hub below, which has to tell what was lost with its master, is told that its messages were taken only when
+those that went into a queue have left it again (``hub/sync`` of scope ``passed``). A receiver that stopped reading
+would keep every relay waiting; whoever takes longer than :attr:`~sbuslib.limits.Limits.passing_wait` is waited for no
+more until nothing waits for it, and what is in its queue is lost with the hub, as with any hub.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from time import monotonic
+from typing import Protocol
+
+__all__ = ["Backlog", "Behind"]
+
+
+class Behind(Protocol):
+    """A receiver for which messages wait."""
+
+    @property
+    def queued(self) -> int:
+        """How many wait."""
+        ...
+
+    @property
+    def delivered(self) -> int:
+        """How many were sent to it, ever."""
+        ...
+
+    @property
+    def in_order(self) -> bool:
+        """Whether those that wait are sent oldest first."""
+        ...
+
+
+class _Asked:
+    """A question: the answer, and how much each receiver has to have been sent by then."""
+
+    __slots__ = ("answer", "due", "until")
+
+    def __init__(self, answer: Callable[[], None], due: dict[Behind, float], until: float) -> None:
+        self.answer = answer
+        self.due = due
+        self.until = until
+
+
+class Backlog:
+    """The receivers of one hub for which messages wait, and the questions that wait for them.
+
+    :param after: calls a function after so many seconds.
+    :param wait: seconds that a question waits at most.
+    """
+
+    def __init__(self, after: Callable[[float, Callable[[], None]], object], wait: float) -> None:
+        self._after = after
+        self._wait = wait
+        self._behind: dict[Behind, None] = {}
+        self._lagging: set[Behind] = set()
+        self._asked: deque[_Asked] = deque()
+        self._timing = False
+
+    def note(self, receiver: Behind, waits: bool) -> None:
+        """Whether anything waits for a receiver may have changed."""
+        if not waits:
+            self._lagging.discard(receiver)
+            if receiver in self._behind:
+                del self._behind[receiver]
+                self.check()
+        elif receiver not in self._lagging:
+            self._behind[receiver] = None
+
+    def when_passed(self, answer: Callable[[], None]) -> None:
+        """Call ``answer`` once all that waits now was passed on, or enough time has passed; it may be at once."""
+        if not (self._behind or self._asked):
+            answer()
+            return
+        due = {
+            receiver: receiver.delivered + receiver.queued if receiver.in_order else inf for receiver in self._behind
+        }
+        self._asked.append(_Asked(answer, due, monotonic() + self._wait))
+        self._keep_time()
+        self.check()
+
+    def check(self) -> None:
+        """Something was sent: answer what can be."""
+        while self._asked:
+            due = self._asked[0].due
+            while due:
+                receiver, count = due.popitem()
+                if receiver in self._behind and receiver.queued and receiver.delivered < count:
+                    due[receiver] = count
+                    return
+            self._asked.popleft().answer()
+
+    def _keep_time(self) -> None:
+        if self._asked and not self._timing:
+            self._timing = True
+            self._after(max(0.0, self._asked[0].until - monotonic()), self._on_time)
+
+    def _on_time(self) -> None:
+        self._timing = False
+        while self._asked and self._asked[0].until <= monotonic():
+            for receiver in self._asked[0].due:
+                if receiver in self._behind:
+                    del self._behind[receiver]
+                    self._lagging.add(receiver)
+            self._asked[0].due.clear()
+            self.check()
+        self._keep_time()
+
+    def clear(self) -> None:
+        """The hub has stopped: nobody waits any more."""
+        self._behind.clear()
+        self._lagging.clear()
+        self._asked.clear()
+        self._timing = False

@@ -1,0 +1,65 @@
+"""The C programs of this package, compiled on the spot with ``cc``, and the Python one where there is no compiler."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from ..errors import StateError
+from .results import Run
+
+__all__ = ["Load", "Tools"]
+
+_HERE = Path(__file__).parent
+_PATIENCE = 120.0
+"""Seconds after which a load that has not ended never will."""
+
+
+class Load:
+    """Runs the load generator. ``program`` is the command that it is started with."""
+
+    def __init__(self, program: list[str]) -> None:
+        self._program = program
+
+    def __call__(self, job: str, *options: object, pass_fds: tuple[int, ...] = ()) -> Run:
+        """Run one load, see the head of ``load.c``. Raises :exc:`~sbuslib.errors.StateError` when it fails."""
+        command = [*self._program, job, *map(str, options)]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_PATIENCE, pass_fds=pass_fds, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise StateError(f"the load did not end within {_PATIENCE:.0f} s") from None
+        if done.returncode:
+            raise StateError(done.stderr.strip().rpartition("\n")[2] or f"the load ended with status {done.returncode}")
+        return msgspec.json.decode(done.stdout, type=Run)
+
+
+class Tools:
+    """The load, and the forwarder where there is a compiler. What is compiled goes into ``folder``.
+
+    A folder of each run's own, and no shared cache: whoever could write to that could have us run anything.
+    """
+
+    def __init__(self, folder: Path, compiler: str | None = None) -> None:
+        self.compiler = compiler if compiler is not None else shutil.which("cc")
+        self.forwarder: Path | None = None
+        """The program, or ``None`` without a compiler."""
+        if self.compiler:
+            self.forwarder = self._compile(folder, "forwarder")
+            self.load = Load([str(self._compile(folder, "load"))])
+        else:
+            self.load = Load([sys.executable, "-m", "sbuslib.bench.fallback"])
+
+    def _compile(self, folder: Path, name: str) -> Path:
+        assert self.compiler
+        program = folder / name
+        command = [self.compiler, "-O2", "-pthread", "-o", str(program), str(_HERE / f"{name}.c")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise StateError(f"{self.compiler} cannot compile {name}.c: {done.stderr.strip()}")
+        return program

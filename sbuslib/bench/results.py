@@ -1,0 +1,167 @@
+"""Results as values: what was run, on what, and the figures and ratios that follow. Pure.
+
+Figures are medians over the rounds with the quartiles beside them. A ratio is taken within each round, between two
+runs that stood close together in time, and then its median over the rounds: so what disturbs the machine for a while
+disturbs both sides of it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+__all__ = ["FORMAT", "METRICS", "Machine", "Plan", "Record", "Results", "Run", "Summary", "summarize"]
+
+FORMAT = 1
+"""Of the JSON. Another number means that old readers cannot read it."""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run of a load brought.
+
+    ``messages`` were published, which should have come to ``deliveries``; ``received`` came, ``lost`` did not, and
+    ``disorder`` came out of their publisher's order or with a wrong length. ``seconds`` are from the first to the last
+    message; ``cpu`` is the CPU time of the daemon, in seconds. Of round trips, ``median`` and ``p99`` are the time of
+    one, in seconds. ``churned`` patterns were subscribed to meanwhile.
+    """
+
+    messages: int
+    deliveries: int
+    received: int
+    seconds: float
+    cpu: float
+    lost: int = 0
+    disorder: int = 0
+    churned: int = 0
+    median: float | None = None
+    p99: float | None = None
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What a figure depends on. No name of a host or a path."""
+
+    processor: str
+    cores: int
+    memory_gib: float
+    kernel: str
+    python: str
+    load: float
+    """Processes that were running or waiting to, on average over the last minute."""
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """A median, with the quartiles on both sides of it, of so many values."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+
+def summarize(values: Iterable[float]) -> Summary | None:
+    """The median and the quartiles; ``None`` of nothing."""
+    found = sorted(values)
+    if not found:
+        return None
+    if len(found) == 1:
+        return Summary(found[0], found[0], found[0], 1)
+    low, middle, high = statistics.quantiles(found, n=4, method="inclusive")
+    return Summary(middle, low, high, len(found))
+
+
+def _rate(run: Run) -> float | None:
+    return run.received / run.seconds if run.seconds > 0 else None
+
+
+def _cpu(run: Run) -> float | None:
+    return run.cpu / run.messages * 1e6 if run.cpu > 0 else None
+
+
+def _trip(run: Run) -> float | None:
+    return run.median * 1e6 if run.median is not None else None
+
+
+def _late(run: Run) -> float | None:
+    return run.p99 * 1e6 if run.p99 is not None else None
+
+
+METRICS: dict[str, Callable[[Run], float | None]] = {"rate": _rate, "cpu": _cpu, "trip": _trip, "late": _late}
+"""``rate``: deliveries a second, as the receivers saw them. ``cpu``: microseconds of the daemon's CPU for each
+message that was published. ``trip`` and ``late``: microseconds of a round trip, at the median and at the 99th
+percentile."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One run: of a scenario, against a target, in a round."""
+
+    scenario: str
+    target: str
+    round: int
+    run: Run
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is measured: rounds, the seconds that a run is to take, bytes of a payload."""
+
+    rounds: int = 7
+    seconds: float = 0.5
+    minutes: float = 7.5
+    """No round begins that would end later than this after the start."""
+    payload: int = 100
+    idle_clients: int = 10_000
+    idle_patterns: int = 100_000
+    fill: int = 67_000
+    """Messages until the queue of a receiver that never reads is full: ``Limits.queued_packets`` and what the kernel
+    holds."""
+
+
+class Results(msgspec.Struct, kw_only=True):
+    """All of a report."""
+
+    format: int = FORMAT
+    started: str
+    """When, as ISO 8601 in UTC."""
+    machine: Machine
+    plan: Plan
+    versions: dict[str, str]
+    """Of the programs that were measured."""
+    left_out: list[str]
+    """What was not measured, and why, a line each."""
+    records: list[Record]
+
+    def runs(self, scenario: str, target: str) -> dict[int, Run]:
+        """The runs of a scenario against a target, by round."""
+        return {
+            record.round: record.run
+            for record in self.records
+            if record.scenario == scenario and record.target == target
+        }
+
+    def targets(self, scenario: str) -> list[str]:
+        """Which targets there are of a scenario, in the order of their first runs."""
+        return list(dict.fromkeys(record.target for record in self.records if record.scenario == scenario))
+
+    def figure(self, scenario: str, target: str, metric: str) -> Summary | None:
+        """A figure of :data:`METRICS`; ``None`` where it was not measured."""
+        values = [METRICS[metric](run) for run in self.runs(scenario, target).values()]
+        return summarize(value for value in values if value is not None)
+
+    def ratio(self, over: tuple[str, str], under: tuple[str, str], metric: str) -> Summary | None:
+        """One scenario and target's figure over another's, within each round; ``None`` where there is none."""
+        left, right = self.runs(*over), self.runs(*under)
+        ratios = []
+        for number in sorted(left.keys() & right.keys()):
+            a, b = METRICS[metric](left[number]), METRICS[metric](right[number])
+            if a is not None and b:
+                ratios.append(a / b)
+        return summarize(ratios)
+
+    def lost(self, scenario: str, target: str) -> int:
+        """Deliveries that did not come, in all rounds."""
+        return sum(run.lost for run in self.runs(scenario, target).values())
+
+    def disorder(self, scenario: str, target: str) -> int:
+        """Deliveries out of order or of a wrong length, in all rounds."""
+        return sum(run.disorder for run in self.runs(scenario, target).values())

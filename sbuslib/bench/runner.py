@@ -1,0 +1,281 @@
+"""Runs a plan: starts what is measured, finds how much each run takes, and lets everything take turns.
+
+Everything that is compared stands in one run of the program: all hubs, forwarders and brokers are started first and
+stay; in each round each scenario is run against each of its targets, in an order that changes from round to round.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+from ..errors import SbusError, StateError
+from . import clients, daemons
+from .broker import Broker, NotInstalledError
+from .brokers import BROKERS
+from .native import Tools
+from .process import describe_machine, raise_descriptor_limit
+from .results import Plan, Record, Results, Run
+from .scenarios import Scenario
+
+__all__ = ["HUB", "Bench", "Case"]
+
+HUB = "hub"
+"""The target that is ours. A Python client of ours other than gevent's is ``hub-<kind>``."""
+FORWARDER = "forwarder"
+OTHER = "daemon"
+_SPARE_DESCRIPTORS = 256
+_LEAST = 64
+"""Messages of the shortest run."""
+_TRIAL = 10
+"""The first, uncounted run of each case takes this part of what it is thought to manage."""
+
+
+class Case(msgspec.Struct, frozen=True):
+    """A scenario against a target; ``run`` does it with so many messages. Raises what a load raises."""
+
+    scenario: Scenario
+    target: str
+    run: Callable[[int], Run]
+
+
+class Bench:
+    """Measures scenarios. What it starts ends with ``stack``, and its files are in ``folder``.
+
+    ``address`` is a daemon that is measured in place of a hub of ours, or beside it where ``beside`` is set;
+    ``brokers`` says whether other brokers are measured, ``version`` which
+    release of the hub is. ``say`` is told of progress, a line at a time.
+    """
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        folder: Path,
+        plan: Plan,
+        say: Callable[[str], None],
+        *,
+        version: str,
+        address: str | None = None,
+        beside: bool = False,
+        brokers: bool = False,
+        compiler: str | None = None,
+    ) -> None:
+        self._stack = stack
+        self._folder = folder
+        self._plan = plan
+        self._say = say
+        self._address = address
+        self._own = address is None or beside
+        self.left_out: list[str] = []
+        self.versions = {"sbuslib": version, "gevent": importlib.metadata.version("gevent")}
+        self._tools = Tools(folder, compiler)
+        if self._tools.forwarder is None:
+            self.left_out.append("the forwarder and other brokers under load: there is no C compiler (cc)")
+        self._places: dict[str, daemons.Daemon | None] = {}
+        if address is not None:
+            self._places[OTHER] = daemons.other(address)
+        self._brokers: list[Broker] = []
+        if brokers:
+            self._start_brokers()
+
+    def _start_brokers(self) -> None:
+        for make in BROKERS:
+            folder = self._folder / make.name
+            folder.mkdir()
+            broker = make(folder)
+            try:
+                self.versions[broker.title] = broker.version()
+                self._brokers.append(self._stack.enter_context(broker.running()))
+            except NotInstalledError as error:
+                self.left_out.append(f"{broker.title}: {error}")
+            except StateError as error:
+                self.left_out.append(f"{broker.title}: {error}")
+
+    # -- targets ------------------------------------------------------------------------------------------------
+
+    def _place(self, name: str) -> daemons.Daemon | None:
+        """A daemon of a kind, started when it is first wanted; ``None`` where that cannot be had."""
+        if name not in self._places:
+            try:
+                self._places[name] = self._make_place(name)
+            except (SbusError, OSError) as error:
+                self.left_out.append(f"{name}: {error}")
+                self._places[name] = None
+        return self._places[name]
+
+    def _make_place(self, name: str) -> daemons.Daemon | None:
+        enter, path = self._stack.enter_context, str(self._folder / name)
+        if name in ("all", "deal"):
+            if self._tools.forwarder is None:
+                return None
+            return enter(daemons.forwarder(self._tools.forwarder, path, deal=name == "deal"))
+        if name == "relay":
+            return enter(daemons.relayed(path, path + "-below"))
+        hub = enter(daemons.hub(path))
+        if name == "clients":
+            room = raise_descriptor_limit() - _SPARE_DESCRIPTORS
+            if room < self._plan.idle_clients:
+                raise StateError(f"only {room:,} descriptors, {self._plan.idle_clients:,} are wanted (ulimit -n)")
+            enter(daemons.idle_clients(path, self._plan.idle_clients))
+        if name == "patterns":
+            enter(daemons.idle_patterns(path, self._plan.idle_patterns))
+        return hub
+
+    def cases(self, scenarios: Sequence[Scenario]) -> list[Case]:
+        """The scenarios, each against all targets that it has here."""
+        raise_descriptor_limit()
+        return [case for scenario in scenarios for case in self._cases(scenario)]
+
+    def _cases(self, scenario: Scenario) -> Iterator[Case]:
+        if scenario.job == "clients":
+            yield from self._client_cases(scenario)
+            return
+        if self._own:
+            yield from self._load_case(scenario, HUB, scenario.place)
+        if self._address is not None and scenario.place == "hub":
+            yield from self._load_case(scenario, OTHER, OTHER)
+        if scenario.limit is not None:
+            yield from self._load_case(scenario, FORWARDER, scenario.limit)
+        if scenario.brokers and self._tools.forwarder is not None:
+            for broker in self._brokers:
+                yield Case(scenario, broker.name, self._broker_run(scenario, broker))
+
+    def _size(self, scenario: Scenario) -> int:
+        return scenario.size if scenario.size is not None else self._plan.payload
+
+    def _load_case(self, scenario: Scenario, target: str, place: str) -> Iterator[Case]:
+        daemon = self._place(place)
+        if daemon is None:
+            return
+        if scenario.needs is not None:
+            if self._tools.forwarder is None:
+                self.left_out.append(f"{scenario.title}: only the load in C does that")
+                return
+            if not daemon.offers(scenario.needs):
+                self.left_out.append(f"{scenario.title}, {target}: no {scenario.needs.decode()}")
+                return
+        options = [*daemon.options(), "-r", scenario.receivers, "-s", self._size(scenario), *scenario.options]
+
+        def run(count: int) -> Run:
+            warm = self._plan.fill if scenario.fill else max(1, count // _TRIAL)
+            return self._tools.load(scenario.job, "-n", count, "-w", warm, *options)
+
+        yield Case(scenario, target, run)
+
+    def _broker_run(self, scenario: Scenario, broker: Broker) -> Callable[[int], Run]:
+        def run(count: int) -> Run:
+            return broker.run(
+                self._tools.load,
+                count,
+                receivers=scenario.receivers,
+                size=self._size(scenario),
+                trips=scenario.job == "trip",
+            )
+
+        return run
+
+    def _client_cases(self, scenario: Scenario) -> Iterator[Case]:
+        def case(target: str, kind: str, address: str, pids: list[int]) -> Case:
+            return Case(
+                scenario,
+                target,
+                lambda count: clients.run(
+                    kind, address, pids, count, size=self._size(scenario), receivers=scenario.receivers
+                ),
+            )
+
+        daemon = self._place(scenario.place if self._own else OTHER)
+        if daemon is not None:
+            for number, kind in enumerate(map(str, scenario.options)):
+                yield case(f"{HUB}-{kind}" if number else HUB, kind, daemon.address, daemon.pids)
+        brokers = {broker.name: broker for broker in self._brokers} if scenario.brokers else {}
+        for kind, (name, distribution) in clients.KINDS.items():
+            if name not in brokers:
+                continue
+            try:
+                self.versions[distribution] = importlib.metadata.version(distribution)
+            except importlib.metadata.PackageNotFoundError:
+                self.left_out.append(f"Python clients, {kind}: {distribution} is not installed")
+                continue
+            yield case(kind, kind, brokers[name].address, brokers[name].pids)
+
+    # -- measuring ------------------------------------------------------------------------------------------------
+
+    def measure(self, scenarios: Sequence[Scenario]) -> Results:
+        """Measure the scenarios; what fails is left out, and told."""
+        end = time.monotonic() + 60 * self._plan.minutes
+        started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        machine = describe_machine()
+        cases = self.cases(scenarios)
+        self._say(f"{len(cases)} cases, {self._plan.rounds} rounds; first each is tried once, which does not count")
+        counts = {id(case): count for case in cases if (count := self._try(case))}
+        cases = [case for case in cases if id(case) in counts]
+        records: list[Record] = []
+        before, longest = time.monotonic(), 0.0
+        for number in range(self._plan.rounds):
+            now = time.monotonic()
+            longest, before = max(longest, now - before), now
+            if number and now + longest > end:
+                self._say("no time for another round")
+                self.left_out.append(f"rounds after {number}: they would have taken longer than the plan allows")
+                break
+            self._say(f"round {number + 1} of {self._plan.rounds}")
+            for case in _turned(cases, number):
+                run = self._run(case, counts[id(case)])
+                if run is not None:
+                    records.append(Record(scenario=case.scenario.name, target=case.target, round=number, run=run))
+        order = {(case.scenario.name, case.target): n for n, case in enumerate(cases)}
+        records.sort(key=lambda record: (record.round, order[record.scenario, record.target]))
+        return Results(
+            started=started,
+            machine=machine,
+            plan=self._plan,
+            versions=self.versions,
+            left_out=[self._without_paths(line) for line in self.left_out],
+            records=records,
+        )
+
+    def _without_paths(self, line: str) -> str:
+        """Figures are passed on, and say nothing of where they were made."""
+        line = line.replace(f"{self._folder}/", "")
+        return line.replace(self._address, "the address given") if self._address else line
+
+    def _try(self, case: Case) -> int | None:
+        """How many messages a run of the planned length takes; ``None`` when the case does not run."""
+        guess = int(case.scenario.count * self._plan.seconds / 0.5)
+        run = self._run(case, max(_LEAST, guess // _TRIAL))
+        if run is None:
+            return None
+        if not run.seconds:
+            self.left_out.append(f"{case.scenario.title}, {case.target}: nothing came")
+            return None
+        trips = 2 if case.scenario.job == "trip" else 1
+        count = max(_LEAST, int(run.messages / trips / run.seconds * self._plan.seconds))
+        return min(count, case.scenario.most) if case.scenario.most is not None else count
+
+    def _run(self, case: Case, count: int) -> Run | None:
+        try:
+            return case.run(count)
+        except (SbusError, OSError) as error:
+            line = f"{case.scenario.title}, {case.target}: {error}"
+            if line not in self.left_out:
+                self.left_out.append(line)
+                self._say(line)
+            return None
+
+
+def _turned(cases: list[Case], number: int) -> Iterator[Case]:
+    """The cases in their order, but those of each scenario starting with another in each round."""
+    by_scenario: dict[str, list[Case]] = {}
+    for case in cases:
+        by_scenario.setdefault(case.scenario.name, []).append(case)
+    for some in by_scenario.values():
+        turn = number % len(some)
+        yield from some[turn:]
+        yield from some[:turn]

@@ -1,0 +1,158 @@
+"""What is measured: the scenarios, each a way to load a hub. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .results import Plan
+
+__all__ = ["FULL", "QUICK", "SCENARIOS", "Scenario", "find"]
+
+
+FULL = Plan()
+QUICK = Plan(rounds=3, seconds=0.2)
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to load a hub."""
+
+    name: str
+    title: str
+    job: str = "packets"
+    """Of the load; ``clients`` for Python clients."""
+    options: tuple[object, ...] = ()
+    """Of the load, see the head of ``load.c``; for ``clients``, their kinds."""
+    count: int
+    """Messages, or trips, that a fast machine manages in half a second; what is run is found by trying."""
+    most: int | None = None
+    """Never more messages than these."""
+    receivers: int = 1
+    size: int | None = None
+    """Bytes of the payload, where they are not the plan's."""
+    place: str = "hub"
+    """Which hub: one that has nothing else to do (``hub``), one with many idle ``clients`` or ``patterns``, or two that
+    a ``relay`` joins."""
+    limit: str | None = None
+    """Which forwarder is the limit: one that passes everything on to all (``all``), or one that deals (``deal``)."""
+    base: str | None = None
+    """The scenario that differs in one thing: the ratio to it is what that thing costs."""
+    brokers: bool = False
+    """Whether other brokers are measured too."""
+    beside: tuple[str, ...] = ()
+    """Scenarios whose figures of the hub are shown beside these: the same work, done in another way."""
+    needs: bytes | None = None
+    """What the daemon's features have to name, and only the load in C can do."""
+    fill: bool = False
+    """Whether the stopped reader's queue has to be full before it counts."""
+
+
+SCENARIOS = (
+    Scenario(name="one", title="one to one", count=200_000, limit="all", brokers=True, beside=("batched", "many")),
+    Scenario(
+        name="default",
+        title="one to one, receiver in the default mode",
+        options=("-m", "default"),
+        count=150_000,
+        base="one",
+    ),
+    Scenario(name="patterns", title="beside 100,000 idle patterns", count=200_000, place="patterns", base="one"),
+    Scenario(name="clients", title="beside 10,000 idle clients", count=200_000, place="clients", base="one"),
+    Scenario(
+        name="churn", title="beside 1,000 new patterns a second", options=("-c", 1_000), count=200_000, base="one"
+    ),
+    Scenario(name="relay", title="over a relay, two hubs", count=60_000, most=60_000, place="relay", base="one"),
+    Scenario(name="four", title="four to one", options=("-p", 4), count=200_000, limit="all"),
+    Scenario(
+        name="ten",
+        title="one to ten",
+        receivers=10,
+        count=40_000,
+        limit="all",
+        brokers=True,
+        beside=("batched-ten", "many-ten"),
+    ),
+    Scenario(
+        name="ten-default",
+        title="one to ten, receivers in the default mode",
+        options=("-m", "default"),
+        receivers=10,
+        count=40_000,
+        base="ten",
+    ),
+    Scenario(name="nine", title="one to nine", receivers=9, count=40_000, limit="all"),
+    Scenario(
+        name="stopped",
+        title="one to nine, beside a tenth that does not read",
+        options=("-x", 1),
+        receivers=9,
+        count=40_000,
+        base="nine",
+        fill=True,
+    ),
+    Scenario(name="hundred", title="one to a hundred", receivers=100, count=5_000, limit="all"),
+    Scenario(
+        name="dealt", title="keys of ten receivers in turn", options=("-d",), receivers=10, count=100_000, limit="deal"
+    ),
+    Scenario(name="large", title="8 KB payloads", size=8_192, count=60_000, limit="all", brokers=True),
+    Scenario(name="distinct", title="a new key each", options=("-k", 0), count=60_000, limit="all"),
+    Scenario(name="thousand", title="1,000 keys in turn", options=("-k", 1_000), count=150_000, limit="all"),
+    Scenario(
+        name="churn-keys",
+        title="1,000 keys in turn, beside 1,000 new patterns a second",
+        options=("-k", 1_000, "-c", 1_000),
+        count=100_000,
+        base="thousand",
+    ),
+    Scenario(
+        name="batched",
+        title="in batches of 1,000",
+        options=("-B", 1_000),
+        count=2_000_000,
+        base="one",
+        needs=b"batch/on",
+    ),
+    Scenario(
+        name="batched-ten",
+        title="in batches of 1,000, one to ten",
+        options=("-B", 1_000),
+        receivers=10,
+        count=400_000,
+        base="ten",
+        needs=b"batch/on",
+    ),
+    Scenario(
+        name="batched-keys",
+        title="in batches, 1,000 keys in turn",
+        options=("-B", 1_000, "-k", 1_000),
+        count=300_000,
+        base="thousand",
+        needs=b"batch/on",
+    ),
+    Scenario(name="trip", title="round trip", job="trip", count=10_000, limit="all", brokers=True),
+    Scenario(
+        name="python",
+        title="Python client to Python client",
+        job="clients",
+        options=("gevent", "gather", "blocking", "aio"),
+        count=60_000,
+        brokers=True,
+    ),
+    Scenario(name="many", title="publish_many to receive_many", job="clients", options=("many",), count=100_000),
+    Scenario(
+        name="many-ten",
+        title="publish_many to receive_many, one to ten",
+        job="clients",
+        options=("many",),
+        receivers=10,
+        count=30_000,
+    ),
+)
+"""In the order in which they are run: what is compared stands close together."""
+
+
+def find(name: str) -> Scenario:
+    """The scenario of this name. Raises :exc:`KeyError`."""
+    for scenario in SCENARIOS:
+        if scenario.name == name:
+            return scenario
+    raise KeyError(name)

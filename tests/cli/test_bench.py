@@ -1,0 +1,74 @@
+"""``sbus bench`` as a program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess, Popen
+
+import pytest
+from support import PATIENCE, HubThread, eventually
+
+from sbuslib.bench.scenarios import SCENARIOS
+
+Run = Callable[..., CompletedProcess[str]]
+Start = Callable[..., "Popen[bytes]"]
+SHORT = ("--rounds", "1", "--seconds", "0.001")
+
+
+def test_the_list(run: Run) -> None:
+    done = run("sbuslib", "bench", "--list")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [scenario.name for scenario in SCENARIOS]
+
+
+def test_a_hub_of_its_own(run: Run, tmp_path: Path) -> None:
+    done = run("sbuslib", "bench", "one", "trip", *SHORT, "--size", "50", "--runs", str(tmp_path / "runs.json"))
+    assert done.returncode == 0, done.stderr
+    assert "one to one" in done.stdout
+    assert "round trip" in done.stdout
+    runs = json.loads((tmp_path / "runs.json").read_bytes())
+    assert {record["scenario"] for record in runs["records"]} == {"one", "trip"}
+    assert runs["plan"]["payload"] == 50
+
+
+def test_a_daemon_that_runs_already(run: Run, bus: HubThread, path: str, tmp_path: Path) -> None:
+    done = run("sbuslib", "bench", "-a", path, "one", "clients", *SHORT, "--runs", str(tmp_path / "runs.json"))
+    assert done.returncode == 0, done.stderr
+    records = json.loads((tmp_path / "runs.json").read_bytes())["records"]
+    assert {record["scenario"] for record in records} == {"one"}, "the idle clients need a hub of its own"
+    assert "daemon" in {record["target"] for record in records}
+    assert bus.hub.statistics().received > 0
+
+
+def test_nobody_is_there(run: Run, path: str) -> None:
+    done = run("sbuslib", "bench", "-a", path, "one", *SHORT)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"sbus: {path}: No such file or directory\n"
+
+
+@pytest.mark.parametrize("wrong", [("none",), ("one", "--rounds", "0"), ("one", "--seconds", "0")])
+def test_wrong_arguments(run: Run, wrong: tuple[str, ...]) -> None:
+    done = run("sbuslib", "bench", *wrong)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def runs(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"  # that whoever comes next has to fetch
+    except FileNotFoundError:
+        return False
+
+
+def test_what_it_started_ends_with_it(start: Start) -> None:
+    process = start("sbuslib", "bench", "one", "--seconds", "5")
+    assert process.stderr is not None
+    assert b"cases" in process.stderr.readline()  # by now hub and forwarder are there
+    with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
+        children = [int(pid) for pid in file.read().split()]
+    assert len(children) >= 1
+    process.terminate()
+    assert process.wait(PATIENCE) == 130
+    eventually(lambda: not any(map(runs, children)))

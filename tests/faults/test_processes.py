@@ -1,0 +1,216 @@
+"""Clients that are processes: killed at any moment, or stopped and continued. Nobody else notices.
+
+Each ends with nothing charged to anybody: ``bus`` sees to it. Other faults have their tests where what they concern
+is tested: descriptors and memory that ran out in ``test_acceptor``, ``test_connection`` and ``test_endpoint``, a full
+backlog in ``test_client`` and ``test_aio``, a fork of the embedder and a hub that is killed in ``test_lifecycle``,
+receivers that are stuck in ``test_flood_control``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+import gevent
+import pytest
+from accounting import balance, settle
+from support import Peer, eventually
+
+import sbuslib
+from sbuslib import Hub
+
+pytest_plugins = ["accounting_fixtures"]
+
+Bus = Callable[..., Hub]
+Connect = Callable[..., Peer]
+Start = Callable[..., int]
+
+
+def connected(address: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.connect(address)
+    return sock
+
+
+@pytest.fixture
+def start(address: str) -> Iterator[Start]:
+    """Run a function of a connected socket in a process of its own, which is killed after the test."""
+    children: list[int] = []
+
+    def run(function: Callable[..., object], *arguments: object) -> int:
+        pid = os.fork()
+        if pid:
+            children.append(pid)
+            return pid
+        try:
+            with connected(address) as sock:
+                function(sock, *arguments)
+            os._exit(0)
+        finally:
+            os._exit(1)
+
+    yield run
+    for pid in children:
+        try:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        except (ProcessLookupError, ChildProcessError):
+            pass
+
+
+def end(pid: int, number: int = signal.SIGKILL) -> None:
+    os.kill(pid, number)
+    os.waitpid(pid, 0)
+
+
+# What the processes do. They know nothing of gevent, whose loop is the parent's.
+
+
+def publish_for_ever(sock: socket.socket) -> NoReturn:
+    number = 0
+    while True:
+        sock.send(b"MSG flood\0%d" % number)
+        number += 1
+
+
+def subscribe_and_wait(sock: socket.socket, *packets: bytes) -> NoReturn:
+    for packet in packets:
+        sock.send(packet)
+    while True:
+        signal.pause()
+
+
+def echo(sock: socket.socket) -> NoReturn:
+    """Read everything, slowly, and say how much came."""
+    sock.send(b"SUB flood")
+    while True:
+        sock.recv(1_000)
+        sock.send(b"MSG echo\0")
+
+
+def count_up(sock: socket.socket, stop: int) -> None:
+    """Read numbers from 0 on until ``stop``; a wrong one is a failure."""
+    sock.send(b"SUB k")
+    for number in range(stop):
+        packet = sock.recv(100_000)
+        assert packet.startswith(b"MSG k\0%d " % number), packet
+
+
+@pytest.mark.parametrize("victim", [publish_for_ever, echo, subscribe_and_wait])
+def test_processes_that_are_killed(bus: Bus, connect: Connect, start: Start, victim: Callable[..., object]) -> None:
+    """Publishers in the middle of a batch, readers with packets unread, stuck ones: ten of each, beside a flood."""
+    hub = bus(queued_packets=500)
+    reader, publisher = connect(), connect()
+    reader.subscribe(b"mine")
+    packets = (b"SUB flood", b"CMSG notices/on") if victim is subscribe_and_wait else ()
+    start(publish_for_ever)
+    victims = [start(victim, *packets) for _ in range(10)]
+    eventually(lambda: hub.statistics().clients == 13)
+    for number, pid in enumerate(victims):
+        before = hub.statistics().received
+        eventually(lambda before=before: hub.statistics().received > before + 50)  # type: ignore[misc]
+        end(pid)
+        publisher.publish(b"mine", b"%d" % number)
+        assert reader.receive() == b"MSG mine\0%d" % number
+        balance(hub)
+    eventually(lambda: hub.statistics().clients == 3)
+
+
+@pytest.mark.parametrize("who", ["holder", "held"])
+def test_a_process_that_is_killed_while_one_holds_the_other(bus: Bus, connect: Connect, start: Start, who: str) -> None:
+    hub = bus()
+    reader, publisher = connect(), connect()
+    reader.subscribe(b"mine")
+    pids = {"holder": start(subscribe_and_wait, b"CMSG blocking/soft/block", b"SUB flood")}
+    eventually(lambda: hub.statistics().patterns == 2)
+    pids["held"] = start(publish_for_ever)
+    eventually(lambda: any(connection._holders for connection in hub.connections))
+    end(pids[who])
+    if who == "holder":
+        eventually(lambda: not any(connection._holders for connection in hub.connections))
+        before = hub.statistics().received
+        eventually(lambda: hub.statistics().received > before + 100)  # the other goes on
+    else:
+        publisher.publish(b"mine", b"x")
+        assert reader.receive() == b"MSG mine\0x"
+    end(pids["held" if who == "holder" else "holder"])
+    eventually(lambda: hub.statistics().clients == 2)
+
+
+def test_a_subscriber_that_is_stopped_and_continued(bus: Bus, connect: Connect, start: Start) -> None:
+    """Nothing is lost for it, in order, and others read on meanwhile."""
+    count = 4_000
+    hub = bus()
+    reader, publisher = connect(), connect()
+    reader.subscribe(b"k")
+    pid = start(count_up, count)
+    eventually(lambda: hub.statistics().patterns == 2)
+    got: list[bytes] = []
+    reading = gevent.spawn(lambda: got.extend(reader.receive() for _ in range(count)))
+    for number in range(count):
+        if number == 500:
+            os.kill(pid, signal.SIGSTOP)
+        publisher.publish(b"k", b"%d " % number + bytes(500))
+        if not number % 100:
+            eventually(lambda seen=number: len(got) >= seen)  # type: ignore[misc]
+    reading.get(timeout=20)
+    assert hub.statistics().queued > 0
+    balance(hub)
+    os.kill(pid, signal.SIGCONT)
+    status: list[int] = []
+
+    def ended() -> bool:
+        found, code = os.waitpid(pid, os.WNOHANG)
+        if found:
+            status.append(code)
+        return bool(found)
+
+    eventually(ended)
+    assert status == [0]
+
+
+def test_a_publisher_that_is_stopped_and_continued(bus: Bus, connect: Connect, start: Start) -> None:
+    hub = bus()
+    reader = connect()
+    pid = start(publish_for_ever)
+    eventually(lambda: hub.statistics().received > 500)
+    os.kill(pid, signal.SIGSTOP)
+    settle(hub)
+    before = hub.statistics().received
+    reader.subscribe(b"flood")
+    reader.publish(b"flood", b"x")
+    while reader.receive() != b"MSG flood\0x":
+        pass
+    os.kill(pid, signal.SIGCONT)
+    eventually(lambda: hub.statistics().received > before + 500)
+    end(pid)
+
+
+def test_a_hub_that_is_stopped_and_continued(folder: str, engine: str) -> None:
+    """Its clients wait, no longer than their timeout, and nothing is lost."""
+    address = f"{folder}/bus"
+    pid = os.fork()
+    if not pid:
+        try:
+            gevent.reinit()
+            Hub(address).serve_forever()
+        finally:
+            os._exit(1)
+    try:
+        eventually(lambda: os.path.exists(address))
+        with sbuslib.Client(address) as reader, sbuslib.Client(address) as publisher:
+            reader.subscribe(b"k")
+            os.kill(pid, signal.SIGSTOP)
+            publisher.timeout = 0.02
+            publisher.publish(b"k", b"while it sleeps")
+            with pytest.raises(TimeoutError):
+                publisher.sync()
+            os.kill(pid, signal.SIGCONT)
+            publisher.timeout = 20
+            publisher.publish(b"k", b"after")
+            assert [reader.receive(20).payload for _ in range(2)] == [b"while it sleeps", b"after"]
+    finally:
+        end(pid)

@@ -1,0 +1,381 @@
+"""What a slave can do that speaks the protocol and means no good."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import gevent
+import msgspec
+import pytest
+from support import PATIENCE, WHOAMI, FakeHub, Peer, eventually
+from worlds import FAST, World, received, settle
+
+from sbuslib.secrets import Credentials
+
+
+@pytest.fixture
+def slave(world: World) -> Callable[[], Peer]:
+    """A raw link of a user that is configured as a relay, past its greeting."""
+    world.hub("top", relays=[12_345], limits=msgspec.structs.replace(FAST, sync_wait=0.05))
+
+    def join() -> Peer:
+        world.uids["top"] = 12_345
+        peer = world.peer("top")
+        peer.send(b"CMSG interest/on")
+        assert peer.receive() == b"CMSG interest/on\0prune"
+        world.uids.clear()
+        return peer
+
+    return join
+
+
+def own(peer: Peer) -> bytes:
+    peer.send(WHOAMI)
+    while not (packet := peer.receive()).startswith(WHOAMI):
+        pass
+    return packet.split(b"\0")[1]
+
+
+@pytest.mark.parametrize(
+    "sender",
+    [
+        b"!/cred/0/0/1",
+        b"",
+        b"%s/x",
+        b"%s",
+        b"%s/!/cred/1/2",
+        b"%s0/!/cred/1/2/3",
+        b"%s/!/cred/1/2/*",
+        b"/%s/!/cred/1/2/3",
+    ],
+)
+def test_a_forged_sender_ends_the_link(world: World, slave: Callable[[], Peer], sender: bytes) -> None:
+    victim = world.client("top")
+    victim.senders()
+    victim.subscribe(b"k")
+    link = slave()
+    key = own(link)
+    forged = sender % key if b"%s" in sender else sender
+    link.send(b"CMSG from\0%b\0MSG k\0forged" % forged)
+    assert all(packet.startswith(b"CMSG senders/on") for packet in iter(link.receive, b""))
+    assert received(victim) == []
+
+
+def test_a_slave_speaks_for_what_is_beneath_it_and_is_named_as_its_outer_part(
+    world: World, slave: Callable[[], Peer]
+) -> None:
+    client = world.client("top")
+    client.senders()
+    client.subscribe(b"k")
+    link = slave()
+    key = own(link)
+    link.send(b"CMSG from\0%b/!/cred/1/2/3\0MSG k\0a" % key, b"MSG k\0b")
+    assert client.receive(PATIENCE).sender == key + b"/!/cred/1/2/3"
+    assert client.receive(PATIENCE).sender == key
+
+
+def test_what_a_link_should_not_send_is_dropped_and_kills_no_link(world: World, slave: Callable[[], Peer]) -> None:
+    link = slave()
+    key = own(link)
+    client = world.client("top")
+    client.subscribe(client.whoami() + b"/box", b"k")
+    for packet in (
+        b"SUB " + client.whoami() + b"/box",  # others' secrets
+        b"SUB " + client.whoami() + b"/",
+        b"SUB !/cred///*/",
+        b"SUB a/!/b",
+        b"MSG a/!/b\0",
+        b"CMSG from\0no packet",
+        b"CMSG from\0%b/!/cred/1/2/3\0SUB x" % key,
+        b"nonsense",
+        b"CMSG notice/lost\0nonsense",
+        b"CMSG notice/lost\0overflow 5 1.0",
+        b"CMSG interest/sync\0what\0tree",
+        b"SUB " + b"x" * 5_000,
+    ):
+        link.send(packet)
+    assert own(link) == key
+    client.publish(client.whoami() + b"/box", b"mine")
+    assert client.receive(PATIENCE).payload == b"mine"
+    link.send(b"MSG k\0fine")
+    assert client.receive(PATIENCE).payload == b"fine"
+    assert not [packet for packet in link.pending() if b"mine" in packet]
+    assert sum(world.hubs["top"].statistics().dropped.values()) >= 8
+
+
+def test_what_authorize_refuses_a_link_is_dropped(world: World) -> None:
+    asked: list[tuple[str, bytes]] = []
+
+    def authorize(credentials: Credentials, verb: str, key: bytes) -> bool:
+        asked.append((verb, key))
+        return credentials.uid != 12_345 or b"no" not in key.split(b"/")
+
+    world.hub("top", relays=[12_345], authorize=authorize)
+    world.uids["top"] = 12_345
+    world.hub("left")
+    relay = world.relay("left", "top")
+    world.uids.clear()
+    watcher, publisher = world.client("top"), world.client("left")
+    watcher.senders()
+    watcher.subscribe(b"no/", b"yes/")
+    settle(watcher)
+    publisher.subscribe(b"no/1", b"yes/1")
+    settle(publisher)
+    for key in (b"no/1", b"yes/1", b"no/1", b"yes/2"):
+        publisher.publish(key)
+    watcher.senders(False)  # from here on without wrappers
+    settle(watcher)
+    for key in (b"no/1", b"yes/3"):
+        publisher.publish(key)
+    assert [watcher.receive(PATIENCE).key for _ in range(3)] == [b"yes/1", b"yes/2", b"yes/3"]
+    watcher.publish(b"no/1")
+    watcher.publish(b"yes/1")
+    settle(watcher)
+    assert [message.key for message in received(publisher)] == [b"no/1", b"yes/1", b"no/1", b"no/1", b"yes/1"]
+    dropped = world.hubs["top"].statistics().dropped
+    assert dropped == {"publishing refused": 3, "subscription refused": 1}
+    assert relay.statistics().epoch == 1
+    assert ("publish", b"yes/1") in asked
+
+
+def test_a_reserved_key_of_a_link_is_dropped_where_authorize_is_asked(world: World) -> None:
+    world.hub("top", relays=[12_345], authorize=lambda *_: True)
+    world.uids["top"] = 12_345
+    link = world.peer("top")
+    link.send(b"CMSG interest/on")
+    link.receive()
+    world.uids.clear()
+    key = own(link)
+    link.publish(b"a/!/b")
+    link.send(b"CMSG from\0%b/!/cred/1/2/3\0MSG a/!/b\0" % key, b"CMSG from\0%b/!/cred/1/2/3\0MSG !/cred/x\0" % key)
+    assert own(link) == key
+    assert sum(world.hubs["top"].statistics().dropped.values()) == 3
+
+
+def test_a_flood_of_patterns_widens_the_flooder_and_harms_nobody(world: World) -> None:
+    world.hub("top", relays=[12_345], limits=msgspec.structs.replace(FAST, user_patterns=100))
+    world.uids["top"] = 12_345
+    flooder = world.peer("top")
+    flooder.send(b"CMSG interest/on")
+    flooder.receive()
+    world.uids.clear()
+    for n in range(1_000):
+        flooder.send(b"SUB pattern/%d" % n)
+        if n % 100 == 0:
+            flooder.barrier()
+    client = world.client("top")
+    client.subscribe(*(b"mine/%d" % n for n in range(50)))
+    client.publish(b"mine/7", b"x")
+    assert client.receive(PATIENCE).payload == b"x"
+    assert world.hubs["top"].quotas.account(12_345).patterns <= 101
+
+
+def test_endless_keys_cost_a_bounded_table(world: World, slave: Callable[[], Peer]) -> None:
+    link = slave()
+    for n in range(6_000):
+        link.publish(b"key/%d" % n)
+        if n % 64 == 0:
+            link.pending()
+    (only,) = world.hubs["top"].tree.links.values()
+    assert only.pruned is not None
+    assert len(only.pruned) <= FAST.pruned_keys
+    client = world.client("top")
+    client.subscribe(b"key/*")
+    table = only.pruned
+    eventually(lambda: (link.pending(), len(table))[1] == 0)
+
+
+def test_what_a_slave_says_was_lost_is_passed_on_now_and_then_only(world: World, slave: Callable[[], Peer]) -> None:
+    listener = world.peer("top")
+    listener.send(b"CMSG notices/on")
+    listener.barrier()
+    link = slave()
+    for _ in range(5_000):
+        link.send(b"CMSG notice/lost\0upstream 1 1.0")
+    own(link)
+    told = listener.pending()
+    assert told == [b"CMSG notice/lost\0upstream 1 1.000000"]
+
+
+def test_a_silent_slave_holds_up_a_question_once(world: World) -> None:
+    world.hub("top", relays=[12_345], limits=msgspec.structs.replace(FAST, sync_wait=0.05))
+    world.uids["top"] = 12_345
+    silent = world.peer("top")
+    silent.send(b"CMSG interest/on")
+    silent.receive()
+    world.uids.clear()
+    client = world.client("top")
+    assert client.sync("tree") == "partial"
+    (link,) = world.hubs["top"].tree.links.values()
+    assert link.lagging
+    assert client.sync("tree") == "partial"
+    question = next(packet for packet in silent.pending() if packet.startswith(b"CMSG interest/sync\0"))
+    silent.send(question + b"\0tree")
+    silent.barrier()
+    assert not link.lagging
+
+
+def test_a_link_is_never_held_back(world: World) -> None:
+    world.chain("top", "left")
+    slow = world.client("top")
+    slow.flood_control(soft="block")
+    slow.subscribe(b"k")
+    other = world.client("top")
+    other.subscribe(b"other")
+    settle(slow, other)
+    publisher = world.client("left")
+    publisher.publish_many([(b"k", bytes(10_000)) for _ in range(300)])
+    publisher.publish(b"other", b"on time")
+    assert other.receive(PATIENCE).payload == b"on time"
+
+
+def test_a_hostile_slave_gains_nothing_and_harms_no_sibling(world: World, slave: Callable[[], Peer]) -> None:
+    world.hub("left")
+    world.uids["top"] = 12_345
+    relay = world.relay("left", "top")
+    world.uids.clear()
+    alice, operator = world.client("left"), world.client("top")
+    box = alice.whoami() + b"/box"
+    alice.senders()
+    alice.subscribe(box, b"private/alice")
+    operator.subscribe(b"alice/", operator.whoami() + b"/box")
+    settle(alice, operator)
+    hostile = slave()
+    key = own(hostile)
+    siblings = world.hubs["left"].router.namespace.prefix
+
+    for secret in (box, siblings, siblings[:-1], alice.whoami(), operator.whoami() + b"/box", key + b"0/x"):
+        hostile.send(b"SUB " + secret)
+    hostile.send(b"SUB !/", b"SUB !/cred/", b"SUB !/cred////", b"UNSUB " + siblings, b"UNSUB private/alice")
+    hostile.publish(key + b"/!/cred/1/2/3/box", b"the wrong way")
+    hostile.publish(box, b"anybody may")
+    for n in range(300):
+        hostile.send(
+            b"CMSG hub/sync\0%d\0tree" % n, b"CMSG hub/sync\0%d\0passed" % n, b"CMSG interest/sync\0%x\0tree" % n
+        )
+    hostile.send(
+        b"CMSG interest/on", b"CMSG interest/complete", b"CMSG interest/add\0a", b"CMSG interest/prune\0alice/1"
+    )
+    hostile.send(
+        b"CMSG senders/on", b"CMSG notices/on", b"CMSG hub/statistics", b"CMSG notice/credentials\0!/cred/0/0/1"
+    )
+
+    for n in range(10):
+        alice.publish(b"alice/1", b"%d" % n)
+        operator.publish(box, b"for alice")
+        operator.publish(b"private/alice", b"%d" % n)
+        alice.publish(operator.whoami() + b"/box", b"for the operator")
+    got = [alice.receive(PATIENCE) for _ in range(21)]
+    assert [message.payload for message in got].count(b"for alice") == 10
+    assert {message.sender for message in got if message.payload == b"anybody may"} == {key}
+    assert {message.sender for message in got if message.payload != b"anybody may"} == {operator.whoami()}
+    assert [operator.receive(PATIENCE).payload for _ in range(20)] == [
+        payload for n in range(10) for payload in (b"%d" % n, b"for the operator")
+    ]
+    learnt = hostile.pending()
+    assert not [packet for packet in learnt if b"alice" in packet or b"for " in packet or siblings in packet]
+    assert b"CMSG hub/statistics\0" in learnt, "which is a refusal"
+    assert relay.statistics().epoch == 1
+    assert relay.state == "joined"
+
+
+def test_a_flood_of_interest_from_a_trusted_link_is_bounded_for_its_siblings(world: World) -> None:
+    world.hub("top", limits=msgspec.structs.replace(FAST, link_patterns=100))
+    world.hub("left")
+    relay = world.relay("left", "top")
+    client, above = world.client("left"), world.client("top")
+    client.subscribe(b"mine")
+    above.subscribe(b"wanted")
+    settle(client)
+    flooder = world.peer("top")
+    flooder.send(b"CMSG interest/on")
+    assert flooder.receive() == b"CMSG interest/on\0announce"
+    for n in range(3_000):
+        flooder.send(b"SUB %d/*/x" % n if n % 2 else b"SUB */%d" % n)
+    flooder.barrier()
+    client.publish(b"wanted", b"1")
+    above.publish(b"mine", b"2")
+    assert (above.receive(PATIENCE).payload, client.receive(PATIENCE).payload) == (b"1", b"2")
+    eventually(lambda: 0 < relay.statistics().interest_down <= 100)
+    flooder.close()
+    eventually(lambda: relay.statistics().interest_down == 1)
+    tap = world.hubs["top"].tap()
+    client.publish(b"1/2/x")
+    client.publish(b"wanted")
+    assert tap.get(PATIENCE).key == b"wanted", "nobody wants the other any more"
+    assert relay.statistics().epoch == 1
+
+
+def test_who_changes_their_mind_about_senders_floods_no_link(world: World, slave: Callable[[], Peer]) -> None:
+    link = slave()  # which does not read
+    fickle = world.peer("top")
+    for _ in range(2_000):
+        fickle.send(b"CMSG senders/on", b"CMSG senders/off")
+    fickle.send(b"CMSG senders/on")
+    fickle.barrier()
+    (only,) = world.hubs["top"].tree.links.values()
+    eventually(lambda: only._told_senders)
+    assert link.pending()[-1] == b"CMSG senders/on\0"
+
+
+def test_more_new_patterns_than_can_be_looked_up_graft_all(world: World) -> None:
+    world.hub("top", relays=[12_345], limits=msgspec.structs.replace(FAST, pruned_sweeps=4, interest_steps=1))
+    world.uids["top"] = 12_345
+    link = world.peer("top")
+    link.send(b"CMSG interest/on")
+    assert link.receive() == b"CMSG interest/on\0prune"
+    world.uids.clear()
+    for n in range(50):
+        link.publish(b"key/%d" % n)
+    assert sum(packet.startswith(b"CMSG interest/prune") for packet in link.pending()) == 50
+    (only,) = world.hubs["top"].tree.links.values()
+    client = world.client("top")
+    client.subscribe(*(b"other/*/%d" % n for n in range(8)))
+    assert len(only._sweeps) <= 4
+    eventually(lambda: only.pruned is not None and not len(only.pruned))
+    assert sum(packet.startswith(b"CMSG interest/graft") for packet in link.pending()) == 50
+
+
+def test_a_master_that_announces_without_end_is_sent_everything(world: World) -> None:
+    with FakeHub(world.address("c")) as master:
+        world.hub("left", limits=msgspec.structs.replace(FAST, user_patterns=50, pruned_keys=50))
+        relay = world.relay("left", "c", wait=False)
+        link = master.accept()
+        link.send(b"CMSG hub/features\0hub/sync interest/on id=1 path=1", WHOAMI + b"\0!/cred/1/2/3")
+        while not (packet := link.receive()).startswith(b"CMSG hub/sync"):
+            pass
+        link.send(b"CMSG hub/features\0hub/sync interest/on id=1 path=1", packet, b"CMSG interest/on\0announce")
+        for n in range(1_000):
+            link.send(b"CMSG interest/add\0%d" % n)
+            gevent.sleep(0)
+        link.send(b"CMSG interest/complete")
+        relay.wait(PATIENCE)
+        eventually(lambda: relay.up is not None and relay.up.open)
+        assert relay.statistics().interest_down == 50
+        client = world.client("left")
+        client.subscribe(client.whoami() + b"/box")
+        client.publish(b"900", b"1")
+        while not (packet := link.receive()).startswith(b"MSG"):
+            pass
+        assert packet == b"MSG 900\x001"
+        # Nor does it reach anybody who did not ask.
+        link.send(b"MSG !/cred/1/2/4/x\0stray", b"MSG !/cred/1/2/3/!/cred/9/9/9/x\0stray", b"MSG not/subscribed\0stray")
+        link.send(b"MSG %b/box\0mine" % client.whoami())
+        assert client.receive(PATIENCE).payload == b"mine"
+        assert received(client) == []
+
+
+def test_a_link_that_asks_and_does_not_read_is_let_go_once(world: World, slave: Callable[[], Peer]) -> None:
+    link, other = slave(), slave()
+    client = world.client("top")
+    waiting = gevent.spawn(client.sync, "tree")  # for the link, which does not answer
+    with contextlib.suppress(OSError):
+        while True:
+            link.send(b"CMSG hub/sync\0x\0tree", b"CMSG hub/sync\0x\0passed", WHOAMI)
+    assert waiting.get(timeout=PATIENCE) in ("tree", "partial")
+    hub = world.hubs["top"]
+    eventually(lambda: len(hub.tree.links) == 1)
+    assert hub.statistics().breaches == {"too many unread answers": 1}
+    assert hub.quotas.connections.held(12_345) == hub.quotas.account(12_345).connections == 1
+    assert own(other)
