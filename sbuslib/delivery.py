@@ -126,6 +126,7 @@ class Delivery:
         uid, shortest, releases, cause = refusal
         if sender.credentials.uid != uid or size < shortest or self.account.releases != releases:
             self._refusal = None
+            self._update()
             return False
         self.outbox.lose(cause, count, time())
         return True
@@ -140,10 +141,11 @@ class Delivery:
         if cause is None:
             return False
         outbox.lose(cause, len(slots), time())
+        # What block means is not the same for every publisher; and one that discards takes what it can at any time.
+        if cause != "discard" and "block" not in (outbox.soft, outbox.hard):
+            self._refusal = (sender.credentials.uid, batch.shortest, self.account.releases, cause)
         if self._direct or self._notices:
             self._update()
-        if outbox and "block" not in (outbox.soft, outbox.hard):  # which is not the same for every publisher
-            self._refusal = (sender.credentials.uid, batch.shortest, self.account.releases, cause)
         return True
 
     def _send_now(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> Sequence[int]:
@@ -331,7 +333,9 @@ class Delivery:
     def _update(self) -> None:
         """Bring the watcher and the shortcut into line with what waits."""
         outbox = self._outbox
-        waits = outbox is not None and (bool(outbox) or (self._notices and outbox.has_report))
+        waits = outbox is not None and (
+            bool(outbox) or self._refusal is not None or (self._notices and outbox.has_report)
+        )
         self._direct = not (waits or self._mute or self._senders or self._batches)
         self._hub.tree.backlog.note(self, waits and not self._mute)
         if waits and not self._mute:

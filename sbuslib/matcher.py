@@ -26,7 +26,7 @@ This module knows nothing of the reserved token ``!``: see :mod:`sbuslib.secrets
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from .errors import UsageError
@@ -289,34 +289,33 @@ class Subscriptions(Generic[S]):
     def subscribers(self, key: bytes) -> tuple[S, ...]:
         """Everybody with at least one pattern that matches ``key``, each once, in no order of meaning."""
         literal = self._literal.get(key)
-        if self._depth or self._root.below:
-            found: dict[S, None] = {}
-            if literal is not None:
-                found.update(literal)
-            for node_subscribers in self._walk(key):
-                found.update(node_subscribers)
-            return tuple(found)
-        return tuple(literal) if literal is not None else ()
-
-    def _walk(self, key: bytes) -> Iterator[dict[S, None]]:
+        root = self._root
+        if not (self._depth or root.below):
+            return tuple(literal) if literal is not None else ()
+        found: dict[S, None] = {}
+        if literal is not None:
+            found.update(literal)
+        if root.below:  # the empty pattern
+            found.update(root.below)
         # Cut no further than the deepest pattern reaches: a key of 400,000 separators costs no more than
         # its patterns do. What is left over as one piece lies below every node, so it is never looked up.
         segments = key.split(self._separator, self._depth)
-        last = len(segments) - 1
-        nodes = [self._root]
-        if self._root.below:  # the empty pattern
-            yield self._root.below
-        for position, segment in enumerate(segments):
+        last = segments.pop()
+        nodes = [root]
+        for segment in segments:
             following: list[_Node[S]] = []
-            is_last = position == last
             for node in nodes:
-                node.follow(segment, is_last, following)
+                node.follow(segment, False, following)
             if not following:
-                return
+                return tuple(found)
             for node in following:
-                if is_last:
-                    if node.here:
-                        yield node.here
-                elif node.below:
-                    yield node.below
+                if node.below:
+                    found.update(node.below)
             nodes = following
+        following = []
+        for node in nodes:
+            node.follow(last, True, following)
+        for node in following:
+            if node.here:
+                found.update(node.here)
+        return tuple(found)

@@ -12,7 +12,7 @@ for the same receivers is found by identity even where the keys differ.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 from .errors import PacketError
@@ -48,6 +48,10 @@ class Router(Generic[S]):
         # What routes held when it was last full. A key in use moves back from here at its next miss, so two
         # generations do what an eviction list would, at no cost for a hit.
         self._older: dict[bytes, tuple[S, ...]] = {}
+        # The same headers by the first segments of their keys, so that a pattern that begins with a literal one
+        # makes the hub forget no more than what it may match.
+        self._by_stem: dict[bytes, set[bytes]] = {}
+        self._older_by_stem: dict[bytes, set[bytes]] = {}
         self._remembered = 0  # receivers in all tuples made since all was forgotten: no fewer than routes hold
 
     def patterns(self, subscriber: S) -> dict[bytes, int]:
@@ -161,8 +165,16 @@ class Router(Generic[S]):
         if len(header) <= self._limits.cached_key_bytes:
             if len(self.routes) >= self._limits.cached_keys:
                 self._older = self.routes.copy()
+                self._older_by_stem = self._by_stem
+                self._by_stem = {}
                 self.routes.clear()
             self.routes[header] = found
+            stem = header[len(MSG) : -1].partition(self.namespace.separator)[0]
+            alike = self._by_stem.get(stem)
+            if alike is None:
+                self._by_stem[stem] = {header}
+            else:
+                alike.add(header)
         return found
 
     def _look_up(self, key: bytes) -> tuple[S, ...]:
@@ -205,14 +217,20 @@ class Router(Generic[S]):
         return self._plain.everything()
 
     def reconsider(self, pattern: bytes) -> None:
-        """``pattern`` came or went: forget the routes of what it matches."""
-        if is_literal(pattern, self.namespace.separator):
-            header = b"MSG %b\0" % pattern
+        """``pattern`` came or went: forget the routes of what it may match."""
+        separator = self.namespace.separator
+        if is_literal(pattern, separator):
+            headers: Iterable[bytes] = (b"MSG %b\0" % pattern,)
+        else:
+            stem, found, _ = pattern.partition(separator)
+            if b"*" in stem or not found:
+                self.reconsider_all()
+                return
+            headers = self._by_stem.pop(stem, set()) | self._older_by_stem.pop(stem, set())
+        for header in headers:
             self.routes.pop(header, None)
             self._older.pop(header, None)
-            self.version += 1
-        else:
-            self.reconsider_all()
+        self.version += 1
 
     def reconsider_all(self) -> None:
         """Forget all routes."""
@@ -220,4 +238,6 @@ class Router(Generic[S]):
         self._remembered = 0
         self.routes.clear()
         self._older.clear()
+        self._by_stem.clear()
+        self._older_by_stem.clear()
         self._tuples.clear()

@@ -12,6 +12,7 @@ a message that is longer than such a buffer is lost (cause ``quota``).
 from __future__ import annotations
 
 from collections import OrderedDict
+from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from .seqpacket import set_send_buffer, unread_bytes
@@ -43,9 +44,9 @@ class SendBuffers:
         self._limits = limits
         self._shares = shares
         self._size = 2 * limits.send_buffer  # which is what the kernel makes of it
-        self._grown: dict[
-            int, OrderedDict[Growing, bool]
-        ] = {}  # by user, those looked at longest ago first; whether for good
+        # By user, those looked at longest ago first; whether for good.
+        self._grown: dict[int, OrderedDict[Growing, bool]] = {}
+        self._vain: dict[int, float] = {}  # until when nobody of a user need be looked at again
 
     def grow(self, connection: Growing, for_good: bool = False) -> bool:
         """Give a connection the full buffer; ``False`` if it has it, or its user's share is used up.
@@ -76,18 +77,22 @@ class SendBuffers:
         del mine[connection]
         if not mine:
             del self._grown[uid]
+            self._vain.pop(uid, None)
         self._shares.give(uid, self._size)
         connection.grown = False
 
     def _reclaim(self, uid: int) -> bool:
         """Take the full buffer back from a client of this user that has read all; whether there was one."""
         mine = self._grown.get(uid)
-        for _ in range(min(self._limits.reclaimed_buffers, len(mine) if mine else 0)):
-            assert mine is not None
+        now = monotonic()
+        if mine is None or now < self._vain.get(uid, 0.0):
+            return False
+        for _ in range(min(self._limits.reclaimed_buffers, len(mine))):
             connection = next(iter(mine))
             mine.move_to_end(connection)
             if not mine[connection] and not unread_bytes(connection.socket):
                 self._forget(connection, mine)
                 set_send_buffer(connection.socket, self._limits.idle_send_buffer)
                 return True
+        self._vain[uid] = now + self._limits.send_retry
         return False

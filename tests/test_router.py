@@ -241,3 +241,17 @@ def test_patterns_of_many_wildcards_that_match_one_key_are_few() -> None:
     assert account(router).is_clear()
     for number in range(200):
         router.subscribe(b"host/%d*/*" % number, "x", ME, account(router))
+
+
+def test_a_wildcard_makes_the_router_forget_only_what_begins_as_it_does() -> None:
+    router, account = new_router(), Account(ME.uid, Limits())
+    router.subscribe(b"mine/*", "x", ME, account)
+    for key in (b"mine/a", b"mine/b", b"others/a"):
+        router.route(b"MSG %b\0" % key)
+    router.subscribe(b"others/*", "y", ME, account)
+    assert sorted(router.routes) == [b"MSG mine/a\0", b"MSG mine/b\0"]
+    assert router.route(b"MSG others/a\0") == ("y",)
+    router.unsubscribe(b"mine/*", "x", account)
+    assert list(router.routes) == [b"MSG others/a\0"]
+    router.subscribe(b"*/a", "z", ME, account)
+    assert not router.routes

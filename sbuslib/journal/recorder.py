@@ -330,7 +330,10 @@ class Intake(Inbox):
             return
         if sender is not self._sender or self._namespace.prefix is not self._prefix:
             self._sender, self._prefix = sender, self._namespace.prefix
-            self._ids = (sender.key, *sender.credentials.known())
+            key = sender.key
+            # Of who is above us the kernel said nothing to us, but of the hub that hands their messages down.
+            is_ours = key.startswith(self._prefix + self._namespace.start)
+            self._ids = (key, *(sender.credentials.known() if is_ours else (None, None, None)))
         self._parcels.append(Parcel(time_ns(), *self._ids, packets))
         if not self._is_timing:
             self._is_timing = True

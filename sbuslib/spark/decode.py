@@ -177,6 +177,9 @@ class Decoder:
 
     def _pieces(self, group: _Group, chosen: _Numbers | None) -> Iterator[_Numbers | None]:
         """The chosen rows, or all, in pieces whose byte strings stay within the limit when they are written out."""
+        if group.expanded_at_most() <= self._limits.batch_bytes:
+            yield chosen
+            return
         sizes = group.expanded(self._schema.names)
         if chosen is not None:
             sizes = sizes[chosen]
@@ -252,6 +255,10 @@ class _Group:
     def expanded(self, names: Sequence[str]) -> _Numbers:
         """How many bytes each row's byte strings have in the columns of these names."""
         return numpy.zeros(self.rows, numpy.int64)
+
+    def expanded_at_most(self) -> int:
+        """More bytes than all byte strings of all rows have together; cheap to know."""
+        return 0
 
     def _of(self, some: Some) -> int:
         return self.rows if some is None else some.size
@@ -358,12 +365,17 @@ class _Messages(_Group):
             sizes = sizes + self._payload_sizes()
         return sizes
 
+    def expanded_at_most(self) -> int:
+        longest = int(self._name_sizes().max())  # there is a name, since there is a row
+        return 2 * longest * self.rows + sum(len(block.payloads) for block in self.blocks)
+
     def column_key(self, some: Some) -> Any:
         return self._name_array().take(pyarrow.array(self._some(self.keys(), some)))
 
     def column_sender(self, some: Some) -> Any:
         numbers, missing = self._senders()
-        return self._name_array().take(pyarrow.array(self._some(numbers, some), mask=self._some(missing, some)))
+        chosen, without = self._some(numbers, some), self._some(missing, some)
+        return self._name_array().take(pyarrow.array(chosen, mask=without) if without.any() else pyarrow.array(chosen))
 
     def column_payload(self, some: Some) -> Any:
         whole = self._once(
@@ -376,7 +388,8 @@ class _Messages(_Group):
 
     def _ids(self, columns: list[Column], some: Some) -> Any:
         values = self._some(_joined(columns, numpy.int64), some)
-        return pyarrow.array(values, mask=values == NULL)
+        missing = values == NULL
+        return pyarrow.array(values, mask=missing) if missing.any() else pyarrow.array(values)
 
     def column_gid(self, some: Some) -> Any:
         return self._ids([block.gids for block in self.blocks], some)

@@ -102,7 +102,9 @@ def session(
         import pyarrow  # noqa: F401
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise StateError(f"{error.name} is missing: pip install 'sbuslib[spark]'") from None
+        raise StateError(
+            f"{(error.name or str(error)).partition('.')[0]} is missing: pip install 'sbuslib[spark]'"
+        ) from None
     running = SparkSession.getActiveSession()
     if running is not None:
         if master not in (None, running.sparkContext.master):

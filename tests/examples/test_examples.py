@@ -16,6 +16,8 @@ from support import PATIENCE, ROOT, HubThread
 from sbuslib.blocking import Client
 
 EXAMPLES = ROOT / "examples"
+RUN_BY_OTHERS = ["spark_read.py"]
+"""By tests/spark, in the session of Spark that its tests share."""
 NEEDS_A_HUB = ["handshake.py", "publish_subscribe.py", "threads.py", "typed_topics.py"]
 
 Example = Callable[..., "subprocess.Popen[str]"]

@@ -192,15 +192,21 @@ def test_a_publisher_that_is_stopped_and_continued(bus: Bus, connect: Connect, s
 def test_a_hub_that_is_stopped_and_continued(folder: str, engine: str) -> None:
     """Its clients wait, no longer than their timeout, and nothing is lost."""
     address = f"{folder}/bus"
+    ready, tell = os.pipe()
     pid = os.fork()
     if not pid:
         try:
             gevent.reinit()
-            Hub(address).serve_forever()
+            hub = Hub(address)
+            hub.start()
+            os.write(tell, b"x")
+            hub.serve_forever()
         finally:
             os._exit(1)
     try:
-        eventually(lambda: os.path.exists(address))
+        os.read(ready, 1)
+        os.close(ready)
+        os.close(tell)
         with sbuslib.Client(address) as reader, sbuslib.Client(address) as publisher:
             reader.subscribe(b"k")
             os.kill(pid, signal.SIGSTOP)

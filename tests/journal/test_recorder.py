@@ -18,7 +18,7 @@ from journal.journals import records_of
 from support import Peer, eventually, own_key
 
 import sbuslib
-from sbuslib import Hub, Limits
+from sbuslib import Hub, Limits, Relay
 from sbuslib.errors import JournalError, JournalInUseError, StateError, UsageError
 from sbuslib.journal.directory import end_of, is_recorded, list_segments
 from sbuslib.journal.limits import JournalLimits
@@ -206,6 +206,30 @@ def test_what_a_hub_says_of_it(hub: Hub, journal: str, disk: Disk) -> None:
         disk.open.set()
     statistics = hub.statistics()
     assert (statistics.routed, statistics.delivered, statistics.queued, statistics.lost) == (1, 1, 0, {})
+
+
+def test_in_a_tree(make_hub: MakeHub, client: MakeClient, folder: str, journal: str) -> None:
+    limits = Limits(settle=0.01)
+    top = make_hub(limits=limits)
+    below = make_hub(os.path.join(folder, "below"), limits=limits)
+    leaf = make_hub(os.path.join(folder, "leaf"), limits=limits)
+    Relay(below, top.address).start().wait(10)
+    Relay(leaf, below.address).start().wait(10)
+    here = client(below.address)
+    others = [client(top.address), client(leaf.address)]
+    with Recorder(below, journal, scope="tree") as recorder:
+        assert here.sync("tree") == "tree"
+        for one in (here, *others):
+            one.publish(b"k", one.credentials)
+            assert one.sync("tree") == "tree"
+        eventually(lambda: recorder.statistics().received == 3)
+    triple = (os.getgid(), os.getuid(), os.getpid())
+    records = records_of(journal)
+    assert {record.sender: record.payload for record in records} == {
+        one.credentials: one.credentials for one in (here, *others)
+    }
+    # The kernel has told the recording hub of its own clients, one of which is the relay of the hub below.
+    assert [(record.gid, record.uid, record.pid) for record in records] == [triple, (None, None, None), triple]
 
 
 # -- durability ---------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ TEXTS = st.lists(st.sampled_from([b"/", b"*", b"a", b"b", b"!/cred/1/2/3/"]), ma
 class RouterMachine(RuleBasedStateMachine):
     """Subscriptions, taps and routes in any order, with a cache so small that it is always overflowing."""
 
-    @initialize(cached=st.integers(1, 3))
+    @initialize(cached=st.integers(1, 6))
     def begin(self, cached: int) -> None:
         limits = Limits(cached_keys=cached, cached_key_bytes=25)
         self.quotas = Quotas(limits, 100)

@@ -32,6 +32,30 @@ def test_what_is_published_while_the_master_is_away_arrives_once_and_in_order(wo
     assert subscriber.receive(PATIENCE).payload == b"after"
 
 
+def test_what_is_published_in_an_outage_reaches_subscribers_on_other_slaves(world: World) -> None:
+    limits = msgspec.structs.replace(FAST, settle=0.3)
+    world.hub("top", limits=limits)
+    for name in ("left", "right", "below"):
+        world.hub(name)
+        world.relay(name, "right" if name == "below" else "top")
+    publisher = world.client("left")
+    subscribers = [world.client(name) for name in ("right", "below")]
+    for subscriber in subscribers:
+        subscriber.subscribe(b"k")
+    settle(publisher, *subscribers)
+    world.hubs["top"].stop(0)
+    eventually(lambda: {world.relays[name].state for name in ("left", "right")} == {"outage"})
+    publisher.publish_many([(b"k", b"%d" % n) for n in range(1_000)])
+    publisher.sync()
+    world.hub("top", limits=limits)
+    for subscriber in subscribers:
+        assert [subscriber.receive(PATIENCE).payload for _ in range(1_000)] == [b"%d" % n for n in range(1_000)]
+    publisher.publish(b"k", b"after")
+    assert [subscriber.receive(PATIENCE).payload for subscriber in subscribers] == [b"after"] * 2
+    statistics = world.relays["left"].statistics()
+    assert (statistics.epoch, statistics.lost, statistics.uncertain) == (2, 0, 0)
+
+
 def test_beyond_the_bound_the_lost_are_counted_and_told(world: World) -> None:
     world.hub("top")
     world.hub("left", limits=msgspec.structs.replace(FAST, link_buffer=10 * len(b"MSG k\0x")))

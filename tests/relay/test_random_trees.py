@@ -193,5 +193,5 @@ class TreeMachine(RuleBasedStateMachine):
 
 TestTrees = TreeMachine.TestCase
 TestTrees.settings = settings(
-    max_examples=15, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=30, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from spark.journals import START_NS, Row, message_block, rows, segment
+from support import ROOT
 
 from sbuslib.errors import JournalError, UsageError
 from sbuslib.spark.decode import SCHEMA
@@ -79,6 +81,21 @@ def test_options_and_fewer_columns(spark: SparkSession, tmp_path: Path) -> None:
         ("hub-1", 2, b"room/3/temp"),
         ("hub-2", 2, b"room/3/temp"),
         ("hub-2", 2, b"room/3/temp"),
+    ]
+
+
+def test_the_example(spark: SparkSession, journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    segment(journal, 1, rows(80, keys=2), (START_NS + 1, "overflow", 3))
+    runpy.run_path(str(ROOT / "examples" / "spark_read.py"))["main"](str(journal))
+    assert capsys.readouterr().out.splitlines() == [
+        "the busiest keys:",
+        "  room/0/temp 40 messages, 75 bytes",
+        "  room/1/temp 40 messages, 76 bytes",
+        "messages by minute:",
+        "  15:06 19",
+        "  15:07 60",
+        "  15:08 1",
+        "missing: 3",
     ]
 
 

@@ -1,0 +1,139 @@
+"""How Spark is started, and the one line that says what is missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from support import PATIENCE, ROOT, python
+
+from sbuslib.errors import StateError
+from sbuslib.spark.session import _NOISE, _forward, check_java, explain, java_package, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def java(folder: Path, says: str) -> Path:
+    """A program that says on standard error what it says, in place of Java."""
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / "java"
+    program.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize(
+    ("says", "version"), [('openjdk version "17.0.15" 2025-04-15', 17), ('java version "25" 2025-09-16 LTS', 25)]
+)
+def test_a_java_that_is_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, version: int) -> None:
+    java(tmp_path / "bin", says)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert check_java() == version
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    assert check_java() == version
+
+
+@pytest.mark.parametrize(
+    ("says", "found"),
+    [
+        ('openjdk version "11.0.2" 2019-01-15', "is 11"),
+        ('java version "1.8.0_292"', "is 8"),
+        ("what?", "is of an unknown version"),
+    ],
+)
+def test_a_java_that_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, found: str) -> None:
+    program = java(tmp_path / "bin", says)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(StateError) as caught:
+        check_java()
+    assert str(caught.value) == f"Spark needs Java 17 or newer, and {program} {found}: {java_package()}"
+
+
+def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(StateError) as caught:
+        check_java()
+    assert str(caught.value).startswith("Spark needs Java 17 or newer, and there is none here: install a Java runtime")
+    for manager, command in (("apt-get", "apt-get install openjdk-17-jre-headless"), ("apk", "apk add openjdk17-")):
+        (tmp_path / manager).touch(0o755)
+        assert java_package().startswith(command)
+        (tmp_path / manager).unlink()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(StateError, match=f"{tmp_path}/bin/java does not run"):
+        check_java()
+
+
+def test_a_command_says_so_in_one_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sbuslib", "lake", "compact", "lake"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "JAVA_HOME": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("sbus: Spark needs Java 17 or newer, and ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("missing", ["pyspark", "pyarrow"])
+def test_the_extra_is_missing(missing: str) -> None:
+    code = f"""
+import sys
+sys.modules[{missing!r}] = None
+from sbuslib.cli.main import main
+sys.stderr = sys.stdout
+sys.exit(main(["lake", "compact", "lake"]) - 1)
+"""
+    assert python("-c", code) == f"sbus: {missing} is missing: pip install 'sbuslib[spark]'\n"
+
+
+def test_naming_the_package_loads_neither_gevent_nor_spark() -> None:
+    code = "import sbuslib.spark, sys; print({'gevent', 'pyspark', 'pyarrow', 'numpy'} & set(sys.modules))"
+    assert python("-c", code) == "set()\n"
+
+
+def test_there_is_one_session(spark: SparkSession) -> None:
+    assert session() is spark
+    assert session("local[2]") is spark
+    with pytest.raises(StateError, match=r"already, with the master local\[2\]"):
+        session("spark://elsewhere:7077")
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.driver.bindAddress") == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (_NOISE, b""),
+        (_NOISE + b"more\n", b"more\n"),
+        (b"WARNING: something else\n", b"WARNING: something else\n"),
+        (_NOISE[:20], _NOISE[:20]),
+        (b"", b""),
+    ],
+)
+def test_what_java_always_says_is_left_out(capfd: pytest.CaptureFixture[str], said: bytes, shown: bytes) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, said)
+    os.close(writing)
+    _forward(open(reading, "rb"))  # noqa: SIM115  # which closes it
+    assert capfd.readouterr().err.encode() == shown
+
+
+def test_an_error_of_a_worker_in_one_line() -> None:
+    text = """[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback (most recent call last):
+  File "/x/places.py", line 1, in f
+sbuslib.errors.JournalError: /j: no such directory
+ SQLSTATE: 38000"""
+    assert explain(RuntimeError(text)) == "/j: no such directory"
+    assert explain(RuntimeError("[SOME] thing\nJVM stacktrace:\n at x")) == "[SOME] thing"
+    assert explain(RuntimeError()) == "RuntimeError"
