@@ -139,8 +139,9 @@ def record() -> None:
                         with_.append(carry(f"{folder}/b", recorded.pid, keys, batched))
                 ratios = [b[0] / a[0] for a, b in zip(without, with_, strict=True)]
                 rows = sum(piece.block.rows or 0 for piece in read_journal(journal))
+                how = "in batches" if batched else "one by one"
                 print(
-                    f"{keys} keys, {'batches' if batched else 'one by one'}: {rows} of {ROUNDS * MESSAGES} rows in the journal; "
+                    f"{keys} keys, {how}: {rows} of {ROUNDS * MESSAGES} rows in the journal; "
                     f"{statistics.median(a[0] for a in without) / MESSAGES * 1e6:.2f} µs of CPU a message without, "
                     f"{statistics.median(b[0] for b in with_) / MESSAGES * 1e6:.2f} with the recorder: "
                     f"{statistics.median(ratios):.2f} times ({min(ratios):.2f} to {max(ratios):.2f}); "
