@@ -17,6 +17,10 @@ __all__ = ["MISSING", "main"]
 MISSING = 3
 """The exit status where something is not installed that this needs."""
 
+_ATTEMPTS = 3
+"""Spark gives the process that reads a stream ten seconds to start, which on a busy machine may be too few. What was
+taken in is not taken in again."""
+
 _SETTINGS = {
     # For a minute's traffic: what pays in an hour of work would take most of the time here.
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -49,7 +53,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         batches: list[Progress] = []
-        ingest(spark, journal, lake, progress=batches.append)
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                ingest(spark, journal, lake, progress=batches.append)
+                break
+            except PySparkException:
+                if attempt == _ATTEMPTS:
+                    raise
         print(f"  {'lake':<12} {sum(batch.rows for batch in batches)} messages as Parquet", flush=True)
         made = traffic(read(spark, lake))
         if made is None:

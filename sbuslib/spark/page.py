@@ -129,8 +129,13 @@ def shown(value: object) -> str:
         case datetime():
             return value.strftime("%Y-%m-%d %H:%M:%S")
         case list() | tuple():
-            return ", ".join(map(shown, value)) if value else _NOTHING
+            return ", ".join(map(called, value)) if value else _NOTHING
     return printable(str(value).encode("utf-8", "surrogateescape"))
+
+
+def called(value: object) -> str:
+    """As :func:`shown`, for places where no text would look like nothing: the empty key is ``""``."""
+    return shown(value) or '""'
 
 
 def escaped(value: object, most: int = _SHOWN) -> str:
@@ -212,7 +217,7 @@ def bars(axes: Axes, labels: Sequence[object], values: Sequence[float], colour: 
     """Horizontal bars, the first at the top, each called by the bytes or text that it stands for."""
     places = range(len(values))
     axes.barh(places, values, color=colour, height=0.68)
-    axes.set_yticks(places, [text if len(text := shown(label)) <= 34 else text[:33] + "…" for label in labels])
+    axes.set_yticks(places, [text if len(text := called(label)) <= 34 else text[:33] + "…" for label in labels])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.spines["left"].set_visible(False)

@@ -327,11 +327,12 @@ def _latency_page(tables: dict[str, DataFrame], exchanges: DataFrame) -> str:
     page.tile(duration(p50) if p50 is not None else text_of(None), "half of the replies took no longer")
     page.tile(duration(p99) if p99 is not None else text_of(None), "99 of 100 took no longer")
     page.tile(human(strays), "replies to nothing that was recorded")
-    rows = tables["histogram"].collect()
-    if rows:
+    found = {row.microseconds_to: row.replies for row in tables["histogram"].collect()}
+    if found:
+        limits = [1 << power for power in range(min(found).bit_length() - 1, max(found).bit_length())]
         with plot(2.6) as (axes, picture):
-            axes.bar(range(len(rows)), [row.replies for row in rows], color=COLOURS[0], width=0.8)
-            axes.set_xticks(range(len(rows)), [duration(row.microseconds_to * 1e3) for row in rows])
+            axes.bar(range(len(limits)), [found.get(limit, 0) for limit in limits], color=COLOURS[0], width=0.8)
+            axes.set_xticks(range(len(limits)), [duration(limit * 1e3) for limit in limits])
             axes.grid(axis="x", visible=False)
             axes.set_title("replies that took up to so long, and more than half of it")
         page.section("How long", "All requests together.", figure(picture))

@@ -17,7 +17,7 @@ __all__ = ["as_text", "write_csv", "write_parquet"]
 def as_text(frame: DataFrame) -> DataFrame:
     """``frame`` with bytes as :func:`~sbuslib.text.printable` text, and lists of them with blanks in between.
 
-    A blank in a text of a list is written as ``\\x20``.
+    In a list, a blank in a text is written as ``\\x20``, and no text at all as ``""``.
     """
     from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
@@ -34,7 +34,7 @@ def as_text(frame: DataFrame) -> DataFrame:
             case None:
                 return None
             case list():
-                return " ".join((show(one) or "").replace(" ", "\\x20") for one in value)
+                return " ".join((show(one) or '""').replace(" ", "\\x20") for one in value)
             case bytes():
                 return printable(value)
         return str(value)

@@ -58,7 +58,7 @@ def test_what_a_hub_carries_is_recorded(address: str, journal: str) -> None:
             publisher.publish_many((b"room/%d" % (n % 3), b"%d" % n) for n in range(1000))
             publisher.publish(publisher.credentials + b"/secret", b"secret")
             while int(listener.receive(PATIENCE).payload) < 1000:
-                pass
+                gevent.sleep(0.001)
             assert follower.durable_sequence == 1000
         hub_id = bus.hub.hub_id.decode()
         key = publisher.credentials
@@ -85,7 +85,7 @@ def test_a_directory_that_is_recorded_into(address: str, journal: str) -> None:
         with pytest.raises(JournalInUseError):
             Follower(address, journal)
         while bus.call(lambda: bus.hub.statistics().clients) != 1:
-            pass
+            gevent.sleep(0.001)
 
 
 def test_an_outage_becomes_a_gap_and_another_hub_another_segment(address: str, journal: str) -> None:
@@ -97,12 +97,12 @@ def test_an_outage_becomes_a_gap_and_another_hub_another_segment(address: str, j
         bus.stop()
         with HubThread(address) as other, Client(address) as again:
             while other.call(lambda: other.hub.statistics().patterns) != 1:
-                pass
+                gevent.sleep(0.001)
             second = other.hub.hub_id.decode()
             again.publish(b"k", b"after")
             again.sync()
             while len(list_segments(journal)) < 2:
-                pass
+                gevent.sleep(0.001)
     records = records_of(journal)
     assert [(record.kind, record.payload, record.cause, record.lost) for record in records] == [
         ("message", b"before", None, None),
@@ -175,19 +175,27 @@ def test_the_queue_is_bounded(address: str, journal: str, monkeypatch: pytest.Mo
     count = 3000  # of a kilobyte, so that the kernel does not take them all: some hundred are one packet
     messages = [(b"k", b"%d" % n + bytes(1_000)) for n in range(count)]
     with (
-        HubThread(address, limits=limits) as bus,
+        HubThread(address, limits=limits),
         Client(address) as publisher,
         following(address, journal, limits=small) as follower,
     ):
         sending = threading.Thread(target=publisher.publish_many, args=(messages,))
         sending.start()
-        while not bus.call(lambda: any(one.queued >= 50 for one in bus.hub.statistics().per_client)):
-            pass
-        assert follower._writer.queued_records < count
-        taking.set()
+        try:
+            while not follower._writer.tells:  # it waits for room
+                gevent.sleep(0.001)
+            received = follower.received
+            with Client(address) as other:
+                other.publish(b"other", b"")
+                other.sync()
+            assert follower.received == received  # and does not read meanwhile
+        finally:
+            taking.set()
         sending.join()
         publisher.sync()
-    assert [record.payload for record in records_of(journal)] == [payload for _, payload in messages]
+    records = records_of(journal)
+    assert [(record.key, record.payload) for record in records if record.key == b"k"] == messages
+    assert sum(record.key == b"other" for record in records) == 1
 
 
 # -- the commands -------------------------------------------------------------------------------------

@@ -24,6 +24,8 @@ SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.streaming.stopTimeout": "30s",
+    # The workers in Python may be slow to begin as well.
+    "spark.python.authenticate.socketTimeout": "120s",
     "spark.ui.showConsoleProgress": "false",
 }
 

@@ -100,6 +100,7 @@ def test_any_value_can_be_shown(value: object) -> None:
     [
         (None, "\N{EN DASH}"),
         ([], "\N{EN DASH}"),
+        ([b"", b"a"], '"", a'),
         (1234567, "1,234,567"),
         (0.25, "0.25"),
         (123456.7, "123,457"),

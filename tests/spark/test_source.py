@@ -14,6 +14,7 @@ from spark.journals import START_NS, Row, message_block, rows, segment
 from support import ROOT
 
 from sbuslib.errors import JournalError, UsageError
+from sbuslib.limits import describe
 from sbuslib.spark.decode import SCHEMA
 from sbuslib.spark.limits import SparkLimits
 from sbuslib.spark.reader import JournalReader, Options, arrow_schema, read_partition
@@ -199,6 +200,10 @@ def test_a_relative_path_means_the_same_everywhere(monkeypatch: pytest.MonkeyPat
     assert Options.read({"path": "journal/"}).places == (f"{tmp_path}/journal",)
     assert Options.read({"paths": '["a", "b", "./a"]'}).places == (f"{tmp_path}/a", f"{tmp_path}/b")
     assert Options.read({"path": "s3://bucket/journal/"}).places == ("s3://bucket/journal",)
+
+
+def test_the_table_of_limits_is_the_one_in_the_code() -> None:
+    assert describe(SparkLimits) in (ROOT / "docs" / "spark.md").read_text("utf-8")
 
 
 def test_limits_are_positive() -> None:
