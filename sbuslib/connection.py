@@ -271,12 +271,12 @@ class Connection(Unpacking):
                             return batch.packets(range(cut, len(lengths)))
                         if self._batches and new_header == BATCH:
                             self.take_batch(data, self, b"", offset, length)
-                            # The rest of it goes on before the packets after it; and of one that is held back, many
-                            # batches at once would be more than there is room for.
-                            if self._left or self._holders:
-                                return batch.packets(range(start, len(lengths))) if start < len(lengths) else []
+                            held = bool(self._holders)  # many batches would be more than there is room for
                         else:
                             self._command(batch.packet(slot))
+                            held = False
+                        if self._left or held:  # the rest of a batch goes on before the packets after it
+                            return batch.packets(range(start, len(lengths))) if start < len(lengths) else []
                         continue
                 if header is None:
                     start = slot

@@ -56,18 +56,34 @@ def test_what_waited_for_a_master_goes_in_batches(world: World) -> None:
         (one, other)[number % 20 == 0].publish_many(PAIRS[number : number + 10])
         one.sync()
         other.sync()
-    world.hub("top", limits=msgspec.structs.replace(FAST, settle=0.3))
-    reader, told = world.client("top"), world.client("top")
-    reader.subscribe(b"")
-    told.senders()
-    told.subscribe(b"")
-    assert [(m.key, m.payload) for m in (reader.receive(PATIENCE) for _ in PAIRS)] == PAIRS
-    got = [told.receive(PATIENCE) for _ in PAIRS]
+    inbox = world.hub("top").subscribe(b"")  # before the link can be there
+    got = [inbox.get(PATIENCE) for _ in PAIRS]
     assert [(message.key, message.payload) for message in got] == PAIRS
     assert Counter(message.sender for message in got).most_common()[0][1] == len(PAIRS) // 2
     eventually(lambda: relay.up is not None and relay.up._acknowledged == len(PAIRS))
     statistics = relay.statistics()
     assert (statistics.forwarded, statistics.buffered, statistics.lost, statistics.uncertain) == (len(PAIRS), 0, 0, 0)
+
+
+@pytest.mark.parametrize(("here", "there"), [("left", "top"), ("top", "left")])
+def test_what_is_too_much_for_one_turn_keeps_its_place(world: World, here: str, there: str) -> None:
+    limits = msgspec.structs.replace(FAST, turn_time=1e-9, turn_deliveries=20)
+    world.hub("top", limits=limits)
+    world.hub("left", limits=limits)
+    world.relay("left", "top")
+    reader, told, publisher, other = world.peer(there), world.client(there), world.client(here), world.client(here)
+    reader.subscribe(b"")
+    told.senders()
+    told.subscribe(b"")
+    settle(told, publisher, other)
+    for number in range(0, 200, 50):
+        publisher.publish_many(PAIRS[number : number + 50])
+        publisher.publish(b"alone", b"%d" % number)
+    expected: list[bytes] = []
+    for number in range(0, 200, 50):
+        expected += [b"MSG %b\0%b" % pair for pair in PAIRS[number : number + 50]] + [b"MSG alone\0%d" % number]
+    assert [reader.receive() for _ in expected] == expected
+    assert [b"MSG %b\0%b" % (m.key, m.payload) for m in (told.receive(PATIENCE) for _ in expected)] == expected
 
 
 def test_what_is_uncertain_is_counted_in_messages(world: World) -> None:
