@@ -24,6 +24,8 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import plain
+
 from sbuslib import blocking
 from sbuslib.limits import Limits
 from sbuslib.outbox import HARD, SOFT
@@ -74,14 +76,10 @@ def cpu_seconds(pid: int) -> float:
 
 def readers(address: str, hub: int, pipe: int) -> None:
     """Read for all of them; tell every moment how many messages came in all, when, and what the hub took for it."""
-    clients = [blocking.Client(address) for _ in range(READERS)]
-    for client in clients:
-        client.flood_control(soft="block")  # so that the publisher has their speed, and nothing is lost
-        client.subscribe(b"bench/")
+    sockets = {sock.fileno(): sock for sock in (plain.reader(address, b"bench/") for _ in range(READERS))}
     poll = select.poll()
-    for client in clients:
-        poll.register(client.fileno(), select.POLLIN)
-    sockets = {client.fileno(): client.socket for client in clients}
+    for fd in sockets:
+        poll.register(fd, select.POLLIN)
     area, count, told = make_area(), 0, 0.0
     while True:
         for fd, _ in poll.poll(5):
@@ -93,9 +91,7 @@ def readers(address: str, hub: int, pipe: int) -> None:
 
 
 def publisher(address: str) -> None:
-    with blocking.Client(address, timeout=60) as client:
-        while True:
-            client.publish_many([(b"bench/one", b"x" * 90)] * 1_024)
+    plain.publish(address, b"bench/one", b"x" * 90)
 
 
 class Stopped:

@@ -11,7 +11,7 @@ from itertools import islice
 from time import monotonic
 
 from . import control
-from .batches import Bundle, pack
+from .batches import Bundle, gather, pack
 from .channel import Channel
 from .errors import DisconnectedError, PayloadError, PeerError, StateError, UsageError
 from .limits import PACKET_BYTES, ClientLimits
@@ -178,14 +178,20 @@ class Endpoint(Channel):
             self._send_in_order(packets)
 
     def send_packets(self, packets: Sequence[bytes]) -> None:
-        """Send packets that were encoded before, ``MSG <key>NUL<payload>`` each, in order, many with each system call.
+        """Send packets that were encoded before, ``MSG <key>NUL<payload>`` each, in order, many at once.
 
         For services that carry others' messages: nothing is checked, and the hub lets a client go for what is no
         message. Raises :exc:`~sbuslib.errors.DisconnectedError` and :exc:`TimeoutError`.
         """
-        batch = self.limits.batch
-        for start in range(0, len(packets), batch):
-            self._send_in_order(list(packets[start : start + batch]))
+        most = self.limits.batch
+        if self._session.batches and packets:
+            apiece = -(-sum(map(len, packets)) // len(packets))
+            most = max(most, min(self.limits.batch_messages, self.limits.batch_bytes // apiece))
+        for start in range(0, len(packets), most):
+            some = list(packets[start : start + most])
+            bundle = gather(some) if self._session.batches and len(some) > 1 else None
+            if bundle is None or not self._send(bundle.packet, is_batch=True):
+                self._send_in_order(some)
 
     def prepare_message(self, key: bytes) -> PreparedMessage:
         """A packet under ``key`` to write a payload straight into."""

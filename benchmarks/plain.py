@@ -1,0 +1,33 @@
+"""Clients of the plain protocol, as a C program is one: nothing is put together, and nothing comes so."""
+
+from __future__ import annotations
+
+import select
+import socket
+
+from sbuslib.addresses import parse_address
+from sbuslib.seqpacket import Gather, connect, wait
+
+SEND_BUFFER = 425_984
+
+
+def reader(address: str, pattern: bytes) -> socket.SocketType:
+    """A socket that subscribed, in mode ``block``: its publisher has its speed, and nothing is lost."""
+    sock = connect(parse_address(address), SEND_BUFFER)
+    sock.send(b"CMSG blocking/soft/block")
+    sock.send(b"SUB " + pattern)
+    return sock
+
+
+def publish(address: str, key: bytes, payload: bytes) -> None:
+    """Publish the same message for ever, many with each system call."""
+    sock = connect(parse_address(address), SEND_BUFFER)
+    gather = Gather()
+    packets = [b"MSG %b\0%b" % (key, payload)] * Gather.SIZE
+    while True:
+        try:
+            if gather.send(sock, packets) == len(packets):
+                continue
+        except BlockingIOError:
+            pass
+        wait(sock, select.POLLOUT, None)
