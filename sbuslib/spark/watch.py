@@ -261,19 +261,23 @@ def watch(
         columns = columns.unionByName(_ticks(rows.sparkSession))
     failed: list[Exception] = []
 
+    at_work, ended = threading.Lock(), threading.Event()
+
     def take(frame: DataFrame, batch: int) -> None:
-        try:
-            frame.persist()
-            for start, messages, size, lost, busiest in totals(frame, separator).collect():
-                on_window(
-                    Window(start, messages, size, lost, tuple((bytes(one.prefix), one.messages) for one in busiest))
-                )
-            for row in alerts(frame, rules, seconds, separator).collect():
-                on_alert(Alert(bytes(row.key), bytes(row.payload)))
-            frame.unpersist()
-        except Exception as error:  # Spark would hand its text on, and no more
-            failed.append(error)
-            raise
+        with at_work:
+            if stop.is_set() or ended.is_set():
+                return
+            try:
+                frame.persist()
+                for start, messages, size, lost, busiest in totals(frame, separator).collect():
+                    first = tuple((bytes(one.prefix), one.messages) for one in busiest)
+                    on_window(Window(start, messages, size, lost, first))
+                for row in alerts(frame, rules, seconds, separator).collect():
+                    on_alert(Alert(bytes(row.key), bytes(row.payload)))
+                frame.unpersist()
+            except Exception as error:  # Spark would hand its text on, and no more
+                failed.append(error)
+                raise
 
     query = (
         windows(columns, seconds, delay, separator)
@@ -291,6 +295,9 @@ def watch(
                 on_late(now - late)
                 late = now
     finally:
+        ended.set()
+        with at_work:  # Spark would break off what is being told
+            pass
         query.stop()
     if failed:
         raise failed[0]

@@ -74,7 +74,7 @@ def test_a_journal_that_grows(spark: SparkSession, journal: Path) -> None:
             stop.set()
 
     rows = spark.readStream.format("sbus").load(str(journal))
-    timer = threading.Timer(PATIENCE * 2, stop.set)
+    timer = threading.Timer(PATIENCE * 10, stop.set)
     timer.start()
     watch(
         rows,
