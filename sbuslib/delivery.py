@@ -49,6 +49,8 @@ class Delivery:
         "_notices",
         "_outbox",
         "_refusal",
+        "_refused",
+        "_refused_since",
         "_retry",
         "_senders",
         "_writer",
@@ -80,6 +82,8 @@ class Delivery:
         # Why messages of a user, from so many bytes on, are lost as long as nothing is released or sent, and the
         # account's count of releases: one that stopped reading costs those who publish next to nothing.
         self._refusal: tuple[int, int, int, Cause] | None = None
+        self._refused = 0  # how many were lost so and are not counted in the outbox yet
+        self._refused_since = 0.0
         self._writer: Any = None
         self._retry: Any = None
         self._held: set[Holdable] = set()
@@ -98,8 +102,13 @@ class Delivery:
                 self._deliver_bundle(sender, bundle)
                 return
         self.routed += len(slots)
-        if self._refusal is not None and self._refuse_again(self._refusal, sender, batch.shortest, len(slots)):
-            return
+        if self._refusal is not None:
+            uid, shortest, releases, _ = self._refusal
+            if sender.credentials.uid == uid and batch.shortest >= shortest and self.account.releases == releases:
+                self._refused += len(slots)
+                return
+            self._end_refusal()
+            self._update()
         if self._direct:
             sent = 0
             try:
@@ -121,15 +130,16 @@ class Delivery:
         if slots and not self._refuse(sender, batch, slots):
             self._offer(sender, batch.packets(slots))
 
-    def _refuse_again(self, refusal: tuple[int, int, int, Cause], sender: Sender, size: int, count: int) -> bool:
-        """Lose messages for the reason for which the last were lost; ``False`` where it may not hold."""
-        uid, shortest, releases, cause = refusal
-        if sender.credentials.uid != uid or size < shortest or self.account.releases != releases:
-            self._refusal = None
-            self._update()
-            return False
-        self.outbox.lose(cause, count, time())
-        return True
+    def _end_refusal(self) -> None:
+        """The reason for which the last messages were lost may not hold any more."""
+        self._count_refused()
+        self._refusal = None
+
+    def _count_refused(self) -> None:
+        """Count what was lost for the same reason as the message before it, which is put off to be cheap."""
+        if self._refused and self._refusal is not None and self._outbox is not None:
+            self._outbox.lose(self._refusal[3], self._refused, self._refused_since)
+            self._refused = 0
 
     def _refuse(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> bool:
         """Lose messages where that is certain before they are copied; whether it was."""
@@ -144,6 +154,7 @@ class Delivery:
         # What block means is not the same for every publisher; and one that discards takes what it can at any time.
         if cause != "discard" and "block" not in (outbox.soft, outbox.hard):
             self._refusal = (sender.credentials.uid, batch.shortest, self.account.releases, cause)
+            self._refused_since = time()
         if self._direct or self._notices:
             self._update()
         return True
@@ -298,6 +309,7 @@ class Delivery:
         if self._outbox is None:
             self._outbox = Outbox(self._hub.limits, self.account)
             self._outbox.tells = self._notices
+        self._count_refused()
         return self._outbox
 
     @property
@@ -328,6 +340,7 @@ class Delivery:
     @property
     def lost(self) -> dict[str, int]:
         """Messages lost, by cause."""
+        self._count_refused()
         return dict[str, int](self._outbox.lost.items()) if self._outbox is not None else {}
 
     def _update(self) -> None:
@@ -406,7 +419,7 @@ class Delivery:
 
     def _send_on(self) -> None:
         """Send on what waits, one batch of it."""
-        self._refusal = None
+        self._end_refusal()
         outbox = self._outbox
         assert outbox is not None
         if not outbox:
@@ -457,7 +470,7 @@ class Delivery:
 
     def _flushed(self, outbox: Outbox) -> None:
         """Nothing waits any more."""
-        self._refusal = None
+        self._end_refusal()
         self._hub.flushed(outbox.freed)
         outbox.freed = 0
 
@@ -517,7 +530,7 @@ class Delivery:
 
     def changed_modes(self) -> None:
         """The receiver chose another mode: whoever is held is held anew, if the new one says so."""
-        self._refusal = None
+        self._end_refusal()
         self._release_held(anyway=True)
 
     def _close_sending(self) -> None:
