@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from sbuslib.spark.matching import by_key
-from sbuslib.spark.session import session
+from sbuslib.spark.sessions import session
 from sbuslib.spark.subscriptions import received
 
 KEYS = 10_000

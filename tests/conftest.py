@@ -19,7 +19,7 @@ from typing import Any
 import gevent
 import hypothesis
 import pytest
-from support import Peer, open_descriptors
+from support import ROOT, Peer, open_descriptors
 
 import sbuslib
 from sbuslib.hub import Hub
@@ -37,6 +37,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--address",
         help="run tests/conformance against the daemon that listens at this path, instead of against hubs of ours",
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share a Spark session run last: it opens and closes sockets in threads of its own until the end."""
+    items.sort(key=lambda item: "spark" in item.path.relative_to(ROOT / "tests").parts)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -36,8 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     journal, lake, report = sys.argv[1:] if argv is None else argv
     from ..errors import SbusError, StateError
     from ..spark.page import check_plots
-    from ..spark.session import explain as explain_spark
-    from ..spark.session import session
+    from ..spark.sessions import explain as explain_spark
+    from ..spark.sessions import session
 
     try:
         check_plots()

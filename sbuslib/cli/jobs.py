@@ -34,8 +34,8 @@ def run(arguments: Namespace, job: Callable[[SparkSession, Namespace], object]) 
     from ..errors import SbusError, UsageError
 
     try:
-        from ..spark.session import explain as explain_spark
-        from ..spark.session import session
+        from ..spark.sessions import explain as explain_spark
+        from ..spark.sessions import session
 
         spark = session(arguments.master)
         from py4j.protocol import Py4JError

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from .lake import ingest as ingest
     from .lake import read as read
     from .limits import SparkLimits as SparkLimits
-    from .session import session as session
+    from .sessions import session as session
 
 _HOMES = {
     "SparkLimits": "limits",
     "compact": "lake",
     "ingest": "lake",
     "read": "lake",
-    "session": "session",
+    "session": "sessions",
     "unseal": "envelope",
 }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sbuslib.spark.session import session
+from sbuslib.spark.sessions import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

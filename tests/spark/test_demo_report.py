@@ -25,7 +25,7 @@ def test_a_report_is_made(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("sbuslib.spark.session.session", lambda *arguments, **options: spark)
+    monkeypatch.setattr("sbuslib.spark.sessions.session", lambda *arguments, **options: spark)
     monkeypatch.setattr(type(spark), "stop", lambda self: None)
     segment(journal, 1, rows(20))
     report = tmp_path / "traffic.html"

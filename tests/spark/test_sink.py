@@ -16,7 +16,7 @@ from sbuslib.blocking import Client
 from sbuslib.errors import NoHubError, UsageError
 from sbuslib.spark import unseal
 from sbuslib.spark.envelope import seal
-from sbuslib.spark.session import explain
+from sbuslib.spark.sessions import explain
 from sbuslib.spark.sink import BusWriter, Published, Target
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from sbuslib.limits import describe
 from sbuslib.spark.decode import SCHEMA
 from sbuslib.spark.limits import SparkLimits
 from sbuslib.spark.reader import JournalReader, Options, arrow_schema, read_partition
-from sbuslib.spark.session import explain
+from sbuslib.spark.sessions import explain
 from sbuslib.spark.source import JournalSource
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from support import PATIENCE, ROOT, python
 
 from sbuslib.errors import StateError
-from sbuslib.spark.session import _NOISE, _forward, check_java, explain, java_package, session
+from sbuslib.spark.sessions import _NOISE, _forward, check_java, explain, java_package, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
