@@ -24,10 +24,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 
+import plain
+
 from sbuslib import blocking
 from sbuslib.journal.directory import read_journal
 from sbuslib.journal.replay import from_journal, replay
 from sbuslib.packets import encode_message
+from sbuslib.seqpacket import Gather
 
 MESSAGES = 300_000
 ROUNDS = 7
@@ -84,6 +87,7 @@ def publish(address: str, count: int, keys: int, batched: bool) -> None:
     """Publish in a process of its own, from packets made before it says so."""
     pairs = [(b"room/%d/temp" % (number % keys), PAYLOAD) for number in range(1024)]
     packets = [encode_message(*pair) for pair in pairs]
+    gather = Gather()
     with blocking.Client(address) as client:
         print("ready", flush=True)
         sys.stdin.readline()
@@ -91,7 +95,7 @@ def publish(address: str, count: int, keys: int, batched: bool) -> None:
             if batched:
                 client.publish_many(pairs[:count])
             else:
-                client.send_packets(packets[:count])
+                plain.send(client.socket, gather, packets[:count])
             count -= len(packets)
         client.sync()
 

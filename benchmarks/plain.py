@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 
@@ -19,15 +20,19 @@ def reader(address: str, pattern: bytes) -> socket.SocketType:
     return sock
 
 
+def send(sock: socket.SocketType, gather: Gather, packets: list[bytes]) -> None:
+    """Send packets, many with each system call, waiting for room."""
+    while packets:
+        with contextlib.suppress(BlockingIOError):
+            packets = packets[gather.send(sock, packets) :]
+        if packets:
+            wait(sock, select.POLLOUT, None)
+
+
 def publish(address: str, key: bytes, payload: bytes) -> None:
-    """Publish the same message for ever, many with each system call."""
+    """Publish the same message for ever."""
     sock = connect(parse_address(address), SEND_BUFFER)
     gather = Gather()
     packets = [b"MSG %b\0%b" % (key, payload)] * Gather.SIZE
     while True:
-        try:
-            if gather.send(sock, packets) == len(packets):
-                continue
-        except BlockingIOError:
-            pass
-        wait(sock, select.POLLOUT, None)
+        send(sock, gather, packets)
