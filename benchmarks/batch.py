@@ -19,17 +19,12 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from sbuslib import Client, blocking
+from sbuslib.bench.process import cpu_seconds
 
 ROUNDS = 5
 PAIRS = [(b"room/1/temp", b"x" * 100)] * 10_000
 TURN = 1_000
 """Messages that are published in a loop before the event loop has its turn."""
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has used, in seconds, from the scheduler's own account."""
-    with open(f"/proc/{pid}/schedstat") as file:
-        return int(file.read().split()[0]) / 1e9
 
 
 def many(client: Any, count: int) -> None:
@@ -101,11 +96,11 @@ def measure(way: str, count: int, pid: int, publishing: Connection, subscribing:
         pipe.send((way, count))
     for pipe in subscribing:
         pipe.recv()
-    before, began = cpu_seconds(pid), time.monotonic()
+    before, began = cpu_seconds([pid]), time.monotonic()
     publishing.send((way, count))
     ends, used = zip(*[pipe.recv() for pipe in subscribing], strict=True)
     published = publishing.recv()
-    return [max(ends) - began, cpu_seconds(pid) - before, published, statistics.mean(used)]
+    return [max(ends) - began, cpu_seconds([pid]) - before, published, statistics.mean(used)]
 
 
 def main(count: int) -> None:

@@ -27,6 +27,7 @@ from typing import NamedTuple
 import plain
 
 from sbuslib import blocking
+from sbuslib.bench.process import cpu_seconds
 from sbuslib.limits import Limits
 from sbuslib.outbox import HARD, SOFT
 from sbuslib.seqpacket import make_area
@@ -68,12 +69,6 @@ def hub_process(queued_packets: int) -> Iterator[tuple[str, int]]:
             process.wait()
 
 
-def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has used, in seconds, from the scheduler's own account."""
-    with open(f"/proc/{pid}/schedstat") as file:
-        return int(file.read().split()[0]) / 1e9
-
-
 def readers(address: str, hub: int, pipe: int) -> None:
     """Read for all of them; tell every moment how many messages came in all, when, and what the hub took for it."""
     sockets = {sock.fileno(): sock for sock in (plain.reader(address, b"bench/") for _ in range(READERS))}
@@ -86,7 +81,7 @@ def readers(address: str, hub: int, pipe: int) -> None:
             count += len(area.receive(sockets[fd]))
         now = time.monotonic()
         if now - told > 0.005:
-            os.write(pipe, b"%d %f %f\n" % (count, now, cpu_seconds(hub)))
+            os.write(pipe, b"%d %f %f\n" % (count, now, cpu_seconds([hub])))
             told = now
 
 

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator
 import plain
 
 from sbuslib import blocking
+from sbuslib.bench.process import cpu_seconds, resident_bytes
 from sbuslib.seqpacket import make_area, wait
 
 HUB = """
@@ -185,10 +186,10 @@ class Meter:
 
     def rate(self, seconds: float, hub: int) -> tuple[float, float]:
         """Messages over the next ``seconds``: each second, and each second of the hub's CPU time."""
-        start, began = self._fresh(time.monotonic()), cpu_seconds(hub)
+        start, began = self._fresh(time.monotonic()), cpu_seconds([hub])
         end = self._fresh(start[1] + seconds)
         count = end[0] - start[0]
-        return count / (end[1] - start[1]), count / (cpu_seconds(hub) - began)
+        return count / (end[1] - start[1]), count / (cpu_seconds([hub]) - began)
 
     def _fresh(self, since: float) -> tuple[int, float]:
         while True:
@@ -210,17 +211,6 @@ def hub_process(folder: str, *options: str) -> Iterator[tuple[str, int, str]]:
     finally:
         process.terminate()
         process.wait()
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has used, in seconds, from the scheduler's own account."""
-    with open(f"/proc/{pid}/schedstat") as file:
-        return int(file.read().split()[0]) / 1e9
-
-
-def resident(pid: int) -> float:
-    with open(f"/proc/{pid}/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize() / 2**20
 
 
 def wait_for_connections(hub: int) -> None:
@@ -279,7 +269,7 @@ def measure(all_held: bool) -> tuple[float, bool]:
             f"Hostile: {users[HOSTILE].connections:,} connections ({told.clients_total:,} in all), "
             f"{users[HOSTILE].patterns:,} patterns, {users[HOSTILE].queued_bytes / 2**20:.0f} MiB queued, "
             f"{sum(told.breaches.values()):,} breaches of "
-            f"{len(told.breaches)} kinds; log of {len(lines)} lines; hub of {resident(hub):.0f} MiB",
+            f"{len(told.breaches)} kinds; log of {len(lines)} lines; hub of {resident_bytes(hub) / 2**20:.0f} MiB",
             flush=True,
         )
         return share, not lost and len(lines) >= len(told.breaches) > 0 and len(set(lines)) == len(lines)

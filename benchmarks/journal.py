@@ -27,6 +27,7 @@ from itertools import pairwise
 import plain
 
 from sbuslib import blocking
+from sbuslib.bench.process import cpu_seconds
 from sbuslib.journal.directory import read_journal
 from sbuslib.journal.replay import from_journal, replay
 from sbuslib.packets import encode_message
@@ -74,15 +75,6 @@ def hub_process(address: str, journal: str = "", durability: str = "block") -> I
         process.wait()
 
 
-def cpu_seconds(pid: int) -> float:
-    """CPU time that all threads of a process have used, in seconds, from the scheduler's own account."""
-    total = 0
-    for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/schedstat") as file:
-            total += int(file.read().split()[0])
-    return total / 1e9
-
-
 def publish(address: str, count: int, keys: int, batched: bool) -> None:
     """Publish in a process of its own, from packets made before it says so."""
     pairs = [(b"room/%d/temp" % (number % keys), PAYLOAD) for number in range(1024)]
@@ -114,7 +106,7 @@ def carry(address: str, pid: int, keys: int, batched: bool) -> tuple[float, floa
         subscriber.flood_control(soft="block")
         subscriber.subscribe(b"room/")
         publisher.stdout.readline()
-        before, started = cpu_seconds(pid), time.monotonic()
+        before, started = cpu_seconds([pid]), time.monotonic()
         publisher.stdin.write("go\n")
         publisher.stdin.flush()
         count = 0
@@ -123,7 +115,7 @@ def carry(address: str, pid: int, keys: int, batched: bool) -> tuple[float, floa
         took = time.monotonic() - started
         subscriber.sync()
         time.sleep(0.3)  # what waits for the recorder is its work, too
-        used = cpu_seconds(pid) - before
+        used = cpu_seconds([pid]) - before
     publisher.stdin.close()
     publisher.wait()
     return used, took

@@ -18,6 +18,7 @@ import threading
 import time
 
 from sbuslib import blocking
+from sbuslib.bench.process import cpu_seconds
 from sbuslib.interest import Interest
 
 MESSAGES = {False: 64_000, True: 640_000}
@@ -25,12 +26,6 @@ MESSAGES = {False: 64_000, True: 640_000}
 ROUNDS = 5
 WINDOW = 3_200
 """Messages that may be under way: a link is never held back, so that without a bound some would be lost."""
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has used, in seconds, from the scheduler's own account."""
-    with open(f"/proc/{pid}/schedstat") as file:
-        return int(file.read().split()[0]) / 1e9
 
 
 def start(*arguments: str) -> subprocess.Popen[bytes]:
@@ -44,7 +39,7 @@ def carry(publisher: blocking.Client, subscriber: blocking.Client, pids: list[in
     """CPU microseconds of the hubs for each of so many messages, none of which is lost."""
     subscriber.subscribe(b"room/1/temp")
     assert subscriber.sync("tree") == "tree"
-    before = sum(map(cpu_seconds, pids))
+    before = cpu_seconds(pids)
 
     def publish() -> None:
         for number in range(messages // 640):
@@ -58,7 +53,7 @@ def carry(publisher: blocking.Client, subscriber: blocking.Client, pids: list[in
     while count < messages:
         count += len(subscriber.receive_many(timeout=20))
     thread.join()
-    used = sum(map(cpu_seconds, pids)) - before
+    used = cpu_seconds(pids) - before
     subscriber.unsubscribe(b"room/1/temp")
     return used / messages * 1e6
 

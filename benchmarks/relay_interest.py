@@ -21,14 +21,9 @@ import time
 from collections.abc import Callable
 
 from sbuslib import blocking
+from sbuslib.bench.process import cpu_seconds
 
 PATTERNS = 100_000
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has used, in seconds, from the scheduler's own account."""
-    with open(f"/proc/{pid}/schedstat") as file:
-        return int(file.read().split()[0]) / 1e9
 
 
 def start(*arguments: str) -> subprocess.Popen[bytes]:
@@ -75,9 +70,9 @@ def settle(client: blocking.Client) -> None:
 
 def change(change_all: Callable[[], None], pids: list[int], count: int) -> list[float]:
     """CPU microseconds of each process for each of ``count`` changes."""
-    before = [cpu_seconds(pid) for pid in pids]
+    before = [cpu_seconds([pid]) for pid in pids]
     change_all()
-    return [(cpu_seconds(pid) - was) / count * 1e6 for pid, was in zip(pids, before, strict=True)]
+    return [(cpu_seconds([pid]) - was) / count * 1e6 for pid, was in zip(pids, before, strict=True)]
 
 
 def main(count: int) -> None:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 
+from ..endpoint import Endpoint
 from ..errors import StateError
 from .process import cpu_seconds
 from .results import Run
@@ -116,21 +117,9 @@ def _ended(received: int) -> None:
 # sbuslib
 
 
-def publish_gevent(address: str, count: int, payload: bytes, receivers: int) -> None:
-    _publish_gevent(address, count, payload, gather=False)
-
-
-def publish_gather(address: str, count: int, payload: bytes, receivers: int) -> None:
-    _publish_gevent(address, count, payload, gather=True)
-
-
-def _publish_gevent(address: str, count: int, payload: bytes, *, gather: bool) -> None:
-    from ..client import Client
-
+def _publish(client: Endpoint, count: int, payload: bytes) -> None:
     key = KEY.encode()
-    with Client(address) as client:
-        if gather:
-            client.gather()
+    with client:
         _ready()
         _await_word()
         _begin()
@@ -138,50 +127,51 @@ def _publish_gevent(address: str, count: int, payload: bytes, *, gather: bool) -
             client.publish(key, payload)
         client.publish(key, END)
         client.sync()
+
+
+def _receive(client: Endpoint) -> None:
+    received = 0
+    with client:
+        client.flood_control(soft="block")
+        client.subscribe(KEY.encode())
+        _ready()
+        for message in client:
+            if message.payload == END:
+                break
+            received += 1
+    _ended(received)
+
+
+def publish_gevent(address: str, count: int, payload: bytes, receivers: int) -> None:
+    from ..client import Client
+
+    _publish(Client(address), count, payload)
+
+
+def publish_gather(address: str, count: int, payload: bytes, receivers: int) -> None:
+    from ..client import Client
+
+    client = Client(address)
+    client.gather()
+    _publish(client, count, payload)
 
 
 def receive_gevent(address: str, count: int, receivers: int) -> None:
     from ..client import Client
 
-    received = 0
-    with Client(address) as client:
-        client.flood_control(soft="block")
-        client.subscribe(KEY.encode())
-        _ready()
-        for message in client:
-            if message.payload == END:
-                break
-            received += 1
-    _ended(received)
+    _receive(Client(address))
 
 
 def publish_blocking(address: str, count: int, payload: bytes, receivers: int) -> None:
     from ..blocking import Client
 
-    key = KEY.encode()
-    with Client(address) as client:
-        _ready()
-        _await_word()
-        _begin()
-        for _ in range(count):
-            client.publish(key, payload)
-        client.publish(key, END)
-        client.sync()
+    _publish(Client(address), count, payload)
 
 
 def receive_blocking(address: str, count: int, receivers: int) -> None:
     from ..blocking import Client
 
-    received = 0
-    with Client(address) as client:
-        client.flood_control(soft="block")
-        client.subscribe(KEY.encode())
-        _ready()
-        for message in client:
-            if message.payload == END:
-                break
-            received += 1
-    _ended(received)
+    _receive(Client(address))
 
 
 def publish_aio(address: str, count: int, payload: bytes, receivers: int) -> None:
