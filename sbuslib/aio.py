@@ -18,10 +18,9 @@ from .backoff import Backoff
 from .batches import BATCH, Bundle, pack
 from .dialer import BROKEN, NO_MEMORY, Dialer
 from .errors import DisconnectedError, PeerError, StateError, UsageError
-from .limits import ClientLimits
+from .limits import PACKET_BYTES, ClientLimits
 from .outbox import Hard, Order, Soft
-from .packets import Message, check_key, encode_message
-from .secrets import RESERVED
+from .packets import Message, check_key
 from .seqpacket import ONE_PACKET_FLAGS, Gather, make_area
 from .session import Pace, Session, Subscribing, mode_keys
 from .statistics import HubStatistics, decode_statistics
@@ -62,6 +61,7 @@ class Client:
         self._on_reconnect = on_reconnect
         self._on_notice = on_notice
         self._session = Session()
+        self._headers = self._session.headers
         self._area = make_area(self.limits.batch)
         self._gather = Gather()
         self._socket: socket.SocketType | None = None
@@ -354,10 +354,17 @@ class Client:
 
     async def publish(self, key: bytes, payload: bytes = b"", *, flags: int = 0) -> None:
         """Publish one message; waits while the hub has no room for it."""
-        packet = encode_message(key, payload)
-        if RESERVED in key:
-            self._session.check_publishable(key)
-        await self._send([packet], flags | ONE_PACKET_FLAGS)
+        sock = self._socket
+        if type(payload) is bytes and not flags and sock is not None:
+            # As in the other clients: mostly there is room, and then nothing is to be waited for.
+            try:
+                packet = self._headers[key] + payload
+                if len(packet) <= PACKET_BYTES:
+                    sock.send(packet, ONE_PACKET_FLAGS)
+                    return
+            except (KeyError, TypeError, OSError):
+                pass
+        await self._send([self._session.encode(key, payload)], flags | ONE_PACKET_FLAGS)
 
     async def publish_many(self, messages: Iterable[tuple[bytes, bytes]]) -> int:
         """Publish pairs of key and payload in order, many at once; how many there were."""
@@ -388,9 +395,7 @@ class Client:
                     done += count
         try:
             for key, payload in islice(pairs, done, None):
-                packet = encode_message(key, payload)
-                self._session.check_publishable(key)
-                packets.append(packet)
+                packets.append(self._session.encode(key, payload))
         finally:
             await self._send(packets)
 

@@ -66,6 +66,7 @@ class Channel(ABC):
         self._dialer = Dialer(address, hub_user, self.limits)
         self._reconnect = reconnect
         self._session = Session()
+        self._headers = self._session.headers
         self._area: PlainArea | None = None
         self._gather = Gather()
         self._leading = False

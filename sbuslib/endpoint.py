@@ -17,9 +17,9 @@ from .errors import DisconnectedError, PayloadError, PeerError, StateError, Usag
 from .limits import PACKET_BYTES, ClientLimits
 from .matcher import Subscriptions
 from .outbox import Hard, Order, Soft
-from .packets import Message, check_key, encode_message, message_header
+from .packets import Message, check_key, message_header
 from .secrets import RESERVED
-from .seqpacket import make_area
+from .seqpacket import ONE_PACKET_FLAGS, make_area
 from .session import Pace, Subscribing, mode_keys
 from .statistics import HubStatistics, decode_statistics
 
@@ -126,10 +126,16 @@ class Endpoint(Channel):
         :exc:`~sbuslib.errors.PayloadError`, :exc:`~sbuslib.errors.DisconnectedError`, :exc:`TimeoutError`,
         and :exc:`BlockingIOError` with ``MSG_DONTWAIT``.
         """
-        packet = encode_message(key, payload)
-        if RESERVED in key:
-            self._session.check_publishable(key)
-        self._send(packet, flags)
+        if type(payload) is bytes and not flags:
+            # What is published all the time: nothing is made or asked here but the packet.
+            try:
+                packet = self._headers[key] + payload
+                if len(packet) <= PACKET_BYTES:
+                    self._socket.send(packet, ONE_PACKET_FLAGS)
+                    return
+            except (KeyError, TypeError, OSError):
+                pass
+        self._send(self._session.encode(key, payload), flags)
 
     def publish_many(self, messages: Iterable[tuple[bytes, bytes]]) -> int:
         """Publish pairs of key and payload in order, many at once; how many there were.
@@ -170,10 +176,7 @@ class Endpoint(Channel):
         packets: list[bytes] = []
         try:
             for key, payload in islice(pairs, done, None):
-                packet = encode_message(key, payload)
-                if RESERVED in key:
-                    self._session.check_publishable(key)
-                packets.append(packet)
+                packets.append(self._session.encode(key, payload))
         finally:
             self._send_in_order(packets)
 

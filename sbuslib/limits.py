@@ -21,6 +21,8 @@ __all__ = [
     "BATCH_MESSAGES",
     "BATCH_MOST",
     "CONTROL_EXTRA",
+    "KNOWN_KEYS",
+    "KNOWN_KEY_BYTES",
     "PACKET_BYTES",
     "ClientLimits",
     "Limits",
@@ -49,6 +51,12 @@ BATCH_KEYS = 256
 BATCH_EXPANDED = 4 * PACKET_BYTES
 """Bytes that the messages of one such packet may come to as packets of their own. A long key is written once and stands
 before each of its messages then: without a bound, 400 KB could become 400 MB."""
+
+KNOWN_KEYS = 1_024
+"""Keys that a client remembers as checked: more than most programs publish under. No setting, as the next."""
+
+KNOWN_KEY_BYTES = 256
+"""Longest key that a client remembers. Those that are longer are rare, and so many of them would take much memory."""
 
 
 class _Numbers(msgspec.Struct, frozen=True, kw_only=True):

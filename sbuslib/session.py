@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from . import control
 from .batches import BATCH, Bundle
 from .errors import KeyFormatError, PacketError, PeerError, UsageError
-from .limits import ClientLimits
+from .limits import KNOWN_KEY_BYTES, KNOWN_KEYS, ClientLimits
 from .matcher import SEPARATOR
 from .outbox import HARD, ORDER, SOFT
 from .packets import (
@@ -27,6 +27,7 @@ from .packets import (
     Message,
     check_key,
     encode_control,
+    encode_message,
     encode_subscribe,
     encode_unsubscribe,
     parse,
@@ -101,6 +102,8 @@ class Session:
         """What was chosen of the hub, by kind: the control messages that stand."""
         self.statistics: bytes | None = None
         """The hub's last statistics, as JSON; empty when it refused."""
+        self.headers: dict[bytes, bytes] = {}
+        """``MSG <key>NUL`` of keys that :meth:`encode` found good: who publishes again need not look again."""
         self.batches = False
         """Whether the hub was told on this connection that we send and take many messages in one packet."""
         self.renamed: list[tuple[bytes, bytes]] = []
@@ -250,6 +253,20 @@ class Session:
             Namespace(self.separator).check_key(key)
         except PacketError as error:
             raise KeyFormatError(f"nobody may publish under {key!r}: {error.reason}") from None
+
+    def encode(self, key: bytes, payload: bytes) -> bytes:
+        """The packet that publishes ``payload`` under ``key``.
+
+        Raises :exc:`~sbuslib.errors.KeyFormatError` and :exc:`~sbuslib.errors.PayloadError`.
+        """
+        packet = encode_message(key, payload)
+        if RESERVED in key:
+            self.check_publishable(key)  # which is not kept: it depends on the hub that is there
+        elif len(key) <= KNOWN_KEY_BYTES:
+            if len(self.headers) >= KNOWN_KEYS:
+                self.headers.clear()
+            self.headers[key] = packet[: packet.index(b"\0") + 1]
+        return packet
 
     def unsubscribe(self, patterns: Iterable[bytes]) -> list[bytes]:
         """Take one subscription to each back; the packets to send."""
