@@ -43,11 +43,8 @@ class WaitableCondition(AbstractContextManager[object], Protocol):
 class Channel(ABC):
     """What the gevent and the blocking client share below their verbs. See :class:`sbuslib.endpoint.Endpoint`."""
 
-    _gathers = False
-    """Whether messages are kept for a moment, to be sent together: before anything else is."""
-
-    def _flush_first(self) -> None:
-        """Send what was gathered, ahead of what is about to be sent."""
+    def _flush_first(self, flags: int = 0) -> None:
+        """Send what was gathered, ahead of what is about to be sent with ``flags``."""
         raise AssertionError("this client gathers nothing")
 
     def __init__(
@@ -59,10 +56,12 @@ class Channel(ABC):
         hub_user: int | str | None,
         limits: ClientLimits | None,
     ) -> None:
+        self._gathered: list[bytes] = []  # payloads that are kept for a moment, and go before anything else does
         self.timeout = timeout
         self.limits = limits if limits is not None else ClientLimits()
         self.epoch = 0
         """Which connection this is: 1 for the first, one more after each reconnection."""
+        self._process = 0  # whose connection it is
         self._dialer = Dialer(address, hub_user, self.limits)
         self._reconnect = reconnect
         self._session = Session()
@@ -121,7 +120,9 @@ class Channel(ABC):
         backoff = Backoff(self.limits.connect_pause, self.limits.connect_pause_most)
         while True:
             try:
-                return self._dialer.dial()
+                sock = self._dialer.dial()
+                self._process = os.getpid()
+                return sock
             except BlockingIOError as error:
                 left = self._left(deadline)
                 if left == 0:
@@ -193,12 +194,16 @@ class Channel(ABC):
     def _release_socket(self) -> None:
         """End the connection; the socket is closed once nobody waits for it, which is at once."""
         self._session.batches = False  # before there is another socket, which was not told
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        self._shut_down()
         with self._turn:
             self._released = True
             if self._socket not in self._waiting:
                 self._socket.close()
+
+    def _shut_down(self) -> None:
+        if self._process == os.getpid():  # a child must not end its parent's connection
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
 
     # -- reading ------------------------------------------------------------------------------------
 
@@ -296,8 +301,8 @@ class Channel(ABC):
 
         ``False``, and nothing was sent, for a batch when the hub that is there now takes none.
         """
-        if self._gathers:
-            self._flush_first()
+        if self._gathered:
+            self._flush_first(flags)
         flags |= socket.MSG_NOSIGNAL
         deadline: float | None = None
         started = False
@@ -365,7 +370,7 @@ class Channel(ABC):
 
         Should the connection break meanwhile, the next one is brought to the session's state anyway.
         """
-        if self._gathers:
+        if self._gathered:
             self._flush_first()
         while True:
             with self._turn:
@@ -392,7 +397,7 @@ class Channel(ABC):
                 return
 
     def _send_in_order(self, packets: list[bytes]) -> None:
-        if self._gathers:
+        if self._gathered:
             self._flush_first()
         while packets:
             epoch = self.epoch
@@ -423,8 +428,7 @@ class Channel(ABC):
                 return
             self._closed = True
             if self._leading:
-                with suppress(OSError):
-                    self._socket.shutdown(socket.SHUT_RDWR)  # wakes whoever leads, who then lets go of it
+                self._shut_down()  # wakes whoever leads, who then lets go of it
             else:
                 self._ended = True
                 self._release_socket()

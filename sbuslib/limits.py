@@ -447,6 +447,13 @@ class ClientLimits(_Numbers, frozen=True, kw_only=True):
             "slower has fewer of its messages wait for the rest of a packet."
         ),
     ] = 0.001
+    gather_time: Annotated[
+        float,
+        Meta(
+            description="Seconds that a gevent client gathers messages while the event loop has no turn: who publishes "
+            "more slowly gains nothing by it."
+        ),
+    ] = 0.001
     send_buffer: Annotated[
         int, Meta(description="Send buffer asked of the kernel, in bytes: as for a hub, whose packets are as long.")
     ] = 425_984

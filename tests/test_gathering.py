@@ -2,39 +2,56 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import functools
 import gc
+import logging
 import os
+import signal
 import socket
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 
 import gevent
 import pytest
-from support import PATIENCE, FakeHub, Peer, eventually
+from support import PATIENCE, ROOT, FakeHub, HubThread, Peer, eventually
 
-from sbuslib import Client, Hub
+from sbuslib import Client, Hub, blocking
 from sbuslib.batches import BATCH, Bundle
 from sbuslib.errors import DisconnectedError, KeyFormatError, PayloadError
+from sbuslib.gathering import _living
 from sbuslib.limits import PACKET_BYTES, ClientLimits
 
 Connect = Callable[..., Peer]
 MakeClient = Callable[..., Client]
 
 FEATURES = b"batch/on hub/sync id=1 path=1"
+PATIENT = ClientLimits(gather_time=PATIENCE)
+"""That a slow machine ends no gathering before the test does."""
 
 
 @pytest.fixture
 def gathering(hub: Hub, client: MakeClient) -> Client:
-    made = client()
-    made.gather()
+    """A client that gathers, and has begun to."""
+    made = client(limits=PATIENT)
+    made.publish(b"first")
     return made
 
 
-def greet(fake: FakeHub, client: MakeClient, features: bytes = FEATURES, **options: object) -> tuple[Peer, Client]:
+def greet(
+    fake: FakeHub,
+    client: MakeClient,
+    features: bytes = FEATURES,
+    *,
+    limits: ClientLimits = PATIENT,
+    **options: object,
+) -> tuple[Peer, Client]:
     """A false hub's end of a connection, and a client that gathers at the other."""
-    connecting = gevent.spawn(client, **options)
+    connecting = gevent.spawn(client, limits=limits, **options)
     peer = fake.greet(features)
     made: Client = connecting.get(timeout=PATIENCE)
-    made.gather()
     if b"batch/on" in features:
         assert peer.receive() == b"CMSG batch/on\0"
     return peer, made
@@ -44,149 +61,117 @@ def opened(packet: bytes) -> list[bytes]:
     return Bundle.parse(packet).plain if packet.startswith(BATCH) else [packet]
 
 
-def test_what_one_turn_published_goes_at_its_end(address: str, client: MakeClient) -> None:
+def here(peer: Peer) -> list[bytes]:
+    """The packets that are here now, without a turn of the event loop."""
+    packets = []
+    while True:
+        try:
+            packets.append(os.read(peer.socket.fileno(), PACKET_BYTES))
+        except BlockingIOError:
+            return packets
+
+
+# ---------------------------------------------------------------------------------------------------
+# What goes when
+
+
+def test_the_first_of_a_turn_goes_at_once_and_the_others_at_its_end(address: str, client: MakeClient) -> None:
     with FakeHub(address) as fake:
         peer, made = greet(fake, client)
         for number in range(100):
             made.publish(b"a/%d" % (number % 3), b"%d" % number)
-        expected = [b"MSG a/%d\0%d" % (number % 3, number) for number in range(100)]
-        assert opened(peer.receive()) == expected
-        made.publish(b"alone")
-        assert peer.receive() == b"MSG alone\0"
+        assert here(peer) == [b"MSG a/0\x000"]
+        assert opened(peer.receive()) == [b"MSG a/%d\0%d" % (number % 3, number) for number in range(1, 100)]
+        made.publish(b"a/1", b"alone")
+        assert here(peer) == [b"MSG a/1\0alone"]
+        gevent.sleep(0)
+        made.publish(b"a/1", b"in the next turn")
+        assert here(peer) == [b"MSG a/1\0in the next turn"]
 
 
 def test_flush_sends_at_once(address: str, client: MakeClient) -> None:
     with FakeHub(address) as fake:
         peer, made = greet(fake, client)
-        made.publish(b"k", b"1")
-        made.publish(b"k", b"2")
+        for number in range(3):
+            made.publish(b"k", b"%d" % number)
         made.flush()
         made.flush()
-        assert opened(os.read(peer.socket.fileno(), 1_000)) == [b"MSG k\x001", b"MSG k\x002"]
+        first, others = here(peer)
+        assert [first, *opened(others)] == [b"MSG k\0%d" % number for number in range(3)]
 
 
-def test_it_is_not_the_default_and_may_be_turned_off(address: str, client: MakeClient) -> None:
+def test_who_lets_no_event_loop_run_is_not_kept_waiting(address: str, client: MakeClient) -> None:
     with FakeHub(address) as fake:
-        connecting = gevent.spawn(client)
-        peer = fake.greet(FEATURES)
-        made = connecting.get(timeout=PATIENCE)
-        assert peer.receive() == b"CMSG batch/on\0"
-        made.publish(b"k", b"1")
-        assert os.read(peer.socket.fileno(), 1_000) == b"MSG k\x001"
-        made.flush()
-        made.gather()
-        made.publish(b"k", b"2")
-        with pytest.raises(BlockingIOError):
-            os.read(peer.socket.fileno(), 1_000)
+        peer, made = greet(fake, client, limits=ClientLimits(gather_time=1e-9))
+        for number in range(5):
+            made.publish(b"k", b"%d" % number)
+            assert here(peer) == [b"MSG k\0%d" % number]
+
+
+def test_gathering_may_be_turned_off(address: str, client: MakeClient) -> None:
+    with FakeHub(address) as fake:
+        peer, made = greet(fake, client)
+        for number in range(3):
+            made.publish(b"k", b"%d" % number)
         made.gather(False)
+        assert len(here(peer)) == 2
         made.publish(b"k", b"3")
-        assert [peer.receive(), peer.receive()] == [b"MSG k\x002", b"MSG k\x003"]
+        made.publish(b"k", b"4")
+        assert here(peer) == [b"MSG k\x003", b"MSG k\x004"]
+        made.gather()
+        made.publish(b"k", b"5")
+        made.publish(b"k", b"6")
+        assert here(peer) == [b"MSG k\x005"]
+        assert peer.receive() == b"MSG k\x006"
+
+
+def test_a_hub_that_takes_single_messages_gets_each_at_once(address: str, client: MakeClient) -> None:
+    with FakeHub(address) as fake:
+        peer, made = greet(fake, client, b"")
+        for number in range(3):
+            made.publish(b"k", b"%d" % number)
+        assert here(peer) == [b"MSG k\0%d" % number for number in range(3)]
+
+
+def test_for_such_a_hub_it_may_be_turned_on(address: str, client: MakeClient) -> None:
+    with FakeHub(address) as fake:
+        peer, made = greet(fake, client, b"")
+        made.gather()
+        for number in range(200):
+            made.publish(b"k", b"%d" % number)
+        assert here(peer) == [b"MSG k\x000"]
+        assert [peer.receive() for _ in range(199)] == [b"MSG k\0%d" % number for number in range(1, 200)]
+
+
+def test_what_is_too_long_for_a_packet_of_many_goes_alone(gathering: Client, hub: Hub) -> None:
+    inbox = hub.subscribe(b"k")
+    payloads = [b"1", bytes(200_000), b"2", bytes(130_000), bytes(130_000), b"3"]
+    for payload in payloads:
+        gathering.publish(b"k", payload)
+    assert [inbox.get(PATIENCE).payload for _ in payloads] == payloads
 
 
 def test_what_else_is_sent_comes_after_it(hub: Hub, gathering: Client, connect: Connect) -> None:
     reader = connect()
-    reader.subscribe(b"")
+    reader.subscribe(b"k", b"!/cred//%d//" % os.getuid())
+    gathering.publish(b"k", b"0")
     gathering.publish(b"k", b"1")
     gathering.publish_many([(b"k", b"2"), (b"k", b"3")])
     gathering.publish(b"k", b"4")
     gathering.publish(b"k", b"5", flags=socket.MSG_DONTWAIT)
-    gathering.publish(b"k", b"6")
+    gathering.publish(b"!/cred//%d//" % os.getuid(), b"6")
+    gathering.publish(b"k", b"7")
     message = gathering.prepare_message(b"k")
-    message.payload[:1] = b"7"
+    message.payload[:1] = b"8"
     message.send(1)
-    gathering.publish(b"k", b"8")
+    gathering.send_packets([b"MSG k\x009"])
+    gathering.publish(b"k", b"10")
     gathering.subscribe(b"never")  # which ends with an answer, so that all is in force
-    assert [packet[-1:] for packet in reader.pending()] == [b"%d" % number for number in range(1, 9)]
-
-
-def test_a_fault_shows_at_once(gathering: Client, hub: Hub) -> None:
-    inbox = hub.subscribe(b"")
-    for key, payload, error in [
-        (b"a\0", b"", KeyFormatError),
-        (b"!/x", b"", KeyFormatError),
-        ("a", b"", KeyFormatError),
-        (b"k", "text", PayloadError),
-        (b"k", 3, PayloadError),
-        (b"k", bytes(PACKET_BYTES - 5), PayloadError),
-    ]:
-        gathering.publish(b"k", b"good")
-        with pytest.raises(error):
-            gathering.publish(key, payload)  # type: ignore[arg-type]
-    gathering.publish(b"k", bytes(PACKET_BYTES - 6))
-    gathering.publish(b"k", bytearray(b"mutable"))  # type: ignore[arg-type]
-    gathering.flush()
-    assert [inbox.get(PATIENCE).payload for _ in range(8)] == [b"good"] * 6 + [bytes(PACKET_BYTES - 6), b"mutable"]
-
-
-def test_no_more_is_gathered_than_may_be(address: str, client: MakeClient) -> None:
-    with FakeHub(address) as fake:
-        peer, made = greet(fake, client, limits=ClientLimits(batch_messages=10, batch_bytes=1_000))
-        made.timeout = 0.01
-        done = 0
-        try:
-            while True:
-                made.publish(b"k", b"%05d" % done)
-                done += 1
-        except TimeoutError:
-            pass
-        assert len(made._gathered) < 12
-        made.timeout = PATIENCE
-        got: list[bytes] = []
-        while len(got) < done:
-            got += opened(peer.receive())
-        assert got == [b"MSG k\0%05d" % number for number in range(done)]
-        eventually(lambda: not made._gathered and made._later is None)
-
-
-def test_a_hub_without_batches_gets_plain_packets(address: str, client: MakeClient) -> None:
-    with FakeHub(address) as fake:
-        peer, made = greet(fake, client, b"")
-        for number in range(200):
-            made.publish(b"k", b"%d" % number)
-        assert [peer.receive() for _ in range(200)] == [b"MSG k\0%d" % number for number in range(200)]
-
-
-def test_close_sends_what_was_gathered(hub: Hub, client: MakeClient) -> None:
-    inbox = hub.subscribe(b"")
-    made = client()
-    made.gather()
-    made.publish(b"k", b"1")
-    made.close()
-    assert inbox.get(PATIENCE).payload == b"1"
-    with pytest.raises(DisconnectedError):
-        made.publish(b"k", b"2")
-    made.close()
-
-
-def test_what_is_lost_with_the_connection_is_told(address: str, client: MakeClient) -> None:
-    with FakeHub(address) as fake:
-        peer, made = greet(fake, client)
-        peer.close()
-        for _ in range(3):
-            made.publish(b"k")
-        eventually(lambda: made._failure is not None)
-        with pytest.raises(DisconnectedError, match="are lost: 3"):
-            made.publish(b"k")
-        made.publish(b"k")
-        with pytest.raises(DisconnectedError, match="are lost: 1"):
-            made.close()
-        assert made.closed
-    gc.collect()
-
-
-def test_what_was_gathered_outlasts_a_reconnection(address: str, client: MakeClient) -> None:
-    """To a hub that takes no batches, at that."""
-    with FakeHub(address) as fake:
-        peer, made = greet(fake, client, reconnect=True)
-        peer.close()
-        for number in range(5):
-            made.publish(b"k", b"%d" % number)
-        again = fake.greet()
-        assert [again.receive() for _ in range(5)] == [b"MSG k\0%d" % number for number in range(5)]
+    assert [packet.rpartition(b"\0")[2] for packet in reader.pending()] == [b"%d" % number for number in range(11)]
 
 
 def test_any_number_of_greenlets_may_share_it(hub: Hub, gathering: Client) -> None:
-    inbox = hub.subscribe(b"")
+    inbox = hub.subscribe(b"k/")
 
     def publish(who: int) -> None:
         for number in range(50):
@@ -202,3 +187,314 @@ def test_any_number_of_greenlets_may_share_it(hub: Hub, gathering: Client) -> No
     for who in range(5):
         mine = [message.payload for message in got if message.key == b"k/%d" % who]
         assert mine == [b"%d" % number for number in range(50)]
+
+
+# ---------------------------------------------------------------------------------------------------
+# Faults, and a hub that has no room
+
+
+def test_a_fault_shows_at_once(gathering: Client, hub: Hub) -> None:
+    inbox = hub.subscribe(b"k")
+    for key, payload, error in [
+        (b"a\0", b"", KeyFormatError),
+        (b"!/x", b"", KeyFormatError),
+        ("k", b"", KeyFormatError),
+        ([], b"", KeyFormatError),
+        (b"k", "text", PayloadError),
+        (b"k", 3, PayloadError),
+        (b"k", bytes(PACKET_BYTES - 5), PayloadError),
+    ]:
+        gathering.publish(b"k", b"good")
+        with pytest.raises(error):
+            gathering.publish(key, payload)  # type: ignore[arg-type]
+    gathering.publish(b"k", bytes(PACKET_BYTES - 6))
+    kept = bytearray(b"mutable")
+    gathering.publish(b"k", b"good")
+    gathering.publish(b"k", kept)  # type: ignore[arg-type]
+    kept[:] = b"changed"
+    gathering.flush()
+    got = [inbox.get(PATIENCE).payload for _ in range(10)]
+    assert got == [b"good"] * 7 + [bytes(PACKET_BYTES - 6), b"good", b"mutable"]
+
+
+@pytest.mark.parametrize("features", [FEATURES, b""])
+def test_whoever_publishes_waits_for_room(address: str, client: MakeClient, features: bytes) -> None:
+    """No more is gathered than one packet takes, and what was not taken was not published."""
+    with FakeHub(address) as fake:
+        limits = ClientLimits(batch_messages=10, batch_bytes=1_000, gather_time=PATIENCE)
+        peer, made = greet(fake, client, features, limits=limits)
+        made.gather()
+        made.timeout = 0.01
+        done = publish_until_it_waits(made)
+        assert len(made._gathered) <= 10
+        made.timeout = PATIENCE
+        waiting = gevent.spawn(made.publish, b"k", b"%d" % done)
+        got: list[bytes] = []
+        while len(got) < done + 1:
+            got += opened(peer.receive())
+        assert got == [b"MSG k\0%d" % number for number in range(done + 1)]
+        waiting.get(timeout=PATIENCE)
+        eventually(lambda: not made._has_flusher)
+        assert not made._gathered
+
+
+def publish_until_it_waits(made: Client) -> int:
+    """Publish numbers until the hub, which does not read, has no room for what was gathered; how many were taken."""
+    done = 0
+    made.timeout = 0.01
+    with contextlib.suppress(TimeoutError):
+        while True:
+            made.publish(b"k", b"%d" % done)
+            done += 1
+    return done
+
+
+def fill(made: Client) -> int:
+    """The same, quickly; how many were taken."""
+    done = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            made.publish(b"k", bytes(10_000), flags=socket.MSG_DONTWAIT)
+            done += 1
+    done += publish_until_it_waits(made)  # that there was no room for the long one leaves some for short ones
+    assert made._gathered
+    return done
+
+
+def test_who_may_not_wait_does_not_wait_for_what_was_gathered(address: str, client: MakeClient) -> None:
+    with FakeHub(address) as fake:
+        peer, made = greet(fake, client)
+        done = fill(made)
+        made.timeout = None
+        with pytest.raises(BlockingIOError):
+            made.publish(b"k", b"urgent", flags=socket.MSG_DONTWAIT)
+        got: list[bytes] = []
+        while len(got) < done:
+            got += opened(peer.receive())
+        made.publish(b"k", b"urgent", flags=socket.MSG_DONTWAIT)
+        assert peer.receive() == b"MSG k\0urgent"
+
+
+def test_close_sends_what_was_gathered(hub: Hub, client: MakeClient) -> None:
+    inbox = hub.subscribe(b"")
+    with client(limits=PATIENT) as made:
+        for number in range(3):
+            made.publish(b"k", b"%d" % number)
+    assert [inbox.get(PATIENCE).payload for _ in range(3)] == [b"0", b"1", b"2"]
+    with pytest.raises(DisconnectedError):
+        made.publish(b"k", b"3")
+    made.close()
+
+
+def test_close_tells_what_found_no_room(address: str, client: MakeClient, caplog: pytest.LogCaptureFixture) -> None:
+    with FakeHub(address) as fake:
+        _, made = greet(fake, client)
+        fill(made)
+        waiting = len(made._gathered)
+        with pytest.raises(TimeoutError, match=f"are lost: {waiting}"):
+            made.close()
+        assert made.closed
+        assert not made._gathered
+        made.close()
+        eventually(lambda: not made._has_flusher)
+    assert not caplog.records
+
+
+def test_who_is_kept_from_closing_properly_is_told_in_the_log(
+    address: str, client: MakeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with FakeHub(address) as fake:
+        _, made = greet(fake, client)
+        fill(made)
+        made.timeout = None
+        with pytest.raises(gevent.Timeout), gevent.Timeout(0.01):
+            made.close()
+        assert made.closed
+        assert not made._gathered
+        eventually(lambda: not made._has_flusher)
+    assert "messages that were gathered and are lost" in caplog.text
+
+
+def test_what_is_lost_with_the_connection_is_told(
+    address: str, client: MakeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with FakeHub(address) as fake:
+        peer, made = greet(fake, client)
+        made.publish(b"k")
+        peer.close()
+        made.publish(b"k")
+        made.publish(b"k")
+        eventually(lambda: made._failure is not None)
+        with pytest.raises(DisconnectedError, match="are lost: 2"):
+            made.publish(b"k")
+        with pytest.raises(DisconnectedError) as caught:
+            made.publish(b"k")
+        assert "are lost" not in str(caught.value)
+        made.close()
+    assert not caplog.records
+
+
+def test_close_tells_what_is_lost_with_the_connection(address: str, client: MakeClient) -> None:
+    with FakeHub(address) as fake:
+        peer, made = greet(fake, client)
+        for _ in range(3):
+            made.publish(b"k")
+        peer.close()
+        with pytest.raises(DisconnectedError, match="are lost: 2"):
+            made.close()
+        assert made.closed
+
+
+def test_what_was_gathered_outlasts_a_reconnection(address: str, client: MakeClient) -> None:
+    """To a hub that takes no batches, at that; and what is called on reconnecting may publish."""
+    with FakeHub(address) as fake:
+        peer, made = greet(
+            fake, client, reconnect=True, on_reconnect=lambda client: client.publish(b"k", b"on reconnecting")
+        )
+        for number in range(5):
+            made.publish(b"k", b"%d" % number)
+        assert here(peer) == [b"MSG k\x000"]
+        peer.close()
+        again = fake.greet()
+        expected = [b"MSG k\0%d" % number for number in range(1, 5)] + [b"MSG k\0on reconnecting"]
+        assert [again.receive() for _ in range(5)] == expected
+        eventually(lambda: not made._has_flusher)
+        assert here(again) == []
+
+
+def test_a_send_buffer_that_the_caller_made_small(address: str, client: MakeClient) -> None:
+    with FakeHub(address) as fake:
+        peer, made = greet(fake, client)
+        made.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8_192)
+        size = made.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        for number in range(4):
+            made.publish(b"k", b"%d" % number + bytes(size // 3))
+        made.publish(b"k", bytes(2 * size))
+        made.publish(b"k", b"last")
+        got: list[bytes] = []
+        while len(got) < 5:
+            got += opened(peer.receive())
+        assert [packet[6:7] for packet in got] == [b"0", b"1", b"2", b"3", b"l"]
+        with pytest.raises(OSError, match=os.strerror(errno.EMSGSIZE)):
+            made.flush()
+
+
+# ---------------------------------------------------------------------------------------------------
+# Ends
+
+
+@pytest.fixture
+def subscriber(address: str) -> Iterator[blocking.Client]:
+    with HubThread(address), blocking.Client(address, timeout=PATIENCE) as subscriber:
+        subscriber.subscribe(b"")
+        yield subscriber
+
+
+PUBLISHES = """
+import os, sys, threading, gevent
+from sbuslib import Client
+from sbuslib.limits import ClientLimits
+def publish():
+    client = Client(sys.argv[1], limits=ClientLimits(gather_time=60))
+    for number in range(5):
+        client.publish(b"k", b"%d" % number)
+    return client
+"""
+ENDS = {
+    "end of the program": "client = publish()",
+    "exit": "client = publish(); sys.exit(0)",
+    "in a function": "publish()",
+    "in a greenlet": "gevent.spawn(lambda: (publish(), sys.exit(0))).join()",
+    "of a thread": "client = []; threading.Thread(target=lambda: client.append(publish())).start()",
+    "fork": "client = publish()\nif os.fork() == 0: client.flush(); client.close(); sys.exit()\nos.wait()",
+    "process": "import multiprocessing\n"
+    "process = multiprocessing.get_context('fork').Process(target=publish); process.start(); process.join()",
+    "forks": "import multiprocessing; client = publish()\n"
+    "process = multiprocessing.get_context('fork').Process(target=client.flush); process.start(); process.join()",
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_program_that_ends_sends_what_it_gathered(subscriber: blocking.Client, how: str) -> None:
+    script = PUBLISHES + ENDS[how]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", script, subscriber.address], env=environment, capture_output=True, timeout=PATIENCE
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert [subscriber.receive(PATIENCE).payload for _ in range(5)] == [b"%d" % number for number in range(5)]
+    subscriber.sync()
+    assert not subscriber._session.inbox
+
+
+def test_a_program_that_ends_without_its_hub_says_what_is_lost(address: str) -> None:
+    with FakeHub(address) as fake:
+        script = PUBLISHES + "client = publish(); os.write(1, b'.'); sys.stdin.read()"
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        program = subprocess.Popen(
+            [sys.executable, "-c", script, address],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        with program:
+            peer = fake.greet(FEATURES)
+            assert program.stdout is not None
+            gevent.os.tp_read(program.stdout.fileno(), 1)
+            peer.close()
+            _, complaint = program.communicate(timeout=PATIENCE)
+        assert b"messages that were gathered and are lost: 4" in complaint
+
+
+class Loopless(Client):
+    """A client whose event loop ended with its thread: no turn comes, and nobody holds it."""
+
+    def _at_end_of_turn(self, function: Callable[[], object]) -> None: ...
+
+
+def test_a_client_that_nobody_has_any_more_sends_what_it_gathered(hub: Hub) -> None:
+    inbox = hub.subscribe(b"")
+    made = Loopless(hub.address, limits=PATIENT)
+    for number in range(5):
+        made.publish(b"k", b"%d" % number)
+    gevent.sleep(0)
+    assert made in _living()
+    assert len(made._gathered) == 4
+    del made
+    gc.collect()
+    assert [inbox.get(PATIENCE).payload for _ in range(5)] == [b"%d" % number for number in range(5)]
+
+
+def test_a_child_forgets_what_its_parent_gathered(address: str, client: MakeClient) -> None:
+    """And sends at once what it publishes: it may end without a word."""
+    with FakeHub(address) as fake:
+        peer, made = greet(fake, client)
+        for number in range(3):
+            made.publish(b"k", b"%d" % number)
+        child = os.fork()
+        if not child:
+            try:
+                made.flush()
+                made.publish(b"k", b"of the child")
+                made.publish(b"k", b"of the child")
+            finally:
+                os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert here(peer) == [b"MSG k\x000", b"MSG k\0of the child", b"MSG k\0of the child"]
+        made.flush()
+        assert opened(here(peer)[0]) == [b"MSG k\x001", b"MSG k\x002"]
+
+
+def test_what_nobody_asked_about_is_logged_in_the_end(address: str, caplog: pytest.LogCaptureFixture) -> None:
+    with FakeHub(address) as fake:
+        peer, made = greet(fake, functools.partial(Client, address))
+        made.publish(b"k")
+        peer.close()
+        made.publish(b"k")
+        eventually(functools.partial(getattr, made, "_failure"))
+        made.socket.close()
+        with caplog.at_level(logging.WARNING):
+            del made
+            gc.collect()
+    assert "messages that were gathered and are lost: 1" in caplog.text

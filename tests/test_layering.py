@@ -17,7 +17,7 @@ FLOORS = {
     "session topic backoff text",
     1: "addresses seqpacket users dialer",
     2: "crowd sendbuffers trimming backlog parties delivery unpacking connection inbox acceptor links tree hub channel "
-    "endpoint client blocking aio uplink conversation relay",
+    "endpoint gathering client blocking aio uplink conversation relay",
     3: "metrics",
 }
 """Floor to modules. A package is one entry below, and stands for all that is in it."""
