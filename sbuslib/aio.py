@@ -69,7 +69,9 @@ class Client:
         self._leading = False
         self._closed = False
         self._changed = asyncio.Event()
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._followers = 0  # tasks that wait while another leads
+        self._reader: asyncio.Future[bool] | None = None  # of the task that leads
+        self._watched = False  # whether the event loop tells when there is something to read
         self._writers: list[asyncio.Future[None]] = []
         self._up = False  # whether the connection stands and has been brought to the session's state
         self._proven = False  # whether anything came over it since
@@ -169,96 +171,117 @@ class Client:
         self._session.batches = False
         if self._socket is not None:
             assert self._loop is not None
-            waiting, self._waiting = self._waiting, set()
+            self._watched = False
             if not self._loop.is_closed():
                 self._loop.remove_reader(self._socket.fileno())
                 self._loop.remove_writer(self._socket.fileno())
-                for ready in waiting:
-                    if not ready.done():
-                        ready.set_result(None)
+                if self._reader is not None and not self._reader.done():
+                    self._reader.set_result(True)
+                self._wake_writers()
             self._socket.close()
             self._socket = None
 
     # -- reading and sending ------------------------------------------------------------------------
 
-    async def _readable(self) -> None:
-        """Until the socket can be read, by the one task that leads, or the connection ended."""
+    async def _readable(self) -> bool:
+        """Until packets came and were sorted, for the one task that leads; ``True`` when the connection ended."""
         loop = asyncio.get_running_loop()
-        fd = self._here().fileno()
-        ready: asyncio.Future[None] = loop.create_future()
-        self._waiting.add(ready)
-        loop.add_reader(fd, self._wake, ready)
+        self._reader = loop.create_future()
+        # To say so each time that a task waits, and to take it back, would cost more than to receive.
+        if not self._watched:
+            loop.add_reader(self._here().fileno(), self._on_readable)
+            self._watched = True
         try:
-            await ready
+            return await self._reader
         finally:
-            if ready in self._waiting:
-                self._waiting.discard(ready)
-                loop.remove_reader(fd)
+            self._reader = None
+
+    def _on_readable(self) -> None:
+        """Receive for the task that leads, so that the event loop does not tell again what it will do in its turn."""
+        reader = self._reader
+        if reader is None:
+            if self._socket is not None:
+                asyncio.get_running_loop().remove_reader(self._socket.fileno())
+            self._watched = False
+        elif not reader.done():
+            try:
+                ended = self._receive()
+                if ended is not None:
+                    reader.set_result(ended)
+            except Exception as error:
+                reader.set_exception(error)
 
     async def _writable(self) -> None:
         """Until the socket can be written, for any number of tasks, or the connection ended."""
         loop = asyncio.get_running_loop()
-        fd = self._here().fileno()
+        sock = self._here()
         ready: asyncio.Future[None] = loop.create_future()
-        self._waiting.add(ready)
         self._writers.append(ready)
-        loop.add_writer(fd, self._wake_writers)
+        loop.add_writer(sock.fileno(), self._wake_writers)
         try:
             await ready
         finally:
             self._writers.remove(ready)
-            if ready in self._waiting:
-                self._waiting.discard(ready)
-                if not self._writers:
-                    loop.remove_writer(fd)
+            if not self._writers and self._socket is sock:
+                loop.remove_writer(sock.fileno())
 
     def _wake_writers(self) -> None:
         for ready in self._writers:
-            self._wake(ready)
-
-    @staticmethod
-    def _wake(ready: asyncio.Future[None]) -> None:
-        if not ready.done():
-            ready.set_result(None)
+            if not ready.done():
+                ready.set_result(None)
 
     async def _read(self) -> bool:
         """Wait for packets and sort them into the session; ``True`` when the connection ended."""
-        while True:
-            if self._socket is None:
+        ended = self._receive()
+        return ended if ended is not None else await self._readable()
+
+    def _receive(self) -> bool | None:
+        """Sort the packets that are here into the session; whether the connection ended, ``None`` without any."""
+        if self._socket is None:
+            return True
+        try:
+            lengths = self._area.receive(self._socket)
+        except OSError as error:
+            if error.errno in BROKEN:
                 return True
-            try:
-                lengths = self._area.receive(self._socket)
-            except OSError as error:
-                if error.errno in BROKEN:
-                    return True
-                raise
-            if lengths:
-                self._proven = self._proven or (self._up and lengths[0] > 0)
-                return self._session.take(self._area.data, self._area.offsets, lengths)
-            await self._readable()
+            raise
+        if not lengths:
+            return None
+        self._proven = self._proven or (self._up and lengths[0] > 0)
+        return self._session.take(self._area.data, self._area.offsets, lengths)
 
     async def _until(self, ready: Callable[[], bool], timeout: float | None, what: str) -> None:
         """Read, or let another task read, until ``ready()`` holds."""
         try:
+            if timeout is None or ready():
+                await self._until_ready(ready)
+                return
             async with asyncio.timeout(timeout):
-                while not ready():
-                    if self._closed or not (self._up or self._reconnect):
-                        raise self._disconnected()
-                    if self._leading:
-                        await self._changed.wait()
-                    elif await self._lead() and self._on_reconnect is not None:
-                        result = self._on_reconnect(self)
-                        if result is not None:
-                            await result
-                    if self._reconnect and self._up and self._session.has_to_renew:
-                        await self._say(self._session.renew)
-                    self._session.renamed.clear()  # nothing here goes by patterns
-                    while self._session.notices:
-                        notice = self._session.notices.popleft()
-                        if self._on_notice is not None:
-                            self._on_notice(notice)
+                await self._until_ready(ready)
         except TimeoutError:
             raise TimeoutError(what) from None
+
+    async def _until_ready(self, ready: Callable[[], bool]) -> None:
+        while not ready():
+            if self._closed or not (self._up or self._reconnect):
+                raise self._disconnected()
+            if self._leading:
+                self._followers += 1
+                try:
+                    await self._changed.wait()
+                finally:
+                    self._followers -= 1
+            elif await self._lead() and self._on_reconnect is not None:
+                result = self._on_reconnect(self)
+                if result is not None:
+                    await result
+            if self._reconnect and self._up and self._session.has_to_renew:
+                await self._say(self._session.renew)
+            self._session.renamed.clear()  # nothing here goes by patterns
+            while self._session.notices:
+                notice = self._session.notices.popleft()
+                if self._on_notice is not None:
+                    self._on_notice(notice)
 
     async def _lead(self) -> bool:
         """Read once for everybody who waits; ``True`` when that made a new connection."""
@@ -275,8 +298,9 @@ class Client:
             raise
         finally:
             self._leading = False
-            self._changed.set()
-            self._changed = asyncio.Event()
+            if self._followers:
+                self._changed.set()
+                self._changed = asyncio.Event()
 
     async def _send_all(self, packets: list[bytes], flags: int = ONE_PACKET_FLAGS) -> None:
         """Send packets on the connection at hand, waiting for room. Takes those sent out of ``packets``.

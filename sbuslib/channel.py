@@ -69,6 +69,7 @@ class Channel(ABC):
         self._area: PlainArea | None = None
         self._gather = Gather()
         self._leading = False
+        self._followers = 0  # those who wait for the lead
         self._ended = False
         self._closed = False
         self._waiting: Counter[socket.SocketType] = Counter()
@@ -216,7 +217,8 @@ class Channel(ABC):
             if lengths:
                 self._proven = self._proven or (self._up and lengths[0] > 0)
                 return self._session.take(self._area.data, self._area.offsets, lengths)
-            if not self._wait_on(self._socket, select.POLLIN, deadline):
+            # Whoever reads has the lead, and while it is taken the socket is not closed.
+            if not self._wait(self._socket, select.POLLIN, self._left(deadline)):
                 raise TimeoutError(f"{self.address}: nothing came in time")
 
     def _receive(self, area: PlainArea) -> list[int]:
@@ -236,7 +238,12 @@ class Channel(ABC):
                 if not self._leading:
                     self._leading = True
                     return True
-                if not self._turn.wait(self._left(deadline)):
+                self._followers += 1
+                try:
+                    in_time = self._turn.wait(self._left(deadline))
+                finally:
+                    self._followers -= 1
+                if not in_time:
                     raise TimeoutError(what)
             return False
 
@@ -257,7 +264,8 @@ class Channel(ABC):
             if self._closed:
                 self._ended = True
                 self._release_socket()
-            self._turn.notify_all()
+            if self._followers:
+                self._turn.notify_all()
 
     def _until(self, ready: Callable[[], bool], deadline: float | None, what: str) -> None:
         """Read, or let another read, until ``ready()`` holds."""

@@ -74,6 +74,9 @@ class Client(GatheringEndpoint):
                 hub = gevent.get_hub()
                 if self._watcher is None:
                     self._watcher = hub.loop.io(sock.fileno(), 1)
+                if timeout is None:
+                    hub.wait(self._watcher)
+                    return True
                 with Timeout(timeout, _WaitTimeoutError):
                     hub.wait(self._watcher)
             else:

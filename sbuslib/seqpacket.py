@@ -110,11 +110,11 @@ def _system_calls() -> tuple[Any, Any] | None:
     """``recvmmsg`` and ``sendmmsg``, or ``None`` where the C library has not both.
 
     Through ``PyDLL``, which keeps the interpreter's lock: the calls never wait, and giving the lock up
-    would let a busy thread keep it for its whole switch interval, five milliseconds for each batch.
+    would let a busy thread keep it for its whole switch interval, five milliseconds for each batch. The first
+    leaves its error where ctypes.get_errno() finds it: mostly it is that nothing is there.
     """
-    library = ctypes.PyDLL(None)
     try:
-        receive, send = library.recvmmsg, library.sendmmsg
+        receive, send = ctypes.PyDLL(None, use_errno=True).recvmmsg, ctypes.PyDLL(None).sendmmsg
     except AttributeError:
         return None
     receive.restype = send.restype = ctypes.c_int  # and no argtypes: arguments come as ready-made ctypes values
@@ -282,8 +282,9 @@ class Area(PlainArea):
         if count > 0:
             lengths: list[int] = incoming.lengths[:count].tolist()
             return lengths
-        # Nothing there, or an error: the plain call tells which, as an exception.
-        return super().receive(sock, 1)
+        if count < 0 and ctypes.get_errno() == errno.EAGAIN:
+            return []
+        return super().receive(sock, 1)  # which raises the error, if it is one
 
     def send(self, sock: socket.SocketType, slots: Sequence[int], lengths: Sequence[int]) -> int:
         count = len(slots)
