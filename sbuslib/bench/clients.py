@@ -148,11 +148,11 @@ def publish_gevent(address: str, count: int, payload: bytes, receivers: int) -> 
     _publish(Client(address), count, payload)
 
 
-def publish_gather(address: str, count: int, payload: bytes, receivers: int) -> None:
+def publish_plain(address: str, count: int, payload: bytes, receivers: int) -> None:
     from ..client import Client
 
     client = Client(address)
-    client.gather()
+    client.gather(False)
     _publish(client, count, payload)
 
 
@@ -443,7 +443,7 @@ def receive_mosquitto(address: str, count: int, receivers: int) -> None:
 
 _PUBLISH: dict[str, Callable[[str, int, bytes, int], None]] = {
     "gevent": publish_gevent,
-    "gather": publish_gather,
+    "plain": publish_plain,
     "blocking": publish_blocking,
     "aio": publish_aio,
     "many": publish_many,
@@ -455,7 +455,7 @@ _PUBLISH: dict[str, Callable[[str, int, bytes, int], None]] = {
 }
 _RECEIVE: dict[str, Callable[[str, int, int], None]] = {
     "gevent": receive_gevent,
-    "gather": receive_gevent,
+    "plain": receive_gevent,
     "blocking": receive_blocking,
     "aio": receive_aio,
     "many": receive_many,

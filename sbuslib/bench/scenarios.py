@@ -134,7 +134,7 @@ SCENARIOS = (
         name="python",
         title="Python client to Python client",
         job="clients",
-        options=("gevent", "gather", "blocking", "aio"),
+        options=("gevent", "plain", "blocking", "aio"),
         count=60_000,
         brokers=True,
     ),
