@@ -137,11 +137,12 @@ class GatheringEndpoint(Endpoint):
         self._in_turn = False
         self._room = -1
         if self._gathered:
-            with suppress(OSError):
+            try:
                 self._send_gathered()
-            if self._gathered and not self._has_flusher:
-                self._has_flusher = True
-                self._in_background(self._flush_in_background)
+            except OSError:
+                if not self._has_flusher:
+                    self._has_flusher = True
+                    self._in_background(self._flush_in_background)
 
     def _flush_in_background(self) -> None:
         try:
@@ -226,13 +227,15 @@ class GatheringEndpoint(Endpoint):
                     packets[:1], counts[:1] = plain, [1] * len(plain)
                     continue
                 self._failure, sent = error, 1
-            done = sum(counts[:sent])
+            done = counts[0] if sent == 1 else sum(counts[:sent])
             del packets[:sent], counts[:sent], self._keys[:done], self._gathered[:done]
         self._room = -1  # what comes next finds nothing waiting
 
     def _pack(self) -> tuple[bool, list[bytes], list[int]]:
         """What was gathered as packets, for a hub that takes batches or for one that does not, and their messages."""
         if self._session.batches:
+            if len(self._gathered) == 1:
+                return True, [encode_message(self._keys[0], self._gathered[0])], [1]
             packed = list(pack_columns(self._keys, self._gathered, self.limits.batch_bytes))
             return True, [packet for packet, _ in packed], [count for _, count in packed]
         most = self.limits.batch

@@ -277,6 +277,26 @@ def test_wrong_arguments(server: HubThread, make: Make) -> None:
     client.sync()  # still there
 
 
+def test_a_key_that_was_good_before_excuses_nothing(server: HubThread, make: Make) -> None:
+    client = make()
+    client.subscribe(b"a")
+    wrong: list[tuple[Any, Any, type[Exception]]] = [
+        (b"a", bytes(PACKET_BYTES - 5), PayloadError),
+        (b"a", "text", PayloadError),
+        (b"a", None, PayloadError),
+        ("a", b"", KeyFormatError),
+        ([b"a"], b"", KeyFormatError),
+    ]
+    for key, payload, error in wrong:
+        client.publish(b"a", b"good")
+        with pytest.raises(error):
+            client.publish(key, payload)
+    for payload in (bytearray(b"1"), memoryview(b"2"), bytes(PACKET_BYTES - 6)):
+        client.publish(b"a", payload)  # type: ignore[arg-type]
+    got = [client.receive(10).payload for _ in range(8)]
+    assert got == [b"good"] * 5 + [b"1", b"2", bytes(PACKET_BYTES - 6)]
+
+
 def test_iteration(server: HubThread, make: Make) -> None:
     client = make()
     client.subscribe(b"a")

@@ -7,7 +7,8 @@ import mmap
 import pytest
 
 from sbuslib import control
-from sbuslib.errors import KeyFormatError, PeerError
+from sbuslib.errors import KeyFormatError, PayloadError, PeerError
+from sbuslib.limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES
 from sbuslib.packets import Control, Message, Subscribe, Unsubscribe, encode_control, encode_message, parse
 from sbuslib.session import Session, Subscribing
 
@@ -20,6 +21,23 @@ def feed(session: Session, *packets: bytes) -> bool:
         for offset, packet in zip(offsets, packets, strict=True):
             data[offset : offset + len(packet)] = packet
         return session.take(data, offsets, [len(packet) for packet in packets])
+
+
+def test_keys_that_are_good_are_remembered_within_bounds() -> None:
+    session = Session()
+    for number in range(KNOWN_KEYS):
+        assert session.encode(b"k%d" % number, b"x\0y") == b"MSG k%d\0x\0y" % number
+    assert session.headers[b"k7"] == b"MSG k7\0"
+    session.encode(bytes(b"k" * (KNOWN_KEY_BYTES + 1)), b"")
+    session.encode(b"!/cred/1/2/3/", b"")  # whether that is one depends on the hub
+    for key in (b"a\0", b"!/x"):
+        with pytest.raises(KeyFormatError):
+            session.encode(key, b"")
+    with pytest.raises(PayloadError):
+        session.encode(b"k", bytes(PACKET_BYTES - 5))
+    assert set(session.headers) == {b"k%d" % number for number in range(KNOWN_KEYS)}
+    session.encode(b"another", b"")
+    assert session.headers == {b"another": b"MSG another\0"}
 
 
 def whoami(key: bytes) -> bytes:
