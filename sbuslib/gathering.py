@@ -250,10 +250,6 @@ class GatheringEndpoint(Endpoint):
 
     # -- ends ---------------------------------------------------------------------------------------
 
-    def _release_socket(self) -> None:
-        self._room = -1
-        super()._release_socket()
-
     def close(self) -> None:
         """Close the connection. What was published before is still delivered. What was gathered is sent first.
 

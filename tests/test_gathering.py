@@ -120,9 +120,14 @@ def test_gathering_may_be_turned_off(address: str, client: MakeClient) -> None:
         assert here(peer) == [b"MSG k\x003", b"MSG k\x004"]
         made.gather()
         made.publish(b"k", b"5")
+        made.gather(False)
         made.publish(b"k", b"6")
-        assert here(peer) == [b"MSG k\x005"]
-        assert peer.receive() == b"MSG k\x006"
+        assert here(peer) == [b"MSG k\x005", b"MSG k\x006"]
+        made.gather()
+        made.publish(b"k", b"7")
+        made.publish(b"k", b"8")
+        assert here(peer) == [b"MSG k\x007"]
+        assert peer.receive() == b"MSG k\x008"
 
 
 def test_a_hub_that_takes_single_messages_gets_each_at_once(address: str, client: MakeClient) -> None:
@@ -168,6 +173,15 @@ def test_what_else_is_sent_comes_after_it(hub: Hub, gathering: Client, connect: 
     gathering.publish(b"k", b"10")
     gathering.subscribe(b"never")  # which ends with an answer, so that all is in force
     assert [packet.rpartition(b"\0")[2] for packet in reader.pending()] == [b"%d" % number for number in range(11)]
+
+
+def test_what_is_said_comes_after_it(address: str, client: MakeClient) -> None:
+    with FakeHub(address) as fake:
+        peer, made = greet(fake, client)
+        made.publish(b"k", b"0")
+        made.publish(b"k", b"1")
+        made.echo(False)
+        assert here(peer) == [b"MSG k\x000", b"MSG k\x001", b"CMSG echo/off\0"]
 
 
 def test_any_number_of_greenlets_may_share_it(hub: Hub, gathering: Client) -> None:
