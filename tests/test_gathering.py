@@ -441,6 +441,31 @@ def test_a_program_that_ends_sends_what_it_gathered(subscriber: blocking.Client,
     assert not subscriber._session.inbox
 
 
+def test_a_program_that_ends_waits_for_room(address: str) -> None:
+    script = f"""{PUBLISHES}
+import atexit, socket
+client = publish()
+try:
+    while True:
+        client.socket.send(b"MSG a\\0" + bytes(10_000))
+except BlockingIOError:
+    atexit.register(os.write, 1, b"there is no room")
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with (
+        FakeHub(address) as fake,
+        subprocess.Popen([sys.executable, "-c", script, address], env=environment, stdout=subprocess.PIPE) as program,
+    ):
+        peer = fake.greet(FEATURES)
+        assert program.stdout is not None
+        gevent.os.tp_read(program.stdout.fileno(), 1)
+        got: list[bytes] = []
+        while packet := peer.receive():
+            got += opened(packet)
+        assert got[-4:] == [b"MSG k\0%d" % number for number in range(1, 5)]
+        assert program.wait(PATIENCE) == 0
+
+
 def test_a_program_that_ends_without_its_hub_says_what_is_lost(address: str) -> None:
     with FakeHub(address) as fake:
         script = PUBLISHES + "client = publish(); os.write(1, b'.'); sys.stdin.read()"
