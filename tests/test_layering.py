@@ -17,7 +17,7 @@ FLOORS = {
     "session topic backoff text",
     1: "addresses seqpacket users dialer",
     2: "crowd sendbuffers trimming backlog parties delivery unpacking connection inbox acceptor links tree hub channel "
-    "endpoint gathering client blocking aio uplink conversation relay",
+    "endpoint gathering client blocking aiochannel aio uplink conversation relay",
     3: "metrics",
 }
 """Floor to modules. A package is one entry below, and stands for all that is in it."""
@@ -44,7 +44,7 @@ SHARED = {"journal.format", "journal.directory"}
 stands in one place, for the recorder and for Spark alike. They import nothing of gevent's."""
 
 FLOOR = {name: floor for floor, names in FLOORS.items() for name in names.split()} | ENTRANCES
-WITHOUT_GEVENT = {"blocking", "aio", "channel", "endpoint", "spark"}
+WITHOUT_GEVENT = {"blocking", "aio", "aiochannel", "channel", "endpoint", "spark"}
 
 
 def modules() -> list[str]:
