@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from . import control
 from .batches import BATCH, Bundle
 from .errors import KeyFormatError, PacketError, PeerError, UsageError
-from .limits import KNOWN_KEY_BYTES, KNOWN_KEYS, ClientLimits
+from .limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES, ClientLimits
 from .matcher import SEPARATOR
 from .outbox import HARD, ORDER, SOFT
 from .packets import (
@@ -259,6 +259,14 @@ class Session:
 
         Raises :exc:`~sbuslib.errors.KeyFormatError` and :exc:`~sbuslib.errors.PayloadError`.
         """
+        if type(payload) is bytes:
+            try:
+                packet = self.headers[key] + payload
+            except (KeyError, TypeError):
+                pass
+            else:
+                if len(packet) <= PACKET_BYTES:
+                    return packet
         packet = encode_message(key, payload)
         if RESERVED in key:
             self.check_publishable(key)  # which is not kept: it depends on the hub that is there
