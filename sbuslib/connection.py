@@ -31,7 +31,7 @@ from .errors import PacketError
 from .limits import PACKET_BYTES
 from .outbox import HARD, ORDER, SOFT
 from .packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_control, parse
-from .parties import Batch, Holdable, Holder, Receiver, Sender
+from .parties import Batch, Holdable, Holder, Receiver, Routes, Run, Sender
 from .quota import Account
 from .secrets import Credentials
 from .seqpacket import LONGEST_HEAD, PlainArea
@@ -47,8 +47,6 @@ __all__ = ["Connection"]
 _SOFT = {control.SOFT + mode.encode(): mode for mode in SOFT}
 _HARD = {control.HARD + mode.encode(): mode for mode in HARD}
 _ORDER = {control.ORDER + order.encode(): order for order in ORDER}
-
-Run = tuple[int, int, tuple[Receiver, ...]]
 
 _MANY = 8
 """Packets in a batch from which on it pays to look at all of them at once."""
@@ -218,7 +216,7 @@ class Connection(Unpacking):
         on about which ``authorize=`` has to be asked, which is a stranger's code and so has to wait until the area
         is free. Raises :exc:`~sbuslib.errors.PacketError` for a violation, once all before it has gone.
         """
-        area, lengths = batch.area, batch.lengths
+        area, lengths = self._hub.area, batch.lengths
         data = area.data
         find = data.find
         if self._version != self._hub.router.version:
@@ -234,7 +232,7 @@ class Connection(Unpacking):
         until = 0.0
         stop = len(lengths)  # where what is left begins
         runs: list[Run] = []
-        receivers: tuple[Receiver, ...] = ()
+        receivers: Routes = ()
         header: bytes | None = None
         size = start = 0
         slot = -1
@@ -341,6 +339,9 @@ class Connection(Unpacking):
         if not runs:
             return None
         cut: int | None = None
+        one_by_one = False
+        if self._hub.crowd.several:
+            runs, one_by_one = self._hub.fanouts.near_runs(runs, self)
         spent = self._spent
         for start, end, receivers in runs:
             spent += (end - start) * len(receivers)
@@ -348,12 +349,12 @@ class Connection(Unpacking):
             runs, cut = self._cut(runs)
         else:
             self._spent = spent
-        if len(runs) == 1:
-            start, end, receivers = runs[0]
-            self.received += end - start
-            slots = range(start, end)
-            for receiver in receivers:
-                receiver.deliver(self, batch, slots)
+        if len(runs) == 1 or one_by_one:
+            for start, end, receivers in runs:
+                self.received += end - start
+                slots = range(start, end)
+                for receiver in receivers:
+                    receiver.deliver(self, batch, slots)
             return cut
         mine: dict[Receiver, list[int]] = {}
         for start, end, receivers in runs:
@@ -391,7 +392,7 @@ class Connection(Unpacking):
         self._spent = limit - room
         return fitting, None
 
-    def _look_up(self, header: bytes, times: int = 1) -> tuple[Receiver, ...]:
+    def _look_up(self, header: bytes, times: int = 1) -> Routes:
         """The receivers of a message that this client may publish."""
         if self.link is not None:
             return self.link.look_up(header, self._routes, times)
@@ -409,8 +410,9 @@ class Connection(Unpacking):
         elif not self._asks or header in self._allowed or self._may_publish(header):
             self.deliver_to(self._look_up(header), self, packet)
 
-    def deliver_to(self, receivers: tuple[Receiver, ...], sender: Sender, packet: bytes) -> None:
+    def deliver_to(self, receivers: Routes, sender: Sender, packet: bytes) -> None:
         """Hand each receiver one packet that came over this connection."""
+        receivers = self._hub.fanouts.near(receivers, sender)
         self.received += 1
         self._spent += len(receivers)
         for receiver in receivers:
@@ -559,6 +561,7 @@ class Connection(Unpacking):
         self._echo = False
         self._longest = longest
         self._routes = {}
+        self._hub.fanouts.forget()
         self._hub.buffers.grow(self, for_good=True)  # a whole hub is behind it, and packets that must not be lost
 
     def forget_route(self, header: bytes) -> None:

@@ -40,6 +40,7 @@ class Crowd:
         self._round = self._now = 0.0
         self._began = 0.0
         self._turns: dict[int, int] = {}  # of this round, by user
+        self._last: dict[int, int] = {}  # and of the one before
         self._spent: dict[int, float] = {}  # seconds of this round, by user
         self._had: dict[int, float] = {}  # seconds of turns while it was crowded, weighted, by user that is busy
         self._least = 0.0  # of those
@@ -71,15 +72,20 @@ class Crowd:
         self._began = thread_time()
         return True
 
-    def went(self, account: Account) -> None:
-        """The turn that :meth:`may_go` allowed has ended."""
+    def went(self, account: Account, clients: int = 1) -> None:
+        """The turn that :meth:`may_go` allowed has ended; it was one of so many clients."""
         if self.several and self._began:
             took = thread_time() - self._began
             self._began = 0.0
             self._spent[account.uid] = self._spent.get(account.uid, 0.0) + took
             if self.crowded:
-                had = self._had.get(account.uid, self._least) + took * self._weight(account.uid)
+                weight = self._weight(account.uid)
+                if clients > 1 and self._is_beside_others(account.uid):
+                    weight *= 1 + log2(clients)
+                had = self._had.get(account.uid, self._least) + took * weight
                 self._had[account.uid] = min(had, self._least + self._limits.crowd_longest)
+            if clients > 1:
+                return  # which is as long as it is meant to be
             if took > self._limits.crowd_turn or account.uid in self._most:
                 self._adapt(account.uid, took)
 
@@ -112,7 +118,8 @@ class Crowd:
         self._round = current
         now = monotonic()
         passed, self._now = min(now - self._now, self._limits.crowd_remembered), now
-        turns, self._turns = self._turns, {}
+        turns = self._last = self._turns
+        self._turns = {}
         self._spent.clear()
         since = now - self._limits.crowd_remembered
         for uid in [uid for uid, at in self._busy.items() if at < since and uid not in self._waiting]:
@@ -136,6 +143,10 @@ class Crowd:
     def _weight(self, uid: int) -> float:
         """How many times what it took a turn of this user counts."""
         return max(1.0, self._heft(uid) / self._lightest)
+
+    def _is_beside_others(self, uid: int) -> bool:
+        """Whether others have turns in the same rounds: it is only then that they wait for this user's."""
+        return any(other != uid for turns in (self._turns, self._last) for other in turns)
 
     def _is_due(self, uid: int) -> bool:
         """Whether no other busy user has had less than this one."""

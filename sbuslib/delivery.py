@@ -53,6 +53,7 @@ class Delivery:
         "_refused_since",
         "_retry",
         "_senders",
+        "_standing_answers",
         "_writer",
         "account",
         "closed",
@@ -89,12 +90,17 @@ class Delivery:
         self._held: set[Holdable] = set()
         self._held_for_room = False
         self._block_timer: Any = None
+        self._standing_answers = 0  # in the line of this client's user
 
     # -- messages -----------------------------------------------------------------------------------
 
     def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
         """Send the packets in ``slots`` on, or do with them as the receiver chose."""
         if not self._echo and sender is cast(Sender, self):
+            return
+        line = self.account.standing
+        if line is not None and line.takes(sender):
+            line.add(self, sender, batch.packets(slots))
             return
         if self._batches and len(slots) >= self._hub.limits.gathered:
             bundle = batch.bundle(slots, self._hub.limits.gathered_bytes)
@@ -176,6 +182,10 @@ class Delivery:
         """Send one packet, or do with it as the receiver chose."""
         if not self._echo and sender is cast(Sender, self):
             return
+        line = self.account.standing
+        if line is not None and line.takes(sender):
+            line.add(self, sender, (packet,))
+            return
         self.routed += 1
         if not self._waits():
             wrapped = sender.wrapper + packet if self._senders else packet
@@ -187,6 +197,10 @@ class Delivery:
     def deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
         """Send messages that came together on, or do with each as the receiver chose."""
         if not self._echo and sender is cast(Sender, self):
+            return
+        line = self.account.standing
+        if line is not None and line.takes(sender):
+            line.add_bundle(self, sender, bundle)
             return
         if self._batches and bundle.count > 1:
             self._deliver_bundle(sender, bundle)
@@ -279,6 +293,12 @@ class Delivery:
         """Send or queue an answer or a notice: never lost while the client is there."""
         if self._mute:
             return
+        if self.account.standing is not None:
+            self._standing_answers += 1
+            self.account.standing.add_answer(self, packet)
+            if self.answers > self._hub.limits.queued_answers:
+                self._hub.condemn(self, "too many unread answers")
+            return
         if len(packet) > self._hub.limits.idle_send_buffer:
             self._hub.buffers.grow(self, for_good=True)  # only those who are trusted get such
         if not self._outbox and self._send_one(packet):
@@ -286,6 +306,18 @@ class Delivery:
         if not self._mute and not self.outbox.push_answer(packet):
             self._hub.condemn(self, "too many unread answers")
         self._update()
+
+    def answer_from_line(self, packet: bytes) -> None:
+        """The line of this client's user has come to an answer."""
+        self._standing_answers -= 1
+        self.answer(packet)
+
+    def miss(self, cause: Cause, count: int, since: float) -> None:
+        """Count messages as lost that were never offered to this client."""
+        if not self._mute:
+            self.routed += count
+            self.outbox.lose(cause, count, since)
+            self._update()
 
     def _report(self) -> bool:
         """Tell what was lost, to a client that asked for notices; ``False`` when the kernel does not take it now."""
@@ -320,7 +352,7 @@ class Delivery:
     @property
     def answers(self) -> int:
         """Answers and notices that wait for this client."""
-        return self._outbox.answers if self._outbox is not None else 0
+        return self._standing_answers + (self._outbox.answers if self._outbox is not None else 0)
 
     @property
     def wants_notices(self) -> bool:

@@ -6,14 +6,14 @@ A connection is all of these at once; the embedder, its inboxes and relays are s
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from .batches import Bundle, gather
 from .secrets import Credentials
-from .seqpacket import PlainArea
 
-__all__ = ["Batch", "Holdable", "Holder", "Receiver", "Sender"]
+__all__ = ["Batch", "Holdable", "Holder", "Place", "Receiver", "Routes", "Run", "Sender"]
 
 
 class Holder(Protocol):
@@ -64,12 +64,26 @@ class Sender(Protocol):
         ...
 
 
+class Place(Protocol):
+    """Where packets lie. For what the methods do see :class:`~sbuslib.seqpacket.PlainArea`."""
+
+    def packet(self, slot: int, length: int) -> bytes: ...
+
+    def packets(self, slots: Sequence[int], lengths: Sequence[int]) -> list[bytes]: ...
+
+    def send(self, sock: socket.SocketType, slots: Sequence[int], lengths: Sequence[int]) -> int: ...
+
+    def send_wrapped(
+        self, sock: socket.SocketType, wrapper: bytes, slots: Sequence[int], lengths: Sequence[int]
+    ) -> int: ...
+
+
 class Batch:
-    """The packets of one turn where they lie: good until the turn ends."""
+    """Packets where they lie. Those of a turn are in the hub's area, and good until the turn ends."""
 
     __slots__ = ("_bundles", "_copies", "_shortest", "area", "lengths")
 
-    def __init__(self, area: PlainArea, lengths: Sequence[int]) -> None:
+    def __init__(self, area: Place, lengths: Sequence[int]) -> None:
         self.area = area
         self.lengths = lengths
         self._copies: dict[int, bytes] = {}
@@ -148,3 +162,10 @@ class Receiver(Protocol):
     def takes_batches(self) -> bool:
         """Whether messages that came together may go on so."""
         ...
+
+
+Routes: TypeAlias = tuple[Receiver, ...]
+"""The receivers of a message."""
+
+Run: TypeAlias = tuple[int, int, Routes]
+"""Packets of a batch, from one slot to before another, and their receivers."""
