@@ -48,6 +48,9 @@ class Crowd:
         self._busy: dict[int, float] = {}  # when each user was busy last
         self._most: dict[int, int] = {}  # packets a turn, of users whose turns are dear
         self._waiting: dict[int, deque[Callable[[], None]]] = {}
+        self._only: int | None = None  # the one user that was busy of late, if none of its clients waits
+        self._only_turns = 0  # of this round
+        self._only_round = self._only_since = self._only_began = 0.0
         self._resuming: Any = None
         self._napping = False
         self.several = False
@@ -59,8 +62,10 @@ class Crowd:
         """Whether a client of this user may have a turn now. If so, :meth:`went` must follow it."""
         if not self.several:
             return True
-        self._look_at_the_clock()
         uid = account.uid
+        if uid == self._only and self._only_goes_on():
+            return True
+        self._look_at_the_clock()
         self._busy[uid] = self._now
         had = self._turns.get(uid, 0)
         if self.crowded:
@@ -72,9 +77,28 @@ class Crowd:
         self._began = thread_time()
         return True
 
+    def _only_goes_on(self) -> bool:
+        """Whether the only user that was busy of late may have another turn, of which no account is kept."""
+        current = self._loop.now()
+        self._only_began = monotonic()
+        if current != self._only_round:
+            self._only_round = current
+            self._only_turns = 0
+            self._only_since = self._only_began
+        elif (
+            self._only_turns >= self._limits.turns_per_round
+            or self._only_began - self._only_since > self._limits.crowd_round
+        ):
+            return False
+        self._only_turns += 1
+        return True
+
     def went(self, account: Account, clients: int = 1) -> None:
         """The turn that :meth:`may_go` allowed has ended; it was one of so many clients."""
-        if self.several and self._began:
+        if self._only is not None:
+            if monotonic() - self._only_began > self._limits.crowd_turn:
+                self._only = None  # its turns have to be looked at more closely
+        elif self.several and self._began:
             took = thread_time() - self._began
             self._began = 0.0
             self._spent[account.uid] = self._spent.get(account.uid, 0.0) + took
@@ -84,10 +108,10 @@ class Crowd:
                     weight *= 1 + log2(clients)
                 had = self._had.get(account.uid, self._least) + took * weight
                 self._had[account.uid] = min(had, self._least + self._limits.crowd_longest)
-            if clients > 1:
-                return  # which is as long as it is meant to be
-            if took > self._limits.crowd_turn or account.uid in self._most:
+            if clients == 1 and (took > self._limits.crowd_turn or account.uid in self._most):
                 self._adapt(account.uid, took)
+            if len(self._busy) == 1 and not self._waiting and not self._most:
+                self._only = account.uid
 
     def most(self, account: Account, wanted: int | None) -> int | None:
         """How many packets a turn may take of a client that may have ``wanted``; ``None``: as many as there are."""
@@ -111,6 +135,9 @@ class Crowd:
             self._most.pop(uid, None)
 
     def _look_at_the_clock(self) -> None:
+        if self._only is not None:
+            self._busy[self._only] = monotonic()
+            self._only = None
         current = self._loop.now()
         if current == self._round:
             return
@@ -157,6 +184,7 @@ class Crowd:
 
         By then that client may have been closed.
         """
+        self._only = None
         self._waiting.setdefault(account.uid, deque()).append(resume)
         if self._resuming is None:
             self._look_again(0.0)

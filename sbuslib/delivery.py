@@ -100,7 +100,7 @@ class Delivery:
             return
         line = self.account.standing
         if line is not None and line.takes(sender):
-            line.add(self, sender, batch.packets(slots))
+            line.add(self, sender, batch, slots)
             return
         if self._batches and len(slots) >= self._hub.limits.gathered:
             bundle = batch.bundle(slots, self._hub.limits.gathered_bytes)
@@ -184,7 +184,7 @@ class Delivery:
             return
         line = self.account.standing
         if line is not None and line.takes(sender):
-            line.add(self, sender, (packet,))
+            line.add_packet(self, sender, packet)
             return
         self.routed += 1
         if not self._waits():

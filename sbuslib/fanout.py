@@ -168,11 +168,18 @@ class Line:
         """Whether what ``sender`` publishes has to stand in line: that of the user's own clients has not."""
         return sender.credentials.uid != self._account.uid
 
-    def add(self, who: Audience | Delivery, sender: Sender, packets: Sequence[bytes]) -> None:
-        """Put packets in line."""
-        size = sum(map(len, packets))
-        if not self._take_room(who, sender, len(packets), size):
-            return
+    def add(self, who: Audience | Delivery, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
+        """Put copies of the packets in ``slots`` in line."""
+        size = batch.size(slots)
+        if self._take_room(who, sender, len(slots), size):
+            self._add(who, sender, batch.packets(slots), size)
+
+    def add_packet(self, who: Audience | Delivery, sender: Sender, packet: bytes) -> None:
+        """Put a packet in line."""
+        if self._take_room(who, sender, 1, len(packet)):
+            self._add(who, sender, (packet,), len(packet))
+
+    def _add(self, who: Audience | Delivery, sender: Sender, packets: Sequence[bytes], size: int) -> None:
         last = self._entries[-1] if self._entries else None
         if (
             not isinstance(last, _Packets)
@@ -302,11 +309,11 @@ class Audience:
 
     def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
         """Put copies of the packets in ``slots`` in line."""
-        self._line.add(self, sender, batch.packets(slots))
+        self._line.add(self, sender, batch, slots)
 
     def deliver_packet(self, sender: Sender, packet: bytes) -> None:
         """Put one packet in line."""
-        self._line.add(self, sender, (packet,))
+        self._line.add_packet(self, sender, packet)
 
     def deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
         """Put messages that came together in line."""
@@ -345,6 +352,12 @@ class Fanouts:
 
     def near_runs(self, runs: list[Run], sender: Sender) -> tuple[list[Run], bool]:
         """The same for each run of packets, and whether there are lines: then each run has to go before the next."""
+        least = self._hub.limits.fanout
+        for _, _, receivers in runs:
+            if len(receivers) >= least:
+                break
+        else:
+            return runs, False
         found = [(start, end, self.near(receivers, sender)) for start, end, receivers in runs]
         return found, any(run[2] is not other[2] for run, other in zip(runs, found, strict=True))
 

@@ -189,7 +189,7 @@ class Limits(_Numbers, frozen=True, kw_only=True):
             description="Clients of one user from which on a message of somebody else for all of them goes into the "
             "line of that user: its publisher would wait for so many system calls else."
         ),
-    ] = 64
+    ] = 8
     fanout_packets: Annotated[
         int,
         Meta(

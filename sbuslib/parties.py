@@ -97,6 +97,12 @@ class Batch:
             self._shortest = min(self.lengths)
         return self._shortest
 
+    def size(self, slots: Sequence[int]) -> int:
+        """Bytes of several packets."""
+        if isinstance(slots, range):
+            return sum(self.lengths[slots.start : slots.stop])
+        return sum(map(self.lengths.__getitem__, slots))
+
     def packet(self, slot: int) -> bytes:
         """A copy of a packet, for keeps; one object for all who ask."""
         copy = self._copies.get(slot)
@@ -125,7 +131,7 @@ class Batch:
         except KeyError:
             pass
         made: Bundle | None = None
-        if sum(map(self.lengths.__getitem__, slots)) <= most:
+        if self.size(slots) <= most:
             made = gather(self.packets(slots))
         self._bundles[which] = made
         return made
