@@ -377,6 +377,7 @@ def test_patterns_of_who_left_go_a_few_each_round(make_hub: Callable[..., Hub], 
 def test_a_turn_of_many_counts_as_many_only_beside_others(monkeypatch: pytest.MonkeyPatch, beside: bool) -> None:
     bench = Bench(monkeypatch, {ONE: 1e-4, OTHER: 1e-4})
     crowd, account = bench.crowd, bench.accounts[OTHER]
+    bench.cpu = 1.0
     for _ in range(3):  # both are busy
         bench.loop.time += 1e-3
         for uid in (ONE, OTHER):
