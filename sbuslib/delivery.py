@@ -41,6 +41,7 @@ class Delivery:
         "_batches",
         "_block_timer",
         "_direct",
+        "_doomed",
         "_echo",
         "_held",
         "_held_for_room",
@@ -78,6 +79,7 @@ class Delivery:
         self._batches = False
         self._notices = False
         self._mute = False  # the other end takes nothing any more, though what it sent may still be unread
+        self._doomed = False  # it is to be let go when the turn has ended
         self._direct = True  # nothing waits, nothing is to be told, nothing is to be added: send straight on
         self._outbox: Outbox | None = None  # made when it is first needed: most clients keep up
         # Why messages of a user, from so many bytes on, are lost as long as nothing is released or sent, and the
@@ -232,7 +234,7 @@ class Delivery:
             if self._send_one(packet) or (self._grow() and self._send_one(packet)):
                 self.delivered += bundle.count
                 return
-        if not self._mute:
+        if not (self._mute or self._doomed):
             publisher = sender.holdable_by(self)
             outbox, uid = self.outbox, sender.credentials.uid
             cause = outbox.refuses(uid, publisher is not None, bundle.least)
@@ -273,6 +275,9 @@ class Delivery:
             else:
                 outbox.lose("outage", len(packets), time())
             return
+        if self._doomed:
+            outbox.lose("discard", len(packets), time())
+            return
         if self._senders:
             packets = [sender.wrapper + packet for packet in packets]
         publisher = sender.holdable_by(self)
@@ -284,6 +289,7 @@ class Delivery:
             assert publisher is not None
             self._hold(publisher)
         elif action is Action.DISCONNECT:
+            self._doomed = True
             self._hub.condemn(self, "does not keep up, and asked for error")
         self._update()
 

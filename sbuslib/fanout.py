@@ -326,9 +326,9 @@ class Fanouts:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._lines: WeakValueDictionary[Account, Line] = WeakValueDictionary()
-        # By the identity of a group of receivers, which is kept here so that it stays one: the users of whom many are
-        # among them, and the receivers as the publishers of a user see them.
-        self._groups: dict[int, tuple[Routes, dict[Account, Audience], dict[int, Routes]]] = {}
+        # By the identity of a group of receivers, which is kept here so that it stays one: those of each user of whom
+        # there are many, and whom one of these users is near, or (None) anybody else.
+        self._groups: dict[int, tuple[Routes, dict[int, Audience], dict[int | None, Routes]]] = {}
         self.standing: set[Line] = set()
         """The lines in which something stands."""
 
@@ -341,13 +341,13 @@ class Fanouts:
             if len(self._groups) >= _REMEMBERED:
                 self._groups.clear()
             group = self._groups[id(receivers)] = receivers, self._audiences(receivers), {}
-        _, audiences, seen = group
-        uid = sender.credentials.uid
-        found = seen.get(uid)
+        _, audiences, near = group
+        uid: int | None = sender.credentials.uid
+        if uid not in audiences:
+            uid = None
+        found = near.get(uid)
         if found is None:
-            if len(seen) >= _REMEMBERED:
-                seen.clear()
-            found = seen[uid] = self._seen_by(uid, receivers, audiences)
+            found = near[uid] = self._near(uid, receivers, audiences)
         return found
 
     def near_runs(self, runs: list[Run], sender: Sender) -> tuple[list[Run], bool]:
@@ -361,21 +361,21 @@ class Fanouts:
         found = [(start, end, self.near(receivers, sender)) for start, end, receivers in runs]
         return found, any(run[2] is not other[2] for run, other in zip(runs, found, strict=True))
 
-    def _audiences(self, receivers: Routes) -> dict[Account, Audience]:
+    def _audiences(self, receivers: Routes) -> dict[int, Audience]:
         alike: dict[Account, list[Connection]] = {}
         for receiver in receivers:
             # What comes down a link is the matter of the hub below.
             if isinstance(receiver, Connection) and receiver.link is None:
                 alike.setdefault(receiver.account, []).append(receiver)
         return {
-            account: Audience(self._line(account), tuple(some))
+            account.uid: Audience(self._line(account), tuple(some))
             for account, some in alike.items()
             if len(some) >= self._hub.limits.fanout and not self._hub.is_trusted(account.uid)
         }
 
     @staticmethod
-    def _seen_by(uid: int, receivers: Routes, audiences: dict[Account, Audience]) -> Routes:
-        others = [audience for account, audience in audiences.items() if account.uid != uid]
+    def _near(uid: int | None, receivers: Routes, audiences: dict[int, Audience]) -> Routes:
+        others = [audience for other, audience in audiences.items() if other != uid]
         if not others:
             return receivers
         far = {receiver for audience in others for receiver in audience.receivers}

@@ -130,6 +130,8 @@ class BusMachine(RuleBasedStateMachine):
         fanout: int,
         members: list[tuple[int, bytes, Soft, Hard]],
     ) -> None:
+        if fanout != PLENTY:
+            user = user_size = PLENTY  # who of a user has the last place is another one where its clients stand in line
         self.limits = Limits(
             queued_packets=packets,
             queued_bytes=size,
