@@ -269,6 +269,7 @@ class Area(PlainArea):
         self._incoming = _Vector(slots)
         self._outgoing = _Vector(slots)
         self._laid_out: Sequence[int] | None = None  # the slots that _outgoing has the lengths of
+        self._sizes = [0] * slots  # what _outgoing has: comparing costs a tenth of laying out anew
         self._wrapped = _Vector(slots, pieces=2)
         for vector, piece in ((self._incoming, 0), (self._outgoing, 0), (self._wrapped, 1)):
             vector.bases[piece][:] = memoryview(self._starts)
@@ -292,18 +293,21 @@ class Area(PlainArea):
         if slots is self._laid_out:
             pass  # as for the receiver before
         elif count == 1:
-            outgoing.sizes[0][first] = lengths[first]
+            outgoing.sizes[0][first] = self._sizes[first] = lengths[first]
             self._laid_out = slots
         elif slots[-1] - first + 1 == count:
-            sizes = array(_WORD_FORMAT, lengths[first : first + count])
-            outgoing.sizes[0][first : first + count] = memoryview(sizes)
+            sizes = lengths[first : first + count]
+            if sizes != self._sizes[first : first + count]:
+                self._sizes[first : first + count] = sizes
+                outgoing.sizes[0][first : first + count] = memoryview(array(_WORD_FORMAT, sizes))
             self._laid_out = slots
         else:
             # Packets of one sender that are not neighbours: lay the headers out anew, for this call only.
             self._laid_out = None
             starts = self._starts
             outgoing.bases[0][:count] = memoryview(array(_WORD_FORMAT, [starts[slot] for slot in slots]))
-            outgoing.sizes[0][:count] = memoryview(array(_WORD_FORMAT, [lengths[slot] for slot in slots]))
+            sizes = self._sizes[:count] = [lengths[slot] for slot in slots]
+            outgoing.sizes[0][:count] = memoryview(array(_WORD_FORMAT, sizes))
             sent = self._send_call(sock.fileno(), outgoing.addresses[0], _COUNTS[count], _NO_WAIT)
             outgoing.bases[0][:count] = memoryview(starts)[:count]
             return sent if sent > 0 else super().send(sock, slots[:1], lengths)
