@@ -14,7 +14,7 @@ PACKAGE = ROOT / "sbuslib"
 
 FLOORS = {
     0: "errors limits packets batches matcher secrets outbox quota interest demand router control breaches statistics "
-    "session topic backoff text",
+    "session topic backoff text lazy",
     1: "addresses seqpacket users dialer",
     2: "crowd sendbuffers trimming backlog parties delivery unpacking connection fanout inbox acceptor links tree hub "
     "channel endpoint client blocking aio uplink conversation relay",
