@@ -96,6 +96,12 @@ class Backlog:
                     return
             self._asked.popleft().answer()
 
+    def hand_over(self, giver: Behind, receiver: Behind) -> None:
+        """Some of what waited for ``giver`` waits for ``receiver`` now."""
+        for asked in self._asked:
+            if giver in asked.due and receiver in self._behind:
+                asked.due[receiver] = receiver.delivered + receiver.queued if receiver.in_order else inf
+
     def _keep_time(self) -> None:
         if self._asked and not self._timing:
             self._timing = True

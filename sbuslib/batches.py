@@ -220,6 +220,10 @@ class Bundle:
             return map(Message, keys, self.payloads)
         return map(Message, keys, self.payloads, repeat(sender))
 
+    def copy(self) -> Bundle:
+        """The same, and good for as long as it is kept."""
+        return Bundle.parse(self.packet) if self._length else self
+
     # -- parts of it --------------------------------------------------------------------------------
 
     def select(self, wanted: Sequence[int]) -> Bundle:

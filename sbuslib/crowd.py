@@ -40,6 +40,7 @@ class Crowd:
         self._round = self._now = 0.0
         self._began = 0.0
         self._turns: dict[int, int] = {}  # of this round, by user
+        self._last: dict[int, int] = {}  # and of the one before
         self._spent: dict[int, float] = {}  # seconds of this round, by user
         self._had: dict[int, float] = {}  # seconds of turns while it was crowded, weighted, by user that is busy
         self._least = 0.0  # of those
@@ -47,6 +48,9 @@ class Crowd:
         self._busy: dict[int, float] = {}  # when each user was busy last
         self._most: dict[int, int] = {}  # packets a turn, of users whose turns are dear
         self._waiting: dict[int, deque[Callable[[], None]]] = {}
+        self._only: int | None = None  # the one user that was busy of late, if none of its clients waits
+        self._only_turns = 0  # of this round
+        self._only_round = self._only_since = self._only_began = 0.0
         self._resuming: Any = None
         self._napping = False
         self.several = False
@@ -58,8 +62,10 @@ class Crowd:
         """Whether a client of this user may have a turn now. If so, :meth:`went` must follow it."""
         if not self.several:
             return True
-        self._look_at_the_clock()
         uid = account.uid
+        if uid == self._only and self._only_goes_on():
+            return True
+        self._look_at_the_clock()
         self._busy[uid] = self._now
         had = self._turns.get(uid, 0)
         if self.crowded:
@@ -71,17 +77,41 @@ class Crowd:
         self._began = thread_time()
         return True
 
-    def went(self, account: Account) -> None:
-        """The turn that :meth:`may_go` allowed has ended."""
-        if self.several and self._began:
+    def _only_goes_on(self) -> bool:
+        """Whether the only user that was busy of late may have another turn, of which no account is kept."""
+        current = self._loop.now()
+        self._only_began = monotonic()
+        if current != self._only_round:
+            self._only_round = current
+            self._only_turns = 0
+            self._only_since = self._only_began
+        elif (
+            self._only_turns >= self._limits.turns_per_round
+            or self._only_began - self._only_since > self._limits.crowd_round
+        ):
+            return False
+        self._only_turns += 1
+        return True
+
+    def went(self, account: Account, clients: int = 1) -> None:
+        """The turn that :meth:`may_go` allowed has ended; it was one of so many clients."""
+        if self._only is not None:
+            if monotonic() - self._only_began > self._limits.crowd_turn:
+                self._only = None  # its turns have to be looked at more closely
+        elif self.several and self._began:
             took = thread_time() - self._began
             self._began = 0.0
             self._spent[account.uid] = self._spent.get(account.uid, 0.0) + took
             if self.crowded:
-                had = self._had.get(account.uid, self._least) + took * self._weight(account.uid)
+                weight = self._weight(account.uid)
+                if clients > 1 and self._is_beside_others(account.uid):
+                    weight *= 1 + log2(clients)
+                had = self._had.get(account.uid, self._least) + took * weight
                 self._had[account.uid] = min(had, self._least + self._limits.crowd_longest)
-            if took > self._limits.crowd_turn or account.uid in self._most:
+            if clients == 1 and (took > self._limits.crowd_turn or account.uid in self._most):
                 self._adapt(account.uid, took)
+            if len(self._busy) == 1 and not self._waiting and not self._most:
+                self._only = account.uid
 
     def most(self, account: Account, wanted: int | None) -> int | None:
         """How many packets a turn may take of a client that may have ``wanted``; ``None``: as many as there are."""
@@ -105,6 +135,9 @@ class Crowd:
             self._most.pop(uid, None)
 
     def _look_at_the_clock(self) -> None:
+        if self._only is not None:
+            self._busy[self._only] = monotonic()
+            self._only = None
         current = self._loop.now()
         if current == self._round:
             return
@@ -112,7 +145,8 @@ class Crowd:
         self._round = current
         now = monotonic()
         passed, self._now = min(now - self._now, self._limits.crowd_remembered), now
-        turns, self._turns = self._turns, {}
+        turns = self._last = self._turns
+        self._turns = {}
         self._spent.clear()
         since = now - self._limits.crowd_remembered
         for uid in [uid for uid, at in self._busy.items() if at < since and uid not in self._waiting]:
@@ -137,6 +171,10 @@ class Crowd:
         """How many times what it took a turn of this user counts."""
         return max(1.0, self._heft(uid) / self._lightest)
 
+    def _is_beside_others(self, uid: int) -> bool:
+        """Whether others have turns in the same rounds: it is only then that they wait for this user's."""
+        return any(other != uid for turns in (self._turns, self._last) for other in turns)
+
     def _is_due(self, uid: int) -> bool:
         """Whether no other busy user has had less than this one."""
         return self._had.get(uid, self._least) <= self._least + self._limits.crowd_slack
@@ -146,6 +184,7 @@ class Crowd:
 
         By then that client may have been closed.
         """
+        self._only = None
         self._waiting.setdefault(account.uid, deque()).append(resume)
         if self._resuming is None:
             self._look_again(0.0)

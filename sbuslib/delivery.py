@@ -41,6 +41,7 @@ class Delivery:
         "_batches",
         "_block_timer",
         "_direct",
+        "_doomed",
         "_echo",
         "_held",
         "_held_for_room",
@@ -53,6 +54,7 @@ class Delivery:
         "_refused_since",
         "_retry",
         "_senders",
+        "_standing_answers",
         "_writer",
         "account",
         "closed",
@@ -77,6 +79,7 @@ class Delivery:
         self._batches = False
         self._notices = False
         self._mute = False  # the other end takes nothing any more, though what it sent may still be unread
+        self._doomed = False  # it is to be let go when the turn has ended
         self._direct = True  # nothing waits, nothing is to be told, nothing is to be added: send straight on
         self._outbox: Outbox | None = None  # made when it is first needed: most clients keep up
         # Why messages of a user, from so many bytes on, are lost as long as nothing is released or sent, and the
@@ -89,12 +92,17 @@ class Delivery:
         self._held: set[Holdable] = set()
         self._held_for_room = False
         self._block_timer: Any = None
+        self._standing_answers = 0  # in the line of this client's user
 
     # -- messages -----------------------------------------------------------------------------------
 
     def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
         """Send the packets in ``slots`` on, or do with them as the receiver chose."""
         if not self._echo and sender is cast(Sender, self):
+            return
+        line = self.account.standing
+        if line is not None and line.takes(sender):
+            line.add(self, sender, batch, slots)
             return
         if self._batches and len(slots) >= self._hub.limits.gathered:
             bundle = batch.bundle(slots, self._hub.limits.gathered_bytes)
@@ -176,6 +184,10 @@ class Delivery:
         """Send one packet, or do with it as the receiver chose."""
         if not self._echo and sender is cast(Sender, self):
             return
+        line = self.account.standing
+        if line is not None and line.takes(sender):
+            line.add_packet(self, sender, packet)
+            return
         self.routed += 1
         if not self._waits():
             wrapped = sender.wrapper + packet if self._senders else packet
@@ -187,6 +199,10 @@ class Delivery:
     def deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
         """Send messages that came together on, or do with each as the receiver chose."""
         if not self._echo and sender is cast(Sender, self):
+            return
+        line = self.account.standing
+        if line is not None and line.takes(sender):
+            line.add_bundle(self, sender, bundle)
             return
         if self._batches and bundle.count > 1:
             self._deliver_bundle(sender, bundle)
@@ -218,7 +234,7 @@ class Delivery:
             if self._send_one(packet) or (self._grow() and self._send_one(packet)):
                 self.delivered += bundle.count
                 return
-        if not self._mute:
+        if not (self._mute or self._doomed):
             publisher = sender.holdable_by(self)
             outbox, uid = self.outbox, sender.credentials.uid
             cause = outbox.refuses(uid, publisher is not None, bundle.least)
@@ -259,6 +275,9 @@ class Delivery:
             else:
                 outbox.lose("outage", len(packets), time())
             return
+        if self._doomed:
+            outbox.lose("discard", len(packets), time())
+            return
         if self._senders:
             packets = [sender.wrapper + packet for packet in packets]
         publisher = sender.holdable_by(self)
@@ -270,6 +289,7 @@ class Delivery:
             assert publisher is not None
             self._hold(publisher)
         elif action is Action.DISCONNECT:
+            self._doomed = True
             self._hub.condemn(self, "does not keep up, and asked for error")
         self._update()
 
@@ -279,6 +299,12 @@ class Delivery:
         """Send or queue an answer or a notice: never lost while the client is there."""
         if self._mute:
             return
+        if self.account.standing is not None:
+            self._standing_answers += 1
+            self.account.standing.add_answer(self, packet)
+            if self.answers > self._hub.limits.queued_answers:
+                self._hub.condemn(self, "too many unread answers")
+            return
         if len(packet) > self._hub.limits.idle_send_buffer:
             self._hub.buffers.grow(self, for_good=True)  # only those who are trusted get such
         if not self._outbox and self._send_one(packet):
@@ -286,6 +312,18 @@ class Delivery:
         if not self._mute and not self.outbox.push_answer(packet):
             self._hub.condemn(self, "too many unread answers")
         self._update()
+
+    def answer_from_line(self, packet: bytes) -> None:
+        """The line of this client's user has come to an answer."""
+        self._standing_answers -= 1
+        self.answer(packet)
+
+    def miss(self, cause: Cause, count: int, since: float) -> None:
+        """Count messages as lost that were never offered to this client."""
+        if not self._mute:
+            self.routed += count
+            self.outbox.lose(cause, count, since)
+            self._update()
 
     def _report(self) -> bool:
         """Tell what was lost, to a client that asked for notices; ``False`` when the kernel does not take it now."""
@@ -320,7 +358,7 @@ class Delivery:
     @property
     def answers(self) -> int:
         """Answers and notices that wait for this client."""
-        return self._outbox.answers if self._outbox is not None else 0
+        return self._standing_answers + (self._outbox.answers if self._outbox is not None else 0)
 
     @property
     def wants_notices(self) -> bool:

@@ -30,6 +30,7 @@ from .connection import Connection
 from .crowd import Crowd
 from .delivery import Delivery
 from .errors import KeyFormatError, PacketError, StateError, UsageError
+from .fanout import Fanouts
 from .inbox import Inbox
 from .limits import PACKET_BYTES, Limits
 from .matcher import SEPARATOR
@@ -164,6 +165,7 @@ class Hub:
         self.buffers = SendBuffers(self.limits, self.quotas.send_buffers)
         self.router: Router[Receiver] = Router(self.limits, self.quotas, self._separator)
         self.tree = Tree(self)
+        self.fanouts = Fanouts(self)
         self._listener: Listener | None = None
         self._pid = 0
         self._connections: set[Connection] = set()
@@ -288,6 +290,7 @@ class Hub:
             self.tree.stop()
             for connection in list(self._connections):
                 self._forget(connection)
+            self.fanouts.clear()
             for inbox in list(self._inboxes):
                 inbox.close()
             while self.router.forget_some(self.limits.user_patterns):
@@ -317,7 +320,8 @@ class Hub:
             self._flushed.wait(left)
 
     def _anything_queued(self) -> bool:
-        return any(connection.queued for connection in self._connections) or self.tree.is_sending()
+        waits = self.fanouts.standing or any(connection.queued for connection in self._connections)
+        return bool(waits) or self.tree.is_sending()
 
     def flushed(self, freed: int = 0) -> None:
         """For somebody nothing waits any more; ``freed`` bytes did: for :class:`~sbuslib.delivery.Delivery`."""
@@ -435,6 +439,7 @@ class Hub:
         connection.close()  # first, since what follows may carry out that it be kicked as well
         self.tree.forget(connection)
         self._retire(connection)
+        self.fanouts.forget()
         self.quotas.close(connection.account)
         self.crowd.several = self.quotas.several()
         self._received += connection.received
@@ -503,7 +508,7 @@ class Hub:
             except PacketError as error:
                 raise KeyFormatError(f"nobody may publish under {key!r}: {error.reason}") from None
         self._received += 1
-        for receiver in receivers:
+        for receiver in self.fanouts.near(receivers, self._me):
             receiver.deliver_packet(self._me, packet)
         self.carry_out()
 
@@ -595,8 +600,8 @@ class Hub:
                     connections=account.connections,
                     patterns=account.patterns,
                     pattern_bytes=account.pattern_bytes,
-                    queued_packets=account.packets.used,
-                    queued_bytes=account.queued_bytes.used,
+                    queued_packets=account.packets.used + account.line.packets.used,
+                    queued_bytes=account.queued_bytes.used + account.line.queued_bytes.used,
                     buffer_bytes=self.quotas.send_buffers.held(account.uid),
                 )
                 for account in self.quotas.accounts()

@@ -191,6 +191,23 @@ class Limits(_Numbers, frozen=True, kw_only=True):
             "client that asks and does not read is let go."
         ),
     ] = 1_024
+    fanout: Annotated[
+        int,
+        Meta(
+            description="Clients of one user from which on a message of somebody else for all of them goes into the "
+            "line of that user: its publisher would wait for so many system calls else."
+        ),
+    ] = 8
+    fanout_packets: Annotated[
+        int,
+        Meta(
+            description="Packets that may stand in such a line, shared out among the users that sent them: one alone "
+            "may take half."
+        ),
+    ] = 65_536
+    fanout_bytes: Annotated[int, Meta(description="Bytes that may stand in such a line, shared out likewise.")] = (
+        32 * 1024 * 1024
+    )
     trimmed_bytes: Annotated[
         int,
         Meta(

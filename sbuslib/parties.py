@@ -6,14 +6,14 @@ A connection is all of these at once; the embedder, its inboxes and relays are s
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from .batches import Bundle, gather
 from .secrets import Credentials
-from .seqpacket import PlainArea
 
-__all__ = ["Batch", "Holdable", "Holder", "Receiver", "Sender"]
+__all__ = ["Batch", "Holdable", "Holder", "Place", "Receiver", "Routes", "Run", "Sender"]
 
 
 class Holder(Protocol):
@@ -64,17 +64,31 @@ class Sender(Protocol):
         ...
 
 
+class Place(Protocol):
+    """Where packets lie. For what the methods do see :class:`~sbuslib.seqpacket.PlainArea`."""
+
+    def packet(self, slot: int, length: int) -> bytes: ...
+
+    def packets(self, slots: Sequence[int], lengths: Sequence[int]) -> list[bytes]: ...
+
+    def send(self, sock: socket.SocketType, slots: Sequence[int], lengths: Sequence[int]) -> int: ...
+
+    def send_wrapped(
+        self, sock: socket.SocketType, wrapper: bytes, slots: Sequence[int], lengths: Sequence[int]
+    ) -> int: ...
+
+
 class Batch:
-    """The packets of one turn where they lie: good until the turn ends."""
+    """Packets where they lie. Those of a turn are in the hub's area, and good until the turn ends."""
 
     __slots__ = ("_bundles", "_copies", "_shortest", "area", "lengths")
 
-    def __init__(self, area: PlainArea, lengths: Sequence[int]) -> None:
+    def __init__(self, area: Place, lengths: Sequence[int], shortest: int = 0) -> None:
         self.area = area
         self.lengths = lengths
         self._copies: dict[int, bytes] = {}
         self._bundles: dict[Sequence[int], Bundle | None] = {}
-        self._shortest = 0
+        self._shortest = shortest
 
     @property
     def shortest(self) -> int:
@@ -82,6 +96,12 @@ class Batch:
         if not self._shortest:
             self._shortest = min(self.lengths)
         return self._shortest
+
+    def size(self, slots: Sequence[int]) -> int:
+        """Bytes of several packets."""
+        if isinstance(slots, range):
+            return sum(self.lengths[slots.start : slots.stop])
+        return sum(map(self.lengths.__getitem__, slots))
 
     def packet(self, slot: int) -> bytes:
         """A copy of a packet, for keeps; one object for all who ask."""
@@ -111,7 +131,7 @@ class Batch:
         except KeyError:
             pass
         made: Bundle | None = None
-        if sum(map(self.lengths.__getitem__, slots)) <= most:
+        if self.size(slots) <= most:
             made = gather(self.packets(slots))
         self._bundles[which] = made
         return made
@@ -148,3 +168,10 @@ class Receiver(Protocol):
     def takes_batches(self) -> bool:
         """Whether messages that came together may go on so."""
         ...
+
+
+Routes: TypeAlias = tuple[Receiver, ...]
+"""The receivers of a message."""
+
+Run: TypeAlias = tuple[int, int, Routes]
+"""Packets of a batch, from one slot to before another, and their receivers."""

@@ -18,9 +18,14 @@ Whatever is charged is released by the object that charged it. Source: the accou
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .limits import Limits
 
-__all__ = ["Account", "Quotas", "Shares"]
+if TYPE_CHECKING:
+    from .fanout import Line
+
+__all__ = ["Account", "Quotas", "Room", "Shares"]
 
 
 class Shares:
@@ -77,29 +82,19 @@ class Shares:
         return self.maximum - self.remaining
 
 
-class Account:
-    """What one user's clients hold."""
+class Room:
+    """Room for so many packets and bytes, shared out among those who sent them."""
 
-    __slots__ = ("connections", "packets", "pattern_bytes", "patterns", "queued_bytes", "releases", "uid")
+    __slots__ = ("packets", "queued_bytes", "releases")
 
-    def __init__(self, uid: int, limits: Limits) -> None:
-        self.uid = uid
-        self.connections = 0
-        self.patterns = 0
-        self.pattern_bytes = 0
+    def __init__(self, packets: int, size: int) -> None:
         self.releases = 0
-        """Goes up whenever room in a queue is released: for whom there was none, there is none until then."""
-        self.packets = Shares(limits.user_queued_packets)
-        self.queued_bytes = Shares(limits.user_queued_bytes)
-
-    def is_clear(self) -> bool:
-        """Whether nothing is charged."""
-        return not (
-            self.connections or self.patterns or self.pattern_bytes or self.packets.used or self.queued_bytes.used
-        )
+        """Goes up whenever room is released: for whom there was none, there is none until then."""
+        self.packets = Shares(packets)
+        self.queued_bytes = Shares(size)
 
     def take_room(self, sender: int, packets: int, size: int) -> bool:
-        """Charge room in a queue on behalf of ``sender``; ``False``, and nothing charged, beyond its share."""
+        """Charge room on behalf of ``sender``; ``False``, and nothing charged, beyond its share."""
         if not self.packets.take(sender, packets):
             return False
         if not self.queued_bytes.take(sender, size):
@@ -112,19 +107,45 @@ class Account:
         return self.packets.could_take(sender, 1) and self.queued_bytes.could_take(sender, size)
 
     def has_any_room(self, size: int) -> bool:
-        """Whether another packet of ``size`` bytes stays within the user's maximum, whoever's share it is beyond."""
+        """Whether another packet of ``size`` bytes stays within the maximum, whoever's share it is beyond."""
         return self.packets.remaining >= 1 and self.queued_bytes.remaining >= size
 
     def force_room(self, sender: int, packets: int, size: int) -> None:
-        """Charge room in a queue whether or not there is any."""
+        """Charge room whether or not there is any."""
         self.packets.force(sender, packets)
         self.queued_bytes.force(sender, size)
 
     def give_room(self, sender: int, packets: int, size: int) -> None:
-        """Release room in a queue."""
+        """Release room."""
         self.releases += 1
         self.packets.give(sender, packets)
         self.queued_bytes.give(sender, size)
+
+    def is_empty(self) -> bool:
+        """Whether nothing is charged."""
+        return not (self.packets.used or self.queued_bytes.used)
+
+
+class Account(Room):
+    """What one user's clients hold: it is itself the room in all their queues."""
+
+    __slots__ = ("connections", "line", "pattern_bytes", "patterns", "standing", "uid")
+
+    def __init__(self, uid: int, limits: Limits) -> None:
+        super().__init__(limits.user_queued_packets, limits.user_queued_bytes)
+        self.uid = uid
+        self.connections = 0
+        self.patterns = 0
+        self.pattern_bytes = 0
+        self.line = Room(limits.fanout_packets, limits.fanout_bytes)
+        """Room for what is to be handed to many of its clients."""
+        self.standing: Line | None = None
+        """The line, while anything stands in it."""
+
+    def is_clear(self) -> bool:
+        """Whether nothing is charged."""
+        charged = self.connections or self.patterns or self.pattern_bytes
+        return not charged and self.is_empty() and self.line.is_empty() and self.standing is None
 
 
 class Quotas:

@@ -14,13 +14,14 @@ from __future__ import annotations
 import socket
 from abc import abstractmethod
 from collections import deque
+from itertools import groupby
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from .batches import Bundle
 from .delivery import Delivery
 from .errors import PacketError
-from .parties import Holder, Receiver, Sender
+from .parties import Holder, Receiver, Routes, Sender
 from .quota import Account
 from .secrets import Credentials
 
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from .hub import Hub
 
 __all__ = ["Unpacking"]
-
-Routes = tuple[Receiver, ...]
 
 _AT_ONCE: Final = 512
 """Messages of a batch that are regrouped in one go. For each group of receivers all of them are looked at."""
@@ -168,6 +167,10 @@ class Unpacking(Delivery):
 
     def _spread(self, bundle: Bundle, routes: list[Routes], sender: Sender) -> Bundle | None:
         """Hand each receiver what goes to it; the rest where that is too much for one go. ``routes``: of each key."""
+        one_by_one = False
+        if self._hub.crowd.several:
+            all_of, routes = routes, [self._hub.fanouts.near(found, sender) for found in routes]
+            one_by_one = any(found is not others for found, others in zip(routes, all_of, strict=True))
         room = max(1, self._hub.limits.turn_deliveries - self._spent)
         most = max(map(len, routes))
         first = routes[0]
@@ -189,6 +192,9 @@ class Unpacking(Delivery):
         bundle = bundle.part(0, fits)
         routes = [of[key] for key in bundle.keys]
         self.received += bundle.count
+        if one_by_one:
+            self._spread_in_order(bundle, routes, sender)
+            return rest
         mine: dict[Receiver, list[int]] = {}
         for number, found in enumerate(routes):
             for receiver in found:
@@ -203,3 +209,14 @@ class Unpacking(Delivery):
             self._spent += 1 if receiver.takes_batches else part.count
             receiver.deliver_bundle(sender, part)
         return rest
+
+    def _spread_in_order(self, bundle: Bundle, routes: list[Routes], sender: Sender) -> None:
+        """Hand on messages in the order in which they came: what goes into a line, others may have to follow."""
+        start = 0
+        for receivers, some in groupby(map(routes.__getitem__, bundle.numbers or bytes(bundle.count))):
+            stop = start + len(list(some))
+            part = bundle.part(start, stop)
+            start = stop
+            for receiver in receivers:
+                self._spent += 1 if receiver.takes_batches else part.count
+                receiver.deliver_bundle(sender, part)

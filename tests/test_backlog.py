@@ -117,3 +117,16 @@ def test_a_hub_that_stops_forgets_the_questions() -> None:
     backlog.clear()
     timers.go_off()
     assert not answers
+
+
+def test_what_was_handed_over_is_waited_for() -> None:
+    giver, receiver = Queue(2), Queue(5)
+    backlog, _, answers = make(giver)
+    backlog.when_passed(lambda: answers.append(1))
+    backlog.note(receiver, True)
+    backlog.hand_over(giver, receiver)
+    receiver.queued += 3  # later, and of no account
+    giver.send(2, backlog)
+    assert not answers
+    receiver.send(5, backlog)
+    assert answers == [1]

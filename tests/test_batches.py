@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Callable
 
@@ -263,3 +264,15 @@ def test_what_comes_before_one_that_is_too_long_is_packed() -> None:
 @pytest.mark.parametrize("make", [bytes, bytearray, memoryview])
 def test_payloads_are_anything_that_holds_bytes(make: Callable[[bytes], bytes]) -> None:
     assert Bundle.parse(one([(b"k", make(b"one")), (b"k", make(b"two"))])).payloads == [b"one", b"two"]
+
+
+def test_a_copy_is_good_when_the_memory_is_used_again() -> None:
+    bundle = gather([b"MSG a\0one", b"MSG b\0two"])
+    assert bundle is not None
+    with mmap.mmap(-1, 4_096) as memory:
+        memory[10 : 10 + len(bundle.packet)] = bundle.packet
+        copy = Bundle.parse(memory, 10, len(bundle.packet)).copy()
+        memory[:] = bytes(4_096)
+    assert (copy.packet, bytes(copy.view)) == (bundle.packet, bundle.packet)
+    assert copy.plain == [b"MSG a\0one", b"MSG b\0two"]
+    assert copy.copy() is copy or copy.copy().packet == copy.packet

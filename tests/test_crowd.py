@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -370,3 +371,28 @@ def test_patterns_of_who_left_go_a_few_each_round(make_hub: Callable[..., Hub], 
     assert len(steps) >= 40
     assert len(set(steps)) >= len(steps) - 2  # each in a round of its own
     other.barrier()
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_turn_of_many_counts_as_many_only_beside_others(monkeypatch: pytest.MonkeyPatch, beside: bool) -> None:
+    bench = Bench(monkeypatch, {ONE: 1e-4, OTHER: 1e-4})
+    crowd, account = bench.crowd, bench.accounts[OTHER]
+    bench.cpu = 1.0
+    for _ in range(3):  # both are busy
+        bench.loop.time += 1e-3
+        for uid in (ONE, OTHER):
+            if crowd.may_go(bench.accounts[uid]):
+                crowd.went(bench.accounts[uid])
+    assert crowd.crowded
+    for _ in range(2):  # rounds in which the other one has nothing to say, and the first has or has not
+        bench.loop.time += 1e-5
+        crowd._look_at_the_clock()
+        if beside:
+            assert crowd.may_go(bench.accounts[ONE])
+            crowd.went(bench.accounts[ONE])
+    before = crowd._had[OTHER]
+    assert crowd.may_go(account)
+    bench.cpu += 1e-3
+    crowd.went(account, clients=1_023)
+    weight = (crowd._had[OTHER] - before) / 1e-3
+    assert weight == pytest.approx(1 + math.log2(1_023) if beside else 1)

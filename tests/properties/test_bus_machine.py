@@ -112,6 +112,7 @@ class BusMachine(RuleBasedStateMachine):
         size=st.sampled_from([PLENTY, 3 * LARGEST]),
         user=st.sampled_from([PLENTY, 6, 10, 16]),
         user_size=st.sampled_from([PLENTY, 8 * LARGEST]),
+        fanout=st.sampled_from([PLENTY, 1, 2]),
         members=st.lists(
             st.tuples(
                 st.integers(1, 3), st.sampled_from(PATTERNS[:3]), st.sampled_from(SOFT[:3]), st.sampled_from(HARD)
@@ -121,13 +122,22 @@ class BusMachine(RuleBasedStateMachine):
         ),
     )
     def begin(
-        self, packets: int, size: int, user: int, user_size: int, members: list[tuple[int, bytes, Soft, Hard]]
+        self,
+        packets: int,
+        size: int,
+        user: int,
+        user_size: int,
+        fanout: int,
+        members: list[tuple[int, bytes, Soft, Hard]],
     ) -> None:
+        if fanout != PLENTY:
+            user = user_size = PLENTY  # who of a user has the last place is another one where its clients stand in line
         self.limits = Limits(
             queued_packets=packets,
             queued_bytes=size,
             user_queued_packets=user,
             user_queued_bytes=user_size,
+            fanout=fanout,
             block_timeout=1e6,
             controls_per_turn=64,
             turn_time=1e6,
