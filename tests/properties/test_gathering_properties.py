@@ -11,11 +11,10 @@ import gevent
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import PATIENCE
+from support import PATIENCE, eventually
 
 from sbuslib import Client, Hub
 from sbuslib.errors import KeyFormatError
-from sbuslib.inbox import Inbox
 from sbuslib.limits import ClientLimits
 
 SECRET = b"!/cred//%d//" % os.getuid()
@@ -127,15 +126,12 @@ def hub() -> Iterator[Hub]:
 
 @given(STEPS, LIMITS)
 def test_messages_come_once_and_in_order(hub: Hub, steps: list[tuple[str, ...]], limits: ClientLimits) -> None:
-    def work(inbox: Inbox) -> list[tuple[bytes, bytes]]:
+    with hub.subscribe(b"", SECRET) as inbox:
         with Client(hub.address, limits=limits) as client:
             publisher = Publisher(client)
             for name, *arguments in steps:
                 getattr(publisher, name)(*arguments)
-        return publisher.expected
-
-    with hub.subscribe(b"", SECRET) as inbox:
-        expected = work(inbox)
-        got = [inbox.get(PATIENCE) for _ in expected]
-        assert [(message.key, message.payload) for message in got] == expected
-        assert not inbox
+        got = [inbox.get(PATIENCE) for _ in publisher.expected]
+        assert [(message.key, message.payload) for message in got] == publisher.expected
+        eventually(lambda: not hub.statistics().clients)  # the one has gone; an inbox is not counted
+        assert not len(inbox)
