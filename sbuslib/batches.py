@@ -38,7 +38,7 @@ from .packets import MSG, Message, encode_message
 if TYPE_CHECKING:
     from mmap import mmap
 
-__all__ = ["BATCH", "Bundle", "Parcel", "gather", "pack", "pack_columns"]
+__all__ = ["BATCH", "Bundle", "Parcel", "gather", "pack"]
 
 BATCH: Final = b"CMSG batch\0"
 """What every batch begins with."""
@@ -353,21 +353,12 @@ def pack(
     """
     keys = [key for key, _ in pairs]
     payloads = [payload for _, payload in pairs]
-    kinds = _kinds(keys)
+    first = keys[0]
+    kinds = [first] if keys.count(first) == len(keys) else list(dict.fromkeys(keys))
     for key in kinds:
         check(key)
-    yield from _pack(kinds, keys, payloads, list(map(len, payloads)), most)
-
-
-def pack_columns(keys: list[bytes], payloads: list[bytes], most: int) -> Iterator[tuple[bytes, int]]:
-    """As :func:`pack`, of keys and payloads that are known to be good, as many of these as of those."""
-    return _pack(_kinds(keys), keys, payloads, list(map(len, payloads)), most)
-
-
-def _kinds(keys: list[bytes]) -> list[bytes]:
-    """The distinct keys."""
-    first = keys[0]
-    return [first] if keys.count(first) == len(keys) else list(dict.fromkeys(keys))
+    sizes = list(map(len, payloads))
+    yield from _pack(kinds, keys, payloads, sizes, most)
 
 
 def _pack(
@@ -389,7 +380,7 @@ def _pack(
         half = count // 2
         for part in (slice(half), slice(half, None)):
             some = keys[part]
-            yield from _pack(_kinds(some), some, payloads[part], sizes[part], most)
+            yield from _pack(list(dict.fromkeys(some)), some, payloads[part], sizes[part], most)
         return
     numbers = b""
     if len(kinds) > 1:

@@ -56,7 +56,7 @@ class Channel(ABC):
         hub_user: int | str | None,
         limits: ClientLimits | None,
     ) -> None:
-        self._gathered: list[bytes] = []  # payloads that are kept for a moment, and go before anything else does
+        self._gathered: list[tuple[bytes, bytes]] = []  # what is kept for a moment, and goes before anything else does
         self.timeout = timeout
         self.limits = limits if limits is not None else ClientLimits()
         self.epoch = 0

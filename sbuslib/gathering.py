@@ -30,13 +30,14 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import repeat
 from time import monotonic
 
-from .batches import Bundle, pack_columns
+from .batches import Bundle, pack
 from .dialer import NO_MEMORY
 from .endpoint import Endpoint
 from .errors import DisconnectedError
-from .packets import encode_message
+from .packets import check_key
 from .seqpacket import ONE_PACKET_FLAGS, wait
 
 __all__ = ["GatheringEndpoint"]
@@ -50,13 +51,13 @@ class GatheringEndpoint(Endpoint):
     """A client that gathers, of one thread and of an event loop: see the module."""
 
     _publish_now = Endpoint.publish
-    _wanted: bool | None = None  # whether to gather; None: if the hub takes batches
-    _keys: list[bytes]
+    _wanted = True
     _room = -1  # in bytes, for what may still be gathered; below zero where nothing may
     _room_until = 0.0  # when to gather no more, as monotonic() tells
     _apiece = 0  # as how many bytes a message counts beside its payload
     _in_turn = False  # whether the end of this turn will be told
-    _packed: tuple[bool, list[bytes], list[int]] = (False, [], [])
+    _packed: tuple[bool, list[bytes], list[int]]  # for a hub that takes batches?; packets, and their messages
+    _sent: list[int]  # of those packets, one for each that was sent
     _failure: Exception | None = None
     _has_flusher = False
 
@@ -73,11 +74,10 @@ class GatheringEndpoint(Endpoint):
     # -- gathering ----------------------------------------------------------------------------------
 
     def gather(self, on: bool = True) -> None:
-        """Whether :meth:`publish` gathers, which it does by itself where the hub takes many messages in one packet.
+        """Whether :meth:`publish` gathers where the hub takes many messages in one packet, which it does by itself.
 
-        ``False`` for a program that wants every error from the very call that is at fault, or that publishes and then
-        does not let the event loop run for long. ``True`` to gather for any hub: one that takes single messages only is
-        sent many with one system call. Raises as :meth:`flush`.
+        ``False`` is for a program that wants every error from the very call that is at fault, or that publishes and
+        then does not let the event loop run for long. Raises as :meth:`flush`.
         """
         self._wanted = on
         self._room = -1
@@ -98,8 +98,7 @@ class GatheringEndpoint(Endpoint):
             room = self._room - len(payload) - self._apiece
             try:
                 if room >= 0 and key in self._headers and monotonic() < self._room_until:
-                    self._keys.append(key)
-                    self._gathered.append(payload)
+                    self._gathered.append((key, payload))
                     self._room = room
                     return
             except TypeError:
@@ -112,26 +111,26 @@ class GatheringEndpoint(Endpoint):
             packet = self._session.encode(key, payload)  # what is wrong with it does not wait for what was before
             room = self._room - len(packet) - self._apiece
             if room >= 0 and not flags and monotonic() < self._room_until:
-                self._keys.append(key)
-                self._gathered.append(packet[packet.index(b"\0") + 1 :])
+                self._gathered.append((key, packet[packet.index(b"\0") + 1 :]))
                 self._room = room
                 return
             self._flush_first(flags)
         self._publish_now(key, payload, flags=flags)
-        if self._session.batches if self._wanted is None else self._wanted:
+        if self._wanted and self._session.batches:
             self._begin_to_gather()
 
     def _begin_to_gather(self) -> None:
         """Something was sent just now: what follows in this turn is gathered."""
         if not self._apiece:
-            self._keys = []
+            self._packed = (False, [], [])
+            self._sent = []
             self._apiece = -(-self.limits.batch_bytes // self.limits.batch_messages)
             _remember(self)
-        self._room = self.limits.batch_bytes
-        self._room_until = monotonic() + self.limits.gather_time
         if not self._in_turn:
-            self._in_turn = True
             self._at_end_of_turn(self._end_turn)
+            self._in_turn = True
+        self._room_until = monotonic() + self.limits.gather_time
+        self._room = self.limits.batch_bytes
 
     def _end_turn(self) -> None:
         self._in_turn = False
@@ -200,52 +199,56 @@ class GatheringEndpoint(Endpoint):
 
     def _lost(self, why: object) -> str:
         """What was gathered cannot be sent any more: the words that tell so."""
+        self._note_sent()
         lost = len(self._gathered)
         self._forget()
         return f"{why}; messages that were gathered and are lost: {lost}"
 
     def _send_gathered(self) -> None:
         """Send what was gathered, without waiting. Raises :exc:`OSError` when not all of it goes."""
+        self._note_sent()
         while self._gathered:
             batches, packets, counts = self._packed
             if not packets or batches is not self._session.batches:
-                batches, packets, counts = self._packed = self._pack()
+                _, packets, counts = self._packed = self._pack()
             try:
-                if batches:
-                    self._socket.send(packets[0], ONE_PACKET_FLAGS)
-                    sent = 1
-                else:
-                    sent = self._gather.send(self._socket, packets)
-                    if not sent:
-                        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+                # In one call that notes what went, as a signal may raise after any: none goes twice, and none is lost.
+                self._sent.extend(map(self._socket.send, packets, repeat(ONE_PACKET_FLAGS)))
             except OSError as error:
+                self._note_sent()
                 if error.errno != errno.EMSGSIZE:
                     raise
                 # The caller gave the socket a small buffer, which single messages may still fit.
                 if counts[0] > 1:
                     plain = Bundle.parse(packets[0]).plain
                     packets[:1], counts[:1] = plain, [1] * len(plain)
-                    continue
-                self._failure, sent = error, 1
-            done = counts[0] if sent == 1 else sum(counts[:sent])
-            del packets[:sent], counts[:sent], self._keys[:done], self._gathered[:done]
+                else:
+                    self._failure = error
+                    self._sent.append(0)  # which never will be
+            self._note_sent()
         self._room = -1  # what comes next finds nothing waiting
 
+    def _note_sent(self) -> None:
+        """What was sent does not wait any more."""
+        _, packets, counts = self._packed
+        sent = len(self._sent)
+        done = sum(counts[:sent])
+        del packets[:sent], counts[:sent], self._gathered[:done], self._sent[:]
+
     def _pack(self) -> tuple[bool, list[bytes], list[int]]:
-        """What was gathered as packets, for a hub that takes batches or for one that does not, and their messages."""
-        if self._session.batches:
-            if len(self._gathered) == 1:
-                return True, [encode_message(self._keys[0], self._gathered[0])], [1]
-            packed = list(pack_columns(self._keys, self._gathered, self.limits.batch_bytes))
+        """What was gathered as packets, for a hub that takes batches or for one that does not, with their counts."""
+        batches, count = self._session.batches, len(self._gathered)
+        if batches and count >= self.limits.gathered:
+            packed = list(pack(self._gathered, check_key, self.limits.batch_bytes))
             return True, [packet for packet, _ in packed], [count for _, count in packed]
-        most = self.limits.batch
-        plain = list(map(encode_message, self._keys[:most], self._gathered[:most]))
-        return False, plain, [1] * len(plain)
+        headers = self._headers
+        packets = [(headers.get(key) or b"MSG %b\0" % key) + payload for key, payload in self._gathered]
+        return batches, packets, [1] * count
 
     def _forget(self) -> None:
         self._room = -1
-        if self._gathered:
-            del self._keys[:], self._gathered[:]
+        self._gathered.clear()
+        self._sent.clear()
         self._packed = (False, [], [])
 
     # -- ends ---------------------------------------------------------------------------------------
@@ -261,6 +264,7 @@ class GatheringEndpoint(Endpoint):
         except TimeoutError as error:
             raise TimeoutError(self._lost(error)) from error
         finally:
+            self._room = -1
             self._tell_lost()
             super().close()
 
@@ -272,10 +276,10 @@ class GatheringEndpoint(Endpoint):
                 try:
                     self._send_gathered()
                 except OSError as error:
+                    if error.errno not in _NO_ROOM or self._left(deadline) == 0:
+                        raise
                     if error.errno in NO_MEMORY:
                         time.sleep(self.limits.connect_pause)
-                    elif error.errno != errno.EAGAIN or self._left(deadline) == 0:
-                        raise
                     wait(self._socket, select.POLLOUT, self._left(deadline))
         self._tell_lost()
 
@@ -285,6 +289,7 @@ class GatheringEndpoint(Endpoint):
             logger.warning(self._lost(f"{self.address}: it ends"))
         if self._failure is not None:
             logger.warning("%s", self._failure)
+            self._failure = None
 
     def __del__(self) -> None:
         if self._apiece and (self._gathered or self._failure is not None):

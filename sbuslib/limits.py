@@ -464,6 +464,13 @@ class ClientLimits(_Numbers, frozen=True, kw_only=True):
             "slower has fewer of its messages wait for the rest of a packet."
         ),
     ] = 0.001
+    gathered: Annotated[
+        int,
+        Meta(
+            description="Messages of one turn that a gevent client puts into one packet, if the hub takes such: fewer "
+            "are sent as quickly one by one."
+        ),
+    ] = 8
     gather_time: Annotated[
         float,
         Meta(

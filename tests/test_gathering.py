@@ -13,11 +13,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import count
+from types import FrameType
+from typing import Any
 
 import gevent
 import pytest
 from support import PATIENCE, ROOT, FakeHub, HubThread, Peer, eventually
 
+import sbuslib.gathering
 from sbuslib import Client, Hub, blocking
 from sbuslib.batches import BATCH, Bundle
 from sbuslib.errors import DisconnectedError, KeyFormatError, PayloadError
@@ -28,8 +32,8 @@ Connect = Callable[..., Peer]
 MakeClient = Callable[..., Client]
 
 FEATURES = b"batch/on hub/sync id=1 path=1"
-PATIENT = ClientLimits(gather_time=PATIENCE)
-"""That a slow machine ends no gathering before the test does."""
+PATIENT = ClientLimits(gather_time=PATIENCE, gathered=2)
+"""That a slow machine ends no gathering before the test does, and that few messages are enough for a packet."""
 
 
 @pytest.fixture
@@ -89,6 +93,19 @@ def test_the_first_of_a_turn_goes_at_once_and_the_others_at_its_end(address: str
         assert here(peer) == [b"MSG a/1\0in the next turn"]
 
 
+def test_a_few_go_one_by_one(address: str, client: MakeClient) -> None:
+    with FakeHub(address) as fake:
+        peer, made = greet(fake, client, limits=ClientLimits(gather_time=PATIENCE, gathered=3))
+        for number in range(3):
+            made.publish(b"k", b"%d" % number)
+        made.flush()
+        assert here(peer) == [b"MSG k\0%d" % number for number in range(3)]
+        for number in range(4):
+            made.publish(b"k", b"%d" % number)
+        made.flush()
+        assert list(map(len, map(opened, here(peer)))) == [1, 3]
+
+
 def test_flush_sends_at_once(address: str, client: MakeClient) -> None:
     with FakeHub(address) as fake:
         peer, made = greet(fake, client)
@@ -133,19 +150,10 @@ def test_gathering_may_be_turned_off(address: str, client: MakeClient) -> None:
 def test_a_hub_that_takes_single_messages_gets_each_at_once(address: str, client: MakeClient) -> None:
     with FakeHub(address) as fake:
         peer, made = greet(fake, client, b"")
+        made.gather()
         for number in range(3):
             made.publish(b"k", b"%d" % number)
         assert here(peer) == [b"MSG k\0%d" % number for number in range(3)]
-
-
-def test_for_such_a_hub_it_may_be_turned_on(address: str, client: MakeClient) -> None:
-    with FakeHub(address) as fake:
-        peer, made = greet(fake, client, b"")
-        made.gather()
-        for number in range(200):
-            made.publish(b"k", b"%d" % number)
-        assert here(peer) == [b"MSG k\x000"]
-        assert [peer.receive() for _ in range(199)] == [b"MSG k\0%d" % number for number in range(1, 200)]
 
 
 def test_what_is_too_long_for_a_packet_of_many_goes_alone(gathering: Client, hub: Hub) -> None:
@@ -231,13 +239,12 @@ def test_a_fault_shows_at_once(gathering: Client, hub: Hub) -> None:
     assert got == [b"good"] * 7 + [bytes(PACKET_BYTES - 6), b"good", b"mutable"]
 
 
-@pytest.mark.parametrize("features", [FEATURES, b""])
-def test_whoever_publishes_waits_for_room(address: str, client: MakeClient, features: bytes) -> None:
+@pytest.mark.parametrize("gathered", [1, 1_000])
+def test_whoever_publishes_waits_for_room(address: str, client: MakeClient, gathered: int) -> None:
     """No more is gathered than one packet takes, and what was not taken was not published."""
     with FakeHub(address) as fake:
-        limits = ClientLimits(batch_messages=10, batch_bytes=1_000, gather_time=PATIENCE)
-        peer, made = greet(fake, client, features, limits=limits)
-        made.gather()
+        limits = ClientLimits(batch_messages=10, batch_bytes=1_000, gather_time=PATIENCE, gathered=gathered)
+        peer, made = greet(fake, client, limits=limits)
         made.timeout = 0.01
         done = publish_until_it_waits(made)
         assert len(made._gathered) <= 10
@@ -298,6 +305,77 @@ def test_close_sends_what_was_gathered(hub: Hub, client: MakeClient) -> None:
     with pytest.raises(DisconnectedError):
         made.publish(b"k", b"3")
     made.close()
+
+
+def test_nothing_is_gathered_once_it_is_closed(gathering: Client) -> None:
+    gathering.close()
+    with pytest.raises(DisconnectedError):
+        gathering.publish(b"first")
+
+
+class SignalledError(Exception):
+    """As ``KeyboardInterrupt``, which comes between any two steps of the program's."""
+
+
+@contextlib.contextmanager
+def traced(step: Callable[[int], None]) -> Iterator[None]:
+    """Call ``step`` with the number of each line of the module that is about to be carried out here."""
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if event == "line" and frame.f_code.co_filename == sbuslib.gathering.__file__:
+            step(frame.f_lineno)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+@pytest.mark.parametrize("gathered", [1, 1_000])
+def test_a_signal_that_raises_makes_nothing_go_twice_or_get_lost(
+    address: str, client: MakeClient, gathered: int
+) -> None:
+    with FakeHub(address) as fake:
+        peer, made = greet(fake, client, limits=ClientLimits(gather_time=PATIENCE, gathered=gathered))
+        certain: list[int] = []
+        got: list[int] = []
+        numbers = count()
+
+        def publish(step: Callable[[int], None]) -> None:
+            with traced(step):
+                for _ in range(4):
+                    number = next(numbers)
+                    made.publish(b"%d" % (number % 3), b"%d" % number)
+                    certain.append(number)
+                made.flush()
+
+        def receive() -> None:
+            made.flush()
+            gevent.sleep(0)
+            got.extend(int(packet[6:]) for packets in here(peer) for packet in opened(packets))
+
+        publish(lambda line: None)
+        lines: list[int] = []
+        publish(lines.append)
+        receive()
+        assert len(lines) > 50
+        for place, target in enumerate(lines):
+            left = lines[: place + 1].count(target)
+
+            def step(line: int, target: int = target) -> None:
+                nonlocal left
+                left -= line == target
+                if not left:
+                    raise SignalledError
+
+            with pytest.raises(SignalledError):
+                publish(step)
+            receive()
+        assert got == sorted(set(got))
+        assert set(certain) <= set(got)
 
 
 def test_close_tells_what_found_no_room(address: str, client: MakeClient, caplog: pytest.LogCaptureFixture) -> None:

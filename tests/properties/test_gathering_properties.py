@@ -110,7 +110,7 @@ STEPS = st.lists(
 )
 LIMITS = st.builds(
     ClientLimits,
-    batch=st.sampled_from([2, 64]),
+    gathered=st.sampled_from([1, 2, 8]),
     batch_messages=st.sampled_from([3, 1_024]),
     batch_bytes=st.sampled_from([500, 131_072]),
     gather_time=st.sampled_from([1e-9, 0.001, PATIENCE]),
