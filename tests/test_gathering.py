@@ -471,6 +471,22 @@ def test_a_send_buffer_that_the_caller_made_small(address: str, client: MakeClie
             made.flush()
 
 
+@pytest.mark.parametrize("gathered", [1, 1_000])
+def test_what_is_too_long_for_such_a_buffer_alone_is_told(address: str, client: MakeClient, gathered: int) -> None:
+    with FakeHub(address) as fake:
+        peer, made = greet(fake, client, limits=ClientLimits(gather_time=PATIENCE, gathered=gathered))
+        made.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8_192)
+        size = made.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        for payload in (b"0", b"1", bytes(size), b"2", b"3"):
+            made.publish(b"k", payload)
+        with pytest.raises(OSError, match=os.strerror(errno.EMSGSIZE)):
+            made.flush()
+        assert [one for packet in here(peer) for one in opened(packet)] == [
+            b"MSG k\0%d" % number for number in range(4)
+        ]
+        made.flush()
+
+
 # ---------------------------------------------------------------------------------------------------
 # Ends
 
