@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import socket
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Sequence
 from time import monotonic, time
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["Fanouts", "Line"]
 
 _REMEMBERED: Final = 1_024
-"""Groups of receivers of which it is remembered who stands in which line: those of as many keys, or more."""
+"""Groups of receivers of which it is remembered who stands in which line: those of as many keys, or more. And groups
+for each of which a line counts what is lost in one place."""
 
 
 class _Copies:
@@ -65,6 +66,11 @@ class _Copies:
         return self._hub.gather.send(sock, [wrapper + packet for packet in self.packets(slots, lengths)])
 
 
+def _named(who: Audience | Delivery) -> Sequence[Delivery]:
+    """The receivers that it is about."""
+    return who.receivers if isinstance(who, Audience) else (who,)
+
+
 class _Entry(ABC):
     """What goes to each of some receivers."""
 
@@ -74,9 +80,10 @@ class _Entry(ABC):
     """Bytes of those."""
     sender: Sender | None = None
 
-    def __init__(self, who: Audience | Delivery) -> None:
+    def __init__(self, who: Audience | Delivery | None) -> None:
         self.who = who
-        self.receivers = who.receivers if isinstance(who, Audience) else (who,)
+        """``None``: whoever it names itself."""
+        self.receivers: Collection[Delivery] = () if who is None else _named(who)
         self.left: Iterator[Delivery] | None = None
         """Who did not have it yet, once somebody did."""
 
@@ -136,6 +143,27 @@ class _Lost(_Entry):
     def hand_to(self, receiver: Delivery) -> None:
         receiver.miss("quota", self.missing, self._since)
 
+    def missing_of(self, receiver: Delivery) -> int:
+        """How many were lost for one of them."""
+        return self.missing
+
+
+class _LostByReceiver(_Entry):
+    """The same for so many groups that it is counted for each receiver."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.missing: Counter[Delivery] = Counter()
+        self.receivers = self.missing
+        self._since = time()
+
+    def hand_to(self, receiver: Delivery) -> None:
+        receiver.miss("quota", self.missing[receiver], self._since)
+
+    def missing_of(self, receiver: Delivery) -> int:
+        """How many were lost for one of them."""
+        return self.missing[receiver]
+
 
 class _Answer(_Entry):
     """An answer, or a notice."""
@@ -158,6 +186,11 @@ class Line:
         self._account = account
         self._entries: deque[_Entry] = deque()
         self._lost: dict[Audience | Delivery, _Lost] = {}
+        self._lost_beside: _LostByReceiver | None = None
+        self._audiences: Counter[Audience] = Counter()  # how often each stands here
+        self._named = 0  # receivers in all of these
+        self._answers = 0
+        self._freed = 0
         self._postponed = False
         self.queued = 0
         self.delivered = 0
@@ -197,22 +230,44 @@ class Line:
         if self._take_room(who, sender, bundle.count, bundle.expanded):
             self._put(_Together(who, sender, bundle.copy()))
 
-    def add_answer(self, receiver: Delivery, packet: bytes) -> None:
-        """Put an answer in line, which takes no room: how many there are is for the caller to bound."""
+    def add_answer(self, receiver: Delivery, packet: bytes) -> bool:
+        """Put an answer in line; ``False`` when so many stand there that it is not, and who asked is to be let go.
+
+        Those of clients that left meanwhile count as well: else who comes and goes would have no end of them.
+        """
+        if self._answers >= self._hub.limits.fanout_packets:
+            return False
+        self._answers += 1
         self._put(_Answer(receiver, packet))
+        return True
 
     def _take_room(self, who: Audience | Delivery, sender: Sender, count: int, size: int) -> bool:
         """Charge what is about to be put in line; where there is no room it is lost."""
-        if self._account.line.take_room(sender.credentials.uid, count, size):
+        may_stand = self._may_stand(who)
+        if may_stand and self._account.line.take_room(sender.credentials.uid, count, size):
             self.queued += count
             return True
         # All that is lost until the line has come there is counted in one place: those who flood it make it no longer.
         lost = self._lost.get(who)
-        if lost is None:
+        if lost is None and may_stand and len(self._lost) < _REMEMBERED:
             lost = self._lost[who] = _Lost(who)
             self._put(lost)
-        lost.missing += count
+        if lost is not None:
+            lost.missing += count
+            return False
+        beside = self._lost_beside
+        if beside is None:
+            beside = self._lost_beside = _LostByReceiver()
+            self._put(beside)
+        for receiver in _named(who):
+            beside.missing[receiver] += count
         return False
+
+    def _may_stand(self, who: Audience | Delivery) -> bool:
+        """Whether an audience stands here already, or there is room for its names."""
+        if not isinstance(who, Audience) or who in self._audiences:
+            return True
+        return not self._named or self._named + len(who.receivers) <= self._hub.limits.cached_receivers
 
     def _put(self, entry: _Entry) -> None:
         if not self._entries:
@@ -220,6 +275,10 @@ class Line:
             self._hub.fanouts.standing.add(self)
             self._hub.tree.backlog.note(self, True)
         self._entries.append(entry)
+        if isinstance(entry.who, Audience):
+            if entry.who not in self._audiences:
+                self._named += len(entry.receivers)
+            self._audiences[entry.who] += 1
         self._postpone()
 
     # -- out ----------------------------------------------------------------------------------------
@@ -249,13 +308,16 @@ class Line:
         while self._entries and spent < limits.turn_deliveries:
             entry = self._entries[0]
             most = max(most, len(entry.receivers))
-            if isinstance(entry, _Lost) and entry.left is None:
-                del self._lost[entry.who]
+            if entry.left is None:
+                self._close(entry)
             for receiver in entry.begin():
-                entry.hand_to(receiver)
+                if receiver.closed and entry.count:
+                    receiver.miss("outage", entry.count, time())
+                else:
+                    entry.hand_to(receiver)
                 if receiver.queued:
                     backlog.hand_over(self, receiver)
-                spent += entry.count or 1
+                spent += 1 if receiver.takes_batches else entry.count or 1
                 if spent >= limits.turn_deliveries or monotonic() > until:
                     spent = limits.turn_deliveries
                     break
@@ -268,9 +330,25 @@ class Line:
             self._end()
         return most
 
+    def _close(self, entry: _Entry) -> None:
+        """Nothing more is to be counted in an entry."""
+        if isinstance(entry, _Lost):
+            assert entry.who is not None
+            del self._lost[entry.who]
+        elif entry is self._lost_beside:
+            self._lost_beside = None
+
     def _release(self, entry: _Entry) -> None:
+        if isinstance(entry.who, Audience):
+            self._audiences[entry.who] -= 1
+            if not self._audiences[entry.who]:
+                del self._audiences[entry.who]
+                self._named -= len(entry.receivers)
+        if isinstance(entry, _Answer):
+            self._answers -= 1
         if entry.sender is not None:
             self._account.line.give_room(entry.sender.credentials.uid, entry.count, entry.size)
+            self._freed += entry.size
             self.queued -= entry.count
             self.delivered += entry.count
             self._hub.tree.backlog.check()
@@ -281,14 +359,37 @@ class Line:
         hub.fanouts.standing.discard(self)
         hub.tree.backlog.note(self, False)
         hub.quotas.tidy(self._account)
-        hub.flushed()
+        hub.flushed(self._freed)
+        self._freed = 0
 
     def clear(self) -> None:
-        """Forget what stands in line: the hub has stopped."""
+        """Lose what stands in line: the hub stops."""
         self._account.standing = None
+        now = time()
+        # Added up for each audience, then for each receiver: there may be as many messages as receivers, who are many.
+        by_audience: Counter[Audience | Delivery] = Counter()
+        outage: Counter[Delivery] = Counter()
+        quota: Counter[Delivery] = Counter()
         while self._entries:
-            self._release(self._entries.popleft())
-        self._lost.clear()
+            entry = self._entries.popleft()
+            if entry.left is None:
+                self._close(entry)
+            if isinstance(entry, _Lost | _LostByReceiver):
+                for receiver in entry.begin():
+                    quota[receiver] += entry.missing_of(receiver)
+            elif entry.left is None and entry.who is not None:
+                by_audience[entry.who] += entry.count
+            else:
+                for receiver in entry.begin():
+                    outage[receiver] += entry.count
+            self._release(entry)
+        for who, count in by_audience.items():
+            for receiver in _named(who):
+                outage[receiver] += count
+        for receiver, count in quota.items():
+            receiver.miss("quota", count, now)
+        for receiver, count in outage.items():
+            receiver.miss("outage", count, now)
         self._end()
 
 
@@ -329,17 +430,20 @@ class Fanouts:
         # By the identity of a group of receivers, which is kept here so that it stays one: those of each user of whom
         # there are many, and whom one of these users is near, or (None) anybody else.
         self._groups: dict[int, tuple[Routes, dict[int, Audience], dict[int | None, Routes]]] = {}
+        self._remembered = 0  # receivers in all of these
         self.standing: set[Line] = set()
         """The lines in which something stands."""
 
     def near(self, receivers: Routes, sender: Sender) -> Routes:
         """To whom a message of ``sender`` is handed at once: in place of many clients of one user stands their line."""
-        if len(receivers) < self._hub.limits.fanout or not self._hub.crowd.several:
+        if len(receivers) < self._hub.limits.fanout or not (self._hub.crowd.several or self.standing):
             return receivers
         group = self._groups.get(id(receivers))
         if group is None:
-            if len(self._groups) >= _REMEMBERED:
-                self._groups.clear()
+            self._remembered += len(receivers)
+            if len(self._groups) >= _REMEMBERED or self._remembered > self._hub.limits.cached_receivers:
+                self.forget()
+                self._remembered = len(receivers)
             group = self._groups[id(receivers)] = receivers, self._audiences(receivers), {}
         _, audiences, near = group
         uid: int | None = sender.credentials.uid
@@ -364,8 +468,8 @@ class Fanouts:
     def _audiences(self, receivers: Routes) -> dict[int, Audience]:
         alike: dict[Account, list[Connection]] = {}
         for receiver in receivers:
-            # What comes down a link is the matter of the hub below.
-            if isinstance(receiver, Connection) and receiver.link is None:
+            # What comes down a link is the matter of the hub below. Who has left is still among them for a moment.
+            if isinstance(receiver, Connection) and receiver.link is None and not receiver.closed:
                 alike.setdefault(receiver.account, []).append(receiver)
         return {
             account.uid: Audience(self._line(account), tuple(some))
@@ -390,9 +494,10 @@ class Fanouts:
     def forget(self) -> None:
         """Somebody left, and must not be remembered."""
         self._groups.clear()
+        self._remembered = 0
 
     def clear(self) -> None:
-        """The hub has stopped."""
-        self._groups.clear()
+        """The hub stops."""
+        self.forget()
         for line in list(self.standing):
             line.clear()
