@@ -6,8 +6,9 @@ gevent and a program that only matches patterns does not pull in sockets.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .lazy import load_lazily
 
 if TYPE_CHECKING:
     from . import aio as aio
@@ -37,17 +38,4 @@ _MODULES = ("aio", "blocking", "errors")
 
 __all__ = [*_HOMES, *_MODULES, "__version__"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    elif name in _MODULES:
-        value = import_module(f"{__name__}.{name}")
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = load_lazily(__name__, _HOMES, _MODULES)

@@ -28,6 +28,7 @@ from weakref import WeakValueDictionary
 from .batches import Bundle
 from .connection import Connection
 from .parties import Batch, Routes, Run, Sender
+from .seqpacket import Gather
 
 if TYPE_CHECKING:
     from .delivery import Delivery
@@ -58,6 +59,8 @@ class _Copies:
         return [self._packets[slot] for slot in slots]
 
     def send(self, sock: socket.SocketType, slots: Sequence[int], lengths: Sequence[int]) -> int:
+        if len(slots) == len(self._packets):
+            return self._hub.fanouts.gather.send_to_many(sock, self._packets)
         return self._hub.gather.send(sock, self.packets(slots, lengths))
 
     def send_wrapped(
@@ -431,6 +434,8 @@ class Fanouts:
         # there are many, and whom one of these users is near, or (None) anybody else.
         self._groups: dict[int, tuple[Routes, dict[int, Audience], dict[int | None, Routes]]] = {}
         self._remembered = 0  # receivers in all of these
+        self.gather = Gather()
+        """For packets that go to many, and for nothing else: it keeps them laid out meanwhile."""
         self.standing: set[Line] = set()
         """The lines in which something stands."""
 

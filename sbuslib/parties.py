@@ -83,12 +83,12 @@ class Batch:
 
     __slots__ = ("_bundles", "_copies", "_shortest", "area", "lengths")
 
-    def __init__(self, area: Place, lengths: Sequence[int]) -> None:
+    def __init__(self, area: Place, lengths: Sequence[int], shortest: int = 0) -> None:
         self.area = area
         self.lengths = lengths
         self._copies: dict[int, bytes] = {}
         self._bundles: dict[Sequence[int], Bundle | None] = {}
-        self._shortest = 0
+        self._shortest = shortest
 
     @property
     def shortest(self) -> int:

@@ -269,6 +269,7 @@ class Area(PlainArea):
         self._incoming = _Vector(slots)
         self._outgoing = _Vector(slots)
         self._laid_out: Sequence[int] | None = None  # the slots that _outgoing has the lengths of
+        self._sizes = [0] * slots  # what _outgoing has: comparing costs a tenth of laying out anew
         self._wrapped = _Vector(slots, pieces=2)
         for vector, piece in ((self._incoming, 0), (self._outgoing, 0), (self._wrapped, 1)):
             vector.bases[piece][:] = memoryview(self._starts)
@@ -292,18 +293,21 @@ class Area(PlainArea):
         if slots is self._laid_out:
             pass  # as for the receiver before
         elif count == 1:
-            outgoing.sizes[0][first] = lengths[first]
+            outgoing.sizes[0][first] = self._sizes[first] = lengths[first]
             self._laid_out = slots
         elif slots[-1] - first + 1 == count:
-            sizes = array(_WORD_FORMAT, lengths[first : first + count])
-            outgoing.sizes[0][first : first + count] = memoryview(sizes)
+            sizes = lengths[first : first + count]
+            if sizes != self._sizes[first : first + count]:
+                self._sizes[first : first + count] = sizes
+                outgoing.sizes[0][first : first + count] = memoryview(array(_WORD_FORMAT, sizes))
             self._laid_out = slots
         else:
             # Packets of one sender that are not neighbours: lay the headers out anew, for this call only.
             self._laid_out = None
             starts = self._starts
             outgoing.bases[0][:count] = memoryview(array(_WORD_FORMAT, [starts[slot] for slot in slots]))
-            outgoing.sizes[0][:count] = memoryview(array(_WORD_FORMAT, [lengths[slot] for slot in slots]))
+            sizes = self._sizes[:count] = [lengths[slot] for slot in slots]
+            outgoing.sizes[0][:count] = memoryview(array(_WORD_FORMAT, sizes))
             sent = self._send_call(sock.fileno(), outgoing.addresses[0], _COUNTS[count], _NO_WAIT)
             outgoing.bases[0][:count] = memoryview(starts)[:count]
             return sent if sent > 0 else super().send(sock, slots[:1], lengths)
@@ -360,6 +364,7 @@ class Gather:
     BLOCK_BYTES: Final = 256 * 1024
 
     def __init__(self) -> None:
+        self._laid_out: Sequence[bytes | memoryview] | None = None  # what the block holds, if it is to be sent again
         self._vector: _Vector | None = None
         if _batches():
             self._vector = _Vector(self.SIZE)
@@ -393,21 +398,44 @@ class Gather:
                 break
         return sent
 
+    def send_to_many(self, sock: socket.SocketType, packets: Sequence[bytes | memoryview]) -> int:
+        """As :meth:`send`, of packets that go to one receiver after the other: they are laid out for the first alone.
+
+        ``packets`` is the same object each time, and does not change.
+        """
+        if self._vector is None or not 1 < len(packets) <= self.SIZE:
+            return self.send(sock, packets)
+        if packets is not self._laid_out:
+            if self._lay_out(self._vector, packets) < len(packets):
+                return self.send(sock, packets)
+            self._laid_out = packets
+        sent = self._call(sock, self._vector, len(packets))
+        return sent if sent > 0 else _each(sock, packets[:1])
+
     def _send(self, sock: socket.SocketType, vector: _Vector, packets: Sequence[bytes | memoryview]) -> tuple[int, int]:
         """Send as many of ``packets`` as fit the block: how many those were, and how many went."""
-        assert _CALLS is not None
+        count = self._lay_out(vector, packets)
+        return (count, self._call(sock, vector, count)) if count else (0, 0)
+
+    def _lay_out(self, vector: _Vector, packets: Sequence[bytes | memoryview]) -> int:
+        """Put as many of ``packets`` into the block as fit: how many."""
+        self._laid_out = None
         sizes = array(_WORD_FORMAT, map(len, packets))
         ends = list(accumulate(sizes))
         count = bisect_right(ends, self.BLOCK_BYTES)
-        if not count:
-            return 0, 0
-        sizes = sizes[:count]
-        self._block[: ends[count - 1]] = b"".join(packets[:count])
-        starts = array(_WORD_FORMAT, accumulate(sizes, initial=self._start))
-        vector.bases[0][:count] = memoryview(starts)[:count]
-        vector.sizes[0][:count] = memoryview(sizes)
+        if count:
+            sizes = sizes[:count]
+            self._block[: ends[count - 1]] = b"".join(packets[:count])
+            starts = array(_WORD_FORMAT, accumulate(sizes, initial=self._start))
+            vector.bases[0][:count] = memoryview(starts)[:count]
+            vector.sizes[0][:count] = memoryview(sizes)
+        return count
+
+    @staticmethod
+    def _call(sock: socket.SocketType, vector: _Vector, count: int) -> int:
+        assert _CALLS is not None
         sent: int = _CALLS[1](sock.fileno(), vector.addresses[0], _COUNTS[count], _NO_WAIT)
-        return count, sent
+        return sent
 
 
 # ---------------------------------------------------------------------------------------------------

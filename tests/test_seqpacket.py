@@ -246,6 +246,36 @@ def test_gather_until_the_kernel_would_block(pair: tuple[Socket, Socket]) -> Non
         assert there.recv(10_000) == packets[number]
 
 
+@pytest.mark.parametrize("count", [1, 64, 65])
+def test_gather_for_many_receivers(pair: tuple[Socket, Socket], count: int) -> None:
+    here, there = pair
+    gather = Gather()
+    packets, others = [b"%d" % number for number in range(count)], [b"other"] * 3
+    assert [gather.send_to_many(here, packets) for _ in range(2)] == [count] * 2
+    assert gather.send(here, others) == 3  # lies where those lay
+    assert gather.send_to_many(here, packets) == count
+    assert gather.send_to_many(here, others) == 3
+    assert [there.recv(10) for _ in range(3 * count + 6)] == [*packets, *packets, *others, *packets, *others]
+
+
+def test_gather_for_many_of_whom_some_are_slow_or_gone(pair: tuple[Socket, Socket]) -> None:
+    here, there = pair
+    gather = Gather()
+    packets = [b"%d" % number + bytes(3_000) for number in range(60)]
+    went = 0
+    while sent := gather.send_to_many(here, packets):
+        went += sent
+    assert went > 60
+    for number in range(went):
+        assert there.recv(10_000) == packets[number % 60]
+    too_long = [bytes(5_000_000), b"x"]
+    with pytest.raises(OSError, match="too long"):
+        gather.send_to_many(here, too_long)
+    there.close()
+    with pytest.raises(BrokenPipeError):
+        gather.send_to_many(here, packets)
+
+
 def test_gather_tells_what_concerns_the_first(pair: tuple[Socket, Socket]) -> None:
     here, there = pair
     gather = Gather()

@@ -1,0 +1,38 @@
+"""Names of a package that are loaded when they are first used (:pep:`562`).
+
+So importing a package costs nothing, and what one of its modules needs is asked of those alone who use it. Source: the
+``__getattr__`` and ``__dir__`` of modules.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any
+
+__all__ = ["load_lazily"]
+
+
+def load_lazily(
+    package: str, homes: Mapping[str, str], modules: Iterable[str] = ()
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The ``__getattr__`` and ``__dir__`` of ``package``: ``homes`` tells the module of each name.
+
+    ``modules`` are those of its modules that are names themselves.
+    """
+
+    def load(name: str) -> Any:
+        if name in homes:
+            value = getattr(import_module(f"{package}.{homes[name]}"), name)
+        elif name in modules:
+            value = import_module(f"{package}.{name}")
+        else:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes, *modules})
+
+    return load, names
