@@ -373,6 +373,11 @@ class Delivery:
         return self._outbox.messages if self._outbox is not None else 0
 
     @property
+    def hands_on(self) -> bool:
+        """What leaves it is with the kernel. Implements :class:`~sbuslib.backlog.Behind`."""
+        return False
+
+    @property
     def in_order(self) -> bool:
         """Whether messages that wait are sent oldest first. Implements :class:`~sbuslib.backlog.Behind`."""
         return self._outbox is None or self._outbox.order == "queue"

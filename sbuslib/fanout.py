@@ -183,6 +183,7 @@ class Line:
     """What waits to be handed to clients of one user. Implements :class:`~sbuslib.backlog.Behind`."""
 
     in_order = True
+    hands_on = True
 
     def __init__(self, hub: Hub, account: Account) -> None:
         self._hub = hub
@@ -304,7 +305,7 @@ class Line:
 
     def _work_off(self) -> int:
         """Hand on what stands in line, for the length of a turn; to how many receivers one message of it went."""
-        limits, backlog = self._hub.limits, self._hub.tree.backlog
+        limits = self._hub.limits
         most, spent = 1, 0
         until = monotonic() + limits.crowd_turn
         self._account.standing = None  # what is handed on now does not go to the end of the line again
@@ -318,8 +319,6 @@ class Line:
                     receiver.miss("outage", entry.count, time())
                 else:
                     entry.hand_to(receiver)
-                if receiver.queued:
-                    backlog.hand_over(self, receiver)
                 spent += 1 if receiver.takes_batches else entry.count or 1
                 if spent >= limits.turn_deliveries or monotonic() > until:
                     spent = limits.turn_deliveries
