@@ -6,7 +6,8 @@ it, the publisher leaves it in one place, the *line* of that user, which costs i
 there it is handed to each of them in turns of that user, as if the user had published it: turns that the
 :mod:`~sbuslib.crowd` shares out, and in which each client counts where others are busy.
 
-What finds no room in a line is lost (cause ``quota``), which is counted for each receiver when the line comes to it.
+What finds no room in a line is lost (cause ``quota``), which is counted for each receiver when the line comes to it;
+so is what stands there for who leaves meanwhile, or when the hub stops (cause ``outage``).
 How far a receiver may fall behind is a matter of its own queue and not of the line. Order stays: as long as anything
 stands in the line of a user, what else its clients are to be sent on behalf of others, answers included, goes to the
 end of it.
