@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from .limits import Limits
 
 if TYPE_CHECKING:
-    from .fanout import Line
+    from .lines import Line
 
 __all__ = ["Account", "Quotas", "Room", "Shares"]
 
