@@ -55,10 +55,8 @@ class Fanouts:
         group = self._groups.get(id(receivers))
         if group is None:
             self._remembered += len(receivers)
-            if (
-                len(self._groups) >= self._hub.limits.fanout_groups
-                or self._remembered > self._hub.limits.cached_receivers
-            ):
+            limits = self._hub.limits
+            if len(self._groups) >= limits.fanout_groups or self._remembered > limits.cached_receivers:
                 self.forget()
                 self._remembered = len(receivers)
             group = self._groups[id(receivers)] = receivers, self._audiences(receivers), {}

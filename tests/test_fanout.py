@@ -12,7 +12,7 @@ from support import Peer, eventually
 
 from sbuslib import Hub
 from sbuslib.batches import BATCH, Bundle, gather
-from sbuslib.fanout import Line
+from sbuslib.lines import Line
 from sbuslib.statistics import UserStatistics
 
 pytest_plugins = ["accounting_fixtures"]
@@ -200,7 +200,7 @@ def test_who_asks_too_much_while_a_line_stands_is_let_go(
     connect_as(PUBLISHER).barrier()
     greedy, *others = readers_of(connect_as, b"k")
     with monkeypatch.context() as patch:
-        patch.setattr("sbuslib.fanout.Line._work_off", lambda line: 1)  # it does not get on
+        patch.setattr(Line, "_work_off", lambda line: 1)  # it does not get on
         hub.publish(b"k", b"1")
         for _ in range(3):
             greedy.send(*[b"CMSG hub/sync\0t"] * 4)
@@ -286,12 +286,9 @@ def test_what_stands_in_line_for_who_leaves_is_counted(hub: Hub, connect_as: Con
     assert [reader.pending() for reader in readers] == [[message(b"k", 1), message(b"k", 2)]] * len(readers)
 
 
-def test_losses_of_many_groups_are_counted_in_one_place(
-    bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losses_of_many_groups_are_counted_in_one_place(bus: Bus, connect_as: ConnectAs) -> None:
     """However many groups of receivers there are, or seem to be: a full line becomes no longer."""
-    monkeypatch.setattr("sbuslib.fanout._REMEMBERED", 3)
-    hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=4)
+    hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=4, fanout_groups=3)
     connect_as(PUBLISHER).barrier()
     first, *_ = readers_of(connect_as, b"k/")
     first.subscribe(b"x")
