@@ -10,7 +10,7 @@ more until nothing waits for it, and what is in its queue is lost with the hub, 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
 from time import monotonic
 from typing import Protocol
@@ -34,6 +34,11 @@ class Behind(Protocol):
     @property
     def in_order(self) -> bool:
         """Whether those that wait are sent oldest first."""
+        ...
+
+    @property
+    def hands_on(self) -> bool:
+        """Whether those that leave it may wait for another receiver then."""
         ...
 
 
@@ -78,12 +83,14 @@ class Backlog:
         if not (self._behind or self._asked):
             answer()
             return
-        due = {
-            receiver: receiver.delivered + receiver.queued if receiver.in_order else inf for receiver in self._behind
-        }
-        self._asked.append(_Asked(answer, due, monotonic() + self._wait))
+        self._asked.append(_Asked(answer, self._due(self._behind), monotonic() + self._wait))
         self._keep_time()
         self.check()
+
+    @staticmethod
+    def _due(receivers: Iterable[Behind]) -> dict[Behind, float]:
+        """How much each has to have been sent until all that waits for it now was."""
+        return {receiver: receiver.delivered + receiver.queued if receiver.in_order else inf for receiver in receivers}
 
     def check(self) -> None:
         """Something was sent: answer what can be."""
@@ -94,13 +101,10 @@ class Backlog:
                 if receiver in self._behind and receiver.queued and receiver.delivered < count:
                     due[receiver] = count
                     return
+                if receiver.hands_on:
+                    # To whom is not noted: that would have to be done with each message, for each question that waits.
+                    due.update(self._due(other for other in self._behind if not other.hands_on))
             self._asked.popleft().answer()
-
-    def hand_over(self, giver: Behind, receiver: Behind) -> None:
-        """Some of what waited for ``giver`` waits for ``receiver`` now."""
-        for asked in self._asked:
-            if giver in asked.due and receiver in self._behind:
-                asked.due[receiver] = receiver.delivered + receiver.queued if receiver.in_order else inf
 
     def _keep_time(self) -> None:
         if self._asked and not self._timing:

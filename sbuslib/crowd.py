@@ -63,7 +63,7 @@ class Crowd:
         if not self.several:
             return True
         uid = account.uid
-        if uid == self._only and self._only_goes_on():
+        if uid == self._only and self._only_goes_on(uid):
             return True
         self._look_at_the_clock()
         self._busy[uid] = self._now
@@ -77,13 +77,13 @@ class Crowd:
         self._began = thread_time()
         return True
 
-    def _only_goes_on(self) -> bool:
+    def _only_goes_on(self, uid: int) -> bool:
         """Whether the only user that was busy of late may have another turn, of which no account is kept."""
         current = self._loop.now()
         self._only_began = monotonic()
         if current != self._only_round:
             self._only_round = current
-            self._only_turns = 0
+            self._only_turns = self._turns.get(uid, 0) if current == self._round else 0
             self._only_since = self._only_began
         elif (
             self._only_turns >= self._limits.turns_per_round
@@ -93,8 +93,8 @@ class Crowd:
         self._only_turns += 1
         return True
 
-    def went(self, account: Account, clients: int = 1) -> None:
-        """The turn that :meth:`may_go` allowed has ended; it was one of so many clients."""
+    def went(self, account: Account, clients: int = 0) -> None:
+        """The turn that :meth:`may_go` allowed has ended: that of a client, or one spent on so many."""
         if self._only is not None:
             if monotonic() - self._only_began > self._limits.crowd_turn:
                 self._only = None  # its turns have to be looked at more closely
@@ -108,7 +108,7 @@ class Crowd:
                     weight *= 1 + log2(clients)
                 had = self._had.get(account.uid, self._least) + took * weight
                 self._had[account.uid] = min(had, self._least + self._limits.crowd_longest)
-            if clients == 1 and (took > self._limits.crowd_turn or account.uid in self._most):
+            if not clients and (took > self._limits.crowd_turn or account.uid in self._most):
                 self._adapt(account.uid, took)
             if len(self._busy) == 1 and not self._waiting and not self._most:
                 self._only = account.uid
@@ -135,12 +135,17 @@ class Crowd:
             self._most.pop(uid, None)
 
     def _look_at_the_clock(self) -> None:
-        if self._only is not None:
-            self._busy[self._only] = monotonic()
-            self._only = None
         current = self._loop.now()
-        if current == self._round:
-            return
+        only, self._only = self._only, None
+        if only is not None:
+            self._busy[only] = max(self._busy[only], self._only_began)
+        if current != self._round:
+            self._begin_round(current)
+        if only is not None and self._only_round == current:  # what it had of this round already
+            self._turns[only] = self._only_turns
+            self._spent[only] = self._spent.get(only, 0.0) + monotonic() - self._only_since
+
+    def _begin_round(self, current: float) -> None:
         # The loop's time tells rounds apart, and no more: it is that of the wall, which somebody may set.
         self._round = current
         now = monotonic()
@@ -172,8 +177,8 @@ class Crowd:
         return max(1.0, self._heft(uid) / self._lightest)
 
     def _is_beside_others(self, uid: int) -> bool:
-        """Whether others have turns in the same rounds: it is only then that they wait for this user's."""
-        return any(other != uid for turns in (self._turns, self._last) for other in turns)
+        """Whether others have turns in the same rounds, or wait for one: only they wait for this user's."""
+        return any(other != uid for users in (self._turns, self._last, self._waiting) for other in users)
 
     def _is_due(self, uid: int) -> bool:
         """Whether no other busy user has had less than this one."""
@@ -184,7 +189,8 @@ class Crowd:
 
         By then that client may have been closed.
         """
-        self._only = None
+        if self._only is not None:
+            self._look_at_the_clock()
         self._waiting.setdefault(account.uid, deque()).append(resume)
         if self._resuming is None:
             self._look_again(0.0)
@@ -208,6 +214,7 @@ class Crowd:
                 nap = min(nap, max(limits.crowd_nap, self._had[uid] - self._least), limits.crowd_remembered)
                 continue
             nap = 0.0
+            self._turns.setdefault(uid, 0)  # those that may read again do so in the next round: it was busy in this one
             for _ in range(min(most, len(waiting))):
                 waiting.popleft()()
             if not waiting:

@@ -101,7 +101,7 @@ class Delivery:
         if not self._echo and sender is cast(Sender, self):
             return
         line = self.account.standing
-        if line is not None and line.takes(sender):
+        if line is not None and not self._mute and line.takes(sender):
             line.add(self, sender, batch, slots)
             return
         if self._batches and len(slots) >= self._hub.limits.gathered:
@@ -185,7 +185,7 @@ class Delivery:
         if not self._echo and sender is cast(Sender, self):
             return
         line = self.account.standing
-        if line is not None and line.takes(sender):
+        if line is not None and not self._mute and line.takes(sender):
             line.add_packet(self, sender, packet)
             return
         self.routed += 1
@@ -201,7 +201,7 @@ class Delivery:
         if not self._echo and sender is cast(Sender, self):
             return
         line = self.account.standing
-        if line is not None and line.takes(sender):
+        if line is not None and not self._mute and line.takes(sender):
             line.add_bundle(self, sender, bundle)
             return
         if self._batches and bundle.count > 1:
@@ -300,9 +300,9 @@ class Delivery:
         if self._mute:
             return
         if self.account.standing is not None:
-            self._standing_answers += 1
-            self.account.standing.add_answer(self, packet)
-            if self.answers > self._hub.limits.queued_answers:
+            stands = self.account.standing.add_answer(self, packet)
+            self._standing_answers += stands
+            if not stands or self.answers > self._hub.limits.queued_answers:
                 self._hub.condemn(self, "too many unread answers")
             return
         if len(packet) > self._hub.limits.idle_send_buffer:
@@ -320,10 +320,12 @@ class Delivery:
 
     def miss(self, cause: Cause, count: int, since: float) -> None:
         """Count messages as lost that were never offered to this client."""
-        if not self._mute:
-            self.routed += count
-            self.outbox.lose(cause, count, since)
-            self._update()
+        if self.closed:
+            self._hub.count_lost(cause, count)
+            return
+        self.routed += count
+        self.outbox.lose(cause, count, since)
+        self._update()
 
     def _report(self) -> bool:
         """Tell what was lost, to a client that asked for notices; ``False`` when the kernel does not take it now."""
@@ -369,6 +371,11 @@ class Delivery:
     def queued(self) -> int:
         """Messages that wait for this client."""
         return self._outbox.messages if self._outbox is not None else 0
+
+    @property
+    def hands_on(self) -> bool:
+        """What leaves it is with the kernel. Implements :class:`~sbuslib.backlog.Behind`."""
+        return False
 
     @property
     def in_order(self) -> bool:

@@ -6,7 +6,8 @@ it, the publisher leaves it in one place, the *line* of that user, which costs i
 there it is handed to each of them in turns of that user, as if the user had published it: turns that the
 :mod:`~sbuslib.crowd` shares out, and in which each client counts where others are busy.
 
-What finds no room in a line is lost (cause ``quota``), which is counted for each receiver when the line comes to it.
+What finds no room in a line is lost (cause ``quota``), which is counted for each receiver when the line comes to it;
+so is what stands there for who leaves meanwhile, or when the hub stops (cause ``outage``).
 How far a receiver may fall behind is a matter of its own queue and not of the line. Order stays: as long as anything
 stands in the line of a user, what else its clients are to be sent on behalf of others, answers included, goes to the
 end of it.
@@ -17,310 +18,19 @@ clients of one user only are connected: they could hurt nobody else.
 
 from __future__ import annotations
 
-import socket
-from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Iterator, Sequence
-from time import monotonic, time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from .batches import Bundle
 from .connection import Connection
-from .parties import Batch, Routes, Run, Sender
+from .lines import Audience, Line
+from .parties import Routes, Run, Sender
 from .seqpacket import Gather
 
 if TYPE_CHECKING:
-    from .delivery import Delivery
     from .hub import Hub
     from .quota import Account
-    from .secrets import Credentials
 
-__all__ = ["Fanouts", "Line"]
-
-_REMEMBERED: Final = 1_024
-"""Groups of receivers of which it is remembered who stands in which line: those of as many keys, or more."""
-
-
-class _Copies:
-    """Packets that were copied out of the hub's area. Implements :class:`~sbuslib.parties.Place`."""
-
-    __slots__ = ("_hub", "_packets")
-
-    def __init__(self, hub: Hub, packets: list[bytes]) -> None:
-        self._hub = hub
-        self._packets = packets
-
-    def packet(self, slot: int, length: int) -> bytes:
-        return self._packets[slot]
-
-    def packets(self, slots: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
-        return [self._packets[slot] for slot in slots]
-
-    def send(self, sock: socket.SocketType, slots: Sequence[int], lengths: Sequence[int]) -> int:
-        if len(slots) == len(self._packets):
-            return self._hub.fanouts.gather.send_to_many(sock, self._packets)
-        return self._hub.gather.send(sock, self.packets(slots, lengths))
-
-    def send_wrapped(
-        self, sock: socket.SocketType, wrapper: bytes, slots: Sequence[int], lengths: Sequence[int]
-    ) -> int:
-        return self._hub.gather.send(sock, [wrapper + packet for packet in self.packets(slots, lengths)])
-
-
-class _Entry(ABC):
-    """What goes to each of some receivers."""
-
-    count = 0
-    """Messages that have room in the line on behalf of ``sender``."""
-    size = 0
-    """Bytes of those."""
-    sender: Sender | None = None
-
-    def __init__(self, who: Audience | Delivery) -> None:
-        self.who = who
-        self.receivers = who.receivers if isinstance(who, Audience) else (who,)
-        self.left: Iterator[Delivery] | None = None
-        """Who did not have it yet, once somebody did."""
-
-    def begin(self) -> Iterator[Delivery]:
-        """Who did not have it yet. Nothing is added to it any more."""
-        if self.left is None:
-            self.left = iter(self.receivers)
-        return self.left
-
-    @abstractmethod
-    def hand_to(self, receiver: Delivery) -> None:
-        """Give a receiver what it is about."""
-
-
-class _Packets(_Entry):
-    """Packets of one sender."""
-
-    def __init__(self, hub: Hub, who: Audience | Delivery, sender: Sender) -> None:
-        super().__init__(who)
-        self._hub = hub
-        self.sender: Sender = sender
-        self._packets: list[bytes] = []
-        self._batch: Batch | None = None
-
-    def extend(self, packets: Sequence[bytes], size: int) -> None:
-        self._packets += packets
-        self.count += len(packets)
-        self.size += size
-
-    def hand_to(self, receiver: Delivery) -> None:
-        if self._batch is None:
-            self._batch = Batch(_Copies(self._hub, self._packets), list(map(len, self._packets)))
-        receiver.deliver(self.sender, self._batch, range(self.count))
-
-
-class _Together(_Entry):
-    """Messages of one sender that came together."""
-
-    def __init__(self, who: Audience | Delivery, sender: Sender, bundle: Bundle) -> None:
-        super().__init__(who)
-        self.sender: Sender = sender
-        self._bundle = bundle
-        self.count, self.size = bundle.count, bundle.expanded
-
-    def hand_to(self, receiver: Delivery) -> None:
-        receiver.deliver_bundle(self.sender, self._bundle)
-
-
-class _Lost(_Entry):
-    """Messages for which there was no room."""
-
-    def __init__(self, who: Audience | Delivery) -> None:
-        super().__init__(who)
-        self.missing = 0
-        self._since = time()
-
-    def hand_to(self, receiver: Delivery) -> None:
-        receiver.miss("quota", self.missing, self._since)
-
-
-class _Answer(_Entry):
-    """An answer, or a notice."""
-
-    def __init__(self, receiver: Delivery, packet: bytes) -> None:
-        super().__init__(receiver)
-        self._packet = packet
-
-    def hand_to(self, receiver: Delivery) -> None:
-        receiver.answer_from_line(self._packet)
-
-
-class Line:
-    """What waits to be handed to clients of one user. Implements :class:`~sbuslib.backlog.Behind`."""
-
-    in_order = True
-
-    def __init__(self, hub: Hub, account: Account) -> None:
-        self._hub = hub
-        self._account = account
-        self._entries: deque[_Entry] = deque()
-        self._lost: dict[Audience | Delivery, _Lost] = {}
-        self._postponed = False
-        self.queued = 0
-        self.delivered = 0
-
-    # -- in -----------------------------------------------------------------------------------------
-
-    def takes(self, sender: Sender) -> bool:
-        """Whether what ``sender`` publishes has to stand in line: that of the user's own clients has not."""
-        return sender.credentials.uid != self._account.uid
-
-    def add(self, who: Audience | Delivery, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
-        """Put copies of the packets in ``slots`` in line."""
-        size = batch.size(slots)
-        if self._take_room(who, sender, len(slots), size):
-            self._add(who, sender, batch.packets(slots), size)
-
-    def add_packet(self, who: Audience | Delivery, sender: Sender, packet: bytes) -> None:
-        """Put a packet in line."""
-        if self._take_room(who, sender, 1, len(packet)):
-            self._add(who, sender, (packet,), len(packet))
-
-    def _add(self, who: Audience | Delivery, sender: Sender, packets: Sequence[bytes], size: int) -> None:
-        last = self._entries[-1] if self._entries else None
-        if (
-            not isinstance(last, _Packets)
-            or last.left is not None
-            or last.who is not who
-            or last.sender is not sender
-            or last.count + len(packets) > self._hub.limits.batch
-        ):
-            last = _Packets(self._hub, who, sender)
-            self._put(last)
-        last.extend(packets, size)
-
-    def add_bundle(self, who: Audience | Delivery, sender: Sender, bundle: Bundle) -> None:
-        """Put messages that came together in line."""
-        if self._take_room(who, sender, bundle.count, bundle.expanded):
-            self._put(_Together(who, sender, bundle.copy()))
-
-    def add_answer(self, receiver: Delivery, packet: bytes) -> None:
-        """Put an answer in line, which takes no room: how many there are is for the caller to bound."""
-        self._put(_Answer(receiver, packet))
-
-    def _take_room(self, who: Audience | Delivery, sender: Sender, count: int, size: int) -> bool:
-        """Charge what is about to be put in line; where there is no room it is lost."""
-        if self._account.line.take_room(sender.credentials.uid, count, size):
-            self.queued += count
-            return True
-        # All that is lost until the line has come there is counted in one place: those who flood it make it no longer.
-        lost = self._lost.get(who)
-        if lost is None:
-            lost = self._lost[who] = _Lost(who)
-            self._put(lost)
-        lost.missing += count
-        return False
-
-    def _put(self, entry: _Entry) -> None:
-        if not self._entries:
-            self._account.standing = self
-            self._hub.fanouts.standing.add(self)
-            self._hub.tree.backlog.note(self, True)
-        self._entries.append(entry)
-        self._postpone()
-
-    # -- out ----------------------------------------------------------------------------------------
-
-    def _postpone(self) -> None:
-        if not self._postponed:
-            self._postponed = True
-            self._hub.crowd.postpone(self._account, self._go_on)
-
-    def _go_on(self) -> None:
-        self._postponed = False
-        if not self._entries:
-            return
-        crowd = self._hub.crowd
-        if crowd.may_go(self._account):
-            crowd.went(self._account, self._work_off())
-            self._hub.carry_out()
-        else:
-            self._postpone()
-
-    def _work_off(self) -> int:
-        """Hand on what stands in line, for the length of a turn; to how many receivers one message of it went."""
-        limits, backlog = self._hub.limits, self._hub.tree.backlog
-        most, spent = 1, 0
-        until = monotonic() + limits.crowd_turn
-        self._account.standing = None  # what is handed on now does not go to the end of the line again
-        while self._entries and spent < limits.turn_deliveries:
-            entry = self._entries[0]
-            most = max(most, len(entry.receivers))
-            if isinstance(entry, _Lost) and entry.left is None:
-                del self._lost[entry.who]
-            for receiver in entry.begin():
-                entry.hand_to(receiver)
-                if receiver.queued:
-                    backlog.hand_over(self, receiver)
-                spent += entry.count or 1
-                if spent >= limits.turn_deliveries or monotonic() > until:
-                    spent = limits.turn_deliveries
-                    break
-            else:
-                self._release(self._entries.popleft())
-        if self._entries:
-            self._account.standing = self
-            self._postpone()
-        else:
-            self._end()
-        return most
-
-    def _release(self, entry: _Entry) -> None:
-        if entry.sender is not None:
-            self._account.line.give_room(entry.sender.credentials.uid, entry.count, entry.size)
-            self.queued -= entry.count
-            self.delivered += entry.count
-            self._hub.tree.backlog.check()
-
-    def _end(self) -> None:
-        """Nothing stands in line any more."""
-        hub = self._hub
-        hub.fanouts.standing.discard(self)
-        hub.tree.backlog.note(self, False)
-        hub.quotas.tidy(self._account)
-        hub.flushed()
-
-    def clear(self) -> None:
-        """Forget what stands in line: the hub has stopped."""
-        self._account.standing = None
-        while self._entries:
-            self._release(self._entries.popleft())
-        self._lost.clear()
-        self._end()
-
-
-class Audience:
-    """Many clients of one user, as one receiver. Implements :class:`~sbuslib.parties.Receiver`."""
-
-    takes_batches = True
-    refuses = False
-
-    def __init__(self, line: Line, receivers: tuple[Connection, ...]) -> None:
-        self._line = line
-        self.receivers = receivers
-
-    @property
-    def credentials(self) -> Credentials:
-        """Of one of them."""
-        return self.receivers[0].credentials
-
-    def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
-        """Put copies of the packets in ``slots`` in line."""
-        self._line.add(self, sender, batch, slots)
-
-    def deliver_packet(self, sender: Sender, packet: bytes) -> None:
-        """Put one packet in line."""
-        self._line.add_packet(self, sender, packet)
-
-    def deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
-        """Put messages that came together in line."""
-        self._line.add_bundle(self, sender, bundle)
+__all__ = ["Fanouts"]
 
 
 class Fanouts:
@@ -332,6 +42,7 @@ class Fanouts:
         # By the identity of a group of receivers, which is kept here so that it stays one: those of each user of whom
         # there are many, and whom one of these users is near, or (None) anybody else.
         self._groups: dict[int, tuple[Routes, dict[int, Audience], dict[int | None, Routes]]] = {}
+        self._remembered = 0  # receivers in all of these
         self.gather = Gather()
         """For packets that go to many, and for nothing else: it keeps them laid out meanwhile."""
         self.standing: set[Line] = set()
@@ -339,12 +50,15 @@ class Fanouts:
 
     def near(self, receivers: Routes, sender: Sender) -> Routes:
         """To whom a message of ``sender`` is handed at once: in place of many clients of one user stands their line."""
-        if len(receivers) < self._hub.limits.fanout or not self._hub.crowd.several:
+        if len(receivers) < self._hub.limits.fanout or not (self._hub.crowd.several or self.standing):
             return receivers
         group = self._groups.get(id(receivers))
         if group is None:
-            if len(self._groups) >= _REMEMBERED:
-                self._groups.clear()
+            self._remembered += len(receivers)
+            limits = self._hub.limits
+            if len(self._groups) >= limits.fanout_groups or self._remembered > limits.cached_receivers:
+                self.forget()
+                self._remembered = len(receivers)
             group = self._groups[id(receivers)] = receivers, self._audiences(receivers), {}
         _, audiences, near = group
         uid: int | None = sender.credentials.uid
@@ -369,8 +83,8 @@ class Fanouts:
     def _audiences(self, receivers: Routes) -> dict[int, Audience]:
         alike: dict[Account, list[Connection]] = {}
         for receiver in receivers:
-            # What comes down a link is the matter of the hub below.
-            if isinstance(receiver, Connection) and receiver.link is None:
+            # What comes down a link is the matter of the hub below. Who has left is still among them for a moment.
+            if isinstance(receiver, Connection) and receiver.link is None and not receiver.closed:
                 alike.setdefault(receiver.account, []).append(receiver)
         return {
             account.uid: Audience(self._line(account), tuple(some))
@@ -395,9 +109,10 @@ class Fanouts:
     def forget(self) -> None:
         """Somebody left, and must not be remembered."""
         self._groups.clear()
+        self._remembered = 0
 
     def clear(self) -> None:
-        """The hub has stopped."""
-        self._groups.clear()
+        """The hub stops."""
+        self.forget()
         for line in list(self.standing):
             line.clear()

@@ -34,6 +34,7 @@ from .fanout import Fanouts
 from .inbox import Inbox
 from .limits import PACKET_BYTES, Limits
 from .matcher import SEPARATOR
+from .outbox import Cause
 from .packets import check_key, encode_message
 from .parties import Holdable, Receiver
 from .quota import Quotas
@@ -288,9 +289,9 @@ class Hub:
             self._drain(deadline)
         finally:
             self.tree.stop()
+            self.fanouts.clear()  # first, since what is lost so is counted for those who are there
             for connection in list(self._connections):
                 self._forget(connection)
-            self.fanouts.clear()
             for inbox in list(self._inboxes):
                 inbox.close()
             while self.router.forget_some(self.limits.user_patterns):
@@ -351,6 +352,7 @@ class Hub:
         for connection in self._connections:
             connection.close()
         self._connections.clear()
+        self.fanouts.clear()
         self._trimmer.close()
         for inbox in list(self._inboxes):
             inbox.closed = True
@@ -446,6 +448,11 @@ class Hub:
         self._routed += connection.routed
         self._delivered += connection.delivered
         self._lost.update(connection.lost)
+
+    def count_lost(self, cause: Cause, count: int) -> None:
+        """Messages were lost for a client that has left meanwhile: for :class:`~sbuslib.delivery.Delivery`."""
+        self._routed += count
+        self._lost[cause] += count
 
     def _retire(self, receiver: Connection | Inbox) -> None:
         if self.router.retire(receiver, receiver.account) and self._forgetting is None:

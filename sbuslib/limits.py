@@ -208,6 +208,13 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     fanout_bytes: Annotated[int, Meta(description="Bytes that may stand in such a line, shared out likewise.")] = (
         32 * 1024 * 1024
     )
+    fanout_groups: Annotated[
+        int,
+        Meta(
+            description="Groups of receivers of which it is remembered who of them stands in which line, those of as "
+            "many keys or more; and for as many a line counts what is lost in one place each."
+        ),
+    ] = 1_024
     trimmed_bytes: Annotated[
         int,
         Meta(

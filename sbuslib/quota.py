@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from .limits import Limits
 
 if TYPE_CHECKING:
-    from .fanout import Line
+    from .lines import Line
 
 __all__ = ["Account", "Quotas", "Room", "Shares"]
 
@@ -177,8 +177,8 @@ class Quotas:
         return [account for account in self._accounts.values() if not account.is_clear()]
 
     def waiting(self) -> int:
-        """Bytes in all queues."""
-        return sum(account.queued_bytes.used for account in self._accounts.values())
+        """Bytes in all queues and lines."""
+        return sum(account.queued_bytes.used + account.line.queued_bytes.used for account in self._accounts.values())
 
     def several(self) -> bool:
         """Whether more than one user has connections."""

@@ -334,6 +334,11 @@ class Up:
         return self.forwarded
 
     @property
+    def hands_on(self) -> bool:
+        """What leaves it is with the kernel. Implements :class:`~sbuslib.backlog.Behind`."""
+        return False
+
+    @property
     def in_order(self) -> bool:
         """Those that wait are sent oldest first."""
         return True

@@ -10,10 +10,11 @@ from sbuslib.backlog import Backlog
 class Queue:
     """A receiver for which ``queued`` messages wait."""
 
-    def __init__(self, queued: int, in_order: bool = True) -> None:
+    def __init__(self, queued: int, in_order: bool = True, hands_on: bool = False) -> None:
         self.queued = queued
         self.delivered = 0
         self.in_order = in_order
+        self.hands_on = hands_on
 
     def send(self, count: int, backlog: Backlog) -> None:
         self.queued -= count
@@ -120,13 +121,13 @@ def test_a_hub_that_stops_forgets_the_questions() -> None:
 
 
 def test_what_was_handed_over_is_waited_for() -> None:
-    giver, receiver = Queue(2), Queue(5)
+    giver, other, receiver = Queue(2, hands_on=True), Queue(9, hands_on=True), Queue(5)
     backlog, _, answers = make(giver)
     backlog.when_passed(lambda: answers.append(1))
     backlog.note(receiver, True)
-    backlog.hand_over(giver, receiver)
-    receiver.queued += 3  # later, and of no account
+    backlog.note(other, True)
     giver.send(2, backlog)
     assert not answers
+    receiver.queued += 3  # later, and of no account; nor is what the other one may hand on
     receiver.send(5, backlog)
     assert answers == [1]

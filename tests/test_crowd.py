@@ -396,3 +396,62 @@ def test_a_turn_of_many_counts_as_many_only_beside_others(monkeypatch: pytest.Mo
     crowd.went(account, clients=1_023)
     weight = (crowd._had[OTHER] - before) / 1e-3
     assert weight == pytest.approx(1 + math.log2(1_023) if beside else 1)
+
+
+def rounds_of(bench: Bench, uid: int, most: int) -> int:
+    """How many turns a user may have in the round at hand, one after the other; ``most``: when to stop asking."""
+    for had in range(most):
+        if not bench.crowd.may_go(bench.accounts[uid]):
+            return had
+        bench.crowd.went(bench.accounts[uid])
+    return most
+
+
+def test_the_only_busy_user_has_no_more_turns_a_round_than_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, {ONE: 1e-5, OTHER: 1e-5})
+    bench.cpu = 1.0
+    for _ in range(3):
+        bench.loop.time += 1e-3
+        assert rounds_of(bench, ONE, 100) == LIMITS.turns_per_round
+
+
+def test_the_only_busy_user_is_busy_no_longer_than_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who was the only one, an hour ago, takes nothing from somebody who comes now."""
+    bench = Bench(monkeypatch, {ONE: 1e-5, OTHER: 1e-5})
+    bench.cpu = 1.0
+    bench.loop.time += 1e-3
+    assert rounds_of(bench, ONE, 3) == 3
+    bench.loop.time += 3_600
+    for _ in range(3):
+        bench.loop.time += 1e-5
+        assert rounds_of(bench, OTHER, 100) == LIMITS.turns_per_round
+        assert not bench.crowd.crowded
+    bench.loop.time += 1e-5
+    assert rounds_of(bench, OTHER, 3) == 3
+    assert rounds_of(bench, ONE, 3) == 3
+    bench.loop.time += 1e-5
+    assert rounds_of(bench, ONE, 3) == 1
+    assert bench.crowd.crowded
+
+
+def test_who_may_read_again_is_not_idle_until_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what the others took meanwhile would count as had, and it would be put off again and again."""
+    bench = Bench(monkeypatch, {ONE: 1e-5, OTHER: 2e-3})
+    bench.cpu = 1.0
+    crowd, one, other = bench.crowd, bench.accounts[ONE], bench.accounts[OTHER]
+    for _ in range(2):
+        bench.loop.time += 1e-3
+        for account in (one, other):
+            if crowd.may_go(account):
+                crowd.went(account)
+    assert crowd.crowded
+    resumed: list[int] = []
+    crowd.postpone(one, lambda: resumed.append(ONE))
+    before = crowd._had[ONE]
+    bench.loop.time += 1e-3
+    assert bench.loop.callback is not None
+    bench.loop.callback()
+    assert resumed == [ONE]
+    bench.loop.time += 5e-3  # for as long others are called back
+    crowd._look_at_the_clock()
+    assert crowd._had[ONE] == before

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import gevent
 import pytest
 from accounting import balance, settle
-from support import Peer
+from support import Peer, eventually
 
 from sbuslib import Hub
 from sbuslib.batches import BATCH, Bundle, gather
+from sbuslib.lines import Line
 from sbuslib.statistics import UserStatistics
 
 pytest_plugins = ["accounting_fixtures"]
@@ -36,6 +38,16 @@ def readers_of(connect_as: ConnectAs, *patterns: bytes, count: int = FANOUT, uid
 
 def account(hub: Hub, uid: int = READER) -> UserStatistics:
     return next(user for user in hub.statistics().per_user if user.uid == uid)
+
+
+@contextmanager
+def stopped(hub: Hub) -> Iterator[None]:
+    """Lines do not get on meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Line, "_work_off", lambda line: 1)
+        yield
+    for line in hub.fanouts.standing:
+        line._postpone()
 
 
 def message(key: bytes, number: int) -> bytes:
@@ -188,7 +200,7 @@ def test_who_asks_too_much_while_a_line_stands_is_let_go(
     connect_as(PUBLISHER).barrier()
     greedy, *others = readers_of(connect_as, b"k")
     with monkeypatch.context() as patch:
-        patch.setattr("sbuslib.fanout.Line._work_off", lambda line: 1)  # it does not get on
+        patch.setattr(Line, "_work_off", lambda line: 1)  # it does not get on
         hub.publish(b"k", b"1")
         for _ in range(3):
             greedy.send(*[b"CMSG hub/sync\0t"] * 4)
@@ -222,6 +234,7 @@ def test_closing_a_hub_forgets_what_stands_in_line(hub: Hub, connect_as: Connect
     assert hub.quotas.is_clear()
     assert not hub.fanouts.standing
     balance(hub)
+    assert hub.statistics().lost == {"outage": FANOUT}
 
 
 def test_who_leaves_is_not_waited_for(hub: Hub, connect_as: ConnectAs) -> None:
@@ -235,6 +248,131 @@ def test_who_leaves_is_not_waited_for(hub: Hub, connect_as: ConnectAs) -> None:
     settle(hub)
     packets = [reader.pending() for reader in readers]
     assert all(got == [message(b"k", 1), message(b"k", 2)] for got in packets), packets
+
+
+def test_closing_a_hub_counts_what_was_lost_and_what_was_left(bus: Bus, connect_as: ConnectAs) -> None:
+    """Each message that went into a line is counted for each receiver: some have it, some had no room."""
+    hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=20, turn_deliveries=2)
+    connect_as(PUBLISHER).barrier()
+    readers_of(connect_as, b"k")
+    for number in range(10):
+        hub.publish(b"k", b"%d" % number)
+    while not hub.statistics().delivered:
+        gevent.sleep(0)
+    had = hub.statistics()
+    assert had.delivered < 10 * FANOUT
+    for number in range(10, 25):
+        hub.publish(b"k", b"%d" % number)
+    hub.close()
+    told = hub.statistics()
+    assert told.routed == 25 * FANOUT
+    assert told.delivered == had.delivered
+    assert set(told.lost) == {"outage", "quota"}
+    balance(hub)
+
+
+def test_what_stands_in_line_for_who_leaves_is_counted(hub: Hub, connect_as: ConnectAs) -> None:
+    connect_as(PUBLISHER).barrier()
+    gone, *readers = readers_of(connect_as, b"k")
+    with stopped(hub):
+        hub.publish(b"k", b"1")
+        gone.close()
+        eventually(lambda: hub.statistics().clients == FANOUT)
+    settle(hub)
+    hub.publish(b"k", b"2")
+    settle(hub)
+    told = hub.statistics()
+    assert (told.routed, told.delivered, told.lost) == (2 * FANOUT - 1, 2 * FANOUT - 2, {"outage": 1})
+    assert [reader.pending() for reader in readers] == [[message(b"k", 1), message(b"k", 2)]] * len(readers)
+
+
+def test_losses_of_many_groups_are_counted_in_one_place(bus: Bus, connect_as: ConnectAs) -> None:
+    """However many groups of receivers there are, or seem to be: a full line becomes no longer."""
+    hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=4, fanout_groups=3)
+    connect_as(PUBLISHER).barrier()
+    first, *_ = readers_of(connect_as, b"k/")
+    first.subscribe(b"x")
+    with stopped(hub):
+        for number in range(20):
+            hub.router.reconsider_all()
+            hub.publish(b"k/%d" % number)
+            hub.publish(b"x")
+        (line,) = hub.fanouts.standing
+        assert len(line._entries) <= 2 + 3 + 1
+    settle(hub)
+    assert hub.statistics().lost == {"quota": 19 * FANOUT + 19}
+    assert len(first.pending()) == 2
+    assert not line._entries
+    assert not line._audiences
+    assert not line._named
+    assert not line._lost
+
+
+def test_a_line_names_no_more_receivers_than_are_remembered(bus: Bus, connect_as: ConnectAs) -> None:
+    hub = bus({"mode": 0o777}, fanout=FANOUT, cached_receivers=3 * FANOUT)
+    connect_as(PUBLISHER).barrier()
+    readers = readers_of(connect_as, b"k/")
+    with stopped(hub):
+        for number in range(20):
+            hub.router.reconsider_all()
+            hub.publish(b"k/%d" % number)
+            assert sum(len(group[0]) for group in hub.fanouts._groups.values()) <= 3 * FANOUT
+        assert account(hub).queued_packets == 3
+    settle(hub)
+    assert hub.statistics().lost == {"quota": 17 * FANOUT}
+    assert [len(reader.pending()) for reader in readers] == [3] * FANOUT
+
+
+def test_answers_of_who_left_make_a_line_no_longer(bus: Bus, connect_as: ConnectAs) -> None:
+    hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=20)
+    connect_as(PUBLISHER).barrier()
+    readers_of(connect_as, b"k")
+    with stopped(hub):
+        hub.publish(b"k")
+        for _ in range(10):
+            asking = connect_as(READER)
+            asking.send(*[b"CMSG hub/sync\0t"] * 8)
+            asking.close()
+            settle(hub)
+            assert hub.statistics().clients == FANOUT + 1
+        (line,) = hub.fanouts.standing
+        assert len(line._entries) == 1 + 20
+        asking = connect_as(READER)
+        asking.send(b"CMSG hub/sync\0t")
+        assert asking.is_disconnected()
+    settle(hub)
+    assert hub.breaches.counts == {"too many unread answers": 1}
+    assert not line._answers
+
+
+def test_a_line_that_stands_is_used_until_it_is_empty(bus: Bus, connect_as: ConnectAs) -> None:
+    """Also where nobody else is connected any more: put into it for each receiver, messages would not have room."""
+    hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=60)
+    other = connect_as(PUBLISHER)
+    other.barrier()
+    readers = readers_of(connect_as, b"k")
+    with stopped(hub):
+        hub.publish(b"k", b"0")
+        other.close()
+        eventually(lambda: not hub.crowd.several)
+        for number in range(1, 20):
+            hub.publish(b"k", b"%d" % number)
+        assert account(hub).queued_packets == 20
+    settle(hub)
+    assert [reader.pending() for reader in readers] == [[message(b"k", number) for number in range(20)]] * FANOUT
+
+
+def test_memory_of_a_line_is_given_back(hub: Hub, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect_as(PUBLISHER).barrier()
+    readers = readers_of(connect_as, b"k")
+    freed: list[int] = []
+    monkeypatch.setattr(hub._trimmer, "freed", freed.append)
+    hub.publish(b"k", bytes(1_000))
+    assert hub.quotas.waiting() == len(b"MSG k\0") + 1_000
+    settle(hub)
+    assert sum(freed) == len(b"MSG k\0") + 1_000
+    assert hub.quotas.waiting() == 0
+    assert len(readers[0].pending()) == 1
 
 
 def test_a_relay_is_told_only_when_the_line_is_empty(hub: Hub, connect_as: ConnectAs) -> None:

@@ -16,8 +16,8 @@ FLOORS = {
     0: "errors limits packets batches matcher secrets outbox quota interest demand router control breaches statistics "
     "session topic backoff text lazy",
     1: "addresses seqpacket users dialer",
-    2: "crowd sendbuffers trimming backlog parties delivery unpacking connection fanout inbox acceptor links tree hub "
-    "channel endpoint gathering client blocking aiochannel aio uplink conversation relay",
+    2: "crowd sendbuffers trimming backlog parties delivery unpacking connection lines fanout inbox acceptor links "
+    "tree hub channel endpoint gathering client blocking aiochannel aio uplink conversation relay",
     3: "metrics",
 }
 """Floor to modules. A package is one entry below, and stands for all that is in it."""
