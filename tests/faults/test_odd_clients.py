@@ -261,5 +261,6 @@ def test_a_soak(bus: Bus, connect_as: ConnectAs) -> None:
             gevent.sleep(0)
     settle(hub)
     told = hub.statistics()
-    assert len(told.breaches) >= 4, told.breaches
+    # Who does not keep up is a matter of how fast this machine is; what is against the protocol is not.
+    assert told.breaches.keys() >= {"unknown verb", "message without NUL", "secret pattern of another"}
     assert connection_of(hub, reader).lost == {}
