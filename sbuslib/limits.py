@@ -154,9 +154,9 @@ class Limits(_Numbers, frozen=True, kw_only=True):
         int,
         Meta(
             description="Messages of one turn for one receiver that are put into one packet, if it takes such: fewer "
-            "are sent as quickly one by one."
+            "cost both ends less one by one."
         ),
-    ] = 4
+    ] = 8
     gathered_bytes: Annotated[
         int,
         Meta(description="Bytes of those messages: copying more costs more than it saves."),
