@@ -12,13 +12,11 @@ import os
 import select
 import signal
 import sys
-import tempfile
 import time
 
 import plain
-from hostile import FLOOR, GOOD, HOSTILE, SECONDS, URGENT, Meter, apart, child, hub_process, publisher, subscriber
+from hostile import FLOOR, HOSTILE, SECONDS, URGENT, apart, child, good_user
 
-from sbuslib import blocking
 from sbuslib.seqpacket import make_area
 
 CONNECTIONS = 1_000
@@ -50,30 +48,14 @@ def fans(address: str, connections: int, way: str) -> None:
 
 def measure(connections: int, way: str) -> tuple[float, float]:
     """The good user's rate beside the fans, as part of that without: each second, and each second of the hub's CPU."""
-    children: list[int] = []
-    with tempfile.TemporaryDirectory() as folder, hub_process(folder) as (address, hub, _):
-        os.chmod(folder, 0o755)
-        try:
-            reading, writing = os.pipe()
-            children.append(child(lambda: subscriber(address, writing), GOOD, URGENT))
-            os.close(writing)
-            meter = Meter(reading)
-            children.append(child(lambda: publisher(address), GOOD, URGENT))
-            meter.rate(0.5, hub)
-            alone = meter.rate(SECONDS, hub)
-            children.append(child(lambda: fans(address, connections, way), HOSTILE, 19))
-            time.sleep(SETTLED)
-            beside = meter.rate(2 * SECONDS, hub)
-            with blocking.Client(address, timeout=60) as root:
-                told = root.statistics()
-        finally:
-            for pid in children:
-                os.kill(pid, signal.SIGKILL)
-            for pid in children:
-                os.waitpid(pid, 0)
+    with good_user() as scene:
+        alone = scene.alone
+        scene.children.append(child(lambda: fans(scene.address, connections, way), HOSTILE, 19))
+        time.sleep(SETTLED)
+        beside = scene.meter.rate(2 * SECONDS, scene.hub)
+        told, lost = scene.told()
     theirs = [client for client in told.per_client if f"/{HOSTILE}/" in client.credentials]
     delivered, routed = sum(client.delivered for client in theirs), sum(client.routed for client in theirs)
-    lost = sum(sum(client.lost.values()) for client in told.per_client if f"/{GOOD}/" in client.credentials)
     print(
         f"{way:8} {alone[0]:9,.0f} messages/s without, {beside[0]:9,.0f} with: "
         f"{beside[0] / alone[0]:.2f} ({beside[1] / alone[1]:.2f} for each second of the hub's CPU); {lost} lost; "

@@ -24,12 +24,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import plain
 
 from sbuslib import blocking
 from sbuslib.bench.process import cpu_seconds, resident_bytes
 from sbuslib.seqpacket import make_area, wait
+from sbuslib.statistics import HubStatistics
 
 HUB = """
 import logging, sys
@@ -213,6 +215,45 @@ def hub_process(folder: str, *options: str) -> Iterator[tuple[str, int, str]]:
         process.wait()
 
 
+class Scene(NamedTuple):
+    """A hub with the good user's two clients, who were measured alone, and the processes of whoever comes to that."""
+
+    address: str
+    hub: int
+    log: str
+    meter: Meter
+    alone: tuple[float, float]
+    children: list[int]
+
+    def told(self) -> tuple[HubStatistics, int]:
+        """The hub's statistics, and how many messages the good user lost."""
+        with blocking.Client(self.address, timeout=60) as root:
+            told = root.statistics()
+        mine = (client for client in told.per_client if f"/{GOOD}/" in client.credentials)
+        return told, sum(sum(client.lost.values()) for client in mine)
+
+
+@contextlib.contextmanager
+def good_user(*options: str) -> Iterator[Scene]:
+    """A hub of its own with a publisher and a subscriber; in the end all processes are killed."""
+    children: list[int] = []
+    with tempfile.TemporaryDirectory() as folder, hub_process(folder, *options) as (address, hub, log):
+        os.chmod(folder, 0o755)
+        try:
+            reading, writing = os.pipe()
+            children.append(child(lambda: subscriber(address, writing), GOOD, URGENT))
+            os.close(writing)
+            meter = Meter(reading)
+            children.append(child(lambda: publisher(address), GOOD, URGENT))
+            meter.rate(0.5, hub)
+            yield Scene(address, hub, log, meter, meter.rate(SECONDS, hub), children)
+        finally:
+            for pid in children:
+                os.kill(pid, signal.SIGKILL)
+            for pid in children:
+                os.waitpid(pid, 0)
+
+
 def wait_for_connections(hub: int) -> None:
     """Until the hub has no more of them than a moment ago."""
     deadline, before = time.monotonic() + WARM_MOST, 0
@@ -232,37 +273,21 @@ def attack(address: str) -> list[int]:
 
 def measure(all_held: bool) -> tuple[float, bool]:
     """With a hub of its own: the good user's rate with the hostile one, as part of that without, and if all is well."""
-    children: list[int] = []
     options = [str(4 * CONNECTIONS)] if all_held else []
-    with tempfile.TemporaryDirectory() as folder, hub_process(folder, *options) as (address, hub, log):
-        os.chmod(folder, 0o755)
-        try:
-            reading, writing = os.pipe()
-            children.append(child(lambda: subscriber(address, writing), GOOD, URGENT))
-            os.close(writing)
-            meter = Meter(reading)
-            children.append(child(lambda: publisher(address), GOOD, URGENT))
-            meter.rate(0.5, hub)
-            alone = meter.rate(SECONDS, hub)
-            children += attack(address)
-            wait_for_connections(hub)
-            beside = sorted(meter.rate(SECONDS, hub) for _ in range(3))[1]
-            if all_held:
-                other = child(more_of_the_good_user(address), GOOD)
-                _, status = os.waitpid(other, 0)
-                assert status == 0
-            with blocking.Client(address, timeout=60) as root:
-                told = root.statistics()
-            with open(log) as file:
-                lines = file.read().splitlines()
-        finally:
-            for pid in children:
-                os.kill(pid, signal.SIGKILL)
-            for pid in children:
-                os.waitpid(pid, 0)
+    with good_user(*options) as scene:
+        address, hub, alone = scene.address, scene.hub, scene.alone
+        scene.children.extend(attack(address))
+        wait_for_connections(hub)
+        beside = sorted(scene.meter.rate(SECONDS, hub) for _ in range(3))[1]
+        if all_held:
+            other = child(more_of_the_good_user(address), GOOD)
+            _, status = os.waitpid(other, 0)
+            assert status == 0
+        told, lost = scene.told()
+        with open(scene.log) as file:
+            lines = file.read().splitlines()
         users = {user.uid: user for user in told.per_user}
         share = beside[0] / alone[0]
-        lost = sum(sum(client.lost.values()) for client in told.per_client if f"/{GOOD}/" in client.credentials)
         print(
             f"{alone[0]:9,.0f} messages/s without, {beside[0]:9,.0f} with: {share:.2f} "
             f"({beside[1] / alone[1]:.2f} for each second of the hub's CPU); {lost} lost. "
