@@ -24,7 +24,7 @@ same for readers who write a client in another language.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from io import BytesIO  # memory, not a file
 from itertools import accumulate, chain, compress, pairwise, repeat
@@ -38,7 +38,7 @@ from .packets import MSG, Message, encode_message
 if TYPE_CHECKING:
     from mmap import mmap
 
-__all__ = ["BATCH", "Bundle", "Parcel", "gather", "pack"]
+__all__ = ["BATCH", "Bundle", "Parcel", "cut", "fits", "gather", "lay_out", "pack", "used_keys"]
 
 BATCH: Final = b"CMSG batch\0"
 """What every batch begins with."""
@@ -154,18 +154,8 @@ class Bundle:
             self._packet = self._data[self._start : self._start + self._length]
         if self._packet is None:
             payloads = self.payloads
-            kinds = len(self.keys)
-            self._packet = b"".join(
-                (
-                    BATCH,
-                    _NUMBERS.pack(_FORM, self.count, kinds),
-                    struct.pack(f"<{kinds}I", *map(len, self.keys)),
-                    struct.pack(f"<{self.count}I", *map(len, payloads)),
-                    self.numbers or b"",
-                    *self.keys,
-                    *payloads,
-                )
-            )
+            sizes = struct.pack(f"<{self.count}I", *map(len, payloads))
+            self._packet = lay_out(self.keys, self.numbers, sizes, payloads)
         return self._packet
 
     @property
@@ -183,7 +173,7 @@ class Bundle:
             at_numbers = at_sizes + 4 * self.count
             at_payloads = at_numbers + len(self.numbers or b"") + sum(map(len, self.keys))
             joined = self._data[at_payloads : self._start + self._length]
-            self._payloads = _cut(joined, self._data[at_sizes:at_numbers], self.count)
+            self._payloads = cut(joined, self._data[at_sizes:at_numbers], self.count)
         return self._payloads
 
     @property
@@ -246,14 +236,8 @@ class Bundle:
         payloads = self.payloads[start:stop]
         if self.numbers is None:
             return _made(self.keys, None, payloads)
-        numbers = self.numbers[start:stop]
-        used = sorted(set(numbers))
-        if len(used) < len(self.keys):
-            renumber = bytearray(256)
-            for number, old in enumerate(used):
-                renumber[old] = number
-            numbers = numbers.translate(renumber)
-        return _made([self.keys[number] for number in used], numbers, payloads)
+        keys, numbers = used_keys(self.keys, self.numbers[start:stop])
+        return _made(keys, numbers, payloads)
 
     def times(self, number: int) -> int:
         """How many messages have the key with this number."""
@@ -266,6 +250,20 @@ class Bundle:
             return [0]
         first = ((numbers.find(number), number) for number in range(len(self.keys)))
         return [number for place, number in sorted(first) if place >= 0]
+
+
+def used_keys(keys: Sequence[bytes], numbers: bytes) -> tuple[list[bytes], bytes | None]:
+    """The keys that are used, and the numbers of those; ``None`` where it is one."""
+    some = set(numbers)
+    if len(some) == 1:
+        return [keys[numbers[0]]], None
+    if max(some, default=-1) < len(some):
+        return list(keys[: len(some)]), numbers
+    used = sorted(some)
+    renumber = bytearray(256)
+    for number, old in enumerate(used):
+        renumber[old] = number
+    return [keys[number] for number in used], numbers.translate(renumber)
 
 
 def _made(keys: list[bytes], numbers: bytes | None, payloads: list[bytes]) -> Bundle:
@@ -299,7 +297,7 @@ def _row(size: int) -> struct.Struct:
     return struct.Struct(f"{size}s" * _ROW)
 
 
-def _cut(joined: bytes, sizes: bytes, count: int) -> list[bytes]:
+def cut(joined: bytes | memoryview, sizes: bytes, count: int) -> list[bytes]:
     """Cut payloads apart, by their column of lengths."""
     if sizes != sizes[:4] * count:
         return list(map(BytesIO(joined).read, struct.unpack(f"<{count}I", sizes)))
@@ -369,37 +367,47 @@ def _pack(
         yield encode_message(keys[0], payloads[0]), 1
         return
     size = sum(sizes)
-    longest = max(map(len, kinds))
-    if (
-        count > BATCH_MESSAGES
-        or len(kinds) > BATCH_KEYS
-        or size > most
-        or size + count * (longest + _OF_A_PACKET) > BATCH_EXPANDED
-        or size + len(kinds) * (longest + 4) + 5 * count + _COLUMNS > PACKET_BYTES
-    ):
+    if not fits(count, kinds, size, most):
         half = count // 2
         for part in (slice(half), slice(half, None)):
             some = keys[part]
             yield from _pack(list(dict.fromkeys(some)), some, payloads[part], sizes[part], most)
         return
-    numbers = b""
+    numbers: bytes | None = None
     if len(kinds) > 1:
         of = {key: number for number, key in enumerate(kinds)}
         numbers = bytes(map(of.__getitem__, keys))
     joined = b"".join(payloads)
     if len(joined) != size:
         raise TypeError("a payload is bytes")  # of one whose length does not count bytes
-    yield (
-        b"".join(
-            (
-                BATCH,
-                _NUMBERS.pack(_FORM, count, len(kinds)),
-                struct.pack(f"<{len(kinds)}I", *map(len, kinds)),
-                struct.pack(f"<{count}I", *sizes),
-                numbers,
-                *kinds,
-                joined,
-            )
-        ),
-        count,
+    yield lay_out(kinds, numbers, struct.pack(f"<{count}I", *sizes), (joined,)), count
+
+
+def fits(count: int, keys: Sequence[bytes], size: int, most: int) -> bool:
+    """Whether so many messages, of ``size`` bytes of payload, are a batch of no more than ``most``."""
+    longest = max(map(len, keys))
+    return (
+        count <= BATCH_MESSAGES
+        and len(keys) <= BATCH_KEYS
+        and size <= most
+        and size + count * (longest + _OF_A_PACKET) <= BATCH_EXPANDED
+        and size + len(keys) * (longest + 4) + 5 * count + _COLUMNS <= PACKET_BYTES
+    )
+
+
+def lay_out(
+    keys: Sequence[bytes], numbers: bytes | None, sizes: bytes, payloads: Iterable[bytes | memoryview]
+) -> bytes:
+    """A batch, byte by byte."""
+    kinds = len(keys)
+    return b"".join(
+        (
+            BATCH,
+            _NUMBERS.pack(_FORM, len(sizes) // 4, kinds),
+            struct.pack(f"<{kinds}I", *map(len, keys)),
+            sizes,
+            numbers or b"",
+            *keys,
+            *payloads,
+        )
     )

@@ -13,6 +13,7 @@ from time import monotonic
 from . import control
 from .batches import Bundle, gather, pack
 from .channel import Channel
+from .columns import Columns
 from .errors import DisconnectedError, PayloadError, PeerError, StateError, UsageError
 from .limits import PACKET_BYTES, ClientLimits
 from .matcher import Subscriptions
@@ -168,10 +169,7 @@ class Endpoint(Channel):
                     packet, count = next(packed)
                 except (TypeError, ValueError):
                     break  # it is found below, after what comes before it
-                if count == 1:
-                    self._send(packet)
-                elif not self._send(packet, is_batch=True):
-                    self._send_in_order(Bundle.parse(packet).plain)
+                self._send_packed(packet, count)
                 done += count
         packets: list[bytes] = []
         try:
@@ -179,6 +177,22 @@ class Endpoint(Channel):
                 packets.append(self._session.encode(key, payload))
         finally:
             self._send_in_order(packets)
+
+    def _send_packed(self, packet: bytes, count: int) -> None:
+        """Send so many messages in one packet; one by one, should the hub that is there now take no batch."""
+        if not self._send(packet, is_batch=count > 1):
+            self._send_in_order(Bundle.parse(packet).plain)
+
+    def send_columns(self, columns: Columns) -> None:
+        """Send messages that lie as columns, in order: as :meth:`send_packets`, and nothing is done for each message.
+
+        What is there as columns goes as batches to a hub that takes such. Raises as :meth:`send_packets` does.
+        """
+        if not self._session.batches:
+            self.send_packets(columns.packets())
+            return
+        for packet, count in columns.pack(self.limits.batch_messages, self.limits.batch_bytes):
+            self._send_packed(packet, count)
 
     def send_packets(self, packets: Sequence[bytes]) -> None:
         """Send packets that were encoded before, ``MSG <key>NUL<payload>`` each, in order, many at once.

@@ -13,8 +13,8 @@ from support import ROOT, python
 PACKAGE = ROOT / "sbuslib"
 
 FLOORS = {
-    0: "errors limits packets batches matcher secrets outbox quota interest demand router control breaches statistics "
-    "session topic backoff text lazy",
+    0: "errors limits packets batches columns matcher secrets outbox quota interest demand router control breaches "
+    "statistics session topic backoff text lazy",
     1: "addresses seqpacket users dialer",
     2: "crowd sendbuffers trimming backlog parties delivery unpacking connection lines fanout inbox acceptor links "
     "tree hub channel endpoint gathering client blocking aiochannel aio uplink conversation relay",

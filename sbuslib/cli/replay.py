@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "from_lake"]
 
 _ROWS = 8_192
-"""Rows of a lake that are turned into packets at once."""
+"""Rows of a lake that are taken at once."""
 
 
 def add_parser(commands: Any) -> None:
@@ -87,6 +87,7 @@ def from_lake(lake: str | os.PathLike[str], selection: Selection) -> Iterator[Ru
 
     Raises :exc:`~sbuslib.errors.StateError` when there is no lake, or no pyarrow to read it with.
     """
+    from ..columns import Columns
     from ..errors import StateError
     from ..journal.replay import Run
     from ..spark.manifest import read_manifest
@@ -114,15 +115,16 @@ def from_lake(lake: str | os.PathLike[str], selection: Selection) -> Iterator[Ru
                 table = table.filter(compare(table["time_ns"], bound))
         table = table.sort_by([("time_ns", "ascending"), ("journal", "ascending"), ("sequence", "ascending")])
         for batch in table.to_batches(max_chunksize=_ROWS):
-            times: list[int] = []
-            packets: list[bytes] = []
-            lost = 0
-            for time, key, payload, missing in zip(
-                *(batch.column(name).to_pylist() for name in ("time_ns", "key", "payload", "lost")), strict=True
-            ):
-                if key is None:
-                    lost += missing or 0
-                elif selection.wants(key):
-                    times.append(time)
-                    packets.append(b"MSG %b\0%b" % (key, payload))
-            yield Run(times, packets, lost)
+            lost = pyarrow.compute.sum(batch["lost"]).as_py() or 0
+            yield Run((), Columns([], None, b""), lost)
+            batch = batch.filter(pyarrow.compute.is_valid(batch["key"]))  # the others are gaps
+            keys = batch["key"].dictionary_encode()
+            numbers = keys.indices.cast(pyarrow.int32()).to_numpy().astype("<i4").tobytes()
+            sizes = pyarrow.compute.binary_length(batch["payload"]).cast(pyarrow.int32()).to_numpy().astype("<i4")
+            payloads = b"".join(batch["payload"].to_pylist())
+            start = 0
+            times = memoryview(batch["time_ns"].to_numpy())
+            for part in Columns.grouped(keys.dictionary.to_pylist(), numbers, sizes.tobytes(), payloads):
+                stop = start + len(part)
+                yield selection.choose(times[start:stop], part)
+                start = stop

@@ -10,6 +10,8 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from io import FileIO
 from typing import Literal, NamedTuple, TypeAlias
 
 from ..errors import CorruptJournalError, JournalError, JournalInUseError
@@ -20,6 +22,7 @@ from .format import (
     Record,
     SegmentHeader,
     Skipped,
+    decode_block,
     first_sequence_of,
     read_blocks,
     segment_name,
@@ -47,6 +50,9 @@ LOCK_NAME = "recorder.lock"
 """The file in a journal's directory that its recorder keeps locked, with its process id in it."""
 
 _ATTEMPTS = 3
+
+_WINDOW = 1 << 20
+"""Bytes of a segment that are read at once: they are still in the processor's cache when their CRC is taken."""
 
 OnCorrupt: TypeAlias = Literal["error", "skip"]
 
@@ -126,22 +132,44 @@ def read_segment(
     """The blocks of one segment from byte ``start`` on, where a block begins.
 
     ``expected`` is the number that the first row should have; at the start of the segment the header tells.
-    ``following`` is the number with which the next segment begins. The whole rest of the file is read at once: a
-    segment is some 64 MB. Raises as :func:`.format.read_blocks`, with the path in the error, and :exc:`OSError`.
+    ``following`` is the number with which the next segment begins. The file is read a little at a time; from a damage
+    on, the whole rest of it: a segment is some 64 MB. Raises as :func:`.format.read_blocks`, with the path in the
+    error, and :exc:`OSError`.
     """
     path = os.fspath(path)
-    with open(path, "rb") as file:
+    with open(path, "rb", buffering=0) as file:
         header = _decode_header(file.read(SEGMENT_HEADER_BYTES), path)
+        if start == SEGMENT_HEADER_BYTES and expected is None:
+            expected = header.first_sequence
+        for block in _whole_blocks(file, header.salt, expected, start):
+            yield block
+            start, expected = block.end, block.next_sequence
         file.seek(start)
-        data = file.read()
-    if start == SEGMENT_HEADER_BYTES and expected is None:
-        expected = header.first_sequence
+        data = file.readall()
     try:
         yield from read_blocks(
             data, header.salt, expected, following, base=start, on_corrupt=on_corrupt, growing=growing
         )
     except CorruptJournalError as error:
         raise CorruptJournalError(error.reason, error.position, path) from None
+
+
+def _whole_blocks(file: FileIO, salt: int, expected: int | None, position: int) -> Iterator[Block]:
+    """The blocks of a segment up to the first about which there is anything to tell, which may be its end."""
+    while True:
+        file.seek(position)
+        data = file.read(_WINDOW)
+        at = 0
+        with suppress(CorruptJournalError):  # most often, as a block is not all there
+            while isinstance(block := decode_block(data, at, salt, position + at), Block):
+                if expected is not None and block.sequences[0] != expected:
+                    return
+                yield block
+                at += block.length
+                expected = block.next_sequence
+        if not at:
+            return
+        position += at
 
 
 def end_of(segment: Segment, start: int = SEGMENT_HEADER_BYTES) -> tuple[int, bool]:

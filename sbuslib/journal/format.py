@@ -20,7 +20,9 @@ import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from io import BytesIO  # memory, not a file
 from itertools import accumulate
+from operator import sub
 from typing import Literal, NamedTuple, TypeAlias
 from zlib import crc32
 
@@ -47,6 +49,7 @@ __all__ = [
     "encode_gaps",
     "first_sequence_of",
     "pack",
+    "packed",
     "read_blocks",
     "segment_name",
     "walk",
@@ -199,8 +202,8 @@ class Block(NamedTuple):
 
     def name_list(self) -> list[bytes]:
         """The names, in order."""
-        names, offsets = bytes(self.names), self.name_offsets
-        return [names[offsets[n] : offsets[n + 1]] for n in range(len(offsets) - 1)]
+        offsets = self.name_offsets.tolist()
+        return [*map(BytesIO(self.names).read, map(sub, offsets[1:], offsets))]
 
     def lost(self) -> list[int]:
         """How many messages each gap row stands for, :data:`NULL` if nobody knows; only of a block of gaps."""
@@ -380,6 +383,16 @@ def _numbers(view: memoryview, kind: Literal["i", "q"]) -> Column:
     column: array[int] = array(kind, view.tobytes())
     column.byteswap()
     return column
+
+
+def packed(column: Column) -> bytes:
+    """A column of a block that was read as :func:`pack` made it."""
+    if _LITTLE:
+        return bytes(column)
+    assert isinstance(column, array)
+    swapped = column[:]
+    swapped.byteswap()
+    return swapped.tobytes()
 
 
 class _Header(NamedTuple):

@@ -1,7 +1,9 @@
 """Plays a recording back: at the pace at which it was recorded, at another, or as fast as it goes.
 
-What is played back comes as :class:`Run`: some messages in the order in which they came, encoded as packets, with the
-time of each. :func:`from_journal` makes them of a journal; of a lake, ``sbus replay`` does.
+What is played back comes as :class:`Run`: some messages in the order in which they came, as columns, with the time of
+each. :func:`from_journal` makes them of a journal; of a lake, ``sbus replay`` does. A block of a journal is columns
+already, and so is a batch on its way to a hub: what is played back whole goes from one to the other with nothing done
+for each message.
 """
 
 from __future__ import annotations
@@ -9,32 +11,38 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, compress
 from math import inf
+from operator import and_
 from time import monotonic, sleep
 from typing import NamedTuple, Protocol
 
 import msgspec
 
-from ..errors import PacketError, UsageError
+from ..columns import Columns, lengths
+from ..errors import CorruptJournalError, KeyFormatError, PacketError, UsageError
+from ..limits import ClientLimits
 from ..matcher import SEPARATOR, matches
+from ..packets import check_key
 from ..secrets import Namespace
 from .directory import OnCorrupt, Piece, read_journal
-from .format import GAP, Block, Skipped
+from .format import GAP, Block, Skipped, packed
 
 __all__ = ["Replayed", "Run", "Selection", "from_journal", "replay"]
 
 _KEYS_KEPT = 65_536
+_LIMITS = ClientLimits()
+_NOTHING = Columns([], None, b"")
 
 
 class Run(NamedTuple):
-    """Messages in the order in which they came: nanoseconds since the epoch, and packet, of each.
+    """Messages in the order in which they came: nanoseconds since the epoch of each, and all of them as columns.
 
     ``lost`` counts messages that the recording says it lost in their place, as far as it knows.
     """
 
     times: Sequence[int]
-    packets: Sequence[bytes]
+    columns: Columns
     lost: int = 0
 
 
@@ -58,23 +66,41 @@ class Selection:
         self._namespace = Namespace()
         self._known: dict[bytes, bool] = {}
 
-    def wants(self, key: bytes, separator: bytes = SEPARATOR) -> bool:
-        """Whether messages under a key, whose segments ``separator`` parts, are played back."""
+    def choose(self, times: Sequence[int], columns: Columns, separator: bytes = SEPARATOR) -> Run:
+        """Which of some messages are played back; ``separator`` parts the segments of their keys."""
+        wanted = self._wanted(columns.keys, separator)
+        if 1 not in wanted:
+            return Run((), columns.part(0, 0))
+        covers = self.covers(times)
+        if covers and 0 not in wanted:
+            return Run(times, columns)
+        numbers = columns.numbers if columns.numbers is not None else bytes(len(columns))
+        mask = numbers.translate(wanted.ljust(256, b"\0"))
+        if not covers:
+            mask = bytes(map(and_, mask, map(self.has, times)))
+        return Run([*compress(times, mask)], columns.select(mask))
+
+    def _wanted(self, keys: Sequence[bytes], separator: bytes) -> bytes:
+        """For each key, 1 where messages under it are played back, and else 0."""
         if separator != self._namespace.separator:
             self._namespace = Namespace(separator)
             self._known.clear()
-        known = self._known.get(key)
-        if known is None:
-            if len(self._known) >= _KEYS_KEPT:
+        try:
+            return bytes(map(self._known.__getitem__, keys))
+        except KeyError:
+            if len(self._known) + len(keys) > _KEYS_KEPT:
                 self._known.clear()
-            known = self._known[key] = self._decide(key)
-        return known
+            for key in keys:
+                if key not in self._known:
+                    self._known[key] = self._decide(key)
+            return bytes(map(self._known.__getitem__, keys))
 
     def _decide(self, key: bytes) -> bool:
         try:
+            check_key(key)
             if self._namespace.check_key(key):
                 return False
-        except PacketError:
+        except (KeyFormatError, PacketError):
             return False
         return any(matches(pattern, key, self._namespace.separator) for pattern in self._patterns)
 
@@ -107,38 +133,31 @@ def from_journal(
             on_skip(piece)
         elif block.kind == GAP:
             lost = zip(block.times, block.lost(), strict=True)
-            yield Run((), (), sum(max(0, count) for time, count in lost if given.has(time)))
+            yield Run((), _NOTHING, sum(max(0, count) for time, count in lost if given.has(time)))
         else:
             assert piece.header is not None
-            yield _run(block, given, piece.header.separator)
+            start = 0
+            for columns in _columns(block, piece.segment.path):
+                stop = start + len(columns)
+                yield given.choose(block.times[start:stop], columns, piece.header.separator)
+                start = stop
 
 
-def _run(block: Block, selection: Selection, separator: bytes) -> Run:
-    names = block.name_list()
-    keys = set(block.keys)
-    wanted = {key for key in keys if selection.wants(names[key], separator)}
-    if not wanted:
-        return Run((), ())
-    headers = [b"MSG %b\0" % name for name in names]
-    payloads, offsets = bytes(block.payloads), list(block.payload_offsets)
-    if wanted == keys and selection.covers(block.times):
-        packets = [
-            headers[key] + payloads[start:end] for key, (start, end) in zip(block.keys, pairwise(offsets), strict=True)
-        ]
-        return Run(block.times, packets)
-    chosen = [
-        (time, headers[key] + payloads[start:end])
-        for time, key, (start, end) in zip(block.times, block.keys, pairwise(offsets), strict=True)
-        if key in wanted and selection.has(time)
-    ]
-    return Run([time for time, _ in chosen], [packet for _, packet in chosen])
+def _columns(block: Block, path: str) -> Iterator[Columns]:
+    try:
+        if block.payload_offsets[0] != 0 or block.payload_offsets[-1] != len(block.payloads):
+            raise ValueError
+        sizes = lengths(packed(block.payload_offsets))
+        yield from Columns.grouped(block.name_list(), packed(block.keys), sizes, block.payloads)
+    except (ValueError, IndexError):
+        raise CorruptJournalError("the columns of a block do not agree", block.position, path) from None
 
 
 class Publisher(Protocol):
     """Whoever the messages are handed to: a :class:`sbuslib.blocking.Client`, or one for gevent."""
 
-    def send_packets(self, packets: Sequence[bytes]) -> None:
-        """Send packets in order, waiting for room."""
+    def send_columns(self, columns: Columns) -> None:
+        """Send messages in order, waiting for room."""
         ...
 
 
@@ -156,34 +175,71 @@ def replay(
     it. Each message is due as long after the first as it was recorded; what is late goes out at once, so one delay
     does not move all that follows. ``wait`` is for other event loops: gevent's is ``gevent.sleep``.
 
-    Raises :exc:`~sbuslib.errors.UsageError`, and whatever ``runs`` and ``publisher`` raise.
+    Raises :exc:`~sbuslib.errors.UsageError`, and whatever ``runs`` and ``publisher`` raise; what came before an error
+    of ``runs`` was published.
     """
-    if speed is not None and not 0 < speed < inf:
+    if speed is None:
+        return _play_flat_out(runs, publisher)
+    if not 0 < speed < inf:
         raise UsageError(f"speed is positive, or None for as fast as it goes, not {speed!r}")
     count = lost = 0
     origin: int | None = None
     began = 0.0
     latest = 0
-    for times, packets, missing in runs:
+    for times, columns, missing in runs:
         lost += missing
-        if not packets:
+        if not columns:
             continue
-        count += len(packets)
-        if speed is None:
-            publisher.send_packets(packets)
-            continue
+        count += len(columns)
         if origin is None:
             origin, began = times[0], clock()
         # A clock that was set back while recording is as good as one that stood still.
         due = [*accumulate(times, max, initial=max(latest, origin))][1:]
         latest = due[-1]
         done = 0
-        while done < len(packets):
+        while done < len(columns):
             now = origin + (clock() - began) * speed * 1e9
             ready = bisect_right(due, now, done)
             if ready > done:
-                publisher.send_packets(packets[done:ready])
+                publisher.send_columns(columns.part(done, ready))
                 done = ready
             else:
                 wait(max(0.0, (due[done] - now) / speed / 1e9))
     return Replayed(count, lost)
+
+
+def _play_flat_out(runs: Iterable[Run], publisher: Publisher) -> Replayed:
+    count = lost = 0
+    failures: list[Exception] = []
+    waiting: list[Columns] = []  # runs of few messages go out together: each packet has its price
+    messages = size = 0
+
+    def until_error() -> Iterator[Run]:
+        try:
+            yield from runs
+        except Exception as error:
+            failures.append(error)
+
+    for _, columns, missing in until_error():
+        lost += missing
+        count += len(columns)
+        messages += len(columns)
+        size += len(columns.payloads)
+        if messages > _LIMITS.batch_messages or size > _LIMITS.batch_bytes:
+            _publish(waiting, publisher)
+            messages, size = len(columns), len(columns.payloads)
+        if columns:
+            waiting.append(columns)
+    _publish(waiting, publisher)
+    if failures:
+        raise failures[0]
+    return Replayed(count, lost)
+
+
+def _publish(waiting: list[Columns], publisher: Publisher) -> None:
+    """Publish what waits, which nothing does afterwards."""
+    joined = Columns.joined(waiting)
+    several = waiting[:] if joined is None else [joined]
+    waiting.clear()
+    for columns in several:
+        publisher.send_columns(columns)

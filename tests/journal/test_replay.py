@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
+from zlib import crc32
 
 import pytest
-from journal.journals import EXAMPLE, gap, message, write
+from hypothesis import given
+from hypothesis import strategies as st
+from journal.journals import EXAMPLE, SALT, block, gap, message, write
 from msgspec import structs
 from support import HubThread
 
 from sbuslib.blocking import Client
+from sbuslib.columns import Columns
 from sbuslib.errors import CorruptJournalError, UsageError
 from sbuslib.journal.directory import Piece
-from sbuslib.journal.format import Record
+from sbuslib.journal.format import Block, Record, decode_block
 from sbuslib.journal.replay import Replayed, Run, Selection, from_journal, replay
+from sbuslib.matcher import matches
 from sbuslib.packets import Message
 
 SECOND = 1_000_000_000
@@ -36,8 +44,8 @@ class Stage:
         assert seconds >= 0
         self.now += seconds
 
-    def send_packets(self, packets: Sequence[bytes]) -> None:
-        self.published += [(round(self.now - 100.0, 6), packet) for packet in packets]
+    def send_columns(self, columns: Columns) -> None:
+        self.published += [(round(self.now - 100.0, 6), packet) for packet in columns.packets()]
         self.now += self.slow
 
 
@@ -90,7 +98,7 @@ def test_patterns_and_times(journal: str) -> None:
 
     def chosen(*patterns: bytes, start: int | None = None, end: int | None = None) -> list[bytes]:
         selection = Selection(patterns, start, end) if patterns else Selection(start=start, end=end)
-        return [packet for run in from_journal(journal, selection) for packet in run.packets]
+        return [packet for run in from_journal(journal, selection) for packet in run.columns.packets()]
 
     first, second, third, fourth = (b"MSG a/1\0001", b"MSG b\0002", b"MSG a/2\0003", b"MSG c\0004")
     assert chosen() == [first, second, third, fourth]
@@ -105,7 +113,7 @@ def test_patterns_and_times(journal: str) -> None:
 def test_no_secret_is_played_back(journal: str) -> None:
     """None is ever recorded; a journal that somebody made up could hold one all the same."""
     write(journal, [[message(1, b"!/cred/1/2/3/x", b"forged"), message(2, b"a/!/b", b"forged"), message(3, b"k", b"")]])
-    assert [packet for run in from_journal(journal) for packet in run.packets] == [b"MSG k\0"]
+    assert [packet for run in from_journal(journal) for packet in run.columns.packets()] == [b"MSG k\0"]
 
 
 def test_damage(journal: str) -> None:
@@ -125,6 +133,142 @@ def test_what_was_recorded_until_a_recorder_was_killed(journal: str) -> None:
     _, path = write(journal, *EXAMPLE)
     os.truncate(path, os.path.getsize(path) - 40)
     assert replay(from_journal(journal), Stage(), speed=None) == Replayed(messages=4, lost=8)
+
+
+KEYS = st.sampled_from([b"a/1", b"a/2", b"b", b"", b"!/cred/1/2/3/x", b"a/!/b", b"no\0key"])
+ROWS = st.lists(st.tuples(KEYS, st.binary(max_size=9), st.integers(0, 30)) | st.integers(0, 5), min_size=1, max_size=60)
+BOUND = st.none() | st.integers(0, 31).map(lambda seconds: seconds * SECOND)
+
+
+@given(ROWS, st.lists(st.integers(1, 59)), st.sampled_from([(b"",), (b"a/",), (b"b", b"a/2")]), BOUND, BOUND)
+def test_what_is_played_back_is_what_was_recorded(
+    rows: list[tuple[bytes, bytes, int] | int],
+    cuts: list[int],
+    patterns: tuple[bytes, ...],
+    start: int | None,
+    end: int | None,
+) -> None:
+    """Whatever is chosen, however it lies in blocks, at whatever pace."""
+    records: list[Record] = []
+    for number, row in enumerate(rows, 1):
+        if isinstance(row, int):
+            records.append(gap(number, "overflow", row)._replace(time_ns=15 * SECOND))
+        else:
+            records.append(message(number, row[0], row[1])._replace(time_ns=row[2] * SECOND))
+    blocks: list[list[Record]] = []
+    for record in records:
+        if not blocks or record.sequence in cuts or record.kind != blocks[-1][-1].kind:
+            blocks.append([])
+        blocks[-1].append(record)
+    within = [one for one in records if (start is None or one.time_ns >= start) and (end is None or one.time_ns < end)]
+    chosen = [
+        b"MSG %b\0%b" % (one.key, one.payload or b"")
+        for one in within
+        if one.key in (b"a/1", b"a/2", b"b", b"") and any(matches(pattern, one.key) for pattern in patterns)
+    ]
+    lost = sum(one.lost or 0 for one in within)
+    with TemporaryDirectory() as journal:
+        write(journal, blocks)
+        for speed in (None, 1.0):
+            stage = Stage()
+            runs = from_journal(journal, Selection(patterns, start, end))
+            done = replay(runs, stage, speed=speed, clock=stage.clock, wait=stage.wait)
+            assert [packet for _, packet in stage.published] == chosen
+            assert done == Replayed(len(chosen), lost)
+
+
+def test_flat_out_what_little_came_together_goes_together(journal: str) -> None:
+    """Each packet has its price. Large blocks are not copied for that, and what is too much stays apart."""
+
+    class Counted(Stage):
+        def __init__(self) -> None:
+            super().__init__()
+            self.sent: list[Columns] = []
+
+        def send_columns(self, columns: Columns) -> None:
+            self.sent.append(columns)
+            super().send_columns(columns)
+
+    records = [message(number, b"k/%d" % (number % 400), b"%d" % number) for number in range(1, 5_001)]
+    cuts = [0, *range(10, 3_000, 10), 3_000, 5_000]
+    write(journal, [records[start:stop] for start, stop in pairwise(cuts)])
+    stage = Counted()
+    assert replay(from_journal(journal), stage, speed=None) == Replayed(5_000, 0)
+    assert [packet for _, packet in stage.published] == [b"MSG k/%d\0%d" % (n % 400, n) for n in range(1, 5_001)]
+    assert max(len(columns.keys) for columns in stage.sent) <= 256
+
+    one = [message(number, b"k", b"%d" % number) for number in range(1, 2_001)]
+    write(f"{journal}/of-one-key", [one[start : start + 10] for start in range(0, 2_000, 10)])
+    stage = Counted()
+    replay(from_journal(f"{journal}/of-one-key"), stage, speed=None)
+    assert [len(columns) for columns in stage.sent] == [1_020, 980]
+
+
+@pytest.mark.parametrize("speed", [None, 1.0])
+def test_what_comes_before_a_damage_is_played_back(journal: str, speed: float | None) -> None:
+    rows = [message(number, b"k", b"%d" % number)._replace(time_ns=number * SECOND) for number in range(1, 1_001)]
+    (path,) = write(journal, [rows[start : start + 10] for start in range(0, 1_000, 10)])
+    data = bytearray(Path(path).read_bytes())
+    data[-100] ^= 1
+    Path(path).write_bytes(data)
+    stage = Stage()
+    with pytest.raises(CorruptJournalError, match=path):
+        replay(from_journal(journal), stage, speed=speed, clock=stage.clock, wait=stage.wait)
+    assert [packet for _, packet in stage.published] == [b"MSG k\0%d" % number for number in range(1, 991)]
+
+
+def test_an_error_of_the_publisher_ends_it_at_once(journal: str) -> None:
+    write(journal, [[message(number, b"k", bytes(100)) for number in range(1, 3_001)]] * 1)
+    calls = 0
+
+    class Broken:
+        def send_columns(self, columns: Columns) -> None:
+            nonlocal calls
+            calls += 1
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        replay(from_journal(journal), Broken(), speed=None)
+    assert calls == 1
+
+
+def test_columns_that_do_not_agree(journal: str) -> None:
+    """The CRC holds, but nobody who records writes such."""
+    good = [message(1, b"a", b"one"), message(2, b"b", b"two")]
+    sound = block(good)
+    read = decode_block(sound, 0, SALT)
+    assert isinstance(read, Block)
+    for column in (read.keys, read.payload_offsets):
+        assert isinstance(column, memoryview)
+        for wrong in (-1, 7, 256):
+            spoilt = bytearray(sound)
+            at = spoilt.index(bytes(column))
+            spoilt[at + 4 : at + 8] = wrong.to_bytes(4, "little", signed=True)
+            spoilt[8:12] = bytes(4)
+            spoilt[8:12] = crc32(spoilt, SALT).to_bytes(4, "little")
+            (path,) = write(journal, [good])
+            data = Path(path).read_bytes()
+            Path(path).write_bytes(data.replace(bytes(sound), bytes(spoilt)))
+            stage = Stage()
+            with pytest.raises(CorruptJournalError, match="do not agree"):
+                replay(from_journal(journal), stage, speed=None)
+            assert stage.published == []
+
+
+def test_many_keys_and_large_payloads_on_a_real_bus(address: str, journal: str) -> None:
+    rows = [at(number, number, b"k/%d" % (number * 7 % 900)) for number in range(1, 3_001)]
+    rows += [at(3_000 + number, 3_000, b"large")._replace(payload=b"%d" % number * 150_000) for number in range(1, 9)]
+    write(journal, [rows[:2_500], rows[2_500:]])
+    with HubThread(address), Client(address) as subscriber, Client(address) as publisher:
+        subscriber.flood_control(soft="block")
+        subscriber.subscribe(b"")
+        playing = Thread(target=replay, args=(from_journal(journal), publisher), kwargs={"speed": None})
+        playing.start()
+        received: list[Message] = []
+        while len(received) < len(rows):
+            received += subscriber.receive_many(timeout=20)
+        playing.join()
+        assert [(one.key, one.payload) for one in received] == [(row.key, row.payload) for row in rows]
 
 
 def test_on_a_real_bus(address: str, journal: str) -> None:
