@@ -228,14 +228,17 @@ class Follower:
             self._writer.put(self._parcels, self._gaps, self._waiting, self._waiting_bytes)
             self._parcels, self._gaps = [], []
             self._waiting = self._waiting_bytes = 0
+        writer = self._writer
+        if self._is_full():
+            writer.tells = True  # before it is looked again: what has gone meanwhile is told to nobody
+            while not writer.finished and self._is_full():
+                self._room.wait(self.limits.stop_seconds)
+                self._room.clear()
+            writer.tells = False
+
+    def _is_full(self) -> bool:
         writer, limits = self._writer, self.limits
-        while not writer.finished and (
-            writer.queued_records > limits.queued_records or writer.queued_bytes > limits.queued_bytes
-        ):
-            writer.tells = True
-            self._room.wait(limits.stop_seconds)
-            self._room.clear()
-        writer.tells = False
+        return writer.queued_records > limits.queued_records or writer.queued_bytes > limits.queued_bytes
 
     def _end_writer(self) -> None:
         self._writer.end()

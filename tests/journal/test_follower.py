@@ -198,6 +198,18 @@ def test_the_queue_is_bounded(address: str, journal: str, monkeypatch: pytest.Mo
     assert sum(record.key == b"other" for record in records) == 1
 
 
+def test_room_that_comes_just_before_it_is_asked_for(
+    address: str, journal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer has taken all between two looks, and so will never tell."""
+    with HubThread(address), following(address, journal) as follower:
+        looks = [True]
+        monkeypatch.setattr(Follower, "_is_full", lambda self: bool(looks) and looks.pop())
+        monkeypatch.setattr(follower._room, "wait", lambda timeout: pytest.fail("it waits for what has come"))
+        follower._hand_over()
+        assert not looks
+
+
 # -- the commands -------------------------------------------------------------------------------------
 
 Sbus = Callable[..., "subprocess.Popen[str]"]
