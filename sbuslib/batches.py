@@ -38,7 +38,7 @@ from .packets import MSG, Message, encode_message
 if TYPE_CHECKING:
     from mmap import mmap
 
-__all__ = ["BATCH", "Bundle", "Parcel", "cut", "fits", "gather", "lay_out", "pack", "used_keys"]
+__all__ = ["BATCH", "Bundle", "Parcel", "cut", "fits", "gather", "lay_out", "pack", "take_apart", "used_keys"]
 
 BATCH: Final = b"CMSG batch\0"
 """What every batch begins with."""
@@ -175,6 +175,19 @@ class Bundle:
             joined = self._data[at_payloads : self._start + self._length]
             self._payloads = cut(joined, self._data[at_sizes:at_numbers], self.count)
         return self._payloads
+
+    @property
+    def columns(self) -> tuple[list[bytes], bytes | None, bytes, memoryview]:
+        """Keys, numbers, the lengths of the payloads, and these one after another: for keeps, and copied once."""
+        packet = self.packet
+        at_numbers = _COLUMNS + 4 * (len(self.keys) + self.count)
+        at_payloads = at_numbers + len(self.numbers or b"") + sum(map(len, self.keys))
+        return (
+            self.keys,
+            self.numbers,
+            packet[at_numbers - 4 * self.count : at_numbers],
+            memoryview(packet)[at_payloads:],
+        )
 
     @property
     def least(self) -> int:
@@ -314,21 +327,27 @@ def cut(joined: bytes | memoryview, sizes: bytes, count: int) -> list[bytes]:
 # Making them
 
 
-def gather(packets: list[bytes]) -> Bundle | None:
-    """Packets of messages, two or more, as one; ``None`` when that is more than a batch may be."""
+def take_apart(packets: Sequence[bytes]) -> tuple[list[bytes], bytes | None, list[bytes]] | None:
+    """Keys, numbers and payloads of packets of messages; ``None`` for more keys than a batch may have."""
     first = packets[0]
     size = first.find(b"\0") + 1
     header = first[:size]
-    if False not in [packet.startswith(header) for packet in packets]:
-        keys, numbers = [header[len(MSG) : -1]], None
-        payloads = [packet[size:] for packet in packets]
-    else:
-        heads, _, parts = zip(*[packet.partition(b"\0") for packet in packets], strict=True)
-        kinds = {head: number for number, head in enumerate(dict.fromkeys(heads))}
-        if len(kinds) > BATCH_KEYS:
-            return None
-        keys, numbers = [head[len(MSG) :] for head in kinds], bytes(map(kinds.__getitem__, heads))
-        payloads = list(parts)
+    # Most often all are under one key; then those that sort first and last are, and no other has to be looked at.
+    if min(packets).startswith(header) and max(packets).startswith(header):
+        return [header[len(MSG) : -1]], None, [packet[size:] for packet in packets]
+    heads, _, payloads = zip(*map(bytes.partition, packets, repeat(b"\0")), strict=True)
+    kinds = {head: number for number, head in enumerate(dict.fromkeys(heads))}
+    if len(kinds) > BATCH_KEYS:
+        return None
+    return [head[len(MSG) :] for head in kinds], bytes(map(kinds.__getitem__, heads)), list(payloads)
+
+
+def gather(packets: list[bytes]) -> Bundle | None:
+    """Packets of messages, two or more, as one; ``None`` when that is more than a batch may be."""
+    found = take_apart(packets)
+    if found is None:
+        return None
+    keys, numbers, payloads = found
     expanded = sum(map(len, packets))
     if len(packets) > BATCH_MESSAGES or expanded > BATCH_EXPANDED:
         return None

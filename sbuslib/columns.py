@@ -12,11 +12,11 @@ from itertools import accumulate
 from operator import add
 from typing import Final
 
-from .batches import cut, fits, lay_out, used_keys
+from .batches import cut, fits, lay_out, take_apart, used_keys
 from .limits import BATCH_KEYS
 from .packets import encode_message
 
-__all__ = ["Columns", "lengths"]
+__all__ = ["Columns", "lengths", "merge_keys"]
 
 _ALL: Final = bytes(range(256))
 
@@ -68,28 +68,30 @@ class Columns:
             yield from cls.grouped(names, keys[4 * start : 4 * stop], part.sizes, part.payloads)
 
     @classmethod
+    def of_packets(cls, packets: Sequence[bytes]) -> Iterator[Columns]:
+        """Packets of messages, in order, in as few columns as their keys ask for."""
+        found = take_apart(packets)
+        if found is None:
+            half = len(packets) // 2
+            yield from cls.of_packets(packets[:half])
+            yield from cls.of_packets(packets[half:])
+        else:
+            keys, numbers, payloads = found
+            yield cls(keys, numbers, struct.pack(f"<{len(packets)}I", *map(len, payloads)), b"".join(payloads))
+
+    @classmethod
     def joined(cls, parts: Sequence[Columns]) -> Columns | None:
         """Messages of several columns as one, in order; ``None`` where they have too many keys."""
         if len(parts) == 1:
             return parts[0]
         if not parts:
             return cls([], None, b"")
-        of: dict[bytes, int] = {}
-        tables: list[bytes] = []
-        for part in parts:
-            new = [key for key in part.keys if key not in of]
-            of.update(zip(new, range(len(of), len(of) + len(new)), strict=True))
-            if len(of) > BATCH_KEYS:
-                return None
-            tables.append(bytes(map(of.__getitem__, part.keys)).ljust(256, b"\0"))
-        numbers: bytes | None = None
-        if len(of) > 1:
-            numbers = b"".join(
-                bytes(len(part)).translate(table) if part.numbers is None else part.numbers.translate(table)
-                for part, table in zip(parts, tables, strict=True)
-            )
+        merged = merge_keys(parts)
+        if merged is None:
+            return None
+        keys, numbers = merged
         sizes = b"".join(part.sizes for part in parts)
-        return cls(list(of), numbers, sizes, b"".join(part.payloads for part in parts))
+        return cls(keys, numbers, sizes, b"".join(part.payloads for part in parts))
 
     def __len__(self) -> int:
         return len(self.sizes) // 4
@@ -163,6 +165,25 @@ class Columns:
             half = count // 2
             yield from self.part(0, half)._pack(most)
             yield from self.part(half, count)._pack(most)
+
+
+def merge_keys(parts: Sequence[Columns]) -> tuple[list[bytes], bytes | None] | None:
+    """The keys of several columns, and which of them each message has; ``None`` for more than a batch may have."""
+    of: dict[bytes, int] = {}
+    tables: list[bytes] = []
+    for part in parts:
+        new = [key for key in part.keys if key not in of]
+        of.update(zip(new, range(len(of), len(of) + len(new)), strict=True))
+        if len(of) > BATCH_KEYS:
+            return None
+        tables.append(bytes(map(of.__getitem__, part.keys)).ljust(256, b"\0"))
+    if len(of) == 1:
+        return list(of), None
+    numbers = [
+        bytes(len(part)).translate(table) if part.numbers is None else part.numbers.translate(table)
+        for part, table in zip(parts, tables, strict=True)
+    ]
+    return list(of), b"".join(numbers)
 
 
 def lengths(offsets: bytes) -> bytes:

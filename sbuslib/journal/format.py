@@ -45,6 +45,7 @@ __all__ = [
     "Skipped",
     "block_length",
     "encode_block",
+    "encode_columns",
     "encode_end",
     "encode_gaps",
     "first_sequence_of",
@@ -53,6 +54,7 @@ __all__ = [
     "read_blocks",
     "segment_name",
     "walk",
+    "widened",
 ]
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
@@ -292,13 +294,23 @@ def _ramp(start: int, step: int, count: int, kind: Literal["i", "q"]) -> bytes:
     return (steps * step + ones * start).to_bytes(most * size + 8, "little")[: count * size]
 
 
-def _offsets(parts: Sequence[bytes]) -> tuple[bytes, int]:
-    """The column of where each part begins when they lie one after the other, and of where the last one ends; that."""
-    sizes = set(map(len, parts))
-    if len(sizes) == 1:
-        (size,) = sizes
-        return _ramp(0, size, len(parts) + 1, "i"), size * len(parts)
-    offsets = [*accumulate(map(len, parts), initial=0)]
+def widened(numbers: bytes) -> bytearray:
+    """A column of numbers of 4 bytes, of one in which each has one byte."""
+    column = bytearray(4 * len(numbers))
+    column[::4] = numbers
+    return column
+
+
+def _offsets(sizes: bytes) -> tuple[bytes, int]:
+    """The column of where each part begins when they lie one after the other, and of where the last one ends; that.
+
+    ``sizes`` is how long each is, a column of numbers of 4 bytes.
+    """
+    count = len(sizes) // 4
+    if sizes == sizes[:4] * count:
+        size = int.from_bytes(sizes[:4], "little")
+        return _ramp(0, size, count + 1, "i"), size * count
+    offsets = [*accumulate(struct.unpack(f"<{count}i", sizes), initial=0)]
     return pack("i", offsets), offsets[-1]
 
 
@@ -320,11 +332,33 @@ def encode_block(
     The columns are as :func:`pack` makes them: the first four of type ``q``, ``keys`` and ``senders``, which are
     indices of ``names``, of type ``i``; each has as many numbers as there are ``payloads``.
     """
-    rows = len(payloads)
-    payload_offsets, payload_bytes = _offsets(payloads)
-    name_offsets, names_bytes = _offsets(names)
+    sizes = pack("i", [*map(len, payloads)])
+    return encode_columns(
+        salt, first_sequence, times, gids, uids, pids, keys, senders, names, sizes, payloads, kind=kind
+    )
+
+
+def encode_columns(
+    salt: int,
+    first_sequence: int,
+    times: bytes,
+    gids: bytes,
+    uids: bytes,
+    pids: bytes,
+    keys: Buffer,
+    senders: bytes,
+    names: Sequence[bytes],
+    sizes: bytes,
+    payloads: Sequence[Buffer],
+    *,
+    kind: Literal["message", "gap"] = MESSAGE,
+) -> bytearray:
+    """As :func:`encode_block`, of payloads that may lie together: ``sizes``, of type ``i``, tells how long each is."""
+    rows = len(sizes) // 4
+    payload_offsets, payload_bytes = _offsets(sizes)
+    name_offsets, names_bytes = _offsets(pack("i", [*map(len, names)]))
     length = block_length(rows, len(names), names_bytes, payload_bytes)
-    parts = [bytes(BLOCK_HEADER_BYTES), _COUNT.pack(len(names))]
+    parts: list[Buffer] = [bytes(BLOCK_HEADER_BYTES), _COUNT.pack(len(names))]
     parts += (times, _ramp(first_sequence, 1, rows, "q"), gids, uids, pids)
     for column in (keys, senders, payload_offsets, name_offsets):
         parts += (column, _PADDING[len(column) & 7])
@@ -362,7 +396,7 @@ def encode_end(salt: int, next_sequence: int) -> bytearray:
 
 
 def _sealed(
-    magic: bytes, salt: int, length: int, rows: int, names_bytes: int, payload_bytes: int, parts: list[bytes]
+    magic: bytes, salt: int, length: int, rows: int, names_bytes: int, payload_bytes: int, parts: Sequence[Buffer]
 ) -> bytearray:
     """The parts of a block in one piece, with its header in the room that they leave for it at the start."""
     block = bytearray().join(parts)

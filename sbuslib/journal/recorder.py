@@ -22,6 +22,7 @@ import gevent
 import msgspec
 from gevent.event import Event
 
+from ..columns import Columns
 from ..errors import JournalError, StateError, UsageError
 from ..inbox import Inbox
 from ..packets import check_key
@@ -310,23 +311,32 @@ class Intake(Inbox):
     # -- messages -----------------------------------------------------------------------------------
 
     def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
-        """Keep copies of the packets in ``slots``."""
-        if not self.closed:
-            self._keep(sender, batch.copies(slots))
+        """Keep what is in ``slots``: as one where there are many, as it goes to clients that take batches."""
+        if self.closed:
+            return
+        limits = self._hub.limits
+        bundle = batch.bundle(slots, limits.gathered_bytes) if len(slots) >= limits.gathered else None
+        if bundle is not None:
+            self.deliver_bundle(sender, bundle)
+        else:
+            packets = batch.copies(slots)
+            self._keep(sender, packets, sum(map(len, packets)))
 
     def deliver_packet(self, sender: Sender, packet: bytes) -> None:
         """Keep one packet."""
         if not (self.closed or self.is_muted):
-            self._keep(sender, [packet])
+            self._keep(sender, [packet], len(packet))
 
     def deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
         """Keep messages that came together."""
         if not (self.closed or self.is_muted):
-            self._keep(sender, bundle.plain)
+            self._keep(sender, Columns(*bundle.columns), bundle.expanded)
 
-    def _keep(self, sender: Sender, packets: list[bytes]) -> None:
-        self.routed += len(packets)
-        if self._is_full and not self._has_room_for(sender, len(packets)):
+    def _keep(self, sender: Sender, messages: Columns | list[bytes], size: int) -> None:
+        """Keep messages, which are ``size`` bytes as packets."""
+        count = len(messages)
+        self.routed += count
+        if self._is_full and not self._has_room_for(sender, count):
             return
         if sender is not self._sender or self._namespace.prefix is not self._prefix:
             self._sender, self._prefix = sender, self._namespace.prefix
@@ -334,12 +344,12 @@ class Intake(Inbox):
             # Of who is above us the kernel said nothing to us, but of the hub that hands their messages down.
             is_ours = key.startswith(self._prefix + self._namespace.start)
             self._ids = (key, *(sender.credentials.known() if is_ours else (None, None, None)))
-        self._parcels.append(Parcel(time_ns(), *self._ids, packets))
+        self._parcels.append(Parcel(time_ns(), *self._ids, messages))
         if not self._is_timing:
             self._is_timing = True
             self._timer.start(self._on_time)
-        self.waiting += len(packets)
-        self.waiting_bytes += sum(map(len, packets))
+        self.waiting += count
+        self.waiting_bytes += size
         if self.waiting >= self._bounds.block_records or self.waiting_bytes >= self._bounds.block_bytes:
             self.hand_over()
 

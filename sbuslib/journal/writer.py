@@ -16,11 +16,11 @@ import secrets
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from itertools import chain, repeat
-from operator import itemgetter
+from itertools import chain, groupby
 from time import monotonic, time, time_ns
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
+from ..columns import Columns, merge_keys
 from ..errors import CorruptJournalError, UsageError
 from ..secrets import RESERVED
 from .directory import DirectoryLock, Segment, list_segments, read_header, sync_directory
@@ -32,12 +32,13 @@ from .format import (
     SegmentHeader,
     Skipped,
     decode_block,
-    encode_block,
+    encode_columns,
     encode_end,
     encode_gaps,
     pack,
     read_blocks,
     segment_name,
+    widened,
 )
 from .limits import JournalLimits
 
@@ -49,14 +50,14 @@ Durability: TypeAlias = Literal["block", "interval", "none"]
 
 
 class Parcel(NamedTuple):
-    """Packets of one sender that came at one time: ``MSG <key>NUL<payload>`` each, ``size`` bytes together."""
+    """Messages of one sender that came at one time: as columns, or as packets, ``MSG <key>NUL<payload>`` each."""
 
     time_ns: int
     sender: bytes
     gid: int | None
     uid: int | None
     pid: int | None
-    packets: Sequence[bytes]
+    messages: Columns | Sequence[bytes]
 
 
 class Gap(NamedTuple):
@@ -294,29 +295,22 @@ class Writer:
         return portion
 
     def _write_messages(self, parcels: list[Parcel]) -> None:
-        packets = [*chain.from_iterable(parcel.packets for parcel in parcels)]
-        rows = len(packets)
-        # Most often all are under one key, and then those that sort first and last are: which is found out without
-        # looking at each.
-        header, nul, _ = packets[0].partition(b"\0")
-        header += nul
-        payloads: Sequence[bytes]
-        if min(packets).startswith(header) and max(packets).startswith(header):
-            names = [header[4:-1]]
-            payloads = [*map(bytes.removeprefix, packets, repeat(header))]
-            keys = bytes(4 * rows)
+        parts = _parts(parcels)
+        merged = merge_keys(parts)
+        if merged is not None:
+            names, numbers = merged
+            keys: Buffer = widened(numbers) if numbers is not None else bytes(4 * sum(map(len, parts)))
         else:
-            heads, _, payloads = zip(*map(bytes.partition, packets, repeat(b"\0")), strict=True)
-            numbers = {head: number for number, head in enumerate(dict.fromkeys(heads))}
-            names = [head[4:] for head in numbers]
-            keys = pack("i", itemgetter(*heads)(numbers))
+            names = [*dict.fromkeys(chain.from_iterable(part.keys for part in parts))]
+            keys = _many_keys(names, parts)
         if any(RESERVED in name and self._is_reserved(name) for name in names):
             self._write_plain(parcels)
             return
-        counts = [len(parcel.packets) for parcel in parcels]
+        counts = [len(parcel.messages) for parcel in parcels]
+        rows = sum(counts)
         times, senders, gids, uids, pids, _ = zip(*parcels, strict=True)
         places = {sender: len(names) + number for number, sender in enumerate(dict.fromkeys(senders))}
-        block = encode_block(
+        block = encode_columns(
             self._begin(),
             self.written_sequence + 1,
             _spread("q", times, counts, rows),
@@ -326,7 +320,8 @@ class Writer:
             keys,
             _spread("i", [places[sender] for sender in senders], counts, rows),
             [*names, *places],
-            payloads,
+            b"".join([part.sizes for part in parts]),
+            [part.payloads for part in parts],
         )
         self._write_block(block, rows)
 
@@ -336,12 +331,15 @@ class Writer:
         return separator + RESERVED + separator in separator + key + separator
 
     def _write_plain(self, parcels: list[Parcel]) -> None:
+        """Write messages among which there are secret ones, and leave those out."""
         plain: list[Parcel] = []
         for parcel in parcels:
-            packets = [packet for packet in parcel.packets if not self._is_reserved(packet[4:].partition(b"\0")[0])]
-            self.secrets_left_out += len(parcel.packets) - len(packets)
-            if packets:
-                plain.append(parcel._replace(packets=packets))
+            for part in _parts([parcel]):
+                table = bytes(not self._is_reserved(key) for key in part.keys).ljust(256, b"\0")
+                some = part.select((part.numbers or bytes(len(part))).translate(table))
+                self.secrets_left_out += len(part) - len(some)
+                if some:
+                    plain.append(parcel._replace(messages=some))
         if plain:
             self._write_messages(plain)
 
@@ -417,6 +415,31 @@ class Writer:
                 break
             os.unlink(segment.path)
             total -= segment.size
+
+
+def _parts(parcels: list[Parcel]) -> list[Columns]:
+    """The messages of parcels as columns. Those that are packets are taken apart together."""
+    parts: list[Columns] = []
+    for _, some in groupby(parcels, key=lambda parcel: isinstance(parcel.messages, Columns)):
+        packets: list[bytes] = []
+        for parcel in some:
+            if isinstance(parcel.messages, Columns):
+                parts.append(parcel.messages)
+            else:
+                packets += parcel.messages
+        if packets:
+            parts += Columns.of_packets(packets)
+    return parts
+
+
+def _many_keys(names: list[bytes], parts: list[Columns]) -> bytes:
+    """Which name is the key of each message, where they are too many for a byte."""
+    of = {name: number for number, name in enumerate(names)}
+    found: list[int] = []
+    for part in parts:
+        numbers = part.numbers if part.numbers is not None else bytes(len(part))
+        found += map([of[key] for key in part.keys].__getitem__, numbers)
+    return pack("i", found)
 
 
 def _spread(kind: Literal["i", "q"], values: Sequence[int | None], counts: list[int], rows: int) -> bytes:
