@@ -7,8 +7,9 @@ goes. How a batch is laid out, and what it may hold, is told in :mod:`sbuslib.ba
 from __future__ import annotations
 
 import struct
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, count
 from operator import add
 from typing import Final
 
@@ -169,18 +170,15 @@ class Columns:
 
 def merge_keys(parts: Sequence[Columns]) -> tuple[list[bytes], bytes | None] | None:
     """The keys of several columns, and which of them each message has; ``None`` for more than a batch may have."""
-    of: dict[bytes, int] = {}
-    tables: list[bytes] = []
-    for part in parts:
-        new = [key for key in part.keys if key not in of]
-        of.update(zip(new, range(len(of), len(of) + len(new)), strict=True))
-        if len(of) > BATCH_KEYS:
-            return None
-        tables.append(bytes(map(of.__getitem__, part.keys)).ljust(256, b"\0"))
+    of: defaultdict[bytes, int] = defaultdict(count().__next__)  # a new key has the next number
+    try:
+        tables = [bytes(map(of.__getitem__, part.keys)) for part in parts]
+    except ValueError:
+        return None
     if len(of) == 1:
         return list(of), None
     numbers = [
-        bytes(len(part)).translate(table) if part.numbers is None else part.numbers.translate(table)
+        table * len(part) if part.numbers is None else part.numbers.translate(table.ljust(256, b"\0"))
         for part, table in zip(parts, tables, strict=True)
     ]
     return list(of), b"".join(numbers)

@@ -123,6 +123,10 @@ class Batch:
         copies.update(zip(slots, made, strict=True))
         return made
 
+    def bundle_made(self, slots: Sequence[int]) -> Bundle | None:
+        """Several packets as one, where somebody was handed them so before."""
+        return self._bundles.get(slots if isinstance(slots, range) else tuple(slots)) if self._bundles else None
+
     def bundle(self, slots: Sequence[int], most: int) -> Bundle | None:
         """Several packets, all of them messages, as one; ``None`` when they come to more than ``most`` bytes."""
         which = slots if isinstance(slots, range) else tuple(slots)

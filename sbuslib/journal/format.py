@@ -356,11 +356,12 @@ def encode_columns(
     """As :func:`encode_block`, of payloads that may lie together: ``sizes``, of type ``i``, tells how long each is."""
     rows = len(sizes) // 4
     payload_offsets, payload_bytes = _offsets(sizes)
-    name_offsets, names_bytes = _offsets(pack("i", [*map(len, names)]))
+    name_offsets = [*accumulate(map(len, names), initial=0)]
+    names_bytes = name_offsets[-1]
     length = block_length(rows, len(names), names_bytes, payload_bytes)
     parts: list[Buffer] = [bytes(BLOCK_HEADER_BYTES), _COUNT.pack(len(names))]
     parts += (times, _ramp(first_sequence, 1, rows, "q"), gids, uids, pids)
-    for column in (keys, senders, payload_offsets, name_offsets):
+    for column in (keys, senders, payload_offsets, pack("i", name_offsets)):
         parts += (column, _PADDING[len(column) & 7])
     parts += names
     parts.append(_PADDING[names_bytes & 7])

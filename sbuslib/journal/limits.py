@@ -20,9 +20,10 @@ class JournalLimits(_Numbers, frozen=True, kw_only=True):
     block_records: Annotated[
         int,
         Meta(
-            description="Messages that are handed to the writer at once: enough that a block's own cost hardly shows."
+            description="Messages that are handed to the writer at once: enough that a block's own cost, and that of "
+            "taking turns with the writer's thread, hardly shows."
         ),
-    ] = 256
+    ] = 1_024
     block_bytes: Annotated[
         int, Meta(description="Bytes of messages that are handed to the writer at once, however few they are.")
     ] = 1_048_576

@@ -311,11 +311,10 @@ class Intake(Inbox):
     # -- messages -----------------------------------------------------------------------------------
 
     def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
-        """Keep what is in ``slots``: as one where there are many, as it goes to clients that take batches."""
+        """Keep copies of the packets in ``slots``, or what was made of them for clients that take batches."""
         if self.closed:
             return
-        limits = self._hub.limits
-        bundle = batch.bundle(slots, limits.gathered_bytes) if len(slots) >= limits.gathered else None
+        bundle = batch.bundle_made(slots)
         if bundle is not None:
             self.deliver_bundle(sender, bundle)
         else:

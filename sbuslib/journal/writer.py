@@ -303,7 +303,7 @@ class Writer:
         else:
             names = [*dict.fromkeys(chain.from_iterable(part.keys for part in parts))]
             keys = _many_keys(names, parts)
-        if any(RESERVED in name and self._is_reserved(name) for name in names):
+        if RESERVED in b"\0".join(names) and any(map(self._is_reserved, names)):
             self._write_plain(parcels)
             return
         counts = [len(parcel.messages) for parcel in parcels]
