@@ -7,23 +7,29 @@ import os
 import resource
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import gevent
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from journal.journals import records_of
-from support import Peer, eventually, own_key
+from support import PATIENCE, Peer, eventually, own_key
 
 import sbuslib
 from sbuslib import Hub, Limits, Relay
+from sbuslib.batches import gather, pack
 from sbuslib.errors import JournalError, JournalInUseError, StateError, UsageError
 from sbuslib.journal.directory import end_of, is_recorded, list_segments
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.journal.recorder import Recorder
-from sbuslib.packets import encode_message
+from sbuslib.journal.replay import Replayed, from_journal, replay
+from sbuslib.limits import PACKET_BYTES
+from sbuslib.packets import check_key, encode_message
 
 MakeHub = Callable[..., Hub]
 MakeClient = Callable[..., sbuslib.Client]
@@ -89,6 +95,97 @@ def test_all_that_passes_is_recorded(hub: Hub, client: MakeClient, journal: str)
     assert os.stat(journal).st_mode & 0o777 == 0o700
 
 
+PAIRS = st.lists(
+    st.tuples(st.sampled_from([b"a/1", b"a/2", b"b", b""]), st.binary(max_size=9)), min_size=1, max_size=40
+)
+SAID = st.lists(
+    st.tuples(st.sampled_from(["batch", "one by one", "embedder", "secret"]), st.integers(0, 1), PAIRS), max_size=6
+)
+
+
+@settings(max_examples=40)
+@given(SAID, st.booleans(), st.sampled_from([3, 64, 4096]))
+def test_what_is_recorded_and_played_back_is_what_was_published(
+    said: list[tuple[str, int, list[tuple[bytes, bytes]]]], is_plain: bool, block: int
+) -> None:
+    """However it comes, whoever else receives it: all of it, once, in order, and with who sent it."""
+    with TemporaryDirectory(prefix="sbus-") as folder, Hub(f"{folder}/bus") as hub, Hub(f"{folder}/other") as other:
+        expected: list[tuple[bytes, bytes]] = []
+        with (
+            Recorder(hub, f"{folder}/journal", limits=JournalLimits(block_records=block)),
+            sbuslib.Client(f"{folder}/bus") as subscriber,
+            closing(Peer(f"{folder}/bus")) as plain,
+            closing(Peer(f"{folder}/bus")) as first,
+            closing(Peer(f"{folder}/bus")) as second,
+        ):
+            subscriber.subscribe(b"a/1" if is_plain else b"")  # who receives only a part has it made anew
+            if is_plain:
+                plain.subscribe(b"")
+            for peer in (first, second):
+                peer.send(b"CMSG batch/on")
+                peer.barrier()
+            for how, who, pairs in said:
+                peer = (first, second)[who]
+                if how == "secret":
+                    hub.publish(own_key() + b"/x", b"secret")
+                    continue
+                expected += pairs
+                if how == "embedder":
+                    for key, payload in pairs:
+                        hub.publish(key, payload)
+                elif how == "batch":
+                    peer.send(*(packet for packet, _ in pack(pairs, check_key, PACKET_BYTES)))
+                else:
+                    peer.send(*(encode_message(key, payload) for key, payload in pairs))
+                peer.barrier()
+        records = records_of(f"{folder}/journal")
+        assert [(record.key, record.payload) for record in records] == expected
+        assert [record.sequence for record in records] == list(range(1, len(expected) + 1))
+        assert {record.sender for record in records} <= {own_key()}
+        inbox = other.subscribe(b"")
+        with sbuslib.Client(f"{folder}/other") as player:
+            done = replay(from_journal(f"{folder}/journal"), player, speed=None, wait=gevent.sleep)
+            player.sync()
+        assert done == Replayed(len(expected), 0)
+        assert [(message.key, message.payload) for message in (inbox.get(0) for _ in expected)] == expected
+        assert len(inbox) == 0
+
+
+@pytest.mark.parametrize("how", ["one by one", "batches"])
+@pytest.mark.parametrize("reads", ["batches", "plain", "nothing"])
+def test_many_keys(hub: Hub, connect: Connect, client: MakeClient, journal: str, how: str, reads: str) -> None:
+    """More than a batch may have, and payloads of many lengths, some of them long."""
+    count = 3_000
+    pairs = [(b"room/%d/temp" % (n * 7 % 700), b"%d" % n * (n % 5 or n % 97)) for n in range(count)]
+    pairs += [(b"large/%d" % n, bytes([n]) * 200_000) for n in range(4)]
+    reader = client()
+    reader.flood_control(soft="block")
+    with Recorder(hub, journal) as recorder:
+        if reads != "nothing":
+            reader.subscribe(b"")
+        if reads == "plain":
+            reader.socket.send(b"CMSG batch/off")
+            reader.sync()
+        publisher = client()
+
+        def publish() -> None:
+            if how == "batches":
+                publisher.publish_many(pairs)
+            else:
+                for key, payload in pairs:
+                    publisher.publish(key, payload)
+            publisher.sync()
+
+        publishing = gevent.spawn(publish)
+        received: list[tuple[bytes, bytes]] = []
+        while reads != "nothing" and len(received) < len(pairs):
+            received += [(message.key, message.payload) for message in reader.receive_many(timeout=PATIENCE)]
+        publishing.get()
+        assert recorder.statistics().received == len(pairs)
+    assert received == (pairs if reads != "nothing" else [])
+    assert [(record.key, record.payload) for record in records_of(journal)] == pairs
+
+
 def test_many_publishers_in_one_block(hub: Hub, connect: Connect, journal: str) -> None:
     with Recorder(hub, journal):
         peers = [connect() for _ in range(3)]
@@ -136,8 +233,13 @@ def test_the_writer_would_not_take_a_secret_either(hub: Hub, journal: str) -> No
         intake: Any = recorder._intake
         for key in (b"!/cred/1/2/3/x", b"a/!/cred/1/2/3/x", b"a!/b"):
             intake.deliver_packet(hub._me, encode_message(key, b"v"))
-    assert [record.key for record in records_of(journal)] == [b"a!/b"]
-    assert recorder._writer.secrets_left_out == 2
+        several = [(b"k", b"1"), (b"!/cred/1/2/3/x", b"2"), (b"k", b"3"), (b"!/cred/1/2/3/x", b"4"), (b"l", b"5")]
+        for pairs in (several, several[1::2]):
+            bundle = gather([encode_message(key, payload) for key, payload in pairs])
+            intake.deliver_bundle(hub._me, bundle)
+    found = [(record.key, record.payload) for record in records_of(journal)]
+    assert found == [(b"a!/b", b"v"), *several[::2]]
+    assert recorder._writer.secrets_left_out == 6
 
 
 def test_a_restart_goes_on_in_a_new_segment(hub: Hub, journal: str) -> None:
