@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from journal.journals import EXAMPLE, SALT, SENDER, block, gap, message, records_of, segment, write
 
 from sbuslib.errors import CorruptJournalError
+from sbuslib.journal import directory
 from sbuslib.journal.directory import read_journal
 from sbuslib.journal.format import (
     SEGMENT_HEADER_BYTES,
@@ -150,8 +151,14 @@ def check_damaged(journal: str, path: str, position: int | None = None) -> tuple
     return length, None if unknown else skipped
 
 
+@pytest.fixture(params=[1 << 20, 400], ids=["at once", "in pieces"])
+def window(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How much of a segment is read at once: all of these small ones, or little more than a block."""
+    monkeypatch.setattr(directory, "_WINDOW", request.param)
+
+
 @pytest.mark.parametrize("number", [0, 1])
-def test_any_byte_that_is_not_what_was_written(journal: str, number: int) -> None:
+def test_any_byte_that_is_not_what_was_written(journal: str, number: int, window: None) -> None:
     path = write(journal, *EXAMPLE)[number]
     data = Path(path).read_bytes()
     last = number == len(EXAMPLE) - 1
@@ -168,7 +175,7 @@ def test_any_byte_that_is_not_what_was_written(journal: str, number: int) -> Non
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_cut_at_any_byte(journal: str, number: int) -> None:
+def test_a_cut_at_any_byte(journal: str, number: int, window: None) -> None:
     path = write(journal, *EXAMPLE)[number]
     data = Path(path).read_bytes()
     for at in range(len(data)):
@@ -176,6 +183,25 @@ def test_a_cut_at_any_byte(journal: str, number: int) -> None:
         _, rows = check_damaged(journal, path, at)
         if number == 0:
             assert rows in (0, 3)
+
+
+def test_a_block_that_is_missing_or_comes_twice_in_a_segment(journal: str, window: None) -> None:
+    blocks = [[message(number, b"k", b"%d" % number * 100)] for number in range(1, 9)]
+    (path,) = write(journal, blocks)
+    assert [record.sequence for record in records_of(journal)] == list(range(1, 9))
+    data = Path(path).read_bytes()
+    third = bytes(block(blocks[2]))
+    for spoilt, reason, found in (
+        (data.replace(third, b""), "rows 3 to 3 are missing", [1, 2, 4, 5, 6, 7, 8]),
+        (data.replace(third, third + third), "rows come twice", [1, 2, 3, 4, 5, 6, 7, 8]),
+    ):
+        Path(path).write_bytes(spoilt)
+        with pytest.raises(CorruptJournalError, match=reason) as caught:
+            records_of(journal)
+        assert caught.value.path == path
+        pieces = [piece.block for piece in read_journal(journal, on_corrupt="skip")]
+        assert [one.sequences[0] for one in pieces if isinstance(one, Block)] == found
+        assert [one.reason for one in pieces if isinstance(one, Skipped)] == [reason]
 
 
 def test_a_segment_that_is_missing(journal: str) -> None:
