@@ -327,8 +327,8 @@ def cut(joined: bytes | memoryview, sizes: bytes, count: int) -> list[bytes]:
 # Making them
 
 
-def take_apart(packets: Sequence[bytes]) -> tuple[list[bytes], bytes | None, list[bytes]] | None:
-    """Keys, numbers and payloads of packets of messages; ``None`` for more keys than a batch may have."""
+def take_apart(packets: Sequence[bytes]) -> tuple[list[bytes], bytes | list[int] | None, Sequence[bytes]]:
+    """Keys, numbers and payloads of packets of messages; the numbers are a list for more keys than a batch may have."""
     first = packets[0]
     size = first.find(b"\0") + 1
     header = first[:size]
@@ -337,23 +337,22 @@ def take_apart(packets: Sequence[bytes]) -> tuple[list[bytes], bytes | None, lis
         return [header[len(MSG) : -1]], None, [packet[size:] for packet in packets]
     heads, _, payloads = zip(*map(bytes.partition, packets, repeat(b"\0")), strict=True)
     kinds = {head: number for number, head in enumerate(dict.fromkeys(heads))}
-    if len(kinds) > BATCH_KEYS:
-        return None
-    return [head[len(MSG) :] for head in kinds], bytes(map(kinds.__getitem__, heads)), list(payloads)
+    keys = [head[len(MSG) :] for head in kinds]
+    numbers = map(kinds.__getitem__, heads)
+    return keys, bytes(numbers) if len(kinds) <= BATCH_KEYS else list(numbers), payloads
 
 
 def gather(packets: list[bytes]) -> Bundle | None:
     """Packets of messages, two or more, as one; ``None`` when that is more than a batch may be."""
-    found = take_apart(packets)
-    if found is None:
+    keys, numbers, payloads = take_apart(packets)
+    if isinstance(numbers, list):
         return None
-    keys, numbers, payloads = found
     expanded = sum(map(len, packets))
     if len(packets) > BATCH_MESSAGES or expanded > BATCH_EXPANDED:
         return None
     if expanded + 4 * len(packets) + _COLUMNS > PACKET_BYTES:  # more than it can come to
         return None
-    bundle = Bundle(keys, numbers, len(packets), expanded, payloads)
+    bundle = Bundle(keys, numbers, len(packets), expanded, list(payloads))
     bundle._plain = packets
     return bundle
 

@@ -71,13 +71,11 @@ class Columns:
     @classmethod
     def of_packets(cls, packets: Sequence[bytes]) -> Iterator[Columns]:
         """Packets of messages, in order, in as few columns as their keys ask for."""
-        found = take_apart(packets)
-        if found is None:
-            half = len(packets) // 2
-            yield from cls.of_packets(packets[:half])
-            yield from cls.of_packets(packets[half:])
+        keys, numbers, payloads = take_apart(packets)
+        if isinstance(numbers, list):
+            for start in range(0, len(packets), BATCH_KEYS):  # of which so many can have no more keys
+                yield from cls.of_packets(packets[start : start + BATCH_KEYS])
         else:
-            keys, numbers, payloads = found
             yield cls(keys, numbers, struct.pack(f"<{len(packets)}I", *map(len, payloads)), b"".join(payloads))
 
     @classmethod

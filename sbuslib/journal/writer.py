@@ -20,6 +20,7 @@ from itertools import chain, groupby
 from time import monotonic, time, time_ns
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
+from ..batches import take_apart
 from ..columns import Columns, merge_keys
 from ..errors import CorruptJournalError, UsageError
 from ..secrets import RESERVED
@@ -295,14 +296,7 @@ class Writer:
         return portion
 
     def _write_messages(self, parcels: list[Parcel]) -> None:
-        parts = _parts(parcels)
-        merged = merge_keys(parts)
-        if merged is not None:
-            names, numbers = merged
-            keys: Buffer = widened(numbers) if numbers is not None else bytes(4 * sum(map(len, parts)))
-        else:
-            names = [*dict.fromkeys(chain.from_iterable(part.keys for part in parts))]
-            keys = _many_keys(names, parts)
+        names, keys, sizes, payloads = _columns(parcels)
         if RESERVED in b"\0".join(names) and any(map(self._is_reserved, names)):
             self._write_plain(parcels)
             return
@@ -320,8 +314,8 @@ class Writer:
             keys,
             _spread("i", [places[sender] for sender in senders], counts, rows),
             [*names, *places],
-            b"".join([part.sizes for part in parts]),
-            [part.payloads for part in parts],
+            sizes,
+            payloads,
         )
         self._write_block(block, rows)
 
@@ -417,6 +411,40 @@ class Writer:
             total -= segment.size
 
 
+def _columns(parcels: list[Parcel]) -> tuple[list[bytes], Buffer, bytes, Sequence[Buffer]]:
+    """Messages as a block has them: their keys, which of them each has, how long each payload is, and the payloads."""
+    numbers: bytes | list[int] | None
+    packets: list[bytes] = []
+    for parcel in parcels:
+        if isinstance(parcel.messages, Columns):
+            break
+        packets += parcel.messages
+    else:
+        names, numbers, payloads = take_apart(packets)
+        return names, _column(numbers, len(packets)), pack("i", [*map(len, payloads)]), payloads
+    parts = _parts(parcels)
+    rows = sum(map(len, parts))
+    merged = merge_keys(parts)
+    if merged is not None:
+        names, numbers = merged
+    else:
+        names = [*dict.fromkeys(chain.from_iterable(part.keys for part in parts))]
+        of = {name: number for number, name in enumerate(names)}
+        numbers = []
+        for part in parts:
+            own = part.numbers if part.numbers is not None else bytes(len(part))
+            numbers += map([of[key] for key in part.keys].__getitem__, own)
+    sizes = b"".join([part.sizes for part in parts])
+    return names, _column(numbers, rows), sizes, [part.payloads for part in parts]
+
+
+def _column(numbers: bytes | list[int] | None, rows: int) -> Buffer:
+    """A column of numbers of 4 bytes."""
+    if numbers is None:
+        return bytes(4 * rows)
+    return pack("i", numbers) if isinstance(numbers, list) else widened(numbers)
+
+
 def _parts(parcels: list[Parcel]) -> list[Columns]:
     """The messages of parcels as columns. Those that are packets are taken apart together."""
     parts: list[Columns] = []
@@ -430,16 +458,6 @@ def _parts(parcels: list[Parcel]) -> list[Columns]:
         if packets:
             parts += Columns.of_packets(packets)
     return parts
-
-
-def _many_keys(names: list[bytes], parts: list[Columns]) -> bytes:
-    """Which name is the key of each message, where they are too many for a byte."""
-    of = {name: number for number, name in enumerate(names)}
-    found: list[int] = []
-    for part in parts:
-        numbers = part.numbers if part.numbers is not None else bytes(len(part))
-        found += map([of[key] for key in part.keys].__getitem__, numbers)
-    return pack("i", found)
 
 
 def _spread(kind: Literal["i", "q"], values: Sequence[int | None], counts: list[int], rows: int) -> bytes:
