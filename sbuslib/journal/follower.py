@@ -22,7 +22,8 @@ from ..matcher import SEPARATOR
 from ..packets import Message, encode_message
 from ..secrets import Credentials, Namespace
 from .limits import JournalLimits
-from .writer import Durability, Gap, Parcel, Writer
+from .parcels import Parcel
+from .writer import Durability, Gap, Writer
 
 __all__ = ["Follower"]
 

@@ -28,7 +28,8 @@ from ..inbox import Inbox
 from ..packets import check_key
 from ..statistics import ClientStatistics
 from .limits import JournalLimits
-from .writer import Durability, Gap, Parcel, Writer
+from .parcels import Parcel
+from .writer import Durability, Gap, Writer
 
 if TYPE_CHECKING:
     from types import TracebackType

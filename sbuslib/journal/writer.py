@@ -15,18 +15,14 @@ import os
 import secrets
 import sys
 import weakref
-from collections.abc import Callable, Sequence
-from itertools import chain, groupby
+from collections.abc import Callable
 from time import monotonic, time, time_ns
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from ..batches import take_apart
-from ..columns import Columns, merge_keys
 from ..errors import CorruptJournalError, UsageError
 from ..secrets import RESERVED
 from .directory import DirectoryLock, Segment, list_segments, read_header, sync_directory
 from .format import (
-    NULL,
     SEGMENT_HEADER_BYTES,
     Buffer,
     End,
@@ -36,29 +32,17 @@ from .format import (
     encode_columns,
     encode_end,
     encode_gaps,
-    pack,
     read_blocks,
     segment_name,
-    widened,
 )
 from .limits import JournalLimits
+from .parcels import Parcel, columns_of, parts_of, spread
 
-__all__ = ["Durability", "Gap", "Parcel", "Writer"]
+__all__ = ["Durability", "Gap", "Writer"]
 
 logger = logging.getLogger("sbuslib")
 
 Durability: TypeAlias = Literal["block", "interval", "none"]
-
-
-class Parcel(NamedTuple):
-    """Messages of one sender that came at one time: as columns, or as packets, ``MSG <key>NUL<payload>`` each."""
-
-    time_ns: int
-    sender: bytes
-    gid: int | None
-    uid: int | None
-    pid: int | None
-    messages: Columns | Sequence[bytes]
 
 
 class Gap(NamedTuple):
@@ -296,7 +280,7 @@ class Writer:
         return portion
 
     def _write_messages(self, parcels: list[Parcel]) -> None:
-        names, keys, sizes, payloads = _columns(parcels)
+        names, keys, sizes, payloads = columns_of(parcels)
         if RESERVED in b"\0".join(names) and any(map(self._is_reserved, names)):
             self._write_plain(parcels)
             return
@@ -307,12 +291,12 @@ class Writer:
         block = encode_columns(
             self._begin(),
             self.written_sequence + 1,
-            _spread("q", times, counts, rows),
-            _spread("q", gids, counts, rows),
-            _spread("q", uids, counts, rows),
-            _spread("q", pids, counts, rows),
+            spread("q", times, counts, rows),
+            spread("q", gids, counts, rows),
+            spread("q", uids, counts, rows),
+            spread("q", pids, counts, rows),
             keys,
-            _spread("i", [places[sender] for sender in senders], counts, rows),
+            spread("i", [places[sender] for sender in senders], counts, rows),
             [*names, *places],
             sizes,
             payloads,
@@ -328,7 +312,7 @@ class Writer:
         """Write messages among which there are secret ones, and leave those out."""
         plain: list[Parcel] = []
         for parcel in parcels:
-            for part in _parts([parcel]):
+            for part in parts_of([parcel]):
                 table = bytes(not self._is_reserved(key) for key in part.keys).ljust(256, b"\0")
                 some = part.select((part.numbers or bytes(len(part))).translate(table))
                 self.secrets_left_out += len(part) - len(some)
@@ -409,63 +393,6 @@ class Writer:
                 break
             os.unlink(segment.path)
             total -= segment.size
-
-
-def _columns(parcels: list[Parcel]) -> tuple[list[bytes], Buffer, bytes, Sequence[Buffer]]:
-    """Messages as a block has them: their keys, which of them each has, how long each payload is, and the payloads."""
-    numbers: bytes | list[int] | None
-    packets: list[bytes] = []
-    for parcel in parcels:
-        if isinstance(parcel.messages, Columns):
-            break
-        packets += parcel.messages
-    else:
-        names, numbers, payloads = take_apart(packets)
-        return names, _column(numbers, len(packets)), pack("i", [*map(len, payloads)]), payloads
-    parts = _parts(parcels)
-    rows = sum(map(len, parts))
-    merged = merge_keys(parts)
-    if merged is not None:
-        names, numbers = merged
-    else:
-        names = [*dict.fromkeys(chain.from_iterable(part.keys for part in parts))]
-        of = {name: number for number, name in enumerate(names)}
-        numbers = []
-        for part in parts:
-            own = part.numbers if part.numbers is not None else bytes(len(part))
-            numbers += map([of[key] for key in part.keys].__getitem__, own)
-    sizes = b"".join([part.sizes for part in parts])
-    return names, _column(numbers, rows), sizes, [part.payloads for part in parts]
-
-
-def _column(numbers: bytes | list[int] | None, rows: int) -> Buffer:
-    """A column of numbers of 4 bytes."""
-    if numbers is None:
-        return bytes(4 * rows)
-    return pack("i", numbers) if isinstance(numbers, list) else widened(numbers)
-
-
-def _parts(parcels: list[Parcel]) -> list[Columns]:
-    """The messages of parcels as columns. Those that are packets are taken apart together."""
-    parts: list[Columns] = []
-    for _, some in groupby(parcels, key=lambda parcel: isinstance(parcel.messages, Columns)):
-        packets: list[bytes] = []
-        for parcel in some:
-            if isinstance(parcel.messages, Columns):
-                parts.append(parcel.messages)
-            else:
-                packets += parcel.messages
-        if packets:
-            parts += Columns.of_packets(packets)
-    return parts
-
-
-def _spread(kind: Literal["i", "q"], values: Sequence[int | None], counts: list[int], rows: int) -> bytes:
-    """A column in which each value stands as often as its count says; no value is :data:`.format.NULL`."""
-    packed = {value: pack(kind, [NULL if value is None else value]) for value in set(values)}
-    if len(packed) == 1:
-        return packed[values[0]] * rows
-    return b"".join([packed[value] * count for value, count in zip(values, counts, strict=True)])
 
 
 # -- after a crash ------------------------------------------------------------------------------------

@@ -1,0 +1,81 @@
+"""Messages on their way to the writer, and how those of several senders become the columns of one block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, groupby
+from typing import Literal, NamedTuple
+
+from ..batches import take_apart
+from ..columns import Columns, merge_keys
+from .format import NULL, Buffer, pack, widened
+
+__all__ = ["Parcel", "columns_of", "parts_of", "spread"]
+
+
+class Parcel(NamedTuple):
+    """Messages of one sender that came at one time: as columns, or as packets, ``MSG <key>NUL<payload>`` each."""
+
+    time_ns: int
+    sender: bytes
+    gid: int | None
+    uid: int | None
+    pid: int | None
+    messages: Columns | Sequence[bytes]
+
+
+def columns_of(parcels: list[Parcel]) -> tuple[list[bytes], Buffer, bytes, Sequence[Buffer]]:
+    """Messages as a block has them: their keys, which of them each has, how long each payload is, and the payloads."""
+    numbers: bytes | list[int] | None
+    packets: list[bytes] = []
+    for parcel in parcels:
+        if isinstance(parcel.messages, Columns):
+            break
+        packets += parcel.messages
+    else:
+        names, numbers, payloads = take_apart(packets)
+        return names, _column(numbers, len(packets)), pack("i", [*map(len, payloads)]), payloads
+    parts = parts_of(parcels)
+    rows = sum(map(len, parts))
+    merged = merge_keys(parts)
+    if merged is not None:
+        names, numbers = merged
+    else:
+        names = [*dict.fromkeys(chain.from_iterable(part.keys for part in parts))]
+        of = {name: number for number, name in enumerate(names)}
+        numbers = []
+        for part in parts:
+            own = part.numbers if part.numbers is not None else bytes(len(part))
+            numbers += map([of[key] for key in part.keys].__getitem__, own)
+    sizes = b"".join([part.sizes for part in parts])
+    return names, _column(numbers, rows), sizes, [part.payloads for part in parts]
+
+
+def _column(numbers: bytes | list[int] | None, rows: int) -> Buffer:
+    """A column of numbers of 4 bytes."""
+    if numbers is None:
+        return bytes(4 * rows)
+    return pack("i", numbers) if isinstance(numbers, list) else widened(numbers)
+
+
+def parts_of(parcels: list[Parcel]) -> list[Columns]:
+    """The messages of parcels as columns. Those that are packets are taken apart together."""
+    parts: list[Columns] = []
+    for _, some in groupby(parcels, key=lambda parcel: isinstance(parcel.messages, Columns)):
+        packets: list[bytes] = []
+        for parcel in some:
+            if isinstance(parcel.messages, Columns):
+                parts.append(parcel.messages)
+            else:
+                packets += parcel.messages
+        if packets:
+            parts += Columns.of_packets(packets)
+    return parts
+
+
+def spread(kind: Literal["i", "q"], values: Sequence[int | None], counts: list[int], rows: int) -> bytes:
+    """A column in which each value stands as often as its count says; no value is :data:`.format.NULL`."""
+    packed = {value: pack(kind, [NULL if value is None else value]) for value in set(values)}
+    if len(packed) == 1:
+        return packed[values[0]] * rows
+    return b"".join([packed[value] * count for value, count in zip(values, counts, strict=True)])

@@ -1,0 +1,68 @@
+"""What goes into one block: messages that came as columns and as packets, in any mixture."""
+
+from __future__ import annotations
+
+import struct
+from itertools import accumulate, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbuslib.batches import gather
+from sbuslib.columns import Columns
+from sbuslib.journal.format import NULL, pack
+from sbuslib.journal.parcels import Parcel, columns_of, parts_of, spread
+from sbuslib.packets import encode_message
+
+Pairs = list[tuple[bytes, bytes]]
+
+KEYS = st.sampled_from([b"", b"a", b"a/b", b"c" * 30])
+PARCELS = st.lists(
+    st.tuples(st.booleans(), st.lists(st.tuples(KEYS, st.binary(max_size=9)), min_size=1, max_size=20)),
+    min_size=1,
+    max_size=12,
+)
+
+
+def parcel(is_bundle: bool, pairs: Pairs) -> Parcel:
+    packets = [encode_message(key, payload) for key, payload in pairs]
+    bundle = gather(packets) if is_bundle else None
+    return Parcel(1, b"me", None, None, None, Columns(*bundle.columns) if bundle is not None else packets)
+
+
+def pairs_of(parcels: list[Parcel]) -> Pairs:
+    names, keys, sizes, payloads = columns_of(parcels)
+    assert len(set(names)) == len(names)
+    rows = len(sizes) // 4
+    joined = b"".join(payloads)
+    ends = accumulate(struct.unpack(f"<{rows}i", sizes), initial=0)
+    found = [joined[start:end] for start, end in pairwise(ends)]
+    assert sum(map(len, found)) == len(joined)
+    return list(zip([names[number] for number in struct.unpack(f"<{rows}i", keys)], found, strict=True))
+
+
+@given(PARCELS)
+def test_any_mixture(given_parcels: list[tuple[bool, Pairs]]) -> None:
+    parcels = [parcel(is_bundle, pairs) for is_bundle, pairs in given_parcels]
+    expected = [pair for _, pairs in given_parcels for pair in pairs]
+    assert pairs_of(parcels) == expected
+    assert [packet for part in parts_of(parcels) for packet in part.packets()] == [
+        encode_message(key, payload) for key, payload in expected
+    ]
+
+
+@pytest.mark.parametrize("kinds", [1, 255, 256, 257, 1_000])
+@pytest.mark.parametrize("bundled", [(True,), (False,), (True, False), (False, False, True)])
+def test_many_keys(kinds: int, bundled: tuple[bool, ...]) -> None:
+    pairs = [(b"k/%d" % (number * 7 % kinds), b"%d" % number) for number in range(3_000)]
+    parcels = [
+        parcel(bundled[number % len(bundled)], pairs[start : start + 100])
+        for number, start in enumerate(range(0, len(pairs), 100))
+    ]
+    assert pairs_of(parcels) == pairs
+
+
+def test_values_stand_as_often_as_they_are_counted() -> None:
+    assert spread("q", [5, None, 5], [2, 1, 3], 6) == pack("q", [5, 5, NULL, 5, 5, 5])
+    assert spread("i", [7, 7], [1, 2], 3) == pack("i", [7, 7, 7])
