@@ -47,14 +47,17 @@ class Columns:
     ) -> Iterator[Columns]:
         """Messages in as few columns as there may be, in order; ``keys`` are numbers of ``names``, four bytes each.
 
-        Raises :exc:`IndexError` for a key that has no name.
+        Names that are no message's key may stay, where they are few. Raises :exc:`IndexError` for a key without a name.
         """
         count = len(sizes) // 4
         if not any(keys[byte::4].strip(b"\0") for byte in (1, 2, 3)):
             numbers = keys[::4]
             if numbers.translate(None, _ALL[: len(names)]):
                 raise IndexError("a key without a name")
-            yield cls(*used_keys(names, numbers), sizes, payloads)
+            if 1 < len(names) <= min(count, BATCH_KEYS):
+                yield cls(list(names), numbers, sizes, payloads)
+            else:
+                yield cls(*used_keys(names, numbers), sizes, payloads)
             return
         every = struct.unpack(f"<{count}I", keys)
         used = dict.fromkeys(every)

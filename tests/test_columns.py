@@ -129,11 +129,15 @@ def test_a_key_without_a_name(names: int, key: int) -> None:
         list(Columns.grouped([b"%d" % n for n in range(names)], struct.pack("<3i", 0, key, 1), bytes(12), b""))
 
 
-def test_keys_that_nothing_is_under_are_left_out() -> None:
+def test_there_are_no_more_keys_than_messages() -> None:
+    """Whoever takes a batch apart relies on it. A name or two that nothing is under do no harm."""
     (columns,) = Columns.grouped([b"a", b"b", b"c", b"d"], struct.pack("<3i", 3, 1, 3), bytes(12), b"")
     assert (columns.keys, columns.numbers) == ([b"b", b"d"], b"\1\0\1")
-    (columns,) = Columns.grouped([b"a", b"b"], struct.pack("<2i", 1, 1), bytes(8), b"")
+    (columns,) = Columns.grouped([b"a", b"b"], struct.pack("<1i", 1), bytes(4), b"")
     assert (columns.keys, columns.numbers) == ([b"b"], None)
+    (columns,) = Columns.grouped([b"a", b"b"], struct.pack("<2i", 1, 1), bytes(8), b"")
+    assert (columns.keys, columns.numbers) == ([b"a", b"b"], b"\1\1")
+    assert opened(list(columns.pack(9, 9))) == [b"MSG b\0"] * 2
 
 
 @pytest.mark.parametrize("offsets", [[0], [0, 5], [0, 0, 0], [3, 4, 4, 2**31 - 1], [*range(0, 5000, 7)]])

@@ -1,7 +1,7 @@
 """The bytes of a journal's segments: headers and column blocks, to values and back. ``docs/journal.md`` draws them.
 
 A segment is a header of :data:`SEGMENT_HEADER_BYTES` and blocks one after the other, each a multiple of 8 bytes long.
-A block holds up to some hundred rows as columns: what is alike lies together, so that whoever reads a million rows
+A block holds up to some thousand rows as columns: what is alike lies together, so that whoever reads a million rows
 wraps a few buffers and touches no row. Keys, senders and causes stand once in a block, in its *names*, and rows refer
 to them by number.
 

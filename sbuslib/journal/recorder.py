@@ -1,7 +1,8 @@
 """Records what a hub of this process carries.
 
 The recorder is one more receiver of the hub's, without a socket. In the turn in which a message comes it is copied
-once, beside its neighbours; all else is the writer's, in its own thread. **What happens when the disk does not keep
+once, beside its neighbours; messages that travel together, or were put together for a client, stay so, and none of them
+is looked at here or later. All else is the writer's, in its own thread. **What happens when the disk does not keep
 up** is the rule of any receiver in ``block`` mode: the clients that publish are held back, each as it publishes, until
 the writer has caught up by half. What cannot be held back is left out, counted, and becomes a gap row: messages of the
 embedder, whose ``publish`` never blocks, those of relays, behind which others wait, and all that comes once somebody
@@ -280,7 +281,7 @@ class Recorder:
 
 
 class Intake(Inbox):
-    """What the hub sees of a recorder: takes messages in its turns, and hands them to the writer, some hundred at once.
+    """What the hub sees of a recorder: takes messages in its turns, and hands them to the writer, many at once.
 
     Implements :class:`~sbuslib.parties.Receiver` and :class:`~sbuslib.parties.Holder`.
     """

@@ -148,7 +148,12 @@ def _columns(block: Block, path: str) -> Iterator[Columns]:
         if block.payload_offsets[0] != 0 or block.payload_offsets[-1] != len(block.payloads):
             raise ValueError
         sizes = lengths(packed(block.payload_offsets))
-        yield from Columns.grouped(block.name_list(), packed(block.keys), sizes, block.payloads)
+        # Most often there is one sender. By the format its name comes after those that are keys.
+        senders = packed(block.senders)
+        names = block.name_list()
+        if senders == senders[:4] * block.rows:
+            names = names[: block.senders[0]]
+        yield from Columns.grouped(names, packed(block.keys), sizes, block.payloads)
     except (ValueError, IndexError):
         raise CorruptJournalError("the columns of a block do not agree", block.position, path) from None
 

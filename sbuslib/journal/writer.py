@@ -2,7 +2,7 @@
 
 A slow disk must not stall an event loop, so the thread alone touches the files once it runs. It is a thread of the
 system's also where gevent has patched ``threading``. What it is handed comes through one queue, in portions of some
-hundred messages; what it tells comes as plain numbers, and by a function that it calls from the thread.
+thousand messages; what it tells comes as plain numbers, and by a function that it calls from the thread.
 
 Knows nothing of hubs and clients: :mod:`.recorder` and :mod:`.follower` feed it.
 """
