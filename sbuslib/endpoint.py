@@ -184,9 +184,9 @@ class Endpoint(Channel):
             self._send_in_order(Bundle.parse(packet).plain)
 
     def send_columns(self, columns: Columns) -> None:
-        """Send messages that lie as columns, in order: as :meth:`send_packets`, and nothing is done for each message.
+        """Send messages that lie as columns, as a journal has them, in order.
 
-        What is there as columns goes as batches to a hub that takes such. Raises as :meth:`send_packets` does.
+        As :meth:`send_packets`, but for a hub that takes batches nothing is done for each message. Raises likewise.
         """
         if not self._session.batches:
             self.send_packets(columns.packets())
