@@ -290,12 +290,15 @@ class Area(PlainArea):
     def send(self, sock: socket.SocketType, slots: Sequence[int], lengths: Sequence[int]) -> int:
         count = len(slots)
         first = slots[0]
+        if count == 1:  # for which the plain call takes two thirds of the time
+            try:
+                sock.send(self._views[first][: lengths[first]], ONE_PACKET_FLAGS)
+            except BlockingIOError:
+                return 0
+            return 1
         outgoing = self._outgoing
         if slots is self._laid_out:
             pass  # as for the receiver before
-        elif count == 1:
-            outgoing.sizes[0][first] = self._sizes[first] = lengths[first]
-            self._laid_out = slots
         elif slots[-1] - first + 1 == count:
             sizes = lengths[first : first + count]
             if sizes != self._sizes[first : first + count]:
