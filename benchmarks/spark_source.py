@@ -2,8 +2,11 @@
 
 Try: python benchmarks/spark_source.py [ROWS]
 
-The rows have some thousand keys and payloads of 100 bytes. Each side is read with all columns of a message that were
-recorded, into Spark's no-op sink, which makes every row and throws it away: median of some rounds that take turns.
+The rows have a thousand keys and payloads of 100 bytes, and are read into Spark's no-op sink, which makes every row and
+throws it away. The payloads are measurements as text, no two alike, as a bus carries them; then all the same, of which
+Parquet keeps one and makes no bytes again; then only two columns are read. What a reading costs before its first row
+is measured with a journal of one block, and told apart; the figures hold it, on both sides. On a machine that has other
+work the time tells little, and the processors' time more.
 """
 
 from __future__ import annotations
@@ -14,7 +17,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+from pyspark.sql import DataFrame
+
+from sbuslib.bench.process import cpu_seconds
 from sbuslib.journal.format import SegmentHeader, encode_block, encode_end, pack, segment_name
 from sbuslib.spark import session
 
@@ -22,16 +29,28 @@ BLOCK = 256
 KEYS = 1_000
 SEGMENT_BYTES = 64_000_000
 ROUNDS = 7
+WARM_UP = 3
+"""Rounds that do not count: Java compiles what it runs."""
 SALT = 1
-COLUMNS = (
-    "time_ns BIGINT, sequence BIGINT, key BINARY, payload BINARY, sender BINARY, gid BIGINT, uid BIGINT, pid BIGINT"
-)
+ALL = "time_ns BIGINT, sequence BIGINT, key BINARY, payload BINARY, sender BINARY, gid BIGINT, uid BIGINT, pid BIGINT"
+TWO = "time_ns BIGINT, key BINARY"
 
 
-def write(directory: str, rows: int) -> None:
+def measured(number: int) -> bytes:
+    """A payload that no other message has."""
+    form = b'{"number": %10d, "value": %8.3f, "unit": "C", "state": "measured", "quality": "good", "by": 17}  '
+    return form % (number, number * 7919 % 100_000 / 1000)
+
+
+def alike(number: int) -> bytes:
+    """The same payload for all."""
+    return b"x" * 100
+
+
+def write(directory: str, rows: int, payload: Callable[[int], bytes]) -> None:
     """A journal of so many messages."""
+    os.mkdir(directory)
     sender = b"!/cred/100/1000/4711"
-    payload = b"x" * 100
     first = start = 1
     data = bytearray(SegmentHeader("0" * 16, "hub", b"/", 0, first, SALT).encode())
     while first <= rows:
@@ -41,14 +60,14 @@ def write(directory: str, rows: int) -> None:
         data += encode_block(
             SALT,
             first,
-            pack("q", [1_750_000_000_000_000_000 + n * 1_000 for n in range(first, first + count)]),
+            pack("q", [1_750_000_000_000_000_000 + n * 1_000 + n * 7919 % 997 for n in range(first, first + count)]),
             pack("q", [100]) * count,
             pack("q", [1000]) * count,
             pack("q", [4711]) * count,
             pack("i", [places[b"room/%d/temperature" % (n * 7 % KEYS)] for n in range(first, first + count)]),
             pack("i", [len(names)]) * count,
             [*names, sender],
-            [payload] * count,
+            [payload(n) for n in range(first, first + count)],
         )
         first += count
         if len(data) > SEGMENT_BYTES or first > rows:
@@ -59,39 +78,62 @@ def write(directory: str, rows: int) -> None:
             data = bytearray(SegmentHeader("0" * 16, "hub", b"/", 0, first, SALT).encode())
 
 
-def measure(rows: int, read: Callable[[], object]) -> float:
-    """Millions of rows a second."""
-    start = time.perf_counter()
-    read()
-    return rows / (time.perf_counter() - start) / 1e6
+def descendants() -> list[int]:
+    """Java and its workers in Python: all processes that come from this one."""
+    found, new = set[int](), [os.getpid()]
+    while new:
+        lists = Path(f"/proc/{new.pop()}/task").glob("*/children")
+        children = {int(child) for file in lists for child in file.read_text().split()} - found
+        found |= children
+        new.extend(children)
+    return sorted(found)
+
+
+def take(frame: DataFrame) -> tuple[float, float]:
+    """Seconds, and seconds of the processors."""
+    before, start = cpu_seconds(descendants()), time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - start, cpu_seconds(descendants()) - before
 
 
 def main(rows: int) -> None:
     spark = session("local[2]", settings={"spark.driver.memory": "3g"})
     with tempfile.TemporaryDirectory() as folder:
-        journal, parquet = os.path.join(folder, "journal"), os.path.join(folder, "parquet")
-        os.mkdir(journal)
-        write(journal, rows)
-        source = spark.read.format("sbus").schema(COLUMNS).load(journal)
-        source.write.parquet(parquet)
-        sides = {
-            "journal": lambda: source.write.format("noop").mode("overwrite").save(),
-            "parquet": lambda: spark.read.parquet(parquet).write.format("noop").mode("overwrite").save(),
-        }
-        for read in sides.values():
-            read()  # Java compiles what it runs
-        figures: dict[str, list[float]] = {name: [] for name in sides}
-        for _ in range(ROUNDS):
-            for name, read in sides.items():
-                figures[name].append(measure(rows, read))
-        for name, values in figures.items():
-            low, high = min(values), max(values)
-            print(
-                f"{name}: {statistics.median(values):.2f} million rows/s, median of {ROUNDS} ({low:.2f} to {high:.2f})"
+
+        def sides(name: str, columns: str) -> tuple[Callable[[], DataFrame], Callable[[], DataFrame]]:
+            places = os.path.join(folder, name), os.path.join(folder, f"{name}.parquet")
+            names = [column.split()[0] for column in columns.split(", ")]
+            return (
+                lambda: spark.read.format("sbus").schema(columns).load(places[0]),
+                lambda: spark.read.parquet(places[1]).select(names),
             )
-        ratios = [one / other for one, other in zip(figures["journal"], figures["parquet"], strict=True)]
-        print(f"journal to parquet: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+
+        for name, count, payload in (("one", BLOCK, measured), ("measured", rows, measured), ("alike", rows, alike)):
+            write(os.path.join(folder, name), count, payload)
+            sides(name, ALL)[0]().write.parquet(os.path.join(folder, f"{name}.parquet"))
+        pairs = {
+            "one block": sides("one", ALL),
+            "payloads of their own": sides("measured", ALL),
+            "payloads all alike": sides("alike", ALL),
+            "two columns": sides("measured", TWO),
+        }
+        figures: dict[str, list[list[tuple[float, float]]]] = {name: [] for name in pairs}
+        for turn in range(-WARM_UP, ROUNDS):
+            for name, frames in pairs.items():
+                taken = [take(frame()) for frame in frames]
+                if turn >= 0:
+                    figures[name].append(taken)
     spark.stop()
+    fixed = [statistics.median(seconds for seconds, _ in side) for side in zip(*figures.pop("one block"), strict=True)]
+    print(f"{rows:,} rows; before the first row: journal {fixed[0]:.2f} s, Parquet {fixed[1]:.2f} s; {ROUNDS} rounds")
+    for name, rounds in figures.items():
+        for what, at in (("time", 0), ("processor time", 1)):
+            costs = [statistics.median(one[at] / rows * 1e9 for one in side) for side in zip(*rounds, strict=True)]
+            ratios = sorted(parquet[at] / journal[at] for journal, parquet in rounds)
+            print(
+                f"{name}, {what} a row: journal {costs[0]:.0f} ns, Parquet {costs[1]:.0f} ns; "
+                f"ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+            )
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ __all__ = [
     "packed",
     "read_blocks",
     "segment_name",
+    "sound_blocks",
     "walk",
     "widened",
 ]
@@ -565,6 +566,24 @@ def _find(data: bytes, at: int, salt: int, least: int) -> int | None:
 
 def _first(block: Block | End) -> int:
     return block.next_sequence if isinstance(block, End) else int(block.sequences[0])
+
+
+def sound_blocks(data: Buffer, salt: int, expected: int | None, base: int) -> Iterator[Block]:
+    """The blocks that ``data`` begins with, up to where it is cut or anything is wrong; or the end mark stands.
+
+    The arguments are as those of :func:`read_blocks`, which can tell what it is that ended them.
+    """
+    at = 0
+    while True:
+        try:
+            block = decode_block(data, at, salt, base + at)
+        except CorruptJournalError:
+            return
+        if isinstance(block, End) or (expected is not None and block.sequences[0] != expected):
+            return
+        yield block
+        at += block.length
+        expected = block.next_sequence
 
 
 def read_blocks(

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy
 import pyarrow
-import pyarrow.compute
 
 from ..errors import CorruptJournalError
-from ..journal.format import GAP, MESSAGE, NULL, Block, Column, SegmentHeader, Skipped
+from ..journal.format import GAP, MESSAGE, NULL, Block, Column, Record, SegmentHeader, Skipped
 from ..matcher import matches
+from .arrays import binary, numbers, same, texts
 from .limits import SparkLimits
 
 if TYPE_CHECKING:
@@ -95,14 +95,6 @@ def _sizes(offsets: Sequence[Column], blobs: Sequence[memoryview]) -> _Numbers:
     if sizes.size and sizes.min() < 0:
         raise ValueError("offsets go backwards")
     return sizes
-
-
-def _binary(sizes: _Numbers, blobs: Sequence[memoryview]) -> Any:
-    """An array of byte strings that lie one after the other in ``blobs``."""
-    offsets = numpy.zeros(len(sizes) + 1, numpy.int32)
-    numpy.cumsum(sizes, out=offsets[1:])
-    buffers = [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(b"".join(blobs))]
-    return pyarrow.Array.from_buffers(pyarrow.binary(), len(sizes), buffers)
 
 
 class Decoder:
@@ -267,17 +259,21 @@ class _Group:
         return pyarrow.nulls(self._of(some), SCHEMA.field(name).type)
 
     def _same(self, value: str | None, some: Some) -> Any:
-        return pyarrow.repeat(pyarrow.scalar(value or None, pyarrow.string()), self._of(some))
+        return same(value, self._of(some)) if value else pyarrow.nulls(self._of(some), pyarrow.string())
+
+    @staticmethod
+    def _or_null(values: _Numbers) -> Any:
+        return numbers(values, pyarrow.int64(), values == NULL)
 
     @staticmethod
     def _some(values: NDArray[Any], some: Some) -> NDArray[Any]:
         return values if some is None else values[some]
 
     def column_time(self, some: Some) -> Any:
-        return pyarrow.array(self._some(self.times(), some) // 1000).view(SCHEMA.field("time").type)
+        return numbers(self._some(self.times(), some) // 1000, SCHEMA.field("time").type)
 
     def column_time_ns(self, some: Some) -> Any:
-        return pyarrow.array(self._some(self.times(), some))
+        return numbers(self._some(self.times(), some), pyarrow.int64())
 
     def column_journal(self, some: Some) -> Any:
         return self._same(self.header.journal, some)
@@ -286,7 +282,8 @@ class _Group:
         return self._same(self.header.hub, some)
 
     def column_sequence(self, some: Some) -> Any:
-        return pyarrow.array(self._some(_joined([block.sequences for block in self.blocks], numpy.int64), some))
+        sequences = _joined([block.sequences for block in self.blocks], numpy.int64)
+        return numbers(self._some(sequences, some), pyarrow.int64())
 
     def column_kind(self, some: Some) -> Any:
         return self._same(self.kind, some)
@@ -311,13 +308,16 @@ class _Messages(_Group):
         return sizes
 
     def _name_array(self) -> Any:
-        return self._once("names", lambda: _binary(self._name_sizes(), [block.names for block in self.blocks]))
+        return self._once("names", lambda: binary(self._name_sizes(), [block.names for block in self.blocks]))
+
+    def _names(self, which: _Numbers, missing: _Mask | None = None) -> Any:
+        return self._name_array().take(numbers(which, pyarrow.int64(), missing))
 
     def _numbers_of_names(self, columns: list[Column], least: int) -> _Numbers:
-        numbers = _joined(columns, numpy.int32)
-        if numbers.min() < least or (numbers >= self._counts).any():
+        of_rows = _joined(columns, numpy.int32)
+        if of_rows.min() < least or (of_rows >= self._counts).any():
             raise ValueError("a row names what is not there")
-        return numbers
+        return of_rows
 
     def keys(self) -> _Numbers:
         """The number of each row's key among all names."""
@@ -330,9 +330,9 @@ class _Messages(_Group):
         """The number of each row's sender among all names, and where there is none."""
 
         def make() -> tuple[_Numbers, _Mask]:
-            numbers = self._numbers_of_names([block.senders for block in self.blocks], NULL)
-            missing = numbers == NULL
-            return numpy.where(missing, 0, numbers + self._first), missing
+            senders = self._numbers_of_names([block.senders for block in self.blocks], NULL)
+            missing = senders == NULL
+            return numpy.where(missing, 0, senders + self._first), missing
 
         senders: tuple[_Numbers, _Mask] = self._once("senders", make)
         return senders
@@ -344,7 +344,7 @@ class _Messages(_Group):
 
     def used_names(self) -> list[bytes]:
         """Those names themselves."""
-        names: list[bytes] = self._name_array().take(pyarrow.array(self.used())).to_pylist()
+        names: list[bytes] = self._names(self.used()).to_pylist()
         return names
 
     def _payload_sizes(self) -> _Numbers:
@@ -359,8 +359,8 @@ class _Messages(_Group):
         if "key" in names:
             sizes = sizes + self._name_sizes()[self.keys()]
         if "sender" in names:
-            numbers, missing = self._senders()
-            sizes = sizes + numpy.where(missing, 0, self._name_sizes()[numbers])
+            senders, missing = self._senders()
+            sizes = sizes + numpy.where(missing, 0, self._name_sizes()[senders])
         if "payload" in names:
             sizes = sizes + self._payload_sizes()
         return sizes
@@ -370,26 +370,21 @@ class _Messages(_Group):
         return 2 * longest * self.rows + sum(len(block.payloads) for block in self.blocks)
 
     def column_key(self, some: Some) -> Any:
-        return self._name_array().take(pyarrow.array(self._some(self.keys(), some)))
+        return self._names(self._some(self.keys(), some))
 
     def column_sender(self, some: Some) -> Any:
-        numbers, missing = self._senders()
-        chosen, without = self._some(numbers, some), self._some(missing, some)
-        return self._name_array().take(pyarrow.array(chosen, mask=without) if without.any() else pyarrow.array(chosen))
+        senders, missing = self._senders()
+        return self._names(self._some(senders, some), self._some(missing, some))
 
     def column_payload(self, some: Some) -> Any:
-        whole = self._once(
-            "payloads", lambda: _binary(self._payload_sizes(), [block.payloads for block in self.blocks])
-        )
-        return whole if some is None else whole.take(pyarrow.array(some))
+        whole = self._once("payloads", lambda: binary(self._payload_sizes(), [block.payloads for block in self.blocks]))
+        return whole if some is None else whole.take(numbers(some, pyarrow.int64()))
 
     def column_size(self, some: Some) -> Any:
-        return pyarrow.array(self._some(self._payload_sizes(), some))
+        return numbers(self._some(self._payload_sizes(), some), pyarrow.int64())
 
     def _ids(self, columns: list[Column], some: Some) -> Any:
-        values = self._some(_joined(columns, numpy.int64), some)
-        missing = values == NULL
-        return pyarrow.array(values, mask=missing) if missing.any() else pyarrow.array(values)
+        return self._or_null(self._some(_joined(columns, numpy.int64), some))
 
     def column_gid(self, some: Some) -> Any:
         return self._ids([block.gids for block in self.blocks], some)
@@ -412,19 +407,19 @@ class _Gaps(_Group):
 
     kind: Literal["message", "gap"] = GAP
 
-    def _value(self, name: str, some: Some) -> Any:
+    def _records(self, some: Some) -> list[Record]:
         try:
-            values = [getattr(record, name) for block in self.blocks for record in block.records()]
+            records = [record for block in self.blocks for record in block.records()]
         except (IndexError, TypeError):
             raise ValueError("a row names what is not there") from None
-        array = pyarrow.array(values, SCHEMA.field(name).type)
-        return array if some is None else array.take(pyarrow.array(some))
+        return records if some is None else [records[number] for number in some]
 
     def column_lost(self, some: Some) -> Any:
-        return self._value("lost", some)
+        lost = [NULL if record.lost is None else record.lost for record in self._records(some)]
+        return self._or_null(numpy.array(lost, numpy.int64))
 
     def column_cause(self, some: Some) -> Any:
-        return self._value("cause", some)
+        return texts([record.cause or "" for record in self._records(some)])
 
     def column_key(self, some: Some) -> Any:
         return self._null("key", some)

@@ -19,8 +19,18 @@ class SparkLimits(_Numbers, frozen=True, kw_only=True):
 
     partition_bytes: Annotated[
         int,
-        Meta(description="Bytes of a journal that one task reads. A task costs some 0.1 s, so small ones are waste."),
-    ] = 67_108_864
+        Meta(
+            description="Bytes of a journal that one task reads, as many as Spark takes of other files. A task costs "
+            "some 0.1 s, so small ones are waste."
+        ),
+    ] = 134_217_728
+    read_bytes: Annotated[
+        int,
+        Meta(
+            description="Bytes of a segment that a task has in memory at once, unless a block or a damage spans more: "
+            "few enough for the processor's cache."
+        ),
+    ] = 1_048_576
     batch_rows: Annotated[
         int, Meta(description="Rows of which blocks are merged before they are decoded, and handed to Spark together.")
     ] = 32_768

@@ -21,10 +21,20 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ..errors import CorruptJournalError, UsageError
-from ..journal.format import SEGMENT_HEADER_BYTES, Block, End, SegmentHeader, Skipped, decode_block, read_blocks
+from ..journal.format import (
+    SEGMENT_HEADER_BYTES,
+    Block,
+    End,
+    SegmentHeader,
+    Skipped,
+    decode_block,
+    read_blocks,
+    sound_blocks,
+)
 from .decode import SCHEMA, Decoder, Filter
 from .limits import SparkLimits
 from .places import absolute, decode_header, list_segments, opened
+from .workers import settle_once
 
 __all__ = ["JournalPartition", "JournalReader", "Options", "Piece", "arrow_schema", "group", "read_partition"]
 
@@ -134,7 +144,7 @@ def group(pieces: list[Piece], limits: SparkLimits) -> list[JournalPartition]:
 
 
 def _read_piece(
-    piece: Piece, on_corrupt: Literal["error", "skip"]
+    piece: Piece, on_corrupt: Literal["error", "skip"], limits: SparkLimits
 ) -> Iterator[tuple[SegmentHeader | None, Block | Skipped]]:
     """The blocks of a piece, with the header of their segment, or what was skipped.
 
@@ -149,16 +159,25 @@ def _read_piece(
                 raise
             yield None, Skipped(piece.start, piece.stop - piece.start, None, error.reason)
             return
-        data = read_at(piece.start, piece.stop - piece.start)
-    expected = header.first_sequence if piece.start == SEGMENT_HEADER_BYTES else None
-    at = piece.start
+        expected = header.first_sequence if piece.start == SEGMENT_HEADER_BYTES else None
+        at = piece.start
+        # Not much at once, so that the next goes where this was: new memory costs as much again as the reading.
+        while piece.stop - at > limits.read_bytes:
+            begin = at
+            for block in sound_blocks(read_at(at, limits.read_bytes), header.salt, expected, at):
+                yield header, block
+                at, expected = block.end, block.next_sequence
+            if at == begin:
+                break
+        base = at
+        data = read_at(base, piece.stop - base)
     try:
         for item in read_blocks(
             data,
             header.salt,
             expected,
             piece.following,
-            base=piece.start,
+            base=base,
             on_corrupt=on_corrupt,
             growing=piece.end != "mark",
         ):
@@ -166,7 +185,7 @@ def _read_piece(
             if not isinstance(item, End):
                 yield header, item
         if piece.end == "blocks" and at < piece.stop:
-            decode_block(data, at - piece.start, header.salt, at)
+            decode_block(data, at - base, header.salt, at)
             raise AssertionError(f"a whole block at {at} of {path} was not read")
     except CorruptJournalError as error:
         if on_corrupt == "error":
@@ -174,18 +193,22 @@ def _read_piece(
         yield header, Skipped(at, piece.stop - at, None, error.reason)
 
 
-def read_partition(partition: InputPartition, schema: Any, options: Options) -> Iterator[Any]:
+def read_partition(
+    partition: InputPartition, schema: Any, options: Options, limits: SparkLimits | None = None
+) -> Iterator[Any]:
     """The record batches of one task, whose columns are those of the Arrow ``schema``.
 
     Raises :exc:`~sbuslib.errors.JournalError`.
     """
     if not isinstance(partition, JournalPartition):
         return  # Spark's own, where there was nothing to read
-    decoder = Decoder(schema, options.wanted, SparkLimits())
+    settle_once()
+    limits = limits or SparkLimits()
+    decoder = Decoder(schema, options.wanted, limits)
     for piece in partition.value:
         path = f"{piece.place}/{piece.segment}"
         last: Block | None = None
-        for header, item in _read_piece(piece, options.on_corrupt):
+        for header, item in _read_piece(piece, options.on_corrupt, limits):
             if isinstance(item, Block):
                 assert header is not None
                 yield from decoder.add(header, path, item)

@@ -8,10 +8,11 @@ from typing import Any
 
 import pyarrow
 import pytest
-from spark.journals import SALT, SENDER, START_NS, Row, rows, segment
+from spark.journals import SALT, SENDER, START_NS, Row, message_block, rows, segment
+from support import python
 
 from sbuslib.errors import CorruptJournalError
-from sbuslib.journal.format import NULL, Block, SegmentHeader, decode_block, encode_block, pack
+from sbuslib.journal.format import NULL, Block, SegmentHeader, decode_block, encode_block, encode_end, pack
 from sbuslib.matcher import matches
 from sbuslib.spark.decode import SCHEMA, Decoder, Filter
 from sbuslib.spark.limits import SparkLimits
@@ -153,13 +154,17 @@ def test_offsets_that_lie(at: str, values: tuple[int, int, int]) -> None:
         list(decoder.finish())
 
 
-def read(directory: Path, *pieces: Piece, **options: str) -> list[Any]:
+LIMITS = pytest.mark.parametrize("limits", [SparkLimits(), SparkLimits(read_bytes=1_000), SparkLimits(read_bytes=1)])
+"""A segment is read at once, a block at a time, and in pieces of which none holds a block."""
+
+
+def read(directory: Path, *pieces: Piece, limits: SparkLimits | None = None, **options: str) -> list[Any]:
     """The rows of pieces of segments."""
     chosen = Options.read({"path": str(directory), **options})
     return [
         row
         for partition in grouped(list(pieces), SparkLimits())
-        for batch in read_partition(partition, SCHEMA, chosen)
+        for batch in read_partition(partition, SCHEMA, chosen, limits)
         for row in batch.to_pylist()
     ]
 
@@ -183,7 +188,46 @@ def test_a_segment_that_was_deleted_is_named(journal: Path) -> None:
         read(journal, piece)
 
 
-def test_damage_is_an_error_or_a_gap_that_counts(journal: Path) -> None:
+@pytest.mark.parametrize("size", [1, 100, 1_000, 1_500, 2_000, 3_000, 5_000])
+def test_a_segment_is_read_in_pieces_of_any_size(journal: Path, size: int) -> None:
+    path = segment(journal, 1, rows(10), (START_NS + 7, "overflow", 41), rows(40, 12), rows(1, 52), rows(9, 53))
+    piece = Piece(str(journal), path.name, 112, path.stat().st_size, "mark", None)
+    got = read(journal, piece, limits=SparkLimits(read_bytes=size))
+    assert [row["sequence"] for row in got] == [*range(1, 62)]
+    assert got == read(journal, piece)
+
+
+@LIMITS
+@pytest.mark.parametrize(("again", "wrong"), [(21, "rows 11 to 20 are missing"), (1, "rows come twice")])
+def test_rows_that_are_missing_or_come_twice(journal: Path, limits: SparkLimits, again: int, wrong: str) -> None:
+    path = segment(journal, 1, rows(10), sealed=False)
+    at = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(message_block(again, rows(10, again)))
+        file.write(encode_end(SALT, again + 10))
+    piece = Piece(str(journal), path.name, 112, path.stat().st_size, "mark", None)
+    with pytest.raises(CorruptJournalError, match=rf"byte {at}: {wrong}"):
+        read(journal, piece, limits=limits)
+
+
+def test_a_worker_need_not_load_pandas(journal: Path) -> None:
+    path = segment(journal, 1, rows(10), (START_NS + 7, "overflow", 41), [rows(1, 12)[0]._replace(sender=None)])
+    code = f"""
+import sys
+from sbuslib.spark.decode import SCHEMA
+from sbuslib.spark.limits import SparkLimits
+from sbuslib.spark.reader import Options, Piece, group, read_partition
+piece = Piece({str(journal)!r}, {path.name!r}, 112, {path.stat().st_size}, "mark", None)
+(task,) = group([piece], SparkLimits())
+chosen = Options.read({{"path": {str(journal)!r}, "keyPrefix": "room/1"}})
+rows = [row for batch in read_partition(task, SCHEMA, chosen) for row in batch.column("sequence").to_pylist()]
+print(rows, "pandas" in sys.modules)
+"""
+    assert python("-c", code) == "[1, 8, 11] False\n"
+
+
+@LIMITS
+def test_damage_is_an_error_or_a_gap_that_counts(journal: Path, limits: SparkLimits) -> None:
     path = segment(journal, 1, rows(10), rows(5, 11), rows(10, 16))
     data = bytearray(path.read_bytes())
     block = len(data) // 2
@@ -191,8 +235,8 @@ def test_damage_is_an_error_or_a_gap_that_counts(journal: Path) -> None:
     path.write_bytes(data)
     piece = Piece(str(journal), path.name, 112, len(data), "mark", None)
     with pytest.raises(CorruptJournalError, match=rf"{path.name}: byte \d+: a block is damaged"):
-        read(journal, piece)
-    got = read(journal, piece, onCorrupt="skip")
+        read(journal, piece, limits=limits)
+    got = read(journal, piece, limits=limits, onCorrupt="skip")
     missing = [row for row in got if row["kind"] == "gap"]
     assert [row["cause"] for row in missing] == ["corrupt"]
     assert missing[0]["time_ns"] is not None
@@ -211,21 +255,22 @@ def test_a_damaged_header_skips_the_segment(journal: Path) -> None:
     assert (row["kind"], row["cause"], row["journal"], row["time_ns"]) == ("gap", "corrupt", None, None)
 
 
-def test_a_piece_that_ends_between_blocks_has_to_be_whole(journal: Path) -> None:
+@LIMITS
+def test_a_piece_that_ends_between_blocks_has_to_be_whole(journal: Path, limits: SparkLimits) -> None:
     path = segment(journal, 1, rows(10), rows(5, 11), sealed=False)
     size = path.stat().st_size
     piece = Piece(str(journal), path.name, 112, size, "blocks", None)
-    assert len(read(journal, piece)) == 15
+    assert len(read(journal, piece, limits=limits)) == 15
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(CorruptJournalError, match="a block is damaged"):
-        read(journal, piece)
-    skipped = read(journal, piece, onCorrupt="skip")
+        read(journal, piece, limits=limits)
+    skipped = read(journal, piece, limits=limits, onCorrupt="skip")
     assert [row["cause"] for row in skipped[10:]] == ["corrupt"]
     path.write_bytes(data[: size - 8])
     with pytest.raises(CorruptJournalError, match="a block is cut"):
-        read(journal, piece)
+        read(journal, piece, limits=limits)
 
 
 def test_pieces_are_grouped_to_tasks() -> None:

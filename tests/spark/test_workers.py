@@ -1,0 +1,30 @@
+"""What a worker does for its own speed, and no other process."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from spark.frames import rows_of
+
+from sbuslib.spark.workers import settle
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import SparkSession
+
+
+def test_only_a_worker_settles(spark: SparkSession) -> None:
+    def frozen(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        import pyarrow as pa
+
+        settle()
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"count": pa.array([gc.get_freeze_count()])})
+
+    before = gc.get_freeze_count()
+    settle()
+    assert gc.get_freeze_count() == before
+    ((count,),) = rows_of(spark.range(1, numPartitions=1).mapInArrow(frozen, "count long"))
+    assert count > 10_000
