@@ -9,7 +9,7 @@ from spark.frames import gap, message, recording, rows_of
 from support import vectors
 
 from sbuslib.errors import UsageError
-from sbuslib.spark.matching import by_key, packet_bytes, with_matches
+from sbuslib.spark.matching import by_key, each_match, packet_bytes, with_matches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,6 +45,18 @@ def test_other_columns_stay_and_matches_are_in_order(spark: SparkSession) -> Non
     frame = spark.createDataFrame([("one", b"a.b", 1.5), ("two", b"c", None)], "name string, key binary, weight double")
     found = rows_of(with_matches(frame, [b"*.b", b"", b"a."], b"."))
     assert found == [("one", b"a.b", 1.5, [0, 1, 2]), ("two", b"c", None, [1])]
+
+
+def test_a_row_for_each_match(spark: SparkSession) -> None:
+    keys = [("one", b"a.b", 1.5), ("two", b"c", None), ("three", b"!.x", 2.0)]
+    frame = spark.createDataFrame(keys, "name string, key binary, weight double")
+    assert rows_of(each_match(frame, [b"*.b", b"nothing", b"", b"a."], b".")) == [
+        (b"*.b", "one", 1.5),
+        (b"", "one", 1.5),
+        (b"a.", "one", 1.5),
+        (b"", "two", None),
+    ]
+    assert rows_of(each_match(frame, [])) == []
 
 
 def test_a_separator_that_is_none(spark: SparkSession) -> None:
