@@ -236,6 +236,7 @@ class Hub:
         self._pid = os.getpid()
         self._event_loop: EventLoopHub = gevent.get_hub()
         self.loop: Any = self._event_loop.loop
+        self._counts_rounds = hasattr(self.loop, "iteration")  # libev does
         self.area: PlainArea = make_area(self.limits.batch)
         self.gather = Gather()
         self.crowd = Crowd(self.loop, self.limits)
@@ -329,6 +330,11 @@ class Hub:
         self._trimmer.freed(freed)
         if self._stopping:
             self._flushed.set()
+
+    def round(self) -> int:
+        """The number of the event loop's round; always 0 where it does not count them."""
+        number: int = self.loop.iteration if self._counts_rounds else 0
+        return number
 
     def check_here(self) -> None:
         """Raise :exc:`~sbuslib.errors.StateError` unless started, and by this thread of this process."""

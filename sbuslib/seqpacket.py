@@ -276,9 +276,16 @@ class Area(PlainArea):
         self._incoming.sizes[0][:] = memoryview(array(_WORD_FORMAT, [slot_bytes + 1] * slots))
 
     def receive(self, sock: socket.SocketType, most: int | None = None) -> list[int]:
+        self._laid_out = None
+        if most == 1:  # for which the plain call takes half the time
+            try:
+                return [sock.recv_into(self._views[0])]
+            except BlockingIOError:
+                return []
+            except ConnectionResetError:
+                return super().receive(sock, 1)
         incoming = self._incoming
         wanted = self.slots if most is None or most > self.slots else most
-        self._laid_out = None
         count = self._receive_call(sock.fileno(), incoming.addresses[0], _COUNTS[wanted], _NO_WAIT_RECEIVE, None)
         if count > 0:
             lengths: list[int] = incoming.lengths[:count].tolist()

@@ -38,6 +38,54 @@ def test_runs_to_different_receivers_keep_each_ones_order(hub: Hub, connect: Con
     assert evens.pending() == [packet for packet in published if packet[4:8] in (b"even", b"both")]
 
 
+@pytest.mark.parametrize("last", [b"MSG k", b"SUB other", b"MSG k\0" + bytes(PACKET_BYTES), None])
+def test_packets_that_come_one_at_a_time(hub: Hub, connect: Connect, last: bytes | None) -> None:
+    """Known and unknown keys, and what is no message: in rounds apart, as from who has little to say."""
+    inbox, publisher = connect(), connect()
+    inbox.subscribe(b"")
+    sent = []
+    for number in range(30):
+        packet = (b"MSG k\0%d" if number % 3 else b"MSG k%d\0") % number
+        if number % 10 == 9:
+            publisher.send(b"SUB never/%d" % number)
+        else:
+            publisher.send(packet)
+            sent.append(packet)
+        for _ in range(4):
+            gevent.idle()
+    if last == b"SUB other":
+        publisher.send(b"MSG k\0a", last, b"MSG k\0b")  # more than one after all
+        sent += [b"MSG k\0a", b"MSG k\0b"]
+        publisher.barrier()
+    elif last is None:
+        publisher.close()
+        eventually(lambda: hub.statistics().clients == 1)
+    else:
+        publisher.send(last)
+        assert publisher.is_disconnected()
+    assert inbox.pending() == sent
+    assert hub.statistics().received == len(sent)
+
+
+def test_who_subscribes_between_packets_that_come_one_at_a_time(hub: Hub, connect: Connect) -> None:
+    """Also to a link, which remembers routes of its own."""
+    first, second, link = connect(), connect(), connect()
+    first.subscribe(b"k")
+    link.send(b"CMSG interest/on")
+    link.barrier()
+    for number in range(9):
+        if number == 4:
+            second.subscribe(b"k")
+        if number == 7:
+            first.send(b"UNSUB k")
+            first.barrier()
+        link.publish(b"k", b"%d" % number)
+        for _ in range(4):
+            gevent.idle()
+    assert first.pending() == [b"MSG k\0%d" % number for number in range(7)]
+    assert second.pending() == [b"MSG k\0%d" % number for number in range(4, 9)]
+
+
 def test_one_client_does_not_keep_the_others_waiting(make_hub: MakeHub, connect: Connect) -> None:
     """A turn takes one batch; whoever has more to say waits for the next."""
     make_hub(limits=Limits(batch=4))
