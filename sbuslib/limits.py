@@ -295,7 +295,7 @@ class Limits(_Numbers, frozen=True, kw_only=True):
             description="How many times as much as a user's turns those count in which clients are accepted: they may "
             "be thousands."
         ),
-    ] = 8.0
+    ] = 16.0
     crowd_longest: Annotated[
         float, Meta(description="Seconds for which a user may have to let others go first, after whatever it did.")
     ] = 0.5
