@@ -381,9 +381,7 @@ class Connection(Unpacking):
         if not runs:
             return None
         cut: int | None = None
-        one_by_one = False
-        if self._hub.crowd.several:
-            runs, one_by_one = self._hub.fanouts.near_runs(runs, self)
+        runs, one_by_one = self._hub.fanouts.near_runs(runs, self)
         spent = self._spent
         for start, end, receivers in runs:
             spent += (end - start) * len(receivers)

@@ -50,7 +50,7 @@ class Fanouts:
 
     def near(self, receivers: Routes, sender: Sender) -> Routes:
         """To whom a message of ``sender`` is handed at once: in place of many clients of one user stands their line."""
-        if len(receivers) < self._hub.limits.fanout or not (self._hub.crowd.several or self.standing):
+        if len(receivers) < self._hub.limits.fanout or not self._in_force():
             return receivers
         group = self._groups.get(id(receivers))
         if group is None:
@@ -71,6 +71,8 @@ class Fanouts:
 
     def near_runs(self, runs: list[Run], sender: Sender) -> tuple[list[Run], bool]:
         """The same for each run of packets, and whether there are lines: then each run has to go before the next."""
+        if not self._in_force():
+            return runs, False
         least = self._hub.limits.fanout
         for _, _, receivers in runs:
             if len(receivers) >= least:
@@ -79,6 +81,17 @@ class Fanouts:
             return runs, False
         found = [(start, end, self.near(receivers, sender)) for start, end, receivers in runs]
         return found, any(run[2] is not other[2] for run, other in zip(runs, found, strict=True))
+
+    def near_routes(self, routes: list[Routes], sender: Sender) -> tuple[list[Routes], bool]:
+        """The same for the receivers of each key of a batch."""
+        if not self._in_force():
+            return routes, False
+        found = [self.near(receivers, sender) for receivers in routes]
+        return found, any(some is not others for some, others in zip(found, routes, strict=True))
+
+    def _in_force(self) -> bool:
+        """Whether there is anybody to be spared; a line that stands is used until it is empty."""
+        return self._hub.crowd.several or bool(self.standing)
 
     def _audiences(self, receivers: Routes) -> dict[int, Audience]:
         alike: dict[Account, list[Connection]] = {}

@@ -167,10 +167,7 @@ class Unpacking(Delivery):
 
     def _spread(self, bundle: Bundle, routes: list[Routes], sender: Sender) -> Bundle | None:
         """Hand each receiver what goes to it; the rest where that is too much for one go. ``routes``: of each key."""
-        one_by_one = False
-        if self._hub.crowd.several:
-            all_of, routes = routes, [self._hub.fanouts.near(found, sender) for found in routes]
-            one_by_one = any(found is not others for found, others in zip(routes, all_of, strict=True))
+        routes, one_by_one = self._hub.fanouts.near_routes(routes, sender)
         room = max(1, self._hub.limits.turn_deliveries - self._spent)
         most = max(map(len, routes))
         first = routes[0]
