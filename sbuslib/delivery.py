@@ -122,7 +122,7 @@ class Delivery:
             try:
                 sent = batch.area.send(self.socket, slots, batch.lengths)
             except OSError as error:
-                self._send_failed(error)
+                self._send_failed(error.errno)
             self.delivered += sent
             if sent == len(slots):
                 return
@@ -176,7 +176,7 @@ class Delivery:
             else:
                 sent = batch.area.send(self.socket, slots, batch.lengths)
         except OSError as error:
-            self._send_failed(error)
+            self._send_failed(error.errno)
         self.delivered += sent
         return slots[sent:]
 
@@ -223,7 +223,7 @@ class Delivery:
             wrapped = [sender.wrapper + packet for packet in packets] if self._senders else packets
             sent = self._hub.gather.send(self.socket, wrapped)
         except OSError as error:
-            self._send_failed(error)
+            self._send_failed(error.errno)
         self.delivered += sent
         return packets[sent:]
 
@@ -254,7 +254,7 @@ class Delivery:
         try:
             return bool(self._hub.gather.send(self.socket, (packet,)))
         except OSError as error:
-            self._send_failed(error)
+            self._send_failed(error.errno)
             return False
 
     def _grow(self) -> bool:
@@ -307,7 +307,7 @@ class Delivery:
             return
         if len(packet) > self._hub.limits.idle_send_buffer:
             self._hub.buffers.grow(self, for_good=True)  # only those who are trusted get such
-        if not self._outbox and self._send_one(packet):
+        if not self._waits() and self._send_one(packet):  # after what was lost: that is told first
             return
         if not self._mute and not self.outbox.push_answer(packet):
             self._hub.condemn(self, "too many unread answers")
@@ -337,7 +337,7 @@ class Delivery:
         try:
             sent = self._hub.gather.send(self.socket, [Lost(*each).encode() for each in report])
         except OSError as error:
-            self._send_failed(error)
+            self._send_failed(error.errno)
         outbox.put_report_back(report[sent:])
         return sent == len(report)
 
@@ -475,21 +475,21 @@ class Delivery:
             return
         batch = self._hub.limits.batch
         packets = outbox.take(self._hub.crowd.most(self.account, batch) or batch)
-        sent = 0
-        failure: OSError | None = None
+        sent = failure = 0
         try:
             sent = self._hub.gather.send(self.socket, packets)
         except OSError as error:
-            failure = error
+            # Its number alone: the error knows this frame, and would keep the client until garbage is collected.
+            failure = error.errno or errno.EIO
         grew = sent < len(packets) and self._grow()
-        if failure is not None and failure.errno == errno.EMSGSIZE and not grew and isinstance(packets[0], Parcel):
+        if failure == errno.EMSGSIZE and not grew and isinstance(packets[0], Parcel):
             outbox.settle(0)
             outbox.open_parcels()  # each alone may fit
-        elif failure is not None and failure.errno == errno.EMSGSIZE and not grew:
+        elif failure == errno.EMSGSIZE and not grew:
             outbox.lose("oversize" if self.grown else "quota", outbox.settle(1), time())
         else:
             self.delivered += outbox.settle(sent)
-            if failure is not None and not grew and not self._send_failed(failure):
+            if failure and not grew and not self._send_failed(failure):
                 self._pause_sending()
                 return
         self._release_held()
@@ -499,9 +499,9 @@ class Delivery:
             self._flushed(outbox)
         self._hub.carry_out()
 
-    def _send_failed(self, error: OSError) -> bool:
+    def _send_failed(self, code: int | None) -> bool:
         """A send failed for another reason than that the receiver is slow; whether for good."""
-        if error.errno in (errno.ENOBUFS, errno.ENOMEM, errno.EMSGSIZE):
+        if code in (errno.ENOBUFS, errno.ENOMEM, errno.EMSGSIZE):
             return False  # the packet is queued, and the queue's own sending tells these apart
         # Such as EPIPE or ECONNRESET: the other end is gone, or takes nothing. Whatever it sent before is
         # still read, up to the packet of length zero that ends it.

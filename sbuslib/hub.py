@@ -241,6 +241,7 @@ class Hub:
         self.gather = Gather()
         self.crowd = Crowd(self.loop, self.limits)
         self._trimmer = Trimmer(self.loop, self.limits, self.quotas.waiting)
+        self.quotas.on_freed = self._trimmer.freed
         self._me = _Embedder(self)
         self._stopping = False
         self._stopped = Event()

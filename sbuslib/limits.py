@@ -218,8 +218,9 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     trimmed_bytes: Annotated[
         int,
         Meta(
-            description="Bytes that have waited since the C library was last asked to give free memory back to the "
-            "system, before it is asked again: that takes milliseconds."
+            description="Bytes that have waited, or were held for clients and patterns that have gone, since the C "
+            "library was last asked to give free memory back to the system, before it is asked again: that takes "
+            "milliseconds."
         ),
     ] = 1024 * 1024
     trim_pause: Annotated[

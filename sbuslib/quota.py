@@ -18,7 +18,8 @@ Whatever is charged is released by the object that charged it. Source: the accou
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from .limits import Limits
 
@@ -26,6 +27,16 @@ if TYPE_CHECKING:
     from .lines import Line
 
 __all__ = ["Account", "Quotas", "Room", "Shares"]
+
+
+CONNECTION_MEMORY: Final = 2_048
+"""Bytes of memory that a connection takes, about."""
+PATTERN_MEMORY: Final = 10
+"""Bytes of memory that each byte charged for a pattern takes, about."""
+
+
+def _ignore(_: int) -> None:
+    pass
 
 
 class Shares:
@@ -164,6 +175,8 @@ class Quotas:
         """Bytes of keys remembered as allowed by ``authorize=``."""
         self.send_buffers = Shares(limits.send_buffers)
         """Bytes of send buffers: for :class:`~sbuslib.sendbuffers.SendBuffers`."""
+        self.on_freed: Callable[[int], object] = _ignore
+        """Is told how many bytes of memory, about, each connection and pattern leaves that is released."""
 
     def account(self, uid: int) -> Account:
         """The account of a user."""
@@ -201,6 +214,7 @@ class Quotas:
         self.connections.give(account.uid, 1)
         account.connections -= 1
         self.tidy(account)
+        self.on_freed(CONNECTION_MEMORY)
 
     def tidy(self, account: Account) -> None:
         """Forget an account in which nothing is charged.
@@ -229,6 +243,7 @@ class Quotas:
         account.patterns -= 1
         account.pattern_bytes -= size
         self.tidy(account)
+        self.on_freed(size * PATTERN_MEMORY)
 
     def is_clear(self) -> bool:
         """Whether nothing is charged to anybody."""

@@ -1,8 +1,9 @@
-"""Memory given back to the system once a flood is over.
+"""Memory given back to the system once a flood is over, or many clients have left.
 
 The C library keeps what is freed for what comes next, so a hub in which megabytes waited for a moment would stay that
-large for good. glibc gives it back when asked, by ``malloc_trim(3)``, which takes some milliseconds; so it is asked
-only once much has waited since the last time, and no more than half of that does still. Other C libraries do without.
+large for good, and so would one in which a thousand clients came and went. glibc gives it back when asked, by
+``malloc_trim(3)``, which takes some milliseconds; so it is asked only once much was freed since the last time, and no
+more than half of that waits still. Other C libraries do without.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def give_back() -> bool:
 
 
 class Trimmer:
-    """Gives memory back some time after queues were emptied; ``waiting()`` tells how many bytes still wait."""
+    """Gives memory back some time after much was freed; ``waiting()`` tells how many bytes wait in queues."""
 
     def __init__(self, loop: Any, limits: Limits, waiting: Callable[[], int]) -> None:
         self._loop = loop
@@ -35,7 +36,7 @@ class Trimmer:
         self._timer: Any = None
 
     def freed(self, size: int) -> None:
-        """``size`` bytes that had waited do no more."""
+        """``size`` bytes, about, were freed: had waited, or were held for somebody who has left."""
         self._freed += size
         if self._freed >= self._limits.trimmed_bytes and self._timer is None:
             self._wait()

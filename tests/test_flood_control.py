@@ -13,7 +13,7 @@ from typing import Any
 import gevent
 import pytest
 from accounting import BIG, balance, big, connection_of, narrow, numbers, settle
-from support import PATIENCE, HubThread, Peer, eventually, own_key
+from support import PATIENCE, WHOAMI, HubThread, Peer, eventually, own_key
 
 import sbuslib
 from sbuslib import Hub, Limits, blocking
@@ -612,6 +612,24 @@ def test_a_loss_is_told_when_nothing_follows(bus: Bus, connect: Connect) -> None
     assert numbers(got) == [0, 1, 2]
     assert lost_notice(got[3]) == ("overflow", 4)
     assert reader.pending() == []
+
+
+def test_a_loss_is_told_before_what_is_asked_after_it(bus: Bus, connect: Connect) -> None:
+    """Whoever reads all and asks then, knows what was lost once the answer is there."""
+    hub = bus(queued_packets=2)
+    reader, publisher = connect(), connect()
+    receiving = slow(hub, reader, b"notices/on")
+    flood(publisher, 0, 7)
+    publisher.barrier()
+    got = [reader.receive()]
+    eventually(lambda: receiving.queued == 1)
+    got.append(reader.receive())
+    eventually(lambda: receiving.queued == 0)  # the last of them fills the kernel's buffer
+    got.append(reader.receive())
+    reader.send(WHOAMI)  # both at once: the buffer has room for the notice, and there is a question
+    assert numbers(got) == [0, 1, 2]
+    assert lost_notice(reader.receive()) == ("overflow", 4)
+    assert reader.receive() == WHOAMI + b"\0" + own_key()
 
 
 @pytest.mark.parametrize("engine_of", ["deliver", "deliver_packet"])
