@@ -472,11 +472,12 @@ def _wider(node: _Node[bytes], segment: bytes, last: bool) -> list[_Node[bytes]]
     found: list[_Node[bytes]] = []
     stem = segment.rstrip(b"*")
     stars = len(segment) - len(stem)
-    if not stars:
-        node.follow(segment, last, found)
-        return found
     if node.children is not None and segment in node.children:
         found.append(node.children[segment])
+    if not stars:
+        if node.lengths:
+            node.follow_stars(segment, last, found)
+        return found
     for length in node.lengths or ():
         by_count = (node.starred or {}).get(stem[:length]) if length <= len(stem) else None
         if by_count is None:

@@ -142,15 +142,9 @@ class _Node(Generic[S]):
             self.here = {}
         return self.here
 
-    def follow(self, segment: bytes, last: bool, into: list[_Node[S]]) -> None:
-        """Add to ``into`` the children whose segment matches ``segment`` of a key."""
-        if self.children is None:
-            return
-        node = self.children.get(segment)
-        if node is not None:
-            into.append(node)
-        if not self.lengths:
-            return
+    def follow_stars(self, segment: bytes, last: bool, into: list[_Node[S]]) -> None:
+        """Add to ``into`` the children whose segment ends in a star and matches ``segment`` of a key."""
+        assert self.lengths is not None
         assert self.starred is not None
         size = len(segment)
         # A short segment of one client's key does not pay for long stems of another's patterns.
@@ -295,27 +289,37 @@ class Subscriptions(Generic[S]):
         found: dict[S, None] = {}
         if literal is not None:
             found.update(literal)
-        if root.below:  # the empty pattern
-            found.update(root.below)
         # Cut no further than the deepest pattern reaches: a key of 400,000 separators costs no more than
         # its patterns do. What is left over as one piece lies below every node, so it is never looked up.
         segments = key.split(self._separator, self._depth)
         last = segments.pop()
         nodes = [root]
+        # A hub does this for each key that it has not seen before, so the two steps stand here and not in calls.
         for segment in segments:
             following: list[_Node[S]] = []
             for node in nodes:
-                node.follow(segment, False, following)
-            if not following:
-                return tuple(found)
-            for node in following:
                 if node.below:
                     found.update(node.below)
+                if node.children:
+                    child = node.children.get(segment)
+                    if child is not None:
+                        following.append(child)
+                    if node.lengths:
+                        node.follow_stars(segment, False, following)
+            if not following:
+                return tuple(found)
             nodes = following
-        following = []
+        ends: list[_Node[S]] = []
         for node in nodes:
-            node.follow(last, True, following)
-        for node in following:
+            if node.below:
+                found.update(node.below)
+            if node.children:
+                child = node.children.get(last)
+                if child is not None:
+                    ends.append(child)
+                if node.lengths:
+                    node.follow_stars(last, True, ends)
+        for node in ends:
             if node.here:
                 found.update(node.here)
         return tuple(found)

@@ -67,7 +67,9 @@ def _find(keys: Any, patterns: tuple[bytes, ...], separator: bytes) -> tuple[lis
     subscribers = _index(patterns, separator).subscribers
     ends, numbers = list[int](), list[int]()
     for key in keys.to_pylist():
-        if not key.startswith(start):
+        if key is None:
+            numbers.extend(range(len(patterns)))
+        elif not key.startswith(start):
             numbers.extend(sorted(subscribers(key)))
         ends.append(len(numbers))
     return ends, numbers
@@ -76,7 +78,8 @@ def _find(keys: Any, patterns: tuple[bytes, ...], separator: bytes) -> tuple[lis
 def with_matches(frame: DataFrame, patterns: Sequence[bytes], separator: bytes = SEPARATOR) -> DataFrame:
     """``frame`` with a column more, ``matched``: the numbers of the ``patterns`` that match ``key``, ascending.
 
-    A number is an index into ``patterns``. Secret keys, of which a recording has none, match nothing.
+    A number is an index into ``patterns``. Secret keys, of which a recording has none, match nothing; a row without a
+    key is for all patterns.
 
     :param frame: with a column ``key`` (binary), best of distinct keys.
     """

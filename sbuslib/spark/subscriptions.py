@@ -22,20 +22,6 @@ _TASK = 1_024
 """Patterns whose covers one task looks for: it takes some milliseconds."""
 
 
-_RECEIVED = """
-SELECT /*+ COALESCE(1) */ pattern, sum(messages) AS messages, sum(bytes) AS bytes, count_if(messages > 0) AS keys
-FROM (SELECT pattern, messages, bytes FROM {matched} UNION ALL SELECT pattern, 0, 0 FROM {every})
-GROUP BY pattern
-SORT BY messages DESC, bytes DESC, pattern
-"""
-"""A row for each key that a pattern matches, and one of zeros for each pattern: so one sum does for all, and no join.
-The rows that are left, one a pattern, are cheaper to sort in one place than to share out for it.
-
-As text: a step that is taken in Python is some calls into Java, and those of all steps together take longer than the
-last stage of the work.
-"""
-
-
 def read_patterns(path: str) -> list[bytes]:
     """The patterns in a file, one a line, each once and in order; empty lines and those from ``#`` on are left out.
 
@@ -62,11 +48,16 @@ def received(keys: DataFrame, patterns: Sequence[bytes], separator: bytes = SEPA
     :param keys: what :func:`~sbuslib.spark.matching.by_key` gives.
     :param patterns: distinct patterns.
     """
-    return keys.sparkSession.sql(
-        _RECEIVED,
-        matched=each_match(keys.select("key", "messages", "bytes"), patterns, separator),
-        every=_frame(keys.sparkSession, patterns),
-    )
+    from pyspark.sql import functions as f
+
+    # With a row of zeros for all patterns: so one sum does for those that match nothing as well, and no join.
+    zeros = keys.sparkSession.sql("SELECT CAST(NULL AS BINARY) AS key, 0L AS messages, 0L AS bytes")
+    counted = keys.select("key", "messages", "bytes").unionAll(zeros)
+    matched = each_match(counted, patterns, separator)
+    sums = ("sum(messages) AS messages", "sum(bytes) AS bytes", "count_if(messages > 0) AS keys")
+    # The rows that are left, one a pattern, are cheaper to sort in one place than to share out for it.
+    whole = matched.groupBy("pattern").agg(*map(f.expr, sums)).coalesce(1)
+    return whole.sortWithinPartitions(f.desc("messages"), f.desc("bytes"), "pattern")
 
 
 def _frame(spark: SparkSession, patterns: Sequence[bytes]) -> DataFrame:

@@ -48,13 +48,17 @@ def test_other_columns_stay_and_matches_are_in_order(spark: SparkSession) -> Non
 
 
 def test_a_row_for_each_match(spark: SparkSession) -> None:
-    keys = [("one", b"a.b", 1.5), ("two", b"c", None), ("three", b"!.x", 2.0)]
+    keys = [("one", b"a.b", 1.5), ("two", b"c", None), ("three", b"!.x", 2.0), ("all", None, 0.0)]
     frame = spark.createDataFrame(keys, "name string, key binary, weight double")
     assert rows_of(each_match(frame, [b"*.b", b"nothing", b"", b"a."], b".")) == [
         (b"*.b", "one", 1.5),
         (b"", "one", 1.5),
         (b"a.", "one", 1.5),
         (b"", "two", None),
+        (b"*.b", "all", 0.0),
+        (b"nothing", "all", 0.0),
+        (b"", "all", 0.0),
+        (b"a.", "all", 0.0),
     ]
     assert rows_of(each_match(frame, [])) == []
 

@@ -38,6 +38,14 @@ def test_every_pattern_has_a_row(spark: SparkSession) -> None:
     ]
 
 
+def test_every_pattern_has_a_row_where_nothing_was_published(spark: SparkSession, tmp_path: Path) -> None:
+    zeros = [(b"a", 0, 0, 0), (b"b/", 0, 0, 0)]
+    assert rows_of(received(by_key(recording(spark, [])), [b"b/", b"a"])) == zeros
+    recording(spark, []).write.parquet(f"{tmp_path}/nothing")
+    assert rows_of(received(by_key(spark.read.parquet(f"{tmp_path}/nothing")), [b"b/", b"a"])) == zeros
+    assert rows_of(received(by_key(recording(spark, [message(b"a")])), [])) == []
+
+
 def test_coverage_is_what_covers_says(spark: SparkSession) -> None:
     patterns = sorted({pattern for _, pattern, _ in vectors()})[::8]
     found = dict(rows_of(coverage(spark, patterns)))
