@@ -4,17 +4,44 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Final
 
 from ..text import escape
 
-__all__ = ["EXIT_FAILURE", "EXIT_SUCCESS", "EXIT_USAGE", "complain", "explain", "yield_to_signals"]
+__all__ = [
+    "EXIT_FAILURE",
+    "EXIT_SUCCESS",
+    "EXIT_USAGE",
+    "STOPPING",
+    "complain",
+    "explain",
+    "on_stop",
+    "yield_to_signals",
+]
 
 EXIT_SUCCESS = 0
 EXIT_FAILURE = 1
 """Something outside went wrong: no hub, refused, connection lost, address in use."""
 EXIT_USAGE = 2
 """The arguments are wrong: what argparse uses."""
+STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals at which what serves until it is told to stop, stops."""
+
+
+def on_stop(
+    stop: Callable[[], object],
+    install: Callable[[int, Callable[..., object]], object] = signal.signal,
+) -> None:
+    """Have ``stop`` be called at the signals that stop this process.
+
+    A hangup that is ignored, by us or for nohup(1), stays so. ``install`` is ``gevent.signal_handler`` for what runs
+    in gevent's event loop.
+    """
+    for number in STOPPING:
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            install(number, lambda *_: stop())
 
 
 def yield_to_signals() -> None:

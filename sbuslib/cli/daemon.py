@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
-from .console import EXIT_SUCCESS, complain, explain
+from .console import EXIT_SUCCESS, STOPPING, complain, explain, on_stop
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -28,7 +28,6 @@ __all__ = ["PID_FILE", "add_hub_arguments", "build_parser", "main", "run_hub"]
 PID_FILE = "/run/sbus.pid"
 NO_PID_FILE = "/dev/null"
 
-_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LISTENS = b"1"  # what the daemon tells the process that was started
 
 
@@ -146,7 +145,7 @@ def run_hub(
     from ..errors import SbusError
 
     _fill_standard_descriptors()
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     address: str | None = None
     try:
         with ExitStack() as undo:
@@ -222,11 +221,8 @@ def _serve(
         on_hub(hub)
     if background:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    for number in _STOPPING:
-        # A hangup that is ignored, by us or for nohup(1), stays so.
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-            gevent.signal_handler(number, hub.stop)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+    on_stop(hub.stop, gevent.signal_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     ready()
     supervision.tell(b"READY=1")
     beat = supervision.watchdog(hub.loop)
@@ -299,7 +295,7 @@ def _detach() -> tuple[bool, int]:
 def _await_daemon(reader: int, undo: ExitStack, program: str) -> int:
     """Wait until the daemon listens; the exit status of the process that was started."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     with os.fdopen(reader, "rb", buffering=0) as pipe:
         if pipe.read(1) == _LISTENS:
             undo.pop_all()  # the daemon's, from now on

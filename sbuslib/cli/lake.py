@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any
 
 from . import jobs
-from .console import complain
+from .console import complain, on_stop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,8 +62,7 @@ def _ingest(spark: SparkSession, arguments: Namespace) -> None:
 
     stop = threading.Event()
     if arguments.follow:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, lambda number, frame: stop.set())
+        on_stop(stop.set)
     rows = size = 0
 
     def show(progress: Progress) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import Any
 
-from .console import EXIT_SUCCESS, complain, explain
+from .console import EXIT_SUCCESS, complain, explain, on_stop
 from .sizes import seconds, size
 
 __all__ = ["add_parser"]
@@ -66,9 +65,7 @@ def _record(arguments: Namespace) -> int:
             keep_bytes=arguments.keep_bytes,
             keep_seconds=arguments.keep_seconds,
         )
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, lambda number, frame: follower.stop())
+        on_stop(follower.stop)
         complain("sbus", f"recording {follower.client.address} into {arguments.directory} (Ctrl-C ends it)")
         follower.run()
     except (SbusError, OSError) as error:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain
+from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain, on_stop
 
 if TYPE_CHECKING:
     from gevent.event import Event
@@ -96,7 +96,6 @@ def run(arguments: Namespace, serve: Callable[[Peer, Event, ExitStack], Callable
     event, what went wrong.
     """
     import logging
-    import signal
 
     import gevent
     from gevent.event import Event
@@ -105,8 +104,7 @@ def run(arguments: Namespace, serve: Callable[[Peer, Event, ExitStack], Callable
 
     logging.basicConfig(format="sbus: %(message)s")
     end = Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        gevent.signal_handler(number, end.set)
+    on_stop(end.set, gevent.signal_handler)
     try:
         with ExitStack() as stack:
             peer = stack.enter_context(_peer(arguments))

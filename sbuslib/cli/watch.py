@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import threading
-import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any
 
 from ..text import printable
 from . import jobs
-from .console import complain, explain
+from .console import complain, explain, on_stop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +61,7 @@ def add_parser(commands: Any) -> None:
 def _watch(spark: SparkSession, arguments: Namespace) -> None:
     from ..blocking import Client
     from ..errors import SbusError, UsageError
-    from ..spark.watch import Rule, watch
+    from ..spark.watch import Rule, under_way, watch
 
     rules = []
     for kind in ("above", "below"):
@@ -73,8 +71,7 @@ def _watch(spark: SparkSession, arguments: Namespace) -> None:
             except ValueError:
                 raise UsageError(f"a rate is a number of messages a second, not {rate}") from None
     stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, frame: stop.set())
+    on_stop(stop.set)
 
     def show(window: Window) -> None:
         if not arguments.quiet:
@@ -100,9 +97,8 @@ def _watch(spark: SparkSession, arguments: Namespace) -> None:
         except (SbusError, OSError) as error:  # it may be there again for the next
             complain("sbus", f"this alert was not published: {explain(error)}")
 
-    # From the window on that is under way: what came before is for the reports.
-    start = time.time_ns() - round(arguments.window * 1e9)
-    source = spark.readStream.format("sbus").option("startTime", str(start))
+    # From the window on that is under way, all of it: what came before is for the reports.
+    source = spark.readStream.format("sbus").option("startTime", str(under_way(arguments.window)))
     watch(
         source.option("paths", json.dumps(arguments.journal)).load(),
         rules,

@@ -154,7 +154,10 @@ def _start(master: str, name: str, settings: Mapping[str, str]) -> SparkSession:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), before["PYTHONPATH"]]))
     try:
         if SparkContext._gateway is None:
-            gateway = launch_gateway(conf, {"stderr": subprocess.PIPE})  # type: ignore[no-untyped-call]
+            # In a session of its own: a signal to our whole group, such as timeout(1) sends, is for us to act upon, or
+            # Java would be gone before we have ended what it does. It ends by itself once we are gone.
+            options = {"stderr": subprocess.PIPE, "start_new_session": True}
+            gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
             if gateway.proc is not None:  # else spark-submit has started us, and not we Java
                 threading.Thread(target=_forward, args=(gateway.proc.stderr,), name="spark-stderr", daemon=True).start()
         else:

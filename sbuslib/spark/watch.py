@@ -11,6 +11,7 @@ A window is complete when nothing of it can come any more: rows have been seen t
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -24,7 +25,7 @@ from .matching import with_matches
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ALERTS", "Alert", "Rule", "Window", "alerts", "totals", "watch", "windows"]
+__all__ = ["ALERTS", "Alert", "Rule", "Window", "alerts", "totals", "under_way", "watch", "windows"]
 
 ALERTS = b"alerts"
 """The first segment of the keys under which alerts are published."""
@@ -77,6 +78,21 @@ class Window(NamedTuple):
     size: int
     lost: int
     busiest: tuple[tuple[bytes, int], ...]
+
+
+def _check(seconds: float, delay: float = 0.0) -> None:
+    if not 1 <= seconds <= 86_400 or not 0 <= delay <= 86_400:
+        raise UsageError(f"windows are of 1 to 86,400 seconds, and a delay is no longer, not {seconds} and {delay}")
+
+
+def under_way(seconds: float) -> int:
+    """When the window began that is under way, in nanoseconds since 1970.
+
+    Raises :exc:`~sbuslib.errors.UsageError` for a window of a length that cannot be.
+    """
+    _check(seconds)
+    width = round(seconds * 1000) * 1_000_000
+    return time.time_ns() // width * width
 
 
 def windows(rows: DataFrame, seconds: float, delay: float, separator: bytes = SEPARATOR) -> DataFrame:
@@ -253,8 +269,7 @@ def watch(
 
     Raises :exc:`~sbuslib.errors.UsageError`, and what Spark raises.
     """
-    if not 1 <= seconds <= 86_400 or not 0 <= delay <= 86_400:
-        raise UsageError(f"windows are of 1 to 86,400 seconds, and a delay is no longer, not {seconds} and {delay}")
+    _check(seconds, delay)
     rules = [rule.check(separator) for rule in rules]
     columns = rows.select("time", "kind", "key", "size", "lost")
     if ticks:

@@ -38,6 +38,11 @@ TRUSTED = 3
 PLENTY = 10**9
 
 
+def key_of(packet: bytes) -> bytes:
+    """The key of a ``MSG``."""
+    return packet[4 : packet.index(b"\0")]
+
+
 class Share:
     """One user's room in queues, in packets and bytes, by sender."""
 
@@ -317,6 +322,9 @@ class BusMachine(RuleBasedStateMachine):
         client = self.draw(data, free=False, calm=True)
         if client is None:
             return
+        unread = [packet for held in client.holds for packet in held.unread]
+        if any(client.wants(key_of(packet)) for packet in unread):
+            return  # whether it is still among the receivers of what it held back is not said
         client.sock.close()
         if not client.holders:
             self.end(client)
@@ -379,7 +387,7 @@ class BusMachine(RuleBasedStateMachine):
         by_connection: dict[Any, Client] = {client.connection: client for client in self.clients}
         orders = {}
         for packet in packets:
-            key = packet[4 : packet.index(b"\0")]
+            key = key_of(packet)
             found = [by_connection[connection] for connection in self.hub.router._look_up(key)]
             assert sorted(client.number for client in found) == [c.number for c in self.clients if c.wants(key)]
             orders[key] = found
@@ -391,7 +399,7 @@ class BusMachine(RuleBasedStateMachine):
         sender.received += len(packets)
         mine: dict[Client, list[bytes]] = {}
         for packet in packets:
-            for receiver in order[packet[4 : packet.index(b"\0")]]:
+            for receiver in order[key_of(packet)]:
                 mine.setdefault(receiver, []).append(packet)
         condemned = [receiver for receiver, several in mine.items() if self.deliver(receiver, sender, several)]
         for receiver in reversed(condemned):
@@ -498,7 +506,7 @@ class BusMachine(RuleBasedStateMachine):
     def orders(self, packets: list[bytes]) -> dict[bytes, list[Client]]:
         """As :meth:`observe`, of a moment that is past: no pattern has come or gone since."""
         by_connection: dict[Any, Client] = {client.connection: client for client in self.clients}
-        keys = {packet[4 : packet.index(b"\0")] for packet in packets}
+        keys = {key_of(packet) for packet in packets}
         found = {key: self.hub.router._look_up(key) for key in keys}
         return {
             key: [by_connection[c] for c in connections if c in by_connection] for key, connections in found.items()

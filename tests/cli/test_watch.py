@@ -1,0 +1,56 @@
+"""``sbus watch`` on a bus in use: from what is published to the alert, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from support import HubThread
+
+from sbuslib import blocking
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+SECONDS = 240
+"""Java is slow to begin, and so are the first windows."""
+PAUSE = 0.05
+
+
+@pytest.mark.seconds(SECONDS)
+def test_too_many_messages_are_told_on_the_bus_until_a_signal_to_the_whole_group(
+    start: Start, bus: HubThread, path: str, folder: str
+) -> None:
+    journal = os.path.join(folder, "journal")
+    recorder = start("sbuslib", "record", "-a", path, journal)
+    assert recorder.stderr is not None
+    assert b"recording" in recorder.stderr.readline()
+    options = ("--window", "1", "--delay", "0.5", "--above", "room/", "2", "--below", "beat", "1")
+    watching = start("sbuslib", "watch", journal, "-a", path, *options, start_new_session=True)
+    told = dict[bytes, dict[str, object]]()
+    with blocking.Client(path) as client:
+        client.subscribe(b"alerts/")
+        for number in range(round(SECONDS / PAUSE)):
+            client.publish(b"room/%d" % number)
+            try:
+                alert = client.receive(PAUSE)
+            except TimeoutError:
+                continue
+            told[alert.key] = json.loads(alert.payload)
+            if len(told) == 2:
+                break
+    above, below = told[b"alerts/above/room/"], told[b"alerts/below/beat"]
+    assert (above["kind"], above["pattern"], above["limit"]) == ("above", "room/", 2)
+    assert isinstance(above["messages"], int)
+    assert above["messages"] > 2
+    assert (below["kind"], below["pattern"], below["messages"]) == ("below", "beat", 0)
+    os.killpg(watching.pid, signal.SIGTERM)
+    shown, complaints = watching.communicate()
+    assert (watching.returncode, complaints) == (0, b"")
+    assert b"room/ " in shown
+    assert b"alerts/above/room/: " in shown
+    recorder.terminate()
+    assert recorder.wait() == 0
