@@ -17,7 +17,7 @@ import time
 import plain
 from hostile import FLOOR, HOSTILE, SECONDS, URGENT, apart, child, good_user
 
-from sbuslib.seqpacket import make_area
+from sbuslib.areas import make_area
 
 CONNECTIONS = 1_000
 ROUNDS = 3

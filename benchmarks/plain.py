@@ -7,7 +7,8 @@ import select
 import socket
 
 from sbuslib.addresses import parse_address
-from sbuslib.seqpacket import Gather, connect, wait
+from sbuslib.areas import Gather
+from sbuslib.seqpacket import connect, wait
 
 SEND_BUFFER = 425_984
 

@@ -12,12 +12,12 @@ from time import monotonic
 
 from . import control
 from .aiochannel import AioChannel
+from .areas import ONE_PACKET_FLAGS
 from .batches import pack
 from .errors import DisconnectedError, StateError, UsageError
 from .limits import PACKET_BYTES
 from .outbox import Hard, Order, Soft
 from .packets import Message, check_key
-from .seqpacket import ONE_PACKET_FLAGS
 from .session import Pace, Subscribing, mode_keys
 from .statistics import HubStatistics, decode_statistics
 

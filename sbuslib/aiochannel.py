@@ -15,12 +15,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from . import control
+from .areas import ONE_PACKET_FLAGS, Gather, make_area
 from .backoff import Backoff
 from .batches import BATCH, Bundle
 from .dialer import BROKEN, NO_MEMORY, Dialer
 from .errors import DisconnectedError, PeerError, StateError
 from .limits import ClientLimits
-from .seqpacket import ONE_PACKET_FLAGS, Gather, make_area
 from .session import Session
 
 __all__ = ["AioChannel"]

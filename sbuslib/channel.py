@@ -21,12 +21,12 @@ from time import monotonic
 from types import TracebackType
 from typing import Protocol, Self
 
+from .areas import Gather, PlainArea, make_area
 from .backoff import Backoff
 from .dialer import BROKEN, NO_MEMORY, Dialer
 from .errors import DisconnectedError, PeerError
 from .limits import ClientLimits
 from .packets import Message
-from .seqpacket import Gather, PlainArea, make_area
 from .session import Session
 
 __all__ = ["Channel", "WaitableCondition"]

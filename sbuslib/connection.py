@@ -24,6 +24,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from . import control
+from .areas import LONGEST_HEAD
 from .batches import BATCH
 from .delivery import READ
 from .errors import PacketError
@@ -33,7 +34,6 @@ from .packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_contro
 from .parties import Batch, Holdable, Holder, Receiver, Routes, Run, Sender
 from .quota import Account
 from .secrets import Credentials
-from .seqpacket import LONGEST_HEAD
 from .statistics import ClientStatistics
 from .unpacking import Unpacking
 

@@ -11,6 +11,7 @@ from itertools import islice
 from time import monotonic
 
 from . import control
+from .areas import ONE_PACKET_FLAGS, make_area
 from .batches import Bundle, gather, pack
 from .channel import Channel
 from .columns import Columns
@@ -20,7 +21,6 @@ from .matcher import Subscriptions
 from .outbox import Hard, Order, Soft
 from .packets import Message, check_key, message_header
 from .secrets import RESERVED
-from .seqpacket import ONE_PACKET_FLAGS, make_area
 from .session import Pace, Subscribing, mode_keys
 from .statistics import HubStatistics, decode_statistics
 

@@ -21,10 +21,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
+from .areas import Gather
 from .connection import Connection
 from .lines import Audience, Line
 from .parties import Routes, Run, Sender
-from .seqpacket import Gather
 
 if TYPE_CHECKING:
     from .hub import Hub

@@ -33,12 +33,13 @@ from contextlib import suppress
 from itertools import repeat
 from time import monotonic
 
+from .areas import ONE_PACKET_FLAGS
 from .batches import Bundle, pack
 from .dialer import NO_MEMORY
 from .endpoint import Endpoint
 from .errors import DisconnectedError
 from .packets import check_key
-from .seqpacket import ONE_PACKET_FLAGS, wait
+from .seqpacket import wait
 
 __all__ = ["GatheringEndpoint"]
 

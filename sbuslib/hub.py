@@ -25,6 +25,7 @@ from gevent.hub import Hub as EventLoopHub
 from . import control
 from .acceptor import Acceptor
 from .addresses import Address, parse_address
+from .areas import Gather, PlainArea, make_area
 from .breaches import Breaches
 from .connection import Connection
 from .crowd import Crowd
@@ -41,7 +42,7 @@ from .quota import Quotas
 from .router import Router
 from .secrets import Credentials
 from .sendbuffers import SendBuffers
-from .seqpacket import Gather, HasFileno, Listener, PlainArea, bound_address, make_area, peer_groups
+from .seqpacket import HasFileno, Listener, bound_address, peer_groups
 from .statistics import HubStatistics, UserStatistics
 from .tree import Tree
 from .trimming import Trimmer

@@ -65,7 +65,7 @@ class Sender(Protocol):
 
 
 class Place(Protocol):
-    """Where packets lie. For what the methods do see :class:`~sbuslib.seqpacket.PlainArea`."""
+    """Where packets lie. For what the methods do see :class:`~sbuslib.areas.PlainArea`."""
 
     def packet(self, slot: int, length: int) -> bytes: ...
 

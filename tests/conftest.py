@@ -12,6 +12,7 @@ import gc
 import os
 import shutil
 import signal
+import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,10 +20,11 @@ from typing import Any
 import gevent
 import hypothesis
 import pytest
-from support import ROOT, Peer, open_descriptors
+from support import LONGEST, ROOT, Peer, open_descriptors
 
 import sbuslib
 from sbuslib.hub import Hub
+from sbuslib.seqpacket import grow_send_buffer
 
 TEST_SECONDS = 60
 """A test that takes longer hangs: the slowest takes a few seconds, even on a busy machine."""
@@ -97,6 +99,18 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         monkeypatch.delenv("SBUS_SYSCALLS", raising=False)
     name: str = request.param
     return name
+
+
+@pytest.fixture
+def pair(engine: str) -> Iterator[tuple[socket.SocketType, socket.SocketType]]:
+    """Two connected sockets, through which packets of full length go."""
+    ends = [socket.SocketType(fileno=end.detach()) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)]
+    for end in ends:
+        end.setblocking(False)
+        grow_send_buffer(end, LONGEST + 12_288)
+    yield ends[0], ends[1]
+    for end in ends:
+        end.close()
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import pytest
 from support import PATIENCE, HubThread, own_key, python
 
 from sbuslib import blocking
+from sbuslib.areas import SLOT_BYTES
 from sbuslib.errors import DisconnectedError
 from sbuslib.limits import PACKET_BYTES
-from sbuslib.seqpacket import SLOT_BYTES
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 from support import LONGEST, Peer, eventually, own_key
 
 from sbuslib import Hub, Limits
+from sbuslib.areas import Gather
 from sbuslib.limits import PACKET_BYTES
-from sbuslib.seqpacket import Gather
 
 Connect = Callable[..., Peer]
 MakeHub = Callable[..., Hub]

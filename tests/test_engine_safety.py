@@ -16,10 +16,10 @@ import pytest
 from support import Peer, own_key
 
 from sbuslib import Client, Hub, Limits
+from sbuslib.areas import Area, PlainArea
 from sbuslib.batches import BATCH, pack
 from sbuslib.connection import Connection
 from sbuslib.packets import check_key
-from sbuslib.seqpacket import Area, PlainArea
 
 Connect = Callable[..., Peer]
 MakeHub = Callable[..., Hub]

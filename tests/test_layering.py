@@ -15,7 +15,7 @@ PACKAGE = ROOT / "sbuslib"
 FLOORS = {
     0: "errors limits packets batches columns matcher secrets outbox quota interest demand router control breaches "
     "statistics session topic backoff text lazy",
-    1: "addresses seqpacket users dialer",
+    1: "addresses areas seqpacket users dialer",
     2: "crowd sendbuffers trimming backlog parties delivery unpacking connection lines fanout inbox acceptor links "
     "tree hub channel endpoint gathering client blocking aiochannel aio uplink conversation relay",
     3: "metrics",

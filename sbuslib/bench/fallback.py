@@ -18,10 +18,11 @@ from functools import partial
 
 import msgspec
 
+from ..areas import Gather, PlainArea, make_area
 from ..control import WHOAMI
 from ..limits import ClientLimits
 from ..packets import encode_control, encode_message, encode_subscribe, encode_unsubscribe
-from ..seqpacket import Gather, PlainArea, connect, make_area, peer_credentials, wait
+from ..seqpacket import connect, peer_credentials, wait
 from .daemons import path_of
 from .process import cpu_seconds
 from .results import Run
