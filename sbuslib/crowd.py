@@ -195,7 +195,7 @@ class Crowd:
         if self._resuming is None:
             self._look_again(0.0)
         elif self._napping and any(map(self._is_due, self._waiting)):
-            self._resuming.close()  # somebody's time has come sooner than it seemed
+            self._end_timer()  # somebody's time has come sooner than it seemed
             self._look_again(0.0)
 
     def _look_again(self, seconds: float) -> None:
@@ -219,7 +219,16 @@ class Crowd:
                 waiting.popleft()()
             if not waiting:
                 del self._waiting[uid]
-        self._resuming.close()
-        self._resuming = None
+        self._end_timer()
         if self._waiting:
             self._look_again(nap)
+
+    def _end_timer(self) -> None:
+        if self._resuming is not None:
+            self._resuming.close()
+            self._resuming = None
+
+    def close(self) -> None:
+        """Resume nobody any more."""
+        self._waiting.clear()
+        self._end_timer()

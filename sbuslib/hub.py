@@ -302,6 +302,7 @@ class Hub:
             if self._forgetting is not None:
                 self._forgetting.close()  # or a start in another thread would wait for the loop of this one
                 self._forgetting = None
+            self.crowd.close()
             self._trimmer.close()
             self.area.close()
             self._listener = None
@@ -361,6 +362,7 @@ class Hub:
             connection.close()
         self._connections.clear()
         self.fanouts.clear()
+        self.crowd.close()
         self._trimmer.close()
         for inbox in list(self._inboxes):
             inbox.closed = True

@@ -455,3 +455,24 @@ def test_who_may_read_again_is_not_idle_until_the_next_round(monkeypatch: pytest
     bench.loop.time += 5e-3  # for as long others are called back
     crowd._look_at_the_clock()
     assert crowd._had[ONE] == before
+
+
+def test_nobody_is_resumed_once_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the hub's event loop would be kept waiting, and be called back for clients that are gone."""
+    bench = Bench(monkeypatch, {ONE: 1e-5})
+    bench.add(ONE, 40)
+    bench.run(3)
+    assert bench.loop.callback is not None
+    assert bench.crowd._waiting
+    bench.crowd.close()
+    assert bench.loop.callback is None
+    assert not bench.crowd._waiting
+    bench.crowd.close()
+
+
+def test_a_hub_that_stops_leaves_no_turn_to_come(hub: Hub) -> None:
+    resumed: list[int] = []
+    hub.crowd.postpone(hub.quotas.account(OTHER), lambda: resumed.append(OTHER))
+    hub.close()
+    gevent.sleep(0.001)
+    assert not resumed
