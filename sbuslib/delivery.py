@@ -329,6 +329,7 @@ class Delivery:
 
     def _report(self) -> bool:
         """Tell what was lost, to a client that asked for notices; ``False`` when the kernel does not take it now."""
+        self._count_refused()
         outbox = self._outbox
         if outbox is None or not (self._notices and outbox.has_report):
             return True

@@ -299,11 +299,7 @@ class Hub:
                 inbox.close()
             while self.router.forget_some(self.limits.user_patterns):
                 pass
-            if self._forgetting is not None:
-                self._forgetting.close()  # or a start in another thread would wait for the loop of this one
-                self._forgetting = None
-            self.crowd.close()
-            self._trimmer.close()
+            self._close_timers()  # or a start in another thread would wait for the loop of this one
             self.area.close()
             self._listener = None
             self._pid = 0
@@ -362,8 +358,7 @@ class Hub:
             connection.close()
         self._connections.clear()
         self.fanouts.clear()
-        self.crowd.close()
-        self._trimmer.close()
+        self._close_timers()
         for inbox in list(self._inboxes):
             inbox.closed = True
         self._inboxes.clear()
@@ -470,9 +465,7 @@ class Hub:
 
     def _forget_some(self) -> None:
         """Take the patterns of those who left out of the index: some now, and some in each round to come."""
-        if self._forgetting is not None:
-            self._forgetting.close()
-            self._forgetting = None
+        self._end_forgetting()
         count = self.limits.forgotten_per_round
         if self.crowd.crowded:  # nobody waits for it but the user whose patterns they were
             count = max(1, count // 8)
@@ -480,6 +473,16 @@ class Hub:
             # A timer and no callback of the loop, since such run in the same round until it has lasted a while.
             self._forgetting = self.loop.timer(0.0)
             self._forgetting.start(self._forget_some, update=False)
+
+    def _end_forgetting(self) -> None:
+        if self._forgetting is not None:
+            self._forgetting.close()
+            self._forgetting = None
+
+    def _close_timers(self) -> None:
+        self._end_forgetting()
+        self.crowd.close()
+        self._trimmer.close()
 
     def is_authorized(self, credentials: Credentials, verb: Literal["publish", "subscribe"], key: bytes) -> bool:
         """What ``authorize=`` says; an error in it counts as a no."""

@@ -226,6 +226,13 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     trim_pause: Annotated[
         float, Meta(description="Seconds from then until it is asked, and as many more while half of that still waits.")
     ] = 3.0
+    trim_share: Annotated[
+        float,
+        Meta(
+            description="Share of the time that this may take, at most: when it took long, in a large process, the "
+            "next is put off, or who comes and goes without end would have it done all the time."
+        ),
+    ] = 0.001
     token_bytes: Annotated[
         int, Meta(description="Longest token of a hub/sync, in bytes. It is echoed, so it must not amplify.")
     ] = 64

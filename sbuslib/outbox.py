@@ -333,7 +333,7 @@ class Outbox:
         return action
 
     def _tell(self) -> None:
-        """Put a notice of what was lost into the line, ahead of a message that is about to be kept."""
+        """Put a notice of what was lost into the line, ahead of what is about to be kept."""
         if self.tells and self._unreported and not self._answers and self.is_half_empty():
             for report in self.take_report():
                 self.push_answer(Lost(*report).encode())
@@ -349,6 +349,7 @@ class Outbox:
 
     def push_answer(self, packet: bytes) -> bool:
         """Queue an answer or a notice; ``False`` when so many wait that the client is to be let go."""
+        self._tell()
         self._answers += 1
         self.bytes += len(packet)
         in_line = self.order == "queue" and self._heap is None

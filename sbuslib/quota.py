@@ -26,13 +26,13 @@ from .limits import Limits
 if TYPE_CHECKING:
     from .lines import Line
 
-__all__ = ["Account", "Quotas", "Room", "Shares"]
+__all__ = ["CONNECTION_MEMORY", "PATTERN_MEMORY", "Account", "Quotas", "Room", "Shares"]
 
 
 CONNECTION_MEMORY: Final = 2_048
 """Bytes of memory that a connection takes, about."""
-PATTERN_MEMORY: Final = 10
-"""Bytes of memory that each byte charged for a pattern takes, about."""
+PATTERN_MEMORY: Final = 300
+"""Bytes of memory that a pattern takes in the index, about. What is charged for one is a price, of time as well."""
 
 
 def _ignore(_: int) -> None:
@@ -243,7 +243,7 @@ class Quotas:
         account.patterns -= 1
         account.pattern_bytes -= size
         self.tidy(account)
-        self.on_freed(size * PATTERN_MEMORY)
+        self.on_freed(PATTERN_MEMORY)
 
     def is_clear(self) -> bool:
         """Whether nothing is charged to anybody."""

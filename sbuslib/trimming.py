@@ -2,14 +2,16 @@
 
 The C library keeps what is freed for what comes next, so a hub in which megabytes waited for a moment would stay that
 large for good, and so would one in which a thousand clients came and went. glibc gives it back when asked, by
-``malloc_trim(3)``, which takes some milliseconds; so it is asked only once much was freed since the last time, and no
-more than half of that waits still. Other C libraries do without.
+``malloc_trim(3)``, which takes some milliseconds, and longer in a large process; so it is asked only once much was
+freed since the last time, no more than half of that waits still, and the last time is long past beside what it took.
+Other C libraries do without.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ class Trimmer:
         self._limits = limits
         self._waiting = waiting
         self._freed = 0
+        self._pause = limits.trim_pause
         self._timer: Any = None
 
     def freed(self, size: int) -> None:
@@ -42,14 +45,17 @@ class Trimmer:
             self._wait()
 
     def _wait(self) -> None:
-        self._timer = self._loop.timer(self._limits.trim_pause)
+        self._timer = self._loop.timer(self._pause)
         self._timer.start(self._look)
 
     def _look(self) -> None:
         self.close()
         if self._waiting() * 2 <= self._freed:
             self._freed = 0
+            began = monotonic()
             give_back()
+            took = monotonic() - began
+            self._pause = max(self._limits.trim_pause, took / self._limits.trim_share)
         else:
             self._wait()
 

@@ -632,6 +632,43 @@ def test_a_loss_is_told_before_what_is_asked_after_it(bus: Bus, connect: Connect
     assert reader.receive() == WHOAMI + b"\0" + own_key()
 
 
+def test_a_loss_is_told_before_an_answer_that_has_to_wait(bus: Bus, connect: Connect) -> None:
+    """The kernel's buffer is full when the question comes: what was lost goes into the line, and then the answer."""
+    hub = bus(queued_packets=2)
+    reader, publisher = connect(), connect()
+    receiving = slow(hub, reader, b"notices/on")
+    flood(publisher, 0, 7)
+    publisher.barrier()
+    got = [reader.receive()]
+    eventually(lambda: receiving.queued == 1)
+    got.append(reader.receive())
+    eventually(lambda: receiving.queued == 0)
+    reader.send(WHOAMI)
+    settle(hub)
+    got.append(reader.receive())
+    assert numbers(got) == [0, 1, 2]
+    assert lost_notice(reader.receive()) == ("overflow", 4)
+    assert reader.receive() == WHOAMI + b"\0" + own_key()
+
+
+def test_a_loss_is_told_before_an_answer_with_all_of_it(bus: Bus, connect: Connect) -> None:
+    """Also what was refused before it was copied, and whose counting is put off."""
+    hub = bus(queued_bytes=4_000)
+    reader, publisher = connect(), connect()
+    receiving = slow(hub, reader, b"notices/on")
+    for start in range(0, 20, 5):
+        flood(publisher, start, start + 5)
+        settle(hub)
+        publisher.barrier()
+    assert receiving.refuses
+    got = [reader.receive()]
+    reader.send(WHOAMI)
+    assert numbers(got) == [0]
+    assert lost_notice(reader.receive()) == ("overflow", 19)
+    assert reader.receive() == WHOAMI + b"\0" + own_key()
+    assert reader.pending() == []
+
+
 @pytest.mark.parametrize("engine_of", ["deliver", "deliver_packet"])
 def test_a_discarding_receiver_is_told_once_a_gap(bus: Bus, connect: Connect, engine_of: str) -> None:
     """However much is lost meanwhile, notices do not pile up for a receiver that does not read."""

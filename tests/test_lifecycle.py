@@ -388,17 +388,22 @@ import os, sys
 import gevent, gevent.os
 import sbuslib
 from sbuslib.errors import DisconnectedError, StateError
-from support import Peer
+from support import Peer, eventually
 
 fork = {"os": os.fork, "gevent": gevent.os.fork}[sys.argv[2]]
-hub = sbuslib.Hub(sys.argv[1])
+hub = sbuslib.Hub(sys.argv[1], limits=sbuslib.Limits(forgotten_per_round=1))
 hub.start()
 client = sbuslib.Client(sys.argv[1])
 client.subscribe(b"k")
 inbox = hub.subscribe(b"k")
+with Peer(sys.argv[1]) as leaving:
+    leaving.subscribe(*(b"left/%d" % number for number in range(1_000)))
+eventually(lambda: hub._forgetting is not None)
 child = fork()
 if not child:
     wrong = []
+    if hub._forgetting is not None:
+        wrong.append("goes on with what its parent's hub was about")
     for verb in (lambda: hub.publish(b"k", b"child"), lambda: hub.subscribe(b"k"), hub.tap, hub.whoami):
         try:
             verb()

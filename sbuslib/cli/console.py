@@ -36,11 +36,11 @@ def on_stop(
 ) -> None:
     """Have ``stop`` be called at the signals that stop this process.
 
-    A hangup that is ignored, by us or for nohup(1), stays so. ``install`` is ``gevent.signal_handler`` for what runs
-    in gevent's event loop.
+    What was ignored when we were started stays so: a hangup for nohup(1), and Ctrl-C where a shell has put us into the
+    background. ``install`` is ``gevent.signal_handler`` for what runs in gevent's event loop.
     """
     for number in STOPPING:
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+        if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
             install(number, lambda *_: stop())
 
 

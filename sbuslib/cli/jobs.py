@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain
+from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain, on_stop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SPARK", "add_spark_arguments", "run"]
+__all__ = ["SPARK", "add_spark_arguments", "run", "stop_event"]
 
 SPARK = (
     "This needs Java 17 or newer, and pip install 'sbuslib[spark]'. SBUS_SPARK_LOG=warn (or info, error) shows what\n"
@@ -27,6 +29,23 @@ def add_spark_arguments(parser: ArgumentParser) -> None:
         metavar="URL",
         help="the cluster that does the work, as Spark names it: spark://host:7077; else here",
     )
+
+
+def stop_event() -> threading.Event:
+    """An event that is set at the signals that stop this process.
+
+    In a thread of its own: a signal may come while its lock is held by the thread that it interrupts, which would wait
+    for itself. The queue's ``put`` is made for that.
+    """
+    event, told = threading.Event(), SimpleQueue[None]()
+
+    def hear() -> None:
+        told.get()
+        event.set()
+
+    threading.Thread(target=hear, name="stop", daemon=True).start()
+    on_stop(lambda: told.put(None))
+    return event
 
 
 def run(arguments: Namespace, job: Callable[[SparkSession, Namespace], object]) -> int:

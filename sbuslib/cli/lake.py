@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any
 
 from . import jobs
-from .console import complain, on_stop
+from .console import complain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,9 +60,7 @@ def add_parser(commands: Any) -> None:
 def _ingest(spark: SparkSession, arguments: Namespace) -> None:
     from ..spark.lake import ingest
 
-    stop = threading.Event()
-    if arguments.follow:
-        on_stop(stop.set)
+    stop = jobs.stop_event() if arguments.follow else threading.Event()
     rows = size = 0
 
     def show(progress: Progress) -> None:

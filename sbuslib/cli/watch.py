@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any
 
 from ..text import printable
 from . import jobs
-from .console import complain, explain, on_stop
+from .console import complain, explain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,8 +69,7 @@ def _watch(spark: SparkSession, arguments: Namespace) -> None:
                 rules.append(Rule(kind, os.fsencode(pattern), float(rate)))
             except ValueError:
                 raise UsageError(f"a rate is a number of messages a second, not {rate}") from None
-    stop = threading.Event()
-    on_stop(stop.set)
+    stop = jobs.stop_event()
 
     def show(window: Window) -> None:
         if not arguments.quiet:

@@ -61,14 +61,19 @@ def by_key(rows: DataFrame) -> DataFrame:
     return rows.where("key IS NOT NULL").groupBy("key").agg(*map(f.expr, counts))
 
 
-def _find(keys: Any, patterns: tuple[bytes, ...], separator: bytes) -> tuple[list[int], list[int]]:
-    """The numbers of the patterns that match each of an Arrow array of keys, and where those of each key end."""
+def _find(
+    keys: Any, patterns: tuple[bytes, ...], separator: bytes, keyless: Iterable[int] = ()
+) -> tuple[list[int], list[int]]:
+    """The numbers of the patterns that match each of an Arrow array of keys, and where those of each key end.
+
+    What stands in for a key that is null is ``keyless``.
+    """
     start = separator.join((_SECRET, b""))
     subscribers = _index(patterns, separator).subscribers
     ends, numbers = list[int](), list[int]()
     for key in keys.to_pylist():
         if key is None:
-            numbers.extend(range(len(patterns)))
+            numbers.extend(keyless)
         elif not key.startswith(start):
             numbers.extend(sorted(subscribers(key)))
         ends.append(len(numbers))
@@ -78,8 +83,7 @@ def _find(keys: Any, patterns: tuple[bytes, ...], separator: bytes) -> tuple[lis
 def with_matches(frame: DataFrame, patterns: Sequence[bytes], separator: bytes = SEPARATOR) -> DataFrame:
     """``frame`` with a column more, ``matched``: the numbers of the ``patterns`` that match ``key``, ascending.
 
-    A number is an index into ``patterns``. Secret keys, of which a recording has none, match nothing; a row without a
-    key is for all patterns.
+    A number is an index into ``patterns``. Secret keys, of which a recording has none, match nothing, nor does null.
 
     :param frame: with a column ``key`` (binary), best of distinct keys.
     """
@@ -105,7 +109,8 @@ def with_matches(frame: DataFrame, patterns: Sequence[bytes], separator: bytes =
 def each_match(frame: DataFrame, patterns: Sequence[bytes], separator: bytes = SEPARATOR) -> DataFrame:
     """A row for each of the ``patterns`` that matches ``key``: ``pattern``, and the columns of ``frame`` but ``key``.
 
-    As :func:`with_matches`, where nothing is to be made of a key's matches but such rows.
+    As :func:`with_matches`, where nothing is to be made of a key's matches but such rows. A row without a key stands
+    for all patterns, and so has a row for each.
     """
     from pyspark.sql.types import BinaryType, StructField, StructType
 
@@ -121,7 +126,7 @@ def each_match(frame: DataFrame, patterns: Sequence[bytes], separator: bytes = S
         sizes = numpy.fromiter(map(len, wanted), numpy.int64, len(wanted))
         every = binary(sizes, wanted)
         for batch in batches:
-            ends, found = _find(batch.column("key"), wanted, separator)
+            ends, found = _find(batch.column("key"), wanted, separator, range(len(wanted)))
             rows = numpy.repeat(numpy.arange(len(ends)), numpy.diff(ends, prepend=0))
             others = batch.drop_columns(["key"]).take(numbers(rows, pa.int64()))
             columns = [every.take(integers(found)), *others.columns]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import signal
+from collections.abc import Callable
 
-from sbuslib.cli.console import explain
+import pytest
+from support import PATIENCE
+
+from sbuslib.cli import jobs
+from sbuslib.cli.console import STOPPING, explain, on_stop
 from sbuslib.errors import NoHubError
 
 
@@ -21,3 +26,27 @@ from sbuslib.errors import NoHubError
 )
 def test_explain(error: Exception, address: str | None, line: str) -> None:
     assert explain(error, address) == line
+
+
+@pytest.mark.parametrize("ignored", [(), (signal.SIGINT,), (signal.SIGHUP,), (signal.SIGINT, signal.SIGHUP)])
+def test_what_was_ignored_stays_so(monkeypatch: pytest.MonkeyPatch, ignored: tuple[int, ...]) -> None:
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+    installed: dict[int, Callable[..., object]] = {}
+    stopped: list[int] = []
+    on_stop(lambda: stopped.append(1), installed.__setitem__)
+    assert installed.keys() == set(STOPPING) - set(ignored)
+    installed[signal.SIGTERM](signal.SIGTERM, None)  # as signal.signal calls it
+    installed[signal.SIGTERM]()  # and gevent
+    assert stopped == [1, 1]
+
+
+def test_a_signal_may_come_while_the_event_is_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it does in the middle of the main thread's ``wait``: to set it there would be to wait for oneself."""
+    installed: list[Callable[[], object]] = []
+    monkeypatch.setattr(jobs, "on_stop", installed.append)
+    event = jobs.stop_event()
+    with event._cond:  # type: ignore[attr-defined]
+        installed[0]()
+        installed[0]()
+        assert not event.is_set()
+    assert event.wait(PATIENCE)

@@ -36,9 +36,9 @@ def test_the_index_says_what_the_bus_says(spark: SparkSession) -> None:
         assert (patterns.index(pattern) in found[key]) is verdict, (pattern, key)
 
 
-def test_secret_keys_match_nothing(spark: SparkSession) -> None:
-    frame = spark.createDataFrame([(b"!/cred/1/2/3/x",), (b"!x",)], "key binary")
-    assert rows_of(with_matches(frame, [b"", b"!/"])) == [(b"!/cred/1/2/3/x", []), (b"!x", [0])]
+def test_secret_keys_and_gaps_match_nothing(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([(b"!/cred/1/2/3/x",), (b"!x",), (None,)], "key binary")
+    assert rows_of(with_matches(frame, [b"", b"!/"])) == [(b"!/cred/1/2/3/x", []), (b"!x", [0]), (None, [])]
 
 
 def test_other_columns_stay_and_matches_are_in_order(spark: SparkSession) -> None:

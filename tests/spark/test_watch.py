@@ -13,7 +13,7 @@ from spark.journals import START_NS, Row, segment
 from support import PATIENCE
 
 from sbuslib.errors import UsageError
-from sbuslib.spark.watch import Alert, Rule, Window, alerts, totals, watch, windows
+from sbuslib.spark.watch import Alert, Rule, Window, alerts, totals, under_way, watch, windows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,3 +120,15 @@ def test_windows_are_bounded(spark: SparkSession) -> None:
     for seconds, delay in ((0.5, 1), (1e9, 1), (10, -1)):
         with pytest.raises(UsageError, match="windows"):
             watch(rows, [], seconds=seconds, delay=delay, stop=threading.Event())
+
+
+def test_the_window_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Spark cuts them: from 1970 on, in whole milliseconds."""
+    monkeypatch.setattr("sbuslib.spark.watch.time.time_ns", lambda: START_NS + 1_234_567_890)
+    assert under_way(1) == START_NS + 1_000_000_000
+    assert under_way(86_400) % 86_400_000_000_000 == 0
+    assert under_way(1.5) % 1_500_000_000 == 0
+    assert 0 <= START_NS + 1_234_567_890 - under_way(1.5) < 1_500_000_000
+    for seconds in (0.5, 86_401, float("nan"), float("inf")):
+        with pytest.raises(UsageError, match="windows"):
+            under_way(seconds)
