@@ -292,10 +292,10 @@ class Subscriptions(Generic[S]):
         # Cut no further than the deepest pattern reaches: a key of 400,000 separators costs no more than
         # its patterns do. What is left over as one piece lies below every node, so it is never looked up.
         segments = key.split(self._separator, self._depth)
-        last = segments.pop()
+        last = len(segments) - 1
         nodes = [root]
-        # A hub does this for each key that it has not seen before, so the two steps stand here and not in calls.
-        for segment in segments:
+        # A hub does this for each key that it has not seen before, so a step stands here and not in calls.
+        for number, segment in enumerate(segments):
             following: list[_Node[S]] = []
             for node in nodes:
                 if node.below:
@@ -305,21 +305,11 @@ class Subscriptions(Generic[S]):
                     if child is not None:
                         following.append(child)
                     if node.lengths:
-                        node.follow_stars(segment, False, following)
+                        node.follow_stars(segment, number == last, following)
             if not following:
                 return tuple(found)
             nodes = following
-        ends: list[_Node[S]] = []
         for node in nodes:
-            if node.below:
-                found.update(node.below)
-            if node.children:
-                child = node.children.get(last)
-                if child is not None:
-                    ends.append(child)
-                if node.lengths:
-                    node.follow_stars(last, True, ends)
-        for node in ends:
             if node.here:
                 found.update(node.here)
         return tuple(found)
