@@ -18,6 +18,7 @@ __all__ = [
     "complain",
     "explain",
     "on_stop",
+    "yield_to_ctrl_c",
     "yield_to_signals",
 ]
 
@@ -44,13 +45,18 @@ def on_stop(
             install(number, lambda *_: stop())
 
 
-def yield_to_signals() -> None:
-    """Let Ctrl-C and a closed pipe end this process as they end any other tool: at once, without a word.
+def yield_to_ctrl_c() -> None:
+    """Let Ctrl-C end this process as it ends any other tool: at once, without a word.
 
-    A Ctrl-C that was ignored when we were started, as a shell does for its background jobs, stays ignored.
+    One that was ignored when we were started, as a shell does for its background jobs, stays ignored.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def yield_to_signals() -> None:
+    """Let Ctrl-C and a closed pipe end this process at once, without a word."""
+    yield_to_ctrl_c()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain, on_stop
+from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain, on_stop, yield_to_ctrl_c
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,6 +56,7 @@ def run(arguments: Namespace, job: Callable[[SparkSession, Namespace], object]) 
         from ..spark.sessions import explain as explain_spark
         from ..spark.sessions import session
 
+        yield_to_ctrl_c()  # what Spark is at ends with us, and a question to Java must not be broken off by another
         spark = session(arguments.master)
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
@@ -71,6 +72,4 @@ def run(arguments: Namespace, job: Callable[[SparkSession, Namespace], object]) 
         return EXIT_USAGE
     except (SbusError, OSError) as error:
         return complain("sbus", explain(error))
-    except KeyboardInterrupt:
-        return complain("sbus", "interrupted")
     return EXIT_SUCCESS

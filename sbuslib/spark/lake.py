@@ -26,7 +26,7 @@ from ..errors import JournalError, StateError
 from ..journal.directory import sync_directory
 from .decode import SCHEMA
 from .limits import SparkLimits
-from .manifest import Entry, Manifest, Retired, Stream, changed, locked, read_manifest
+from .manifest import Entry, Manifest, Retired, Stream, changed, is_lake, locked, read_manifest
 from .places import absolute, decode_header, list_segments, opened
 
 if TYPE_CHECKING:
@@ -181,6 +181,10 @@ def ingest(
     limits = limits if limits is not None else SparkLimits()
     stop = stop if stop is not None else threading.Event()
     place, lake = absolute(os.fspath(journal)), os.path.abspath(lake)
+    if not list_segments(place) and is_lake(place):
+        raise JournalError(f"{place} is a lake: name the journal first")
+    if os.path.isdir(lake) and list_segments(lake):
+        raise JournalError(f"{lake} is a journal: name the lake second")
     with changed(lake):
         pass  # make it: a journal of which nothing was recorded makes an empty lake
     while (identity := _identity(place)) is None:

@@ -24,7 +24,7 @@ import msgspec
 from ..errors import StateError
 from ..journal.directory import sync_directory
 
-__all__ = ["Entry", "Manifest", "Retired", "Stream", "changed", "locked", "read_manifest"]
+__all__ = ["Entry", "Manifest", "Retired", "Stream", "changed", "is_lake", "locked", "read_manifest"]
 
 _FOLDER = "_sbus"
 _NAME = "manifest.json"
@@ -61,6 +61,11 @@ class Manifest(msgspec.Struct, frozen=True):
     entries: tuple[Entry, ...] = ()
     streams: dict[str, Stream] = {}
     retired: tuple[Retired, ...] = ()
+
+
+def is_lake(place: str) -> bool:
+    """Whether there is a lake at a directory of this machine."""
+    return os.path.isfile(os.path.join(place, _FOLDER, _NAME))
 
 
 def read_manifest(lake: str | os.PathLike[str]) -> Manifest:

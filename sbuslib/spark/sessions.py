@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -82,6 +84,23 @@ def _forward(pipe: IO[bytes]) -> None:
         while chunk or (chunk := os.read(fd, 65_536)):
             os.write(2, chunk)  # where Java itself would have written
             chunk = b""
+
+
+@contextmanager
+def _ctrl_c_waits() -> Iterator[None]:
+    """A Ctrl-C that comes meanwhile has its effect at the end: Java that is not let finish its start would stay."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or handler in (None, signal.SIG_IGN):
+        yield
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def session(
@@ -157,12 +176,19 @@ def _start(master: str, name: str, settings: Mapping[str, str]) -> SparkSession:
             # In a session of its own: a signal to our whole group, such as timeout(1) sends, is for us to act upon, or
             # Java would be gone before we have ended what it does. It ends by itself once we are gone.
             options = {"stderr": subprocess.PIPE, "start_new_session": True}
-            gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
+            with _ctrl_c_waits():
+                gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
             if gateway.proc is not None:  # else spark-submit has started us, and not we Java
                 threading.Thread(target=_forward, args=(gateway.proc.stderr,), name="spark-stderr", daemon=True).start()
         else:
             gateway = SparkContext._gateway
-        return SparkSession(SparkContext(conf=conf, gateway=gateway))
+        handler = signal.getsignal(signal.SIGINT)
+        context = SparkContext(conf=conf, gateway=gateway)
+        # Where Ctrl-C raises KeyboardInterrupt, as in a notebook, Spark has it cancel what runs before. Where it was
+        # left to the system, it stays so.
+        if handler in (signal.SIG_DFL, signal.SIG_IGN) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
+        return SparkSession(context)
     finally:
         for key, value in before.items():
             if value is None:

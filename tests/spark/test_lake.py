@@ -233,3 +233,18 @@ def test_the_manifest(lake: Path) -> None:
 def test_a_lake_is_told_without_spark() -> None:
     code = "import sbuslib.spark.manifest, sys; print({'gevent', 'pyspark', 'pyarrow'} & set(sys.modules))"
     assert python("-c", code) == "set()\n"
+
+
+def test_journal_and_lake_the_wrong_way_round(spark: SparkSession, journal: Path, lake: Path, tmp_path: Path) -> None:
+    """Nothing is made of either."""
+    segment(journal, 1, rows(3, 0))
+    with pytest.raises(JournalError, match="no such directory"):
+        ingest(spark, tmp_path / "nothing", lake)
+    assert not lake.exists()
+    ingest(spark, journal, lake)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(JournalError, match="is a lake"):
+        ingest(spark, lake, tmp_path / "other")
+    with pytest.raises(JournalError, match="is a journal"):
+        ingest(spark, journal, journal)
+    assert sorted(tmp_path.rglob("*")) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from support import PATIENCE, ROOT, python
 
 from sbuslib.errors import StateError
+from sbuslib.spark import sessions
 from sbuslib.spark.sessions import _NOISE, _forward, check_java, explain, java_package, session
 
 if TYPE_CHECKING:
@@ -137,3 +139,20 @@ sbuslib.errors.JournalError: /j: no such directory
     assert explain(RuntimeError(text)) == "/j: no such directory"
     assert explain(RuntimeError("[SOME] thing\nJVM stacktrace:\n at x")) == "[SOME] thing"
     assert explain(RuntimeError()) == "RuntimeError"
+
+
+def test_ctrl_c_waits_until_java_runs() -> None:
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        with sessions._ctrl_c_waits():
+            signal.raise_signal(signal.SIGINT)
+            assert not came
+        assert came == [signal.SIGINT]
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with sessions._ctrl_c_waits():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert came == [signal.SIGINT]
