@@ -135,13 +135,19 @@ def test_an_end_with_unread_input_told_by_a_send(pair: tuple[Socket, Socket], ar
     assert area.receive(there)[:2] == [4, 0]
 
 
-@pytest.mark.parametrize("slots", [[0], [3], [0, 1, 2, 3], [1, 2], [0, 2, 3], [3, 5, 7], [7], list(range(8))])
-def test_send_from_where_it_lies(pair: tuple[Socket, Socket], area: PlainArea, slots: list[int]) -> None:
+def filled(pair: tuple[Socket, Socket], area: PlainArea) -> tuple[list[bytes], list[int]]:
+    """Eight packets that have been received, and their lengths."""
     here, there = pair
     packets = [bytes([65 + number]) * (number + 1) for number in range(8)]
     for packet in packets:
         here.send(packet)
-    lengths = area.receive(there)
+    return packets, area.receive(there)
+
+
+@pytest.mark.parametrize("slots", [[0], [3], [0, 1, 2, 3], [1, 2], [0, 2, 3], [3, 5, 7], [7], list(range(8))])
+def test_send_from_where_it_lies(pair: tuple[Socket, Socket], area: PlainArea, slots: list[int]) -> None:
+    here, there = pair
+    packets, lengths = filled(pair, area)
     for chosen in (slots, [0, 1], slots):  # a call leaves nothing behind for the next
         assert area.send(there, chosen, lengths) == len(chosen)
         assert [here.recv(100) for _ in chosen] == [packets[slot] for slot in chosen]
@@ -150,10 +156,7 @@ def test_send_from_where_it_lies(pair: tuple[Socket, Socket], area: PlainArea, s
 @pytest.mark.parametrize("slots", [[0], [0, 1, 2], [1, 3], [6, 7]])
 def test_send_wrapped(pair: tuple[Socket, Socket], area: PlainArea, slots: list[int]) -> None:
     here, there = pair
-    packets = [bytes([65 + number]) * (number + 1) for number in range(8)]
-    for packet in packets:
-        here.send(packet)
-    lengths = area.receive(there)
+    packets, lengths = filled(pair, area)
     for wrapper in (b"CMSG from\0!/cred/1/2/3\0", b"w", b"longer" * 20):
         assert area.send_wrapped(there, wrapper, slots, lengths) == len(slots)
         assert [here.recv(1_000) for _ in slots] == [wrapper + packets[slot] for slot in slots]

@@ -181,15 +181,15 @@ def ingest(
     limits = limits if limits is not None else SparkLimits()
     stop = stop if stop is not None else threading.Event()
     place, lake = absolute(os.fspath(journal)), os.path.abspath(lake)
-    if not list_segments(place) and is_lake(place):
-        raise JournalError(f"{place} is a lake: name the journal first")
-    if os.path.isdir(lake) and list_segments(lake):
-        raise JournalError(f"{lake} is a journal: name the lake second")
+    identity = _identity(place)
+    if not is_lake(lake) and os.path.isdir(lake) and list_segments(lake):
+        raise JournalError(f"{lake} is a journal, and no lake")
     with changed(lake):
         pass  # make it: a journal of which nothing was recorded makes an empty lake
-    while (identity := _identity(place)) is None:
+    while identity is None:
         if not follow or stop.wait(limits.follow_seconds):
             return
+        identity = _identity(place)
     job = _Ingest(lake, identity, place, progress)
     os.makedirs(job.checkpoint, exist_ok=True)
     with locked(f"{job.checkpoint}.lock", wait=False):

@@ -63,14 +63,18 @@ class Manifest(msgspec.Struct, frozen=True):
     retired: tuple[Retired, ...] = ()
 
 
-def is_lake(place: str) -> bool:
+def _path(lake: str | os.PathLike[str]) -> Path:
+    return Path(lake, _FOLDER, _NAME)
+
+
+def is_lake(place: str | os.PathLike[str]) -> bool:
     """Whether there is a lake at a directory of this machine."""
-    return os.path.isfile(os.path.join(place, _FOLDER, _NAME))
+    return _path(place).is_file()
 
 
 def read_manifest(lake: str | os.PathLike[str]) -> Manifest:
     """The manifest as it is now. Raises :exc:`~sbuslib.errors.StateError` when that is no lake of this release."""
-    path = Path(lake, _FOLDER, _NAME)
+    path = _path(lake)
     try:
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
     except FileNotFoundError:
@@ -111,10 +115,10 @@ def changed(lake: str | os.PathLike[str]) -> Iterator[_Change]:
 
     One process at a time. Durable when it returns, and all or nothing whenever the process is killed.
     """
-    folder = Path(lake, _FOLDER)
+    path = _path(lake)
+    folder = path.parent
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / "lock"):
-        path = folder / _NAME
         before = read_manifest(lake) if path.exists() else None
         change = _Change(before or Manifest())
         yield change

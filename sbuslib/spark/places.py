@@ -15,6 +15,7 @@ import pyarrow.fs
 
 from ..errors import CorruptJournalError, JournalError
 from ..journal.format import SEGMENT_HEADER_BYTES, SegmentHeader, first_sequence_of, segment_name
+from .manifest import is_lake
 
 __all__ = ["Segment", "absolute", "decode_header", "list_segments", "opened"]
 
@@ -49,7 +50,10 @@ def _filesystem(place: str) -> tuple[Any, str]:
 
 
 def list_segments(place: str) -> list[Segment]:
-    """The segments of a journal, oldest first. Raises :exc:`~sbuslib.errors.JournalError` if there is no such place."""
+    """The segments of a journal, oldest first.
+
+    Raises :exc:`~sbuslib.errors.JournalError` if there is no such place, or a lake and nothing of a journal.
+    """
     filesystem, path = _filesystem(place)
     try:
         files = filesystem.get_file_info(pyarrow.fs.FileSelector(path))
@@ -62,6 +66,8 @@ def list_segments(place: str) -> list[Segment]:
         first = first_sequence_of(file.base_name)
         if first is not None and file.type == pyarrow.fs.FileType.File:
             found.append(Segment(place, first, file.size))
+    if not found and isinstance(filesystem, pyarrow.fs.LocalFileSystem) and is_lake(path):
+        raise JournalError(f"{place} is a lake, and no journal")
     return sorted(found, key=lambda segment: segment.first_sequence)
 
 

@@ -22,6 +22,7 @@ from sbuslib.spark import lake as lakes
 from sbuslib.spark.lake import Progress, compact, ingest, read
 from sbuslib.spark.limits import SparkLimits
 from sbuslib.spark.manifest import Manifest, Stream, changed, locked, read_manifest
+from sbuslib.spark.places import list_segments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -247,4 +248,7 @@ def test_journal_and_lake_the_wrong_way_round(spark: SparkSession, journal: Path
         ingest(spark, lake, tmp_path / "other")
     with pytest.raises(JournalError, match="is a journal"):
         ingest(spark, journal, journal)
+    for place in (str(lake), lake.as_uri()):
+        with pytest.raises(JournalError, match="is a lake"):
+            list_segments(place)
     assert sorted(tmp_path.rglob("*")) == before
