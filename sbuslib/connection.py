@@ -245,6 +245,7 @@ class Connection(Unpacking):
     def _misbehaved(self, reason: str) -> None:
         """This client did what nobody may."""
         self._hub.kick(self, reason)
+        self._hub.crowd.offended(self.credentials.uid)
 
     def _ended(self, why: str) -> None:
         """The other end closed the connection, or it broke."""

@@ -7,10 +7,13 @@ user that keeps ten thousand connections busy takes its turns from itself. A tur
 one sent on to a client that had let it wait.
 
 Turns are not alike: one may be a hundred bytes for one receiver, another megabytes for a thousand. So each
-is timed, and while several users are busy, those go who have had the least. The more of a user's clients wait, the
-more each turn counts, measured against the user of whose clients the fewest do: one that floods the hub from
-everywhere at once is served on the side. Who was busy and is not counts as if it had had the time, for the
-moment until it is forgotten. Those who wait to be accepted count as one more user.
+is timed, and while several users are busy, those go who have had the least. How much a turn's time counts is the
+*heft* of its user, measured against that of the lightest: it grows with how many of its clients wait, so that one
+that floods the hub from everywhere at once is served on the side, and with what it did lately that nobody may. Who was
+busy and is not counts as if it had had the time, for the moment until it is forgotten. Those who wait to be accepted
+count as one more user.
+
+All of that happens for each batch that a client sends, so it costs few calls: accounts are settled once a round.
 """
 
 from __future__ import annotations
@@ -31,24 +34,38 @@ DOOR: Final = -1
 """The user id that stands for those who were not accepted yet."""
 
 
+class _User:
+    """What is known of a user that was busy of late."""
+
+    __slots__ = ("busy", "had", "heft", "round", "spent", "turns", "uid", "waiting")
+
+    def __init__(self, uid: int, had: float) -> None:
+        self.uid = uid
+        self.busy = 0.0  # when it was last
+        self.had = had  # seconds of turns while it was crowded, weighted
+        self.heft = 1.0
+        self.round = -1  # the last one in which it had a turn, or might have had one
+        self.turns = 0  # of that round
+        self.spent = 0.0  # seconds of that round
+        self.waiting: deque[Callable[[], None]] = deque()
+
+
 class Crowd:
     """Who may have a turn in this round of an event loop. ``loop`` is gevent's, whose ``now()`` names the round."""
 
     def __init__(self, loop: Any, limits: Limits) -> None:
         self._loop = loop
         self._limits = limits
-        self._round = self._now = 0.0
-        self._began = 0.0
-        self._turns: dict[int, int] = {}  # of this round, by user
-        self._last: dict[int, int] = {}  # and of the one before
-        self._spent: dict[int, float] = {}  # seconds of this round, by user
-        self._had: dict[int, float] = {}  # seconds of turns while it was crowded, weighted, by user that is busy
-        self._least = 0.0  # of those
-        self._lightest = 1.0
-        self._busy: dict[int, float] = {}  # when each user was busy last
+        self._round = 0  # its number
+        self._round_time = self._now = 0.0  # the loop's time of it, and ours
+        self._users: dict[int, _User] = {}  # those that were busy of late
+        self._least = 0.0  # that any of them has had
+        self._lightest = 1.0  # heft of any of them
+        self._goes: _User | None = None  # whose turn it is
+        self._began = 0.0  # by the time that this thread has computed
         self._most: dict[int, int] = {}  # packets a turn, of users whose turns are dear
-        self._waiting: dict[int, deque[Callable[[], None]]] = {}
-        self._only: int | None = None  # the one user that was busy of late, if none of its clients waits
+        self._offences: dict[int, tuple[int, float]] = {}  # how many of a user are not forgotten, and since when
+        self._only: _User | None = None  # the one that was busy of late, if none of its clients waits
         self._only_turns = 0  # of this round
         self._only_round = self._only_since = self._only_began = 0.0
         self._resuming: Any = None
@@ -63,27 +80,43 @@ class Crowd:
         if not self.several:
             return True
         uid = account.uid
-        if uid == self._only and self._only_goes_on(uid):
-            return True
-        self._look_at_the_clock()
-        self._busy[uid] = self._now
-        had = self._turns.get(uid, 0)
+        if self._only is not None:
+            if uid == self._only.uid and self._only_goes_on(self._only):
+                return True
+            self._look_at_the_clock()
+        elif self._loop.now() != self._round_time:
+            self._begin_round(self._loop.now())
+        user = self._users.get(uid) or self._meet(uid)
+        user.busy = self._now
+        limits = self._limits
+        had_turns = user.round == self._round
         if self.crowded:
-            if had >= self._limits.crowded_turns or not self._is_due(uid):
+            if (had_turns and user.turns >= limits.crowded_turns) or not self._is_due(user):
                 return False
-        elif had >= self._limits.turns_per_round or self._spent.get(uid, 0.0) > self._limits.crowd_round:
+        elif had_turns and (user.turns >= limits.turns_per_round or user.spent > limits.crowd_round):
             return False
-        self._turns[uid] = had + 1
+        if had_turns:
+            user.turns += 1
+        else:
+            self._begin_turns(user, 1)
+        self._goes = user
         self._began = thread_time()
         return True
 
-    def _only_goes_on(self, uid: int) -> bool:
+    def _meet(self, uid: int) -> _User:
+        user = self._users[uid] = _User(uid, self._least)
+        return user
+
+    def _begin_turns(self, user: _User, turns: int) -> None:
+        user.round, user.turns, user.spent = self._round, turns, 0.0
+
+    def _only_goes_on(self, user: _User) -> bool:
         """Whether the only user that was busy of late may have another turn, of which no account is kept."""
         current = self._loop.now()
         self._only_began = monotonic()
         if current != self._only_round:
             self._only_round = current
-            self._only_turns = self._turns.get(uid, 0) if current == self._round else 0
+            self._only_turns = user.turns if current == self._round_time and user.round == self._round else 0
             self._only_since = self._only_began
         elif (
             self._only_turns >= self._limits.turns_per_round
@@ -98,20 +131,26 @@ class Crowd:
         if self._only is not None:
             if monotonic() - self._only_began > self._limits.crowd_turn:
                 self._only = None  # its turns have to be looked at more closely
-        elif self.several and self._began:
-            took = thread_time() - self._began
-            self._began = 0.0
-            self._spent[account.uid] = self._spent.get(account.uid, 0.0) + took
-            if self.crowded:
-                weight = self._weight(account.uid)
-                if clients > 1 and self._is_beside_others(account.uid):
-                    weight *= 1 + log2(clients)
-                had = self._had.get(account.uid, self._least) + took * weight
-                self._had[account.uid] = min(had, self._least + self._limits.crowd_longest)
-            if not clients and (took > self._limits.crowd_turn or account.uid in self._most):
-                self._adapt(account.uid, took)
-            if len(self._busy) == 1 and not self._waiting and not self._most:
-                self._only = account.uid
+            return
+        user, self._goes = self._goes, None
+        if user is None:
+            return
+        took = thread_time() - self._began
+        user.spent += took
+        limits = self._limits
+        if self.crowded:
+            weight = user.heft / self._lightest
+            if weight < 1.0:
+                weight = 1.0
+            if clients > 1 and self._is_beside_others(user):
+                weight *= 1 + log2(clients)
+            had = user.had + took * weight
+            longest = self._least + limits.crowd_longest
+            user.had = had if had < longest else longest
+        if not clients and (took > limits.crowd_turn or (self._most and user.uid in self._most)):
+            self._adapt(user.uid, took)
+        if not self.crowded and len(self._users) == 1 and not user.waiting and not self._most:
+            self._only = user
 
     def most(self, account: Account, wanted: int | None) -> int | None:
         """How many packets a turn may take of a client that may have ``wanted``; ``None``: as many as there are."""
@@ -138,51 +177,86 @@ class Crowd:
         current = self._loop.now()
         only, self._only = self._only, None
         if only is not None:
-            self._busy[only] = max(self._busy[only], self._only_began)
-        if current != self._round:
+            only.busy = max(only.busy, self._only_began)
+        if current != self._round_time:
             self._begin_round(current)
         if only is not None and self._only_round == current:  # what it had of this round already
-            self._turns[only] = self._only_turns
-            self._spent[only] = self._spent.get(only, 0.0) + monotonic() - self._only_since
+            if only.round != self._round:
+                self._begin_turns(only, 0)
+            only.turns = self._only_turns
+            only.spent += monotonic() - self._only_since
 
     def _begin_round(self, current: float) -> None:
         # The loop's time tells rounds apart, and no more: it is that of the wall, which somebody may set.
-        self._round = current
+        self._round_time = current
         now = monotonic()
-        passed, self._now = min(now - self._now, self._limits.crowd_remembered), now
-        turns = self._last = self._turns
-        self._turns = {}
-        self._spent.clear()
-        since = now - self._limits.crowd_remembered
-        for uid in [uid for uid, at in self._busy.items() if at < since and uid not in self._waiting]:
-            del self._busy[uid]
-            self._had.pop(uid, None)
-        self.crowded = len(self._busy) > 1
-        if not self.crowded:
-            self._had.clear()
+        remembered = self._limits.crowd_remembered
+        passed, self._now = min(now - self._now, remembered), now
+        last = self._round
+        self._round = last + 1
+        least = lightest = inf
+        forgotten = []
+        for user in self._users.values():
+            if not user.waiting:
+                if user.busy < now - remembered:
+                    forgotten.append(user.uid)
+                    continue
+                if user.round < last:
+                    user.had += passed
+            user.heft = heft = self._heft(user)
+            if heft < lightest:
+                lightest = heft
+            if user.had < least:
+                least = user.had
+        for uid in forgotten:
+            del self._users[uid]
+        self.crowded = len(self._users) > 1
+        if self.crowded:
+            self._least, self._lightest = least, lightest
+        else:
             self._least = 0.0
-            return
-        for uid in self._busy:
-            had = self._had.setdefault(uid, self._least)
-            if uid not in turns and uid not in self._waiting:
-                self._had[uid] = had + passed
-        self._least = min(self._had.values())
-        self._lightest = min(map(self._heft, self._busy))
+            for user in self._users.values():
+                user.had = 0.0
 
-    def _heft(self, uid: int) -> float:
-        return self._limits.crowd_door if uid == DOOR else 1 + log2(max(1, len(self._waiting.get(uid, ()))))
+    def _heft(self, user: _User) -> float:
+        if user.uid == DOOR:
+            return self._limits.crowd_door
+        heft = 1 + log2(len(user.waiting) or 1)
+        if user.uid in self._offences:
+            heft *= 1 + log2(1 + self._unforgotten(user.uid, self._now))
+        return heft
 
-    def _weight(self, uid: int) -> float:
-        """How many times what it took a turn of this user counts."""
-        return max(1.0, self._heft(uid) / self._lightest)
+    def offended(self, uid: int) -> None:
+        """A client of this user did what nobody may: its turns count more, for a while."""
+        now = monotonic()
+        if uid not in self._offences:
+            for other in list(self._offences):
+                self._unforgotten(other, now)
+            self._offences[uid] = 1, now
+        else:
+            count, since = self._offences[uid]
+            self._offences[uid] = count + 1, since
 
-    def _is_beside_others(self, uid: int) -> bool:
+    def _unforgotten(self, uid: int, now: float) -> int:
+        """How many offences of a user still count: half of them are forgotten every so often."""
+        count, since = self._offences[uid]
+        pardon = self._limits.crowd_pardon
+        if halves := int((now - since) / pardon):
+            count >>= halves
+            if count:
+                self._offences[uid] = count, since + halves * pardon
+            else:
+                del self._offences[uid]
+        return count
+
+    def _is_beside_others(self, user: _User) -> bool:
         """Whether others have turns in the same rounds, or wait for one: only they wait for this user's."""
-        return any(other != uid for users in (self._turns, self._last, self._waiting) for other in users)
+        recent = self._round - 1
+        return any(other is not user and (other.waiting or other.round >= recent) for other in self._users.values())
 
-    def _is_due(self, uid: int) -> bool:
+    def _is_due(self, user: _User) -> bool:
         """Whether no other busy user has had less than this one."""
-        return self._had.get(uid, self._least) <= self._least + self._limits.crowd_slack
+        return user.had <= self._least + self._limits.crowd_slack
 
     def postpone(self, account: Account, resume: Callable[[], None]) -> None:
         """Call ``resume`` in one of the next rounds: a client's socket is no longer watched until then.
@@ -191,10 +265,11 @@ class Crowd:
         """
         if self._only is not None:
             self._look_at_the_clock()
-        self._waiting.setdefault(account.uid, deque()).append(resume)
+        user = self._users.get(account.uid) or self._meet(account.uid)
+        user.waiting.append(resume)
         if self._resuming is None:
             self._look_again(0.0)
-        elif self._napping and any(map(self._is_due, self._waiting)):
+        elif self._napping and any(self._is_due(user) for user in self._users.values() if user.waiting):
             self._end_timer()  # somebody's time has come sooner than it seemed
             self._look_again(0.0)
 
@@ -209,18 +284,17 @@ class Crowd:
         limits = self._limits
         most = limits.crowded_turns if self.crowded else limits.turns_per_round
         nap = inf
-        for uid, waiting in list(self._waiting.items()):
-            if self.crowded and not self._is_due(uid):
-                nap = min(nap, max(limits.crowd_nap, self._had[uid] - self._least), limits.crowd_remembered)
+        for user in [user for user in self._users.values() if user.waiting]:
+            if self.crowded and not self._is_due(user):
+                nap = min(nap, max(limits.crowd_nap, user.had - self._least), limits.crowd_remembered)
                 continue
             nap = 0.0
-            self._turns.setdefault(uid, 0)  # those that may read again do so in the next round: it was busy in this one
-            for _ in range(min(most, len(waiting))):
-                waiting.popleft()()
-            if not waiting:
-                del self._waiting[uid]
+            if user.round != self._round:
+                self._begin_turns(user, 0)  # who may read again does so in the next round: it was busy in this one
+            for _ in range(min(most, len(user.waiting))):
+                user.waiting.popleft()()
         self._end_timer()
-        if self._waiting:
+        if self.anybody_waits():
             self._look_again(nap)
 
     def _end_timer(self) -> None:
@@ -228,7 +302,12 @@ class Crowd:
             self._resuming.close()
             self._resuming = None
 
+    def anybody_waits(self) -> bool:
+        """Whether a turn was postponed and has not come yet."""
+        return any(user.waiting for user in self._users.values())
+
     def close(self) -> None:
         """Resume nobody any more."""
-        self._waiting.clear()
+        for user in self._users.values():
+            user.waiting.clear()
         self._end_timer()

@@ -371,6 +371,7 @@ class Hub:
         if account is None:
             sock.close()
             self.breach("too many connections", credentials)
+            self.crowd.offended(credentials.uid)
             return
         self._connections.add(Connection(self, sock, credentials, account))
         self._clients_total += 1

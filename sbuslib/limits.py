@@ -304,6 +304,13 @@ class Limits(_Numbers, frozen=True, kw_only=True):
             "be thousands."
         ),
     ] = 16.0
+    crowd_pardon: Annotated[
+        float,
+        Meta(
+            description="Seconds after which half of what a user did that nobody may, such as to connect beyond its "
+            "maximum, is forgotten: until then its turns count the more, the more of that there was."
+        ),
+    ] = 5.0
     crowd_longest: Annotated[
         float, Meta(description="Seconds for which a user may have to let others go first, after whatever it did.")
     ] = 0.5

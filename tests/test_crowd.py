@@ -123,7 +123,7 @@ def test_one_busy_user_beside_an_idle_one(monkeypatch: pytest.MonkeyPatch) -> No
     bench.add(ONE, 40)
     had = bench.run(100)
     assert had[ONE] >= 700
-    assert all(client.watched or client.resume in bench.crowd._waiting[ONE] for client in bench.clients)
+    assert all(client.watched or client.resume in bench.crowd._users[ONE].waiting for client in bench.clients)
 
 
 @pytest.mark.parametrize("many", [2, 30, 1_000])
@@ -292,7 +292,7 @@ def test_a_hub_whose_users_crowd_loses_nothing(bus: Callable[..., Hub], connect_
     gevent.joinall(greenlets, raise_error=True)
     assert len(got) == len(publishers)
     assert all(numbers == list(range(150)) for numbers in got.values())
-    assert not hub.crowd._waiting
+    assert not hub.crowd.anybody_waits()
 
 
 def test_slow_readers_have_their_turns_too(
@@ -323,7 +323,7 @@ def test_slow_readers_have_their_turns_too(
     eventually(lambda: not hub.statistics().queued)
     assert sum(turns.values()) >= 2 * len(readers)
     assert max(turns.values()) <= 2
-    assert not hub.crowd._waiting
+    assert not hub.crowd.anybody_waits()
 
 
 def test_a_slow_reader_that_leaves_while_its_turn_is_put_off(
@@ -349,7 +349,7 @@ def test_a_slow_reader_that_leaves_while_its_turn_is_put_off(
         eventually(lambda: receiving.closed)
     settle(hub)
     assert receiving.lost == {"outage": 2}
-    assert not hub.crowd._waiting
+    assert not hub.crowd.anybody_waits()
 
 
 def test_patterns_of_who_left_go_a_few_each_round(make_hub: Callable[..., Hub], connect: Callable[..., Peer]) -> None:
@@ -390,11 +390,11 @@ def test_a_turn_of_many_counts_as_many_only_beside_others(monkeypatch: pytest.Mo
         if beside:
             assert crowd.may_go(bench.accounts[ONE])
             crowd.went(bench.accounts[ONE])
-    before = crowd._had[OTHER]
+    before = crowd._users[OTHER].had
     assert crowd.may_go(account)
     bench.cpu += 1e-3
     crowd.went(account, clients=1_023)
-    weight = (crowd._had[OTHER] - before) / 1e-3
+    weight = (crowd._users[OTHER].had - before) / 1e-3
     assert weight == pytest.approx(1 + math.log2(1_023) if beside else 1)
 
 
@@ -447,14 +447,14 @@ def test_who_may_read_again_is_not_idle_until_the_next_round(monkeypatch: pytest
     assert crowd.crowded
     resumed: list[int] = []
     crowd.postpone(one, lambda: resumed.append(ONE))
-    before = crowd._had[ONE]
+    before = crowd._users[ONE].had
     bench.loop.time += 1e-3
     assert bench.loop.callback is not None
     bench.loop.callback()
     assert resumed == [ONE]
     bench.loop.time += 5e-3  # for as long others are called back
     crowd._look_at_the_clock()
-    assert crowd._had[ONE] == before
+    assert crowd._users[ONE].had == before
 
 
 def test_nobody_is_resumed_once_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -463,10 +463,10 @@ def test_nobody_is_resumed_once_it_is_closed(monkeypatch: pytest.MonkeyPatch) ->
     bench.add(ONE, 40)
     bench.run(3)
     assert bench.loop.callback is not None
-    assert bench.crowd._waiting
+    assert bench.crowd.anybody_waits()
     bench.crowd.close()
     assert bench.loop.callback is None
-    assert not bench.crowd._waiting
+    assert not bench.crowd.anybody_waits()
     bench.crowd.close()
 
 
@@ -476,3 +476,53 @@ def test_a_hub_that_stops_leaves_no_turn_to_come(hub: Hub) -> None:
     hub.close()
     gevent.sleep(0.001)
     assert not resumed
+
+
+def test_who_does_what_nobody_may_is_served_less_until_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, {ONE: 1e-4, OTHER: 1e-4})
+    bench.add(ONE, 1)
+    bench.add(OTHER, 1)
+    bench.run(50)
+    before = bench.run(1_000)
+    for _ in range(15):
+        bench.crowd.offended(OTHER)
+    had = bench.run(1_000)
+    assert before[OTHER] == pytest.approx(before[ONE], rel=0.1)
+    assert 0 < had[OTHER] <= 1.2 * had[ONE] / 5  # its turns count 1 + log2(16) times
+    bench.loop.time += 4 * LIMITS.crowd_pardon
+    assert not bench.crowd._offences or bench.run(50)
+    after = bench.run(1_000)
+    assert after[OTHER] == pytest.approx(after[ONE], rel=0.1)
+    assert not bench.crowd._offences
+
+
+def test_half_of_the_offences_are_forgotten_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, {ONE: 1e-4})
+    crowd, pardon = bench.crowd, LIMITS.crowd_pardon
+    for _ in range(10):
+        crowd.offended(ONE)
+    start = bench.loop.time
+    counts = [crowd._unforgotten(ONE, start + periods * pardon) for periods in (0, 0.9, 1, 1.9, 2.5, 3)]
+    assert counts == [10, 10, 5, 5, 2, 1]
+    bench.loop.time = start + 5 * pardon
+    crowd.offended(OTHER)
+    assert set(crowd._offences) == {OTHER}  # of those who have gone nothing is kept for ever
+
+
+def test_offences_are_what_a_client_does_by_itself(bus: Callable[..., Hub], connect_as: Callable[..., Peer]) -> None:
+    """Not what another can bring it to: who floods somebody that asked for ``error`` would rob it of turns, too."""
+    hub = bus({"mode": 0o777}, user_connections=2, queued_packets=4)
+    victim = connect_as(1001)
+    victim.send(b"SUB k", b"CMSG blocking/soft/error", b"CMSG blocking/hard/error")
+    narrow(hub, victim)
+    publisher = connect_as(1002)
+    for number in range(20):
+        publisher.publish(b"k", big(number))
+    publisher.barrier()
+    assert hub.statistics().breaches == {"does not keep up, and asked for error": 1}
+    assert not hub.crowd._offences
+    connect_as(1003).send(b"nonsense")
+    eventually(lambda: hub.crowd._offences.keys() == {1003})
+    for _ in range(2):
+        connect_as(1002)
+    eventually(lambda: hub.crowd._offences.keys() == {1002, 1003})
