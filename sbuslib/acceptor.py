@@ -65,7 +65,7 @@ class Acceptor:
         limits, crowd = self._hub.limits, self._hub.crowd
         if crowd.may_go(self.account):
             self._accept(limits.crowded_accepts if crowd.crowded else limits.accepts)
-            crowd.went(self.account)
+            crowd.went()
         else:
             self._watcher.stop()
             crowd.postpone(self.account, self._resume)

@@ -87,7 +87,7 @@ class Connection(Unpacking):
         crowd = self._hub.crowd
         if crowd.may_go(self.account):
             self.turn()
-            crowd.went(self.account)
+            crowd.went()
         else:
             self._postpone()
 

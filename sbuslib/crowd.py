@@ -9,7 +9,7 @@ one sent on to a client that had let it wait.
 Turns are not alike: one may be a hundred bytes for one receiver, another megabytes for a thousand. So each
 is timed, and while several users are busy, those go who have had the least. How much a turn's time counts is the
 *heft* of its user, measured against that of the lightest: it grows with how many of its clients wait, so that one
-that floods the hub from everywhere at once is served on the side, and with what it did lately that nobody may. Who was
+that floods the hub from everywhere at once is served on the side, and with its breaches of the protocol of late. Who was
 busy and is not counts as if it had had the time, for the moment until it is forgotten. Those who wait to be accepted
 count as one more user.
 
@@ -37,13 +37,12 @@ DOOR: Final = -1
 class _User:
     """What is known of a user that was busy of late."""
 
-    __slots__ = ("busy", "had", "heft", "round", "spent", "turns", "uid", "waiting")
+    __slots__ = ("busy", "had", "round", "spent", "turns", "uid", "waiting")
 
     def __init__(self, uid: int, had: float) -> None:
         self.uid = uid
         self.busy = 0.0  # when it was last
         self.had = had  # seconds of turns while it was crowded, weighted
-        self.heft = 1.0
         self.round = -1  # the last one in which it had a turn, or might have had one
         self.turns = 0  # of that round
         self.spent = 0.0  # seconds of that round
@@ -126,7 +125,7 @@ class Crowd:
         self._only_turns += 1
         return True
 
-    def went(self, account: Account, clients: int = 0) -> None:
+    def went(self, clients: int = 0) -> None:
         """The turn that :meth:`may_go` allowed has ended: that of a client, or one spent on so many."""
         if self._only is not None:
             if monotonic() - self._only_began > self._limits.crowd_turn:
@@ -139,7 +138,7 @@ class Crowd:
         user.spent += took
         limits = self._limits
         if self.crowded:
-            weight = user.heft / self._lightest
+            weight = self._heft(user) / self._lightest
             if weight < 1.0:
                 weight = 1.0
             if clients > 1 and self._is_beside_others(user):
@@ -203,8 +202,7 @@ class Crowd:
                     continue
                 if user.round < last:
                     user.had += passed
-            user.heft = heft = self._heft(user)
-            if heft < lightest:
+            if (heft := self._heft(user)) < lightest:
                 lightest = heft
             if user.had < least:
                 least = user.had
@@ -227,7 +225,7 @@ class Crowd:
         return heft
 
     def offended(self, uid: int) -> None:
-        """A client of this user did what nobody may: its turns count more, for a while."""
+        """A client of this user broke the protocol: its turns count more, for a while."""
         now = monotonic()
         if uid not in self._offences:
             for other in list(self._offences):

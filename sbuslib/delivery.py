@@ -453,7 +453,7 @@ class Delivery:
         crowd = self._hub.crowd
         if crowd.may_go(self.account):
             self._send_on()
-            crowd.went(self.account)
+            crowd.went()
         else:
             self._writer.stop()
             crowd.postpone(self.account, self._watch_again)

@@ -371,7 +371,6 @@ class Hub:
         if account is None:
             sock.close()
             self.breach("too many connections", credentials)
-            self.crowd.offended(credentials.uid)
             return
         self._connections.add(Connection(self, sock, credentials, account))
         self._clients_total += 1

@@ -307,8 +307,8 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     crowd_pardon: Annotated[
         float,
         Meta(
-            description="Seconds after which half of what a user did that nobody may, such as to connect beyond its "
-            "maximum, is forgotten: until then its turns count the more, the more of that there was."
+            description="Seconds after which half of a user's breaches of the protocol are forgotten: until then its "
+            "turns count the more, the more there were."
         ),
     ] = 5.0
     crowd_longest: Annotated[

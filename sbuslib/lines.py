@@ -286,7 +286,7 @@ class Line:
             return
         crowd = self._hub.crowd
         if crowd.may_go(self._account):
-            crowd.went(self._account, self._work_off())
+            crowd.went(self._work_off())
             self._hub.carry_out()
         else:
             self._postpone()
