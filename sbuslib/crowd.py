@@ -9,7 +9,7 @@ one sent on to a client that had let it wait.
 Turns are not alike: one may be a hundred bytes for one receiver, another megabytes for a thousand. So each
 is timed, and while several users are busy, those go who have had the least. How much a turn's time counts is the
 *heft* of its user, measured against that of the lightest: it grows with how many of its clients wait, so that one
-that floods the hub from everywhere at once is served on the side, and with its breaches of the protocol of late. Who was
+that floods the hub from everywhere at once is served on the side, and with its breaches of the protocol. Who was
 busy and is not counts as if it had had the time, for the moment until it is forgotten. Those who wait to be accepted
 count as one more user.
 
