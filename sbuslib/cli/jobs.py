@@ -6,14 +6,17 @@ import threading
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain, on_stop, yield_to_ctrl_c
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SPARK", "add_spark_arguments", "run", "stop_event"]
+__all__ = ["SPARK", "Work", "add_spark_arguments", "run", "stop_event"]
+
+Work: TypeAlias = "Callable[[SparkSession], object]"
+"""What a command does once Spark is there."""
 
 SPARK = (
     "This needs Java 17 or newer, and pip install 'sbuslib[spark]'. SBUS_SPARK_LOG=warn (or info, error) shows what\n"
@@ -48,21 +51,27 @@ def stop_event() -> threading.Event:
     return event
 
 
-def run(arguments: Namespace, job: Callable[[SparkSession, Namespace], object]) -> int:
-    """Start Spark, do the job, stop Spark, and turn what goes wrong into one line; the exit status."""
+def run(arguments: Namespace, prepare: Callable[[Namespace], Work]) -> int:
+    """Prepare, start Spark, do the work, stop Spark, and turn what goes wrong into one line; the exit status.
+
+    :param prepare: finds out what is wrong with the arguments as far as that can be known without Spark, which takes
+        ten seconds to start, and returns the work.
+    """
     from ..errors import SbusError, UsageError
 
     try:
         from ..spark.sessions import explain as explain_spark
-        from ..spark.sessions import session
+        from ..spark.sessions import require, session
 
+        require()
+        work = prepare(arguments)
         yield_to_ctrl_c()  # what Spark is at ends with us, and a question to Java must not be broken off by another
         spark = session(arguments.master)
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         try:
-            job(spark, arguments)
+            work(spark)
         except (PySparkException, Py4JError) as error:
             return complain("sbus", explain_spark(error))
         finally:

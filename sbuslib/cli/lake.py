@@ -57,7 +57,14 @@ def add_parser(commands: Any) -> None:
     compact.set_defaults(run=lambda arguments: jobs.run(arguments, _compact))
 
 
-def _ingest(spark: SparkSession, arguments: Namespace) -> None:
+def _ingest(arguments: Namespace) -> jobs.Work:
+    from ..spark.lake import check_places
+
+    check_places(arguments.journal, arguments.lake)
+    return lambda spark: _ingest_with(spark, arguments)
+
+
+def _ingest_with(spark: SparkSession, arguments: Namespace) -> None:
     from ..spark.lake import ingest
 
     stop = jobs.stop_event() if arguments.follow else threading.Event()
@@ -82,8 +89,14 @@ def _ingest(spark: SparkSession, arguments: Namespace) -> None:
     print(f"{arguments.lake}: {rows:,} new rows in {size:,} bytes")
 
 
-def _compact(spark: SparkSession, arguments: Namespace) -> None:
+def _compact(arguments: Namespace) -> jobs.Work:
     from ..spark.lake import compact
+    from ..spark.manifest import read_manifest
 
-    before, after = compact(spark, arguments.lake)
-    print(f"{arguments.lake}: {before:,} files are {after:,} now" if before != after else "nothing to compact")
+    read_manifest(arguments.lake)
+
+    def work(spark: SparkSession) -> None:
+        before, after = compact(spark, arguments.lake)
+        print(f"{arguments.lake}: {before:,} files are {after:,} now" if before != after else "nothing to compact")
+
+    return work

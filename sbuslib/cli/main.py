@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 
 from .console import complain, explain
+from .values import count
 
 __all__ = ["build_parser", "main"]
 
@@ -79,7 +80,7 @@ def build_parser() -> ArgumentParser:
         "  sbus sub --json '' | jq .key",
     )
     subscribe.add_argument("patterns", metavar="PATTERN", nargs="+", help="pattern of routing keys")
-    subscribe.add_argument("-n", "--count", type=_positive, metavar="N", help="exit after N messages")
+    subscribe.add_argument("-n", "--count", type=count, metavar="N", help="exit after N messages")
     subscribe.add_argument("-s", "--senders", action="store_true", help="show who sent each message, first")
     form = subscribe.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="a JSON object a line, in place of key, tab, payload")
@@ -98,16 +99,6 @@ def build_parser() -> ArgumentParser:
     bench.add_parser(commands)
     add("whoami", _whoami, "show this process's credentials as the hub sees them", "  sbus whoami")
     return parser
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number <= 0:
-        raise ValueError
-    return number
-
-
-_positive.__name__ = "positive number"  # what argparse calls it
 
 
 def main(argv: Sequence[str] | None = None) -> int:

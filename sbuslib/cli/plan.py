@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any
 
 from . import jobs
-from .report import add_output_arguments, check_output, deliver, progress
+from .report import add_output_arguments, check_output, deliver, progress, recorded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,32 +37,49 @@ def add_parser(commands: Any) -> None:
     plan.set_defaults(run=lambda arguments: jobs.run(arguments, _plan))
 
 
-def _plan(spark: SparkSession, arguments: Namespace) -> None:
-    from ..errors import StateError, UsageError
-    from ..spark import reports, simulate
-    from ..spark.lake import read
-    from ..spark.plan import published, route
-    from ..spark.topology import Topology, hubs_frame, interests_frame
+def _plan(arguments: Namespace) -> jobs.Work:
+    from ..errors import UsageError
 
     check_output(arguments)
     if arguments.simulate is not None:
         if arguments.lake or arguments.hub:
             raise UsageError("--simulate makes the tree and its traffic: leave LAKE, TOPOLOGY and --hub out")
-        hubs = simulate.tree(spark, arguments.simulate, arguments.fan_out or simulate.FAN_OUT).persist()
-        progress(f"routing the traffic of {arguments.simulate:,} hubs")
-        routed = route(simulate.traffic(hubs), simulate.interests(hubs))
-        deliver(reports.plan(routed, hubs, place=False), arguments)
-        return
+        return _simulated(arguments)
     if not arguments.topology:
         raise UsageError("LAKE and TOPOLOGY are needed, or --simulate")
     if arguments.fan_out:
         raise UsageError("--fan-out is for --simulate")
+    return _as_recorded(arguments)
+
+
+def _simulated(arguments: Namespace) -> jobs.Work:
+    from ..spark import reports, simulate
+    from ..spark.plan import route
+
+    fan_out = arguments.fan_out or simulate.FAN_OUT
+    simulate.check_tree(arguments.simulate, fan_out)
+
+    def work(spark: SparkSession) -> None:
+        hubs = simulate.tree(spark, arguments.simulate, fan_out).persist()
+        progress(f"routing the traffic of {arguments.simulate:,} hubs")
+        routed = route(simulate.traffic(hubs), simulate.interests(hubs))
+        deliver(reports.plan(routed, hubs, place=False), arguments)
+
+    return work
+
+
+def _as_recorded(arguments: Namespace) -> jobs.Work:
+    from ..spark import reports
+    from ..spark.plan import published, route
+    from ..spark.topology import Topology, hubs_frame, interests_frame
+
     topology = Topology.read(arguments.topology)
-    rows = read(spark, arguments.lake)
-    if arguments.hub:
-        rows = rows.where(rows.hub == arguments.hub)
-    if rows.isEmpty():
-        raise StateError(f"{arguments.lake}: nothing was recorded")
-    progress("routing what was recorded")
-    routed = route(published(rows, topology), interests_frame(spark, topology), topology.separator.encode())
-    deliver(reports.plan(routed, hubs_frame(spark, topology)), arguments)
+    rows = recorded(arguments)
+
+    def work(spark: SparkSession) -> None:
+        found = published(rows(spark), topology)
+        progress("routing what was recorded")
+        routed = route(found, interests_frame(spark, topology), topology.separator.encode())
+        deliver(reports.plan(routed, hubs_frame(spark, topology)), arguments)
+
+    return work

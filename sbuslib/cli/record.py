@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import Any
 
 from .console import EXIT_SUCCESS, complain, explain, on_stop
-from .sizes import seconds, size
+from .values import seconds, size
 
 __all__ = ["add_parser"]
 

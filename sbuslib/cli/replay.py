@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .console import EXIT_SUCCESS, complain, explain, yield_to_signals
-from .sizes import moment, speed
+from .values import moment, speed
 
 if TYPE_CHECKING:
     from ..journal.directory import Piece

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import jobs
 from .console import complain
+from .values import count, separator
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from ..spark.reports import Report
 
-__all__ = ["add_output_arguments", "add_parser", "check_output", "deliver", "progress"]
+__all__ = ["add_output_arguments", "add_parser", "add_separator", "check_output", "deliver", "progress", "recorded"]
 
 
 def add_parser(commands: Any) -> None:
@@ -27,7 +29,7 @@ def add_parser(commands: Any) -> None:
     )
     kinds = report.add_subparsers(required=True, metavar="KIND", title="kinds")
 
-    def add(kind: str, job: Any, help: str, examples: str) -> ArgumentParser:
+    def add(kind: str, prepare: Any, help: str, examples: str) -> ArgumentParser:
         command: ArgumentParser = kinds.add_parser(
             kind,
             help=help,
@@ -39,7 +41,7 @@ def add_parser(commands: Any) -> None:
         command.add_argument("--hub", metavar="ID", help="only what this hub recorded; else what all did")
         add_output_arguments(command, f"{kind}.html")
         jobs.add_spark_arguments(command)
-        command.set_defaults(run=lambda arguments: jobs.run(arguments, job))
+        command.set_defaults(run=lambda arguments: jobs.run(arguments, prepare))
         return command
 
     traffic = add(
@@ -49,9 +51,11 @@ def add_parser(commands: Any) -> None:
         "  sbus report traffic lake                        makes traffic.html\n"
         "  sbus report traffic lake --csv tables --output -   tables, and no page",
     )
-    traffic.add_argument("--levels", type=int, default=3, metavar="N", help="segments of the keys to look at (3)")
-    traffic.add_argument("--period", type=int, metavar="SECONDS", help="how long a point of time is; else what is fit")
-    _add_separator(traffic)
+    traffic.add_argument("--levels", type=count, default=3, metavar="N", help="segments of the keys to look at (3)")
+    traffic.add_argument(
+        "--period", type=count, metavar="SECONDS", help="how long a point of time is; else what is fit"
+    )
+    add_separator(traffic)
 
     subscriptions = add(
         "subscriptions",
@@ -62,7 +66,7 @@ def add_parser(commands: Any) -> None:
     subscriptions.add_argument(
         "patterns", metavar="PATTERNS", help='file of patterns, one a line; "" for the empty one'
     )
-    _add_separator(subscriptions)
+    add_separator(subscriptions)
 
     latency = add(
         "latency",
@@ -80,11 +84,14 @@ def add_parser(commands: Any) -> None:
         help="where the id stands: segment:N of the key (-1: the last), json:NAME of the payload, or prefix:N, the "
         "first bytes of the payload (json:id)",
     )
-    _add_separator(latency)
+    add_separator(latency)
 
 
-def _add_separator(parser: ArgumentParser) -> None:
-    parser.add_argument("--separator", default="/", metavar="BYTE", help="separator of the hub's keys (/)")
+def add_separator(parser: ArgumentParser) -> None:
+    """How the keys that were recorded are divided."""
+    parser.add_argument(
+        "--separator", type=separator, default="/", metavar="BYTE", help="separator of the hub's keys (/)"
+    )
 
 
 def add_output_arguments(parser: ArgumentParser, name: str) -> None:
@@ -136,50 +143,78 @@ def deliver(report: Report, arguments: Namespace) -> None:
             print(directory, flush=True)
 
 
-def _rows(spark: SparkSession, arguments: Namespace) -> DataFrame:
+def recorded(arguments: Namespace) -> Callable[[SparkSession], DataFrame]:
+    """What gives the rows of the lake that are asked for, of which there is one or more.
+
+    Raises :exc:`~sbuslib.errors.StateError` when there is no lake, or nothing in it, and so does what it returns.
+    """
     from ..errors import StateError
     from ..spark.lake import read
+    from ..spark.manifest import read_manifest
 
-    check_output(arguments)
-    rows = read(spark, arguments.lake)
-    if arguments.hub:
-        rows = rows.where(rows.hub == arguments.hub)
-    if rows.isEmpty():
-        of = f" of hub {arguments.hub}" if arguments.hub else ""
-        raise StateError(f"{arguments.lake}: nothing{of} was recorded")
+    of = f" of hub {arguments.hub}" if arguments.hub else ""
+    nothing = StateError(f"{arguments.lake}: nothing{of} was recorded")
+    if not any(entry.rows for entry in read_manifest(arguments.lake).entries):
+        raise nothing
+
+    def rows(spark: SparkSession) -> DataFrame:
+        found = read(spark, arguments.lake)
+        if arguments.hub:
+            found = found.where(found.hub == arguments.hub)
+        if found.isEmpty():
+            raise nothing
+        return found
+
     return rows
 
 
-def _traffic(spark: SparkSession, arguments: Namespace) -> None:
+def _traffic(arguments: Namespace) -> jobs.Work:
     from ..spark.reports import traffic
 
-    rows = _rows(spark, arguments)
-    progress("counting")
-    separator = arguments.separator.encode()
-    report = traffic(rows, seconds=arguments.period, levels=arguments.levels, separator=separator)
-    assert report is not None
-    deliver(report, arguments)
+    check_output(arguments)
+    rows = recorded(arguments)
+
+    def work(spark: SparkSession) -> None:
+        found = rows(spark)
+        progress("counting")
+        report = traffic(found, seconds=arguments.period, levels=arguments.levels, separator=arguments.separator)
+        assert report is not None
+        deliver(report, arguments)
+
+    return work
 
 
-def _subscriptions(spark: SparkSession, arguments: Namespace) -> None:
+def _subscriptions(arguments: Namespace) -> jobs.Work:
     from ..errors import UsageError
     from ..spark.reports import subscriptions
     from ..spark.subscriptions import read_patterns
 
+    check_output(arguments)
     patterns = read_patterns(arguments.patterns)
     if not patterns:
         raise UsageError(f"{arguments.patterns}: no patterns")
-    rows = _rows(spark, arguments)
-    progress(f"matching {len(patterns):,} patterns")
-    deliver(subscriptions(rows, patterns, arguments.separator.encode()), arguments)
+    rows = recorded(arguments)
+
+    def work(spark: SparkSession) -> None:
+        found = rows(spark)
+        progress(f"matching {len(patterns):,} patterns")
+        deliver(subscriptions(found, patterns, arguments.separator), arguments)
+
+    return work
 
 
-def _latency(spark: SparkSession, arguments: Namespace) -> None:
+def _latency(arguments: Namespace) -> jobs.Work:
     from ..spark.latency import CorrelationId
     from ..spark.reports import latency
 
+    check_output(arguments)
     correlation = CorrelationId.parse(arguments.id)
-    rows = _rows(spark, arguments)
-    progress("joining requests and replies")
-    requests, replies = ([pattern.encode() for pattern in each] for each in (arguments.request, arguments.reply))
-    deliver(latency(rows, requests, replies, correlation, arguments.separator.encode()), arguments)
+    requests, replies = ([os.fsencode(one) for one in each] for each in (arguments.request, arguments.reply))
+    rows = recorded(arguments)
+
+    def work(spark: SparkSession) -> None:
+        found = rows(spark)
+        progress("joining requests and replies")
+        deliver(latency(found, requests, replies, correlation, arguments.separator), arguments)
+
+    return work

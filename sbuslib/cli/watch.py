@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from ..text import printable
 from . import jobs
 from .console import complain, explain
+from .report import add_separator
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ..spark.watch import Alert, Window
+    from ..spark.watch import Alert, Rule, Window
 
 __all__ = ["add_parser"]
 
@@ -52,23 +53,35 @@ def add_parser(commands: Any) -> None:
     watch.add_argument(
         "--delay", type=float, default=5.0, metavar="SECONDS", help="how late a record may be found in the journal (5)"
     )
-    watch.add_argument("--separator", default="/", metavar="BYTE", help="separator of the hub's keys (/)")
+    add_separator(watch)
     jobs.add_spark_arguments(watch)
     watch.set_defaults(run=lambda arguments: jobs.run(arguments, _watch))
 
 
-def _watch(spark: SparkSession, arguments: Namespace) -> None:
-    from ..blocking import Client
-    from ..errors import SbusError, UsageError
-    from ..spark.watch import Rule, under_way, watch
+def _watch(arguments: Namespace) -> jobs.Work:
+    from ..errors import UsageError
+    from ..spark.places import absolute, list_segments
+    from ..spark.watch import Rule, check_windows
 
+    check_windows(arguments.window, arguments.delay)
     rules = []
     for kind in ("above", "below"):
         for pattern, rate in getattr(arguments, kind):
             try:
-                rules.append(Rule(kind, os.fsencode(pattern), float(rate)))
+                number = float(rate)
             except ValueError:
                 raise UsageError(f"a rate is a number of messages a second, not {rate}") from None
+            rules.append(Rule(kind, os.fsencode(pattern), number).check(arguments.separator))
+    for journal in arguments.journal:
+        list_segments(absolute(journal))
+    return lambda spark: _watch_with(spark, arguments, rules)
+
+
+def _watch_with(spark: SparkSession, arguments: Namespace, rules: list[Rule]) -> None:
+    from ..blocking import Client
+    from ..errors import SbusError
+    from ..spark.watch import under_way, watch
+
     stop = jobs.stop_event()
 
     def show(window: Window) -> None:
@@ -102,7 +115,7 @@ def _watch(spark: SparkSession, arguments: Namespace) -> None:
         rules,
         seconds=arguments.window,
         delay=arguments.delay,
-        separator=arguments.separator.encode(),
+        separator=arguments.separator,
         stop=stop,
         on_window=show,
         on_alert=tell,

@@ -157,6 +157,18 @@ def _write(frame: DataFrame, directory: Path) -> None:
     writer.mode("errorifexists").parquet(str(directory))
 
 
+def check_places(journal: str | os.PathLike[str], lake: str | os.PathLike[str]) -> tuple[str, str]:
+    """Where a journal and a lake are, so that it means the same to every worker.
+
+    Raises :exc:`~sbuslib.errors.JournalError` unless there is a journal at the one, and none at the other.
+    """
+    place, lake = absolute(os.fspath(journal)), os.path.abspath(lake)
+    list_segments(place)
+    if not is_lake(lake) and os.path.isdir(lake) and list_segments(lake):
+        raise JournalError(f"{lake} is a journal, and no lake")
+    return place, lake
+
+
 def ingest(
     spark: SparkSession,
     journal: str | os.PathLike[str],
@@ -180,10 +192,8 @@ def ingest(
     """
     limits = limits if limits is not None else SparkLimits()
     stop = stop if stop is not None else threading.Event()
-    place, lake = absolute(os.fspath(journal)), os.path.abspath(lake)
+    place, lake = check_places(journal, lake)
     identity = _identity(place)
-    if not is_lake(lake) and os.path.isdir(lake) and list_segments(lake):
-        raise JournalError(f"{lake} is a journal, and no lake")
     with changed(lake):
         pass  # make it: a journal of which nothing was recorded makes an empty lake
     while identity is None:

@@ -103,6 +103,17 @@ def _ctrl_c_waits() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
+def require() -> None:
+    """Raise :exc:`~sbuslib.errors.StateError` when a library that Spark needs is missing."""
+    try:
+        import pyarrow  # noqa: F401
+        import pyspark  # noqa: F401
+    except ImportError as error:
+        raise StateError(
+            f"{(error.name or str(error)).partition('.')[0]} is missing: pip install 'sbuslib[spark]'"
+        ) from None
+
+
 def session(
     master: str | None = None, *, name: str = "sbus", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
@@ -117,13 +128,9 @@ def session(
     Raises :exc:`~sbuslib.errors.StateError` when PySpark or Java 17 is missing, or when this process has a session
     with another master.
     """
-    try:
-        import pyarrow  # noqa: F401
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise StateError(
-            f"{(error.name or str(error)).partition('.')[0]} is missing: pip install 'sbuslib[spark]'"
-        ) from None
+    require()
+    from pyspark.sql import SparkSession
+
     running = SparkSession.getActiveSession()
     if running is not None:
         if master not in (None, running.sparkContext.master):

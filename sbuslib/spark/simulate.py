@@ -34,6 +34,12 @@ _SCATTER = 2_654_435_761
 """A prime near the golden section of 2**32: its multiples fall everywhere."""
 
 
+def check_tree(hubs: int, fan_out: int) -> None:
+    """Raise :exc:`~sbuslib.errors.UsageError` unless there is such a tree."""
+    if hubs < 1 or fan_out < 2:
+        raise UsageError(f"a tree has one hub or more and a fan-out of two or more, not {hubs} and {fan_out}")
+
+
 def tree(spark: SparkSession, hubs: int, fan_out: int = FAN_OUT) -> DataFrame:
     """``hub``, ``above`` (null at the root), ``path`` (the links up to the root, its own first): all ``bigint``.
 
@@ -41,8 +47,7 @@ def tree(spark: SparkSession, hubs: int, fan_out: int = FAN_OUT) -> DataFrame:
     """
     from pyspark.sql import functions as f
 
-    if hubs < 1 or fan_out < 2:
-        raise UsageError(f"a tree has one hub or more and a fan-out of two or more, not {hubs} and {fan_out}")
+    check_tree(hubs, fan_out)
     # The hub j levels above i is (i - (F**j - 1) / (F - 1)) / F**j, rounded down.
     ups: list[Column] = []
     power, passed = 1, 0

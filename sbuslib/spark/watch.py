@@ -80,7 +80,8 @@ class Window(NamedTuple):
     busiest: tuple[tuple[bytes, int], ...]
 
 
-def _check(seconds: float, delay: float = 0.0) -> None:
+def check_windows(seconds: float, delay: float = 0.0) -> None:
+    """Raise :exc:`~sbuslib.errors.UsageError` unless windows can be of so many seconds, and rows as much later."""
     if not 1 <= seconds <= 86_400 or not 0 <= delay <= 86_400:
         raise UsageError(f"windows are of 1 to 86,400 seconds, and a delay is no longer, not {seconds} and {delay}")
 
@@ -90,7 +91,7 @@ def under_way(seconds: float) -> int:
 
     Raises :exc:`~sbuslib.errors.UsageError` for a window of a length that cannot be.
     """
-    _check(seconds)
+    check_windows(seconds)
     width = round(seconds * 1000) * 1_000_000
     return time.time_ns() // width * width
 
@@ -269,7 +270,7 @@ def watch(
 
     Raises :exc:`~sbuslib.errors.UsageError`, and what Spark raises.
     """
-    _check(seconds, delay)
+    check_windows(seconds, delay)
     rules = [rule.check(separator) for rule in rules]
     columns = rows.select("time", "kind", "key", "size", "lost")
     if ticks:

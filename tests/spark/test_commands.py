@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 from collections.abc import Callable
 from pathlib import Path
@@ -16,30 +15,41 @@ from spark.frames import Row, message, recording
 
 from sbuslib.cli import jobs
 from sbuslib.cli.main import build_parser
-from sbuslib.errors import StateError, UsageError
+from sbuslib.errors import SbusError, StateError
 from sbuslib.spark import lake, page
+from sbuslib.spark.manifest import Entry, Manifest, changed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+Prepare = Callable[..., jobs.Work]
 Run = Callable[..., None]
 
 
 @pytest.fixture
-def run(spark: SparkSession, rows: DataFrame, monkeypatch: pytest.MonkeyPatch) -> Run:
+def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepare:
+    """Do what a command does before Spark starts, where there is a lake; what it raises, it raises here."""
+    monkeypatch.chdir(tmp_path)
+    with changed(LAKE) as change:
+        change.manifest = Manifest(entries=(Entry("0", rows=1_100, bytes=1, files=1),))
+    monkeypatch.setattr(jobs, "run", lambda arguments, prepare: prepare(arguments))
+
+    def run(*arguments: object) -> jobs.Work:
+        parsed = build_parser().parse_args([*map(str, arguments)])
+        work: jobs.Work = parsed.run(parsed)
+        return work
+
+    return run
+
+
+@pytest.fixture
+def run(prepare: Prepare, spark: SparkSession, rows: DataFrame, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a command in the session that is there; what it raises, it raises here."""
     read = lake.read
     monkeypatch.setattr(lake, "read", lambda spark, place: rows if place == LAKE else read(spark, place))
 
-    def in_session(arguments: argparse.Namespace, job: Callable[[Any, argparse.Namespace], object]) -> int:
-        job(spark, arguments)
-        return 0
-
-    monkeypatch.setattr(jobs, "run", in_session)
-
     def run(*arguments: object) -> None:
-        parsed = build_parser().parse_args([*map(str, arguments)])
-        assert parsed.run(parsed) == 0
+        prepare(*arguments)(spark)
 
     return run
 
@@ -148,8 +158,11 @@ def test_a_simulated_plan(run: Run, tmp_path: Path) -> None:
     [
         (["report", "traffic", "LAKE", "--output", "-"], "nothing would come out"),
         (["report", "traffic", "LAKE", "--output", "/nowhere/x.html"], "cannot be written"),
-        (["report", "traffic", "LAKE", "--hub", "none"], "nothing of hub none was recorded"),
-        (["report", "traffic", "FOLDER"], "FOLDER"),
+        (["report", "traffic", "FOLDER"], "is no lake"),
+        (["report", "traffic", "NOTHING"], "nothing was recorded"),
+        (["report", "subscriptions", "LAKE", "/nowhere"], "No such file"),
+        (["lake", "ingest", "/nowhere", "lake2"], "no such directory"),
+        (["lake", "compact", "FOLDER"], "is no lake"),
         (["report", "subscriptions", "LAKE", "EMPTY"], "no patterns"),
         (["report", "latency", "LAKE", "--request", "a", "--reply", "b", "--id", "x"], "segment:N"),
         (["plan", "LAKE"], "TOPOLOGY"),
@@ -159,22 +172,44 @@ def test_a_simulated_plan(run: Run, tmp_path: Path) -> None:
         (["plan", "--simulate", "0"], "one hub or more"),
         (["watch", "FOLDER", "--above", "a", "many"], "not many"),
         (["watch", "FOLDER", "--window", "0.1"], "windows are of 1"),
+        (["watch", "FOLDER", "--above", "!/cred/0/0/1/x", "1"], "never recorded"),
+        (["watch", "/nowhere"], "no such directory"),
     ],
 )
-def test_what_is_refused(
-    run: Run, tmp_path: Path, arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_refused_before_spark_starts(prepare: Prepare, tmp_path: Path, arguments: list[str], said: str) -> None:
     empty = tmp_path / "empty"
     empty.write_text("")
-    monkeypatch.chdir(tmp_path)
-    places = {"LAKE": LAKE, "EMPTY": str(empty), "FOLDER": str(tmp_path)}
-    with pytest.raises((UsageError, StateError), match=places.get(said, said)):
-        run(*(places.get(argument, argument) for argument in arguments))
+    with changed(tmp_path / "nothing"):
+        pass
+    places = {"LAKE": LAKE, "EMPTY": str(empty), "FOLDER": str(tmp_path), "NOTHING": str(tmp_path / "nothing")}
+    with pytest.raises((SbusError, OSError), match=said):
+        prepare(*(places.get(argument, argument) for argument in arguments))
 
 
-def test_without_matplotlib(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_that_hub(run: Run) -> None:
+    with pytest.raises(StateError, match="nothing of hub none was recorded"):
+        run("report", "traffic", LAKE, "--hub", "none")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["report", "traffic", LAKE, "--levels", "0"], "invalid positive number value: '0'"),
+        (["report", "traffic", LAKE, "--period", "-1"], "invalid positive number value: '-1'"),
+        (["report", "traffic", LAKE, "--separator", "ab"], "a separator is one byte of ASCII"),
+        (["watch", "journal", "--separator", "7"], "a separator is one byte of ASCII"),
+    ],
+)
+def test_what_is_no_argument(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        build_parser().parse_args(arguments)
+    assert caught.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_without_matplotlib(prepare: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(StateError, match=r"matplotlib is missing: pip install 'sbuslib\[report\]'"):
         page.check_plots()
     with pytest.raises(StateError, match="matplotlib"):
-        run("report", "traffic", LAKE, "--output", tmp_path / "x.html")
+        prepare("report", "traffic", LAKE, "--output", tmp_path / "x.html")

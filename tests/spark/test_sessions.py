@@ -74,7 +74,7 @@ def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_command_says_so_in_one_line(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "sbuslib", "lake", "compact", "lake"],
+        [sys.executable, "-m", "sbuslib", "plan", "--simulate", "3", "--output", "-", "--csv", "load"],
         env={**os.environ, "PYTHONPATH": str(ROOT), "JAVA_HOME": str(tmp_path)},
         cwd=tmp_path,
         capture_output=True,

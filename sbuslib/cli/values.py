@@ -1,10 +1,12 @@
-"""Sizes, spans and points of time as they are written on a command line."""
+"""Counts, sizes, spans, points of time and separators as they are written on a command line."""
 
 from __future__ import annotations
 
+import os
+from argparse import ArgumentTypeError
 from datetime import datetime
 
-__all__ = ["moment", "seconds", "size", "speed"]
+__all__ = ["count", "moment", "seconds", "separator", "size", "speed"]
 
 _SIZES = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 _SPANS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
@@ -14,6 +16,14 @@ def _with_unit(text: str, units: dict[str, int]) -> float:
     unit = text[-1:] if text[-1:] in units else ""
     number = float(text[: len(text) - len(unit)]) * units[unit]
     if not 0 < number < 2**63:
+        raise ValueError
+    return number
+
+
+def count(text: str) -> int:
+    """A whole number, more than none."""
+    number = int(text)
+    if number <= 0:
         raise ValueError
     return number
 
@@ -40,5 +50,17 @@ def moment(text: str) -> int:
     return int(datetime.fromisoformat(text).astimezone().timestamp() * 1_000_000) * 1_000
 
 
-for _function, _name in ((size, "size"), (seconds, "span of time"), (speed, "speed"), (moment, "time")):
+def separator(text: str) -> bytes:
+    """The byte between the segments of keys."""
+    from ..errors import UsageError
+    from ..matcher import check_separator
+
+    try:
+        return check_separator(os.fsencode(text))
+    except UsageError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+_NAMES = {count: "positive number", size: "size", seconds: "span of time", speed: "speed", moment: "time"}
+for _function, _name in _NAMES.items():
     _function.__name__ = _name  # what argparse calls it
