@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -15,6 +16,7 @@ __all__ = [
     "EXIT_SUCCESS",
     "EXIT_USAGE",
     "STOPPING",
+    "advise",
     "complain",
     "explain",
     "on_stop",
@@ -70,6 +72,13 @@ def explain(error: BaseException, address: str | None = None) -> str:
     if address is not None and address not in text:
         text = f"{address}: {text}"
     return "".join(character if character.isprintable() else escape(character) for character in text)
+
+
+def advise(error: BaseException, arguments: Namespace) -> str:
+    """The option of a command that helps against an error, as what follows it; else nothing."""
+    # By name: Spark hands on no more than the text of what went wrong in a worker.
+    damaged = "CorruptJournalError" in f"{type(error).__name__}: {error}"
+    return "; --skip-corrupt goes on after it" if damaged and vars(arguments).get("skip_corrupt") is False else ""
 
 
 def complain(program: str, text: str) -> int:

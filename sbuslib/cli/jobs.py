@@ -8,7 +8,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias
 
-from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain, on_stop, yield_to_ctrl_c
+from .console import EXIT_SUCCESS, EXIT_USAGE, advise, complain, explain, on_stop, yield_to_ctrl_c
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,12 +73,12 @@ def run(arguments: Namespace, prepare: Callable[[Namespace], Work]) -> int:
         try:
             work(spark)
         except (PySparkException, Py4JError) as error:
-            return complain("sbus", explain_spark(error))
+            return complain("sbus", explain_spark(error) + advise(error, arguments))
         finally:
             spark.stop()
     except UsageError as error:
         complain("sbus", explain(error))
         return EXIT_USAGE
     except (SbusError, OSError) as error:
-        return complain("sbus", explain(error))
+        return complain("sbus", explain(error) + advise(error, arguments))
     return EXIT_SUCCESS

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .console import EXIT_SUCCESS, complain, explain, yield_to_signals
+from .console import EXIT_SUCCESS, advise, complain, explain, yield_to_signals
 from .values import moment, speed
 
 if TYPE_CHECKING:
+    from ..columns import Columns
     from ..journal.directory import Piece
     from ..journal.replay import Run, Selection
 
@@ -64,6 +65,19 @@ def _replay(arguments: Namespace) -> int:
         bytes_skipped += piece.block.length
         complain("sbus", f"{piece.segment.path}: {piece.block.length} bytes at {piece.block.position} skipped")
 
+    published = 0
+
+    class Counting:
+        """Hands on to a client, and counts what that took."""
+
+        def __init__(self, client: Client) -> None:
+            self._client = client
+
+        def send_columns(self, columns: Columns) -> None:
+            nonlocal published
+            self._client.send_columns(columns)
+            published += len(columns)
+
     selection = Selection(map(os.fsencode, arguments.pattern or [""]), arguments.start, arguments.end)
     try:
         if list_segments(arguments.recording):
@@ -72,10 +86,11 @@ def _replay(arguments: Namespace) -> int:
         else:
             runs = from_lake(arguments.recording, selection)
         with Client(arguments.to) as client:
-            done = replay(runs, client, speed=None if arguments.flat_out else arguments.speed)
+            done = replay(runs, Counting(client), speed=None if arguments.flat_out else arguments.speed)
             client.sync()
     except (SbusError, OSError) as error:
-        return complain("sbus", explain(error))
+        before = f"; {published:,} messages were published before" if published else ""
+        return complain("sbus", explain(error) + before + advise(error, arguments))
     more = f"; {done.lost:,} were lost when it was recorded" if done.lost else ""
     more += f"; {skipped:,} rows and more, of {bytes_skipped:,} bytes, were damaged" if bytes_skipped else ""
     complain("sbus", f"{done.messages:,} messages published{more}")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import signal
+from argparse import Namespace
 from collections.abc import Callable
 
 import pytest
 from support import PATIENCE
 
 from sbuslib.cli import jobs
-from sbuslib.cli.console import STOPPING, explain, on_stop
-from sbuslib.errors import NoHubError
+from sbuslib.cli.console import STOPPING, advise, explain, on_stop
+from sbuslib.errors import CorruptJournalError, NoHubError
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,22 @@ from sbuslib.errors import NoHubError
 )
 def test_explain(error: Exception, address: str | None, line: str) -> None:
     assert explain(error, address) == line
+
+
+@pytest.mark.parametrize(
+    ("error", "options", "advice"),
+    [
+        (CorruptJournalError("damaged", 7), {"skip_corrupt": False}, "; --skip-corrupt goes on after it"),
+        (RuntimeError("in a worker: CorruptJournalError: damaged"), {"skip_corrupt": False}, "; --skip-corrupt"),
+        (CorruptJournalError("damaged", 7), {"skip_corrupt": True}, ""),
+        (CorruptJournalError("damaged", 7), {}, ""),
+        (NoHubError("gone"), {"skip_corrupt": False}, ""),
+    ],
+)
+def test_advise(error: Exception, options: dict[str, bool], advice: str) -> None:
+    advised = advise(error, Namespace(**options))
+    assert advised.startswith(advice)
+    assert bool(advised) == bool(advice)
 
 
 @pytest.mark.parametrize("ignored", [(), (signal.SIGINT,), (signal.SIGHUP,), (signal.SIGINT, signal.SIGHUP)])

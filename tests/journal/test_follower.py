@@ -254,6 +254,24 @@ def test_sbus_record_and_replay(folder: str, sbus: Sbus) -> None:
         assert [one.payload for one in received] == [b"%d" % n for n in range(1, 100, 2)]
 
 
+def test_replay_tells_what_it_published_before_it_failed(folder: str, sbus: Sbus) -> None:
+    address, journal = os.path.join(folder, "bus"), os.path.join(folder, "journal")
+    with HubThread(address), Client(address) as client:
+        for payloads in ((b"one", b"two", b"three"), (b"four",), (b"five",)):  # each into a segment of its own
+            with following(address, journal):
+                client.publish_many((b"k", payload) for payload in payloads)
+                client.sync()
+        _, damaged, _ = sorted(Path(journal).glob("*.sbj"))
+        data = bytearray(damaged.read_bytes())
+        data[data.index(b"four")] ^= 1
+        damaged.write_bytes(data)
+        playing = sbus("replay", journal, "--to", address)
+        errors = playing.communicate(timeout=PATIENCE)[1]
+        assert playing.returncode == 1
+        assert errors.startswith(f"sbus: {damaged}: byte ")
+        assert errors.endswith("; 3 messages were published before; --skip-corrupt goes on after it\n")
+
+
 def test_what_the_commands_say_of_what_is_wrong(folder: str, sbus: Sbus) -> None:
     address, journal = os.path.join(folder, "bus"), os.path.join(folder, "journal")
     Path(folder, "empty").mkdir()
