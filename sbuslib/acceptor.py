@@ -51,10 +51,9 @@ class Acceptor:
     def close(self) -> None:
         """Accept no more."""
         self.closed = True
-        for watcher in (self._watcher, self._pause):
-            if watcher is not None:
-                watcher.stop()
-                watcher.close()
+        self._watcher.stop()
+        self._watcher.close()
+        self._end_pause()
         self._give_up_spare()
 
     def accept_rest(self) -> None:
@@ -115,12 +114,17 @@ class Acceptor:
             accept(self._listener.socket, hub.limits.idle_send_buffer).close()
         self._take_spare()
         self._watcher.stop()
+        self._end_pause()  # there is one if the hub is about to stop, which does not wait for its end
         self._pause = hub.loop.timer(hub.limits.accept_pause)
         self._pause.start(self._accept_again)
 
+    def _end_pause(self) -> None:
+        if self._pause is not None:
+            self._pause.close()
+            self._pause = None
+
     def _accept_again(self) -> None:
-        self._pause.close()
-        self._pause = None
+        self._end_pause()
         self._take_spare()
         self._watcher.start(self._on_acceptable)
 

@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import gevent
 import pytest
 from support import ROOT, Peer, eventually
 
 from sbuslib import Hub, Limits
 from sbuslib import acceptor as acceptor_module
+from sbuslib.acceptor import Acceptor
 from sbuslib.seqpacket import accept as accept_one
 
 pytest_plugins = ["accounting_fixtures"]
@@ -202,16 +204,29 @@ def test_a_machine_that_has_run_out_is_given_time(
 def test_a_hub_that_stops_while_it_pauses(
     make_hub: Callable[..., Hub], connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Those who wait at the door are accepted before it stops, which fails as well and must not leave a pause."""
+
     def accept(*arguments: object) -> socket.SocketType:
         raise OSError(errno.EMFILE, "run out")
 
+    ended: list[Acceptor] = []
+    again = Acceptor._accept_again
+
+    def accept_again(acceptor: Acceptor) -> None:
+        ended.append(acceptor)
+        again(acceptor)
+
+    monkeypatch.setattr(Acceptor, "_accept_again", accept_again)
     with monkeypatch.context() as patched:
         patched.setattr(acceptor_module, "accept", accept)
-        hub = make_hub(limits=Limits(accept_pause=60.0))
+        hub = make_hub(limits=Limits(accept_pause=0.02))
         connect()
         eventually(lambda: hub.breaches.counts["accept failed"])
         hub.stop()
     assert hub.closed
+    ended.clear()
+    gevent.sleep(2 * hub.limits.accept_pause)
+    assert not ended
     hub.start()
     connect().barrier()
 
