@@ -72,6 +72,7 @@ class Acceptor:
     def _resume(self) -> None:
         if self._pause is None and not self.closed:
             self._watcher.start(self._on_acceptable)
+            self._on_acceptable()
 
     def _accept(self, most: int) -> None:
         hub = self._hub

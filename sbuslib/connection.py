@@ -99,9 +99,11 @@ class Connection(Unpacking):
     def _resume_reading(self) -> None:
         """This client's postponed turn may be had now."""
         self._postponed = False
-        if self._left and not self._holders:
-            self._on_readable()
-        self._read_on()
+        try:
+            if not self._holders and not self.closed:
+                self._on_readable()
+        finally:
+            self._read_on()
 
     def holdable_by(self, receiver: Receiver) -> Holdable | None:
         """This client, where a receiver may hold it back. Implements :class:`~sbuslib.parties.Sender`."""

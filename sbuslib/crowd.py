@@ -9,9 +9,12 @@ one sent on to a client that had let it wait.
 Turns are not alike: one may be a hundred bytes for one receiver, another megabytes for a thousand. So each
 is timed, and while several users are busy, those go who have had the least. How much a turn's time counts is the
 *heft* of its user, measured against that of the lightest: it grows with how many of its clients wait, so that one
-that floods the hub from everywhere at once is served on the side, and with its breaches of the protocol. Who was
-busy and is not counts as if it had had the time, for the moment until it is forgotten. Those who wait to be accepted
-count as one more user.
+that floods the hub from everywhere at once is served on the side, and with its breaches of the protocol. Those who
+wait to be accepted count as one more user.
+
+Who was busy and is not may only wait for the processor, so others are not let past it at once, and the hub is idle
+meanwhile. But it is *awaited* no longer than it had the hub's time before (``crowd_patience``): one who says a word now
+and then is not waited for. Whoever comes back counts as if it had had what others got meanwhile.
 
 All of that happens for each batch that a client sends, so it costs few calls: accounts are settled once a round.
 """
@@ -37,11 +40,12 @@ DOOR: Final = -1
 class _User:
     """What is known of a user that was busy of late."""
 
-    __slots__ = ("busy", "had", "round", "spent", "turns", "uid", "waiting")
+    __slots__ = ("busy", "credit", "had", "round", "spent", "turns", "uid", "waiting")
 
     def __init__(self, uid: int, had: float) -> None:
         self.uid = uid
         self.busy = 0.0  # when it was last
+        self.credit = 0.0  # seconds for which it is awaited while it has nothing to do
         self.had = had  # seconds of turns while it was crowded, weighted
         self.round = -1  # the last one in which it had a turn, or might have had one
         self.turns = 0  # of that round
@@ -62,6 +66,7 @@ class Crowd:
         self._lightest = 1.0  # heft of any of them
         self._goes: _User | None = None  # whose turn it is
         self._began = 0.0  # by the time that this thread has computed
+        self._worked = 0.0  # seconds of turns in this round
         self._most: dict[int, int] = {}  # packets a turn, of users whose turns are dear
         self._offences: dict[int, tuple[int, float]] = {}  # how many of a user are not forgotten, and since when
         self._only: _User | None = None  # the one that was busy of late, if none of its clients waits
@@ -87,6 +92,8 @@ class Crowd:
             self._begin_round(self._loop.now())
         user = self._users.get(uid) or self._meet(uid)
         user.busy = self._now
+        if user.had < self._least:
+            user.had = self._least
         limits = self._limits
         had_turns = user.round == self._round
         if self.crowded:
@@ -136,7 +143,10 @@ class Crowd:
             return
         took = thread_time() - self._began
         user.spent += took
+        self._worked += took
         limits = self._limits
+        credit = user.credit + took * limits.crowd_patience
+        user.credit = credit if credit < limits.crowd_remembered else limits.crowd_remembered
         if self.crowded:
             weight = self._heft(user) / self._lightest
             if weight < 1.0:
@@ -146,7 +156,8 @@ class Crowd:
             had = user.had + took * weight
             longest = self._least + limits.crowd_longest
             user.had = had if had < longest else longest
-        if not clients and (took > limits.crowd_turn or (self._most and user.uid in self._most)):
+        dear = took > limits.crowd_turn or (self._most and user.uid in self._most)
+        if dear and not clients and user.uid != DOOR:  # for the others it would change nothing
             self._adapt(user.uid, took)
         if not self.crowded and len(self._users) == 1 and not user.waiting and not self._most:
             self._only = user
@@ -190,31 +201,41 @@ class Crowd:
         self._round_time = current
         now = monotonic()
         remembered = self._limits.crowd_remembered
-        passed, self._now = min(now - self._now, remembered), now
+        elapsed, self._now = now - self._now, now
+        passed = min(elapsed, remembered)
+        idle, self._worked = max(0.0, elapsed - self._worked), 0.0
         last = self._round
         self._round = last + 1
         least = lightest = inf
         forgotten = []
         for user in self._users.values():
             if not user.waiting:
-                if user.busy < now - remembered:
-                    forgotten.append(user.uid)
-                    continue
                 if user.round < last:
+                    if user.busy < now - remembered:
+                        forgotten.append(user.uid)
+                        continue
                     user.had += passed
+                user.credit = max(0.0, user.credit - idle)
+                if not self._is_awaited(user):
+                    continue
             if (heft := self._heft(user)) < lightest:
                 lightest = heft
             if user.had < least:
                 least = user.had
         for uid in forgotten:
             del self._users[uid]
+            self._most.pop(uid, None)
         self.crowded = len(self._users) > 1
-        if self.crowded:
-            self._least, self._lightest = least, lightest
-        else:
+        if self.crowded and least < inf:
+            self._least, self._lightest = max(self._least, least), lightest
+        elif not self.crowded:
             self._least = 0.0
             for user in self._users.values():
                 user.had = 0.0
+
+    def _is_awaited(self, user: _User) -> bool:
+        """Whether others are held back for a user of whom nothing waits. It is no use to sleep for less than a nap."""
+        return user.credit >= self._limits.crowd_nap
 
     def _heft(self, user: _User) -> float:
         if user.uid == DOOR:
@@ -227,19 +248,19 @@ class Crowd:
     def offended(self, uid: int) -> None:
         """A client of this user broke the protocol: its turns count more, for a while."""
         now = monotonic()
-        if uid not in self._offences:
-            for other in list(self._offences):
-                self._unforgotten(other, now)
-            self._offences[uid] = 1, now
-        else:
+        if uid in self._offences and self._unforgotten(uid, now):
             count, since = self._offences[uid]
             self._offences[uid] = count + 1, since
+            return
+        for other in list(self._offences):
+            self._unforgotten(other, now)
+        self._offences[uid] = 1, now
 
     def _unforgotten(self, uid: int, now: float) -> int:
         """How many offences of a user still count: half of them are forgotten every so often."""
         count, since = self._offences[uid]
         pardon = self._limits.crowd_pardon
-        if halves := int((now - since) / pardon):
+        if halves := int(min((now - since) / pardon, count.bit_length())):
             count >>= halves
             if count:
                 self._offences[uid] = count, since + halves * pardon
@@ -259,6 +280,7 @@ class Crowd:
     def postpone(self, account: Account, resume: Callable[[], None]) -> None:
         """Call ``resume`` in one of the next rounds: a client's socket is no longer watched until then.
 
+        It is to have its turn at once: if it only watched again, whoever goes on working would always be before it.
         By then that client may have been closed.
         """
         if self._only is not None:
@@ -279,21 +301,26 @@ class Crowd:
 
     def _resume(self) -> None:
         self._look_at_the_clock()
+        self._end_timer()
         limits = self._limits
         most = limits.crowded_turns if self.crowded else limits.turns_per_round
         nap = inf
-        for user in [user for user in self._users.values() if user.waiting]:
-            if self.crowded and not self._is_due(user):
-                nap = min(nap, max(limits.crowd_nap, user.had - self._least), limits.crowd_remembered)
-                continue
-            nap = 0.0
-            if user.round != self._round:
-                self._begin_turns(user, 0)  # who may read again does so in the next round: it was busy in this one
-            for _ in range(min(most, len(user.waiting))):
-                user.waiting.popleft()()
-        self._end_timer()
-        if self.anybody_waits():
-            self._look_again(nap)
+        try:
+            for user in [user for user in self._users.values() if user.waiting]:
+                if self.crowded and not self._is_due(user):
+                    nap = min(nap, user.had - self._least)
+                    continue
+                nap = 0.0
+                for _ in range(min(most, len(user.waiting))):
+                    user.waiting.popleft()()
+        finally:
+            if self._resuming is None and self.anybody_waits():
+                self._look_again(self._nap(nap) if 0.0 < nap < inf else 0.0)
+
+    def _nap(self, until_due: float) -> float:
+        """How long to sleep while none who waits is due: until one is, or is not held back for anybody any more."""
+        awaited = [user.credit for user in self._users.values() if not user.waiting and self._is_awaited(user)]
+        return max(self._limits.crowd_nap, min(until_due, *awaited, self._limits.crowd_remembered))
 
     def _end_timer(self) -> None:
         if self._resuming is not None:

@@ -462,6 +462,7 @@ class Delivery:
         """What waits for this client may be sent on now."""
         if self._writer is not None and self._retry is None:
             self._writer.start(self._on_writable)
+            self._on_writable()
 
     def _send_on(self) -> None:
         """Send on what waits, one batch of it."""

@@ -297,6 +297,13 @@ class Limits(_Numbers, frozen=True, kw_only=True):
             "processor has not gone away."
         ),
     ] = 0.05
+    crowd_patience: Annotated[
+        float,
+        Meta(
+            description="Seconds for which others are held back for a user that has nothing to do just now, for each "
+            "second of turns that it had."
+        ),
+    ] = 2.0
     crowd_door: Annotated[
         float,
         Meta(
