@@ -66,7 +66,7 @@ class Crowd:
         self._lightest = 1.0  # heft of any of them
         self._goes: _User | None = None  # whose turn it is
         self._began = 0.0  # by the time that this thread has computed
-        self._worked = 0.0  # seconds of turns in this round
+        self._ended = 0.0  # when the last turn did
         self._most: dict[int, int] = {}  # packets a turn, of users whose turns are dear
         self._offences: dict[int, tuple[int, float]] = {}  # how many of a user are not forgotten, and since when
         self._only: _User | None = None  # the one that was busy of late, if none of its clients waits
@@ -143,7 +143,7 @@ class Crowd:
             return
         took = thread_time() - self._began
         user.spent += took
-        self._worked += took
+        self._ended = monotonic()
         limits = self._limits
         credit = user.credit + took * limits.crowd_patience
         user.credit = credit if credit < limits.crowd_remembered else limits.crowd_remembered
@@ -200,21 +200,19 @@ class Crowd:
         # The loop's time tells rounds apart, and no more: it is that of the wall, which somebody may set.
         self._round_time = current
         now = monotonic()
-        remembered = self._limits.crowd_remembered
-        elapsed, self._now = now - self._now, now
-        passed = min(elapsed, remembered)
-        idle, self._worked = max(0.0, elapsed - self._worked), 0.0
+        idle = now - max(self._ended, self._now)
+        if idle < self._limits.crowd_slack:
+            idle = 0.0  # the loop's own work, between two rounds in which there are turns
+        self._now = now
         last = self._round
         self._round = last + 1
         least = lightest = inf
         forgotten = []
         for user in self._users.values():
             if not user.waiting:
-                if user.round < last:
-                    if user.busy < now - remembered:
-                        forgotten.append(user.uid)
-                        continue
-                    user.had += passed
+                if user.round < last and user.busy < now - self._limits.crowd_remembered:
+                    forgotten.append(user.uid)
+                    continue
                 user.credit = max(0.0, user.credit - idle)
                 if not self._is_awaited(user):
                     continue
@@ -311,7 +309,11 @@ class Crowd:
                     nap = min(nap, user.had - self._least)
                     continue
                 nap = 0.0
-                for _ in range(min(most, len(user.waiting))):
+                turns = user.turns if user.round == self._round else 0
+                for _ in range(min(most - turns, len(user.waiting))):
+                    # Who came too late for this round would else go to the end of the queue, again and again.
+                    if not user.waiting or (user.round == self._round and user.spent > limits.crowd_round):
+                        break
                     user.waiting.popleft()()
         finally:
             if self._resuming is None and self.anybody_waits():

@@ -319,7 +319,11 @@ class Limits(_Numbers, frozen=True, kw_only=True):
         ),
     ] = 5.0
     crowd_longest: Annotated[
-        float, Meta(description="Seconds for which a user may have to let others go first, after whatever it did.")
+        float,
+        Meta(
+            description="Seconds of turns that each of the others may have before a user goes again, after whatever it "
+            "did."
+        ),
     ] = 0.5
     crowd_nap: Annotated[
         float,
