@@ -372,15 +372,7 @@ def measure(all_held: bool) -> tuple[float, bool]:
         address, hub = scene.address, scene.hub
         scene.children.extend(attack(address))
         wait_for_connections(hub)
-        pairs: list[tuple[tuple[float, float], tuple[float, float]]] = []
-        for _ in range(PAIRS):
-            scene.stop()
-            quiet.go_on()
-            alone = quiet.rate()
-            quiet.stop()
-            scene.go_on()
-            pairs.append((alone, scene.rate()))
-            check_alive(scene)
+        compared = in_turns(quiet, scene)
         if all_held:
             other = child(more_of_the_good_user(address), GOOD)
             _, status = os.waitpid(other, 0)
@@ -389,20 +381,15 @@ def measure(all_held: bool) -> tuple[float, bool]:
         with open(scene.log) as file:
             lines = file.read().splitlines()
         users = {user.uid: user for user in told.per_user}
-        shares = sorted(beside[0] / alone[0] for alone, beside in pairs)
-        share = statistics.median(shares)
-        by_cpu = statistics.median(beside[1] / alone[1] for alone, beside in pairs)
         print(
-            f"{statistics.median(alone[0] for alone, _ in pairs):9,.0f} messages/s without, "
-            f"{statistics.median(beside[0] for _, beside in pairs):9,.0f} with: {share:.2f} "
-            f"({shares[0]:.2f} to {shares[-1]:.2f}; {by_cpu:.2f} for each second of the hub's CPU); {lost} lost. "
+            f"{compared.text}; {lost} lost. "
             f"Hostile: {users[HOSTILE].connections:,} connections ({told.clients_total:,} in all), "
             f"{users[HOSTILE].patterns:,} patterns, {users[HOSTILE].queued_bytes / 2**20:.0f} MiB queued, "
             f"{sum(told.breaches.values()):,} breaches of "
             f"{len(told.breaches)} kinds; log of {len(lines)} lines; hub of {resident_bytes(hub) / 2**20:.0f} MiB",
             flush=True,
         )
-        return share, not lost and len(lines) >= len(told.breaches) > 0 and len(set(lines)) == len(lines)
+        return compared.share, not lost and len(lines) >= len(told.breaches) > 0 and len(set(lines)) == len(lines)
 
 
 def check_alive(scene: Scene) -> None:
@@ -411,6 +398,35 @@ def check_alive(scene: Scene) -> None:
         if os.waitpid(pid, os.WNOHANG)[0]:
             scene.children.remove(pid)
             raise RuntimeError(f"process {pid} has ended")
+
+
+class Compared(NamedTuple):
+    """The good user's rate on one hub as part of that on another, and all of it in words."""
+
+    share: float
+    text: str
+
+
+def in_turns(quiet: Scene, scene: Scene) -> Compared:
+    """Measure two hubs in turns, of which one, which is stopped so far, has the good user alone."""
+    pairs: list[tuple[tuple[float, float], tuple[float, float]]] = []
+    for _ in range(PAIRS):
+        scene.stop()
+        quiet.go_on()
+        alone = quiet.rate()
+        quiet.stop()
+        scene.go_on()
+        pairs.append((alone, scene.rate()))
+        check_alive(scene)
+    shares = sorted(beside[0] / alone[0] for alone, beside in pairs)
+    share = statistics.median(shares)
+    by_cpu = statistics.median(beside[1] / alone[1] for alone, beside in pairs)
+    return Compared(
+        share,
+        f"{statistics.median(alone[0] for alone, _ in pairs):9,.0f} messages/s without, "
+        f"{statistics.median(beside[0] for _, beside in pairs):9,.0f} with: {share:.2f} "
+        f"({shares[0]:.2f} to {shares[-1]:.2f}; {by_cpu:.2f} for each second of the hub's CPU)",
+    )
 
 
 def told_by(function: Callable[[str, int], None], address: str, uid: int, priority: int = 0) -> list[float]:
@@ -462,12 +478,21 @@ def main() -> int:
         return 0
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    pid = os.fork()  # a child of a shell may not begin a session
+    return in_a_session(run)
+
+
+def in_a_session(run: Callable[[], int]) -> int:
+    """Run something in a session of its own, which a child of a shell may not begin; its exit status."""
+    pid = os.fork()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     end_with_parent(signal.SIGTERM)
     apart(URGENT)
+    sys.exit(run())
+
+
+def run() -> int:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     results = [measure(False) for _ in range(rounds)]
     share = statistics.median(share for share, _ in results)
