@@ -8,7 +8,6 @@ How much of what they wanted they had is told too. Some three minutes.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
@@ -16,7 +15,7 @@ import sys
 import time
 
 import plain
-from hostile import FLOOR, HOSTILE, child, good_user, in_a_session, in_turns
+from hostile import FLOOR, HOSTILE, child, in_a_session, in_turns, two_hubs
 
 from sbuslib.areas import make_area
 
@@ -49,10 +48,7 @@ def fans(address: str, connections: int, way: str) -> None:
 
 def measure(connections: int, way: str) -> float:
     """The good user's rate beside the fans, as part of that without."""
-    with contextlib.ExitStack() as scenes:
-        quiet = scenes.enter_context(good_user())
-        quiet.stop()
-        scene = scenes.enter_context(good_user())
+    with two_hubs() as (quiet, scene):
         scene.children.append(child(lambda: fans(scene.address, connections, way), HOSTILE, 19))
         time.sleep(SETTLED)
         compared = in_turns(quiet, scene)

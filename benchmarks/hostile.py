@@ -345,6 +345,15 @@ def good_user(*options: str, publishes: Callable[[str], None] = publisher) -> It
                 os.waitpid(pid, 0)
 
 
+@contextlib.contextmanager
+def two_hubs(*options: str) -> Iterator[tuple[Scene, Scene]]:
+    """Two hubs with a good user each, to be compared :func:`in_turns`: the first is stopped."""
+    with good_user(*options) as quiet:
+        quiet.stop()
+        with good_user(*options) as scene:
+            yield quiet, scene
+
+
 def wait_for_connections(hub: int) -> None:
     """Until the hub has no more of them than a moment ago."""
     deadline, before = time.monotonic() + WARM_MOST, 0
@@ -365,10 +374,7 @@ def attack(address: str) -> list[int]:
 def measure(all_held: bool) -> tuple[float, bool]:
     """With hubs of its own: the good user's rate with the hostile one, as part of that without, and if all is well."""
     options = [str(4 * CONNECTIONS)] if all_held else []
-    with contextlib.ExitStack() as scenes:
-        quiet = scenes.enter_context(good_user(*options))
-        quiet.stop()
-        scene = scenes.enter_context(good_user(*options))
+    with two_hubs(*options) as (quiet, scene):
         address, hub = scene.address, scene.hub
         scene.children.extend(attack(address))
         wait_for_connections(hub)

@@ -596,49 +596,6 @@ def test_offences_are_what_a_client_does_by_itself(bus: Callable[..., Hub], conn
     assert hub.crowd._offences.keys() == {1003}
 
 
-def step(bench: Bench) -> None:
-    """A round as libev makes it: timers go before sockets, and who is watched by one is ready in the next round."""
-    bench.loop.time += bench.cpu - bench.seen + 1e-6
-    bench.seen = bench.cpu
-    ready = [client for client in bench.clients if client.watched]
-    if bench.loop.callback is not None:
-        if not ready:
-            bench.loop.time = max(bench.loop.time, bench.loop.due)
-        if bench.loop.due <= bench.loop.time:
-            callback, bench.loop.callback = bench.loop.callback, None
-            callback()
-    for client in ready:
-        bench.turn(client)
-
-
-def test_work_that_goes_on_leaves_turns_to_clients_of_the_same_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line that is filled all the time, or what is left of a batch, has its turns in between."""
-    bench = Bench(monkeypatch, {ONE: 1e-4, OTHER: 1e-4})
-    bench.add(ONE, 1)
-    bench.add(OTHER, 1)
-    for _ in range(100):
-        step(bench)
-    account, crowd = bench.accounts[OTHER], bench.crowd
-    worked = 0
-
-    def go_on() -> None:
-        nonlocal worked
-        if crowd.may_go(account):
-            bench.cpu += 1e-4
-            worked += 1
-            crowd.went(1)
-        crowd.postpone(account, go_on)
-
-    crowd.postpone(account, go_on)
-    for _ in range(100):
-        step(bench)
-    before = bench.turns[OTHER]
-    for _ in range(5_000):
-        step(bench)
-    assert worked > 100
-    assert bench.turns[OTHER] - before > 100
-
-
 def test_who_has_little_to_say_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others are held back for it no longer than twice as long as it took: the hub works while anybody has work."""
     bench = Bench(monkeypatch, {ONE: 1e-5, OTHER: 1e-4})

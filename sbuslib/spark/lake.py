@@ -157,16 +157,17 @@ def _write(frame: DataFrame, directory: Path) -> None:
     writer.mode("errorifexists").parquet(str(directory))
 
 
-def check_places(journal: str | os.PathLike[str], lake: str | os.PathLike[str]) -> tuple[str, str]:
-    """Where a journal and a lake are, so that it means the same to every worker.
+def check_places(journal: str | os.PathLike[str], lake: str | os.PathLike[str]) -> tuple[str, str, str | None]:
+    """Where a journal and a lake are, so that it means the same to every worker, and which journal that is.
 
-    Raises :exc:`~sbuslib.errors.JournalError` unless there is a journal at the one, and none at the other.
+    The last is ``None`` before anything was recorded. Raises :exc:`~sbuslib.errors.JournalError` unless there is a
+    journal at the one, and none at the other.
     """
     place, lake = absolute(os.fspath(journal)), os.path.abspath(lake)
-    list_segments(place)
+    identity = _identity(place)
     if not is_lake(lake) and os.path.isdir(lake) and list_segments(lake):
         raise JournalError(f"{lake} is a journal, and no lake")
-    return place, lake
+    return place, lake, identity
 
 
 def ingest(
@@ -192,8 +193,7 @@ def ingest(
     """
     limits = limits if limits is not None else SparkLimits()
     stop = stop if stop is not None else threading.Event()
-    place, lake = check_places(journal, lake)
-    identity = _identity(place)
+    place, lake, identity = check_places(journal, lake)
     with changed(lake):
         pass  # make it: a journal of which nothing was recorded makes an empty lake
     while identity is None:
