@@ -17,7 +17,7 @@ import time
 import plain
 from hostile import FLOOR, HOSTILE, child, in_a_session, in_turns, two_hubs
 
-from sbuslib.areas import make_area
+from sbuslib.kernel.areas import make_area
 
 CONNECTIONS = 1_000
 ROUNDS = 3

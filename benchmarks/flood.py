@@ -27,10 +27,10 @@ from typing import NamedTuple
 import plain
 
 from sbuslib import blocking
-from sbuslib.areas import make_area
 from sbuslib.bench.process import cpu_seconds
+from sbuslib.kernel.areas import make_area
 from sbuslib.limits import Limits
-from sbuslib.outbox import HARD, SOFT
+from sbuslib.wire.modes import HARD, SOFT
 
 READERS = 9
 PAIRS = 40

@@ -41,9 +41,9 @@ from typing import NamedTuple
 import plain
 
 from sbuslib import blocking
-from sbuslib.areas import make_area
 from sbuslib.bench.process import cpu_seconds, resident_bytes
-from sbuslib.seqpacket import wait
+from sbuslib.kernel.areas import make_area
+from sbuslib.kernel.sockets import wait
 from sbuslib.statistics import HubStatistics
 
 HUB = """

@@ -28,11 +28,11 @@ from itertools import pairwise
 import plain
 
 from sbuslib import blocking
-from sbuslib.areas import Gather
 from sbuslib.bench.process import cpu_seconds
 from sbuslib.journal.directory import read_journal
 from sbuslib.journal.replay import from_journal, replay
-from sbuslib.packets import encode_message
+from sbuslib.kernel.areas import Gather
+from sbuslib.wire.packets import encode_message
 
 MESSAGES = 300_000
 ROUNDS = 7

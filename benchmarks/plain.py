@@ -6,9 +6,9 @@ import contextlib
 import select
 import socket
 
-from sbuslib.addresses import parse_address
-from sbuslib.areas import Gather
-from sbuslib.seqpacket import connect, wait
+from sbuslib.kernel.areas import Gather
+from sbuslib.kernel.sockets import connect, wait
+from sbuslib.wire.addresses import parse_address
 
 SEND_BUFFER = 425_984
 

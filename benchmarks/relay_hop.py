@@ -19,7 +19,7 @@ import time
 
 from sbuslib import blocking
 from sbuslib.bench.process import cpu_seconds
-from sbuslib.interest import Interest
+from sbuslib.tree.interest import Interest
 
 MESSAGES = {False: 64_000, True: 640_000}
 """How many in a round: with plain packets, and with batches, which cost so much less that more are needed."""

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from .hub import Hub as Hub
     from .limits import Limits as Limits
     from .matcher import matches as matches
-    from .packets import Message as Message
     from .relay import Relay as Relay
     from .secrets import Credentials as Credentials
     from .topic import Topic as Topic
+    from .wire.packets import Message as Message
 
 __version__ = "0.1.0"
 
@@ -29,7 +29,7 @@ _HOMES = {
     "Credentials": "secrets",
     "Hub": "hub",
     "Limits": "limits",
-    "Message": "packets",
+    "Message": "wire.packets",
     "Relay": "relay",
     "Topic": "topic",
     "matches": "matcher",

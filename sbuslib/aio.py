@@ -10,16 +10,16 @@ from contextlib import suppress
 from itertools import islice, repeat, starmap
 from time import monotonic
 
-from . import control
-from .aiochannel import AioChannel
-from .areas import ONE_PACKET_FLAGS
-from .batches import pack
+from .clients.aio_channel import AioChannel
+from .clients.session import Pace, Subscribing, mode_keys
 from .errors import DisconnectedError, StateError, UsageError
+from .kernel.areas import ONE_PACKET_FLAGS
 from .limits import PACKET_BYTES
-from .outbox import Hard, Order, Soft
-from .packets import Message, check_key
-from .session import Pace, Subscribing, mode_keys
 from .statistics import HubStatistics, decode_statistics
+from .wire import control
+from .wire.batches import pack
+from .wire.modes import Hard, Order, Soft
+from .wire.packets import Message, check_key
 
 __all__ = ["Client"]
 
@@ -33,7 +33,7 @@ class Client(AioChannel):
             await client.subscribe(b"room/")
             async for message in client: ...
 
-    The parameters and errors are those of :class:`~sbuslib.endpoint.Endpoint`; ``on_reconnect`` is called,
+    The parameters and errors are those of :class:`~sbuslib.clients.endpoint.Endpoint`; ``on_reconnect`` is called,
     and awaited when it returns an awaitable. A task that is cancelled in any of the methods leaves the client usable.
     """
 

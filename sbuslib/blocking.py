@@ -7,15 +7,15 @@ import threading
 import time
 from contextlib import AbstractContextManager
 
-from .channel import WaitableCondition
-from .endpoint import Endpoint
-from .seqpacket import wait
+from .clients.channel import WaitableCondition
+from .clients.endpoint import Endpoint
+from .kernel.sockets import wait
 
 __all__ = ["Client"]
 
 
 class Client(Endpoint):
-    """A client of a hub that blocks the calling thread. See :class:`~sbuslib.endpoint.Endpoint`."""
+    """A client of a hub that blocks the calling thread. See :class:`~sbuslib.clients.endpoint.Endpoint`."""
 
     def _make_condition(self) -> WaitableCondition:
         return threading.Condition()

@@ -13,8 +13,8 @@ from gevent.event import Event
 from gevent.socket import wait_write
 from gevent.timeout import Timeout
 
-from .channel import WaitableCondition
-from .gathering import GatheringEndpoint
+from .clients.channel import WaitableCondition
+from .clients.gathering import GatheringEndpoint
 
 __all__ = ["Client"]
 
@@ -42,10 +42,11 @@ class _WaitTimeoutError(Exception):
 
 
 class Client(GatheringEndpoint):
-    """A client of a hub that blocks the calling greenlet. See :class:`~sbuslib.endpoint.Endpoint`.
+    """A client of a hub that blocks the calling greenlet. See :class:`~sbuslib.clients.endpoint.Endpoint`.
 
     What it publishes in a loop travels together where the hub can take it so: see
-    :class:`~sbuslib.gathering.GatheringEndpoint`. Belongs to the thread that made it. A :class:`gevent.Timeout` of the
+    :class:`~sbuslib.clients.gathering.GatheringEndpoint`. Belongs to the thread that made it. A
+    :class:`gevent.Timeout` of the
     caller's passes through every method and leaves the client usable.
     """
 

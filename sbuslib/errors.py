@@ -64,7 +64,7 @@ class UsageError(SbusError, ValueError):
 
 
 class AddressError(UsageError):
-    """The text is no address that the grammar of :mod:`sbuslib.addresses` knows."""
+    """The text is no address that the grammar of :mod:`sbuslib.wire.addresses` knows."""
 
 
 class KeyFormatError(UsageError):

@@ -1,6 +1,6 @@
 """``Hub``: accepts clients, owns them, and routes between them and the embedder.
 
-What happens to a packet is told in :mod:`sbuslib.connection`, who receives it in :mod:`sbuslib.router`.
+What happens to a packet is told in :mod:`sbuslib.core.connection`, who receives it in :mod:`sbuslib.core.router`.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ import msgspec
 from gevent.event import Event
 from gevent.hub import Hub as EventLoopHub
 
-from . import control
-from .acceptor import Acceptor
-from .addresses import Address, parse_address
-from .areas import Gather, PlainArea, make_area
-from .breaches import Breaches
-from .connection import Connection
-from .crowd import Crowd
-from .delivery import Delivery
+from .core.acceptor import Acceptor
+from .core.connection import Connection
+from .core.fan_out import Fanouts
+from .core.inbox import Inbox
+from .core.outbox import Cause
+from .core.outgoing import Delivery
+from .core.parties import Holdable, Receiver
+from .core.quotas import Quotas
+from .core.router import Router
+from .core.scheduler import Crowd
+from .core.send_buffers import SendBuffers
+from .core.trimming import Trimmer
+from .core.violations import Breaches
 from .errors import KeyFormatError, PacketError, StateError, UsageError
-from .fanout import Fanouts
-from .inbox import Inbox
+from .kernel.areas import Gather, PlainArea, make_area
+from .kernel.sockets import HasFileno, Listener, bound_address, peer_groups
+from .kernel.users import resolve_group, resolve_user
 from .limits import PACKET_BYTES, Limits
 from .matcher import SEPARATOR
-from .outbox import Cause
-from .packets import check_key, encode_message
-from .parties import Holdable, Receiver
-from .quota import Quotas
-from .router import Router
 from .secrets import Credentials
-from .sendbuffers import SendBuffers
-from .seqpacket import HasFileno, Listener, bound_address, peer_groups
 from .statistics import HubStatistics, UserStatistics
-from .tree import Tree
-from .trimming import Trimmer
-from .users import resolve_group, resolve_user
+from .tree.tree import Tree
+from .wire import control
+from .wire.addresses import Address, parse_address
+from .wire.packets import check_key, encode_message
 
 __all__ = ["Authorize", "Hub"]
 
@@ -110,8 +110,8 @@ class Hub:
     :exc:`~sbuslib.errors.StateError` in any other and in a forked child. Of them, only :meth:`stop`,
     :meth:`serve_forever` and the inboxes' ``get`` wait.
 
-    :param listener: an address as :func:`~sbuslib.addresses.parse_address` reads it, a bound socket, or a
-        :class:`~sbuslib.seqpacket.Listener` that is open already.
+    :param listener: an address as :func:`~sbuslib.wire.addresses.parse_address` reads it, a bound socket, or a
+        :class:`~sbuslib.kernel.sockets.Listener` that is open already.
     :param mode: permission bits of the socket's file. In the abstract namespace, which has none, ``0o070``
         lets in the hub's own group and ``0o007`` everybody; else only the hub's user and root may connect.
     :param users: names or ids of the users who may connect; the hub's own always may. ``None``: whoever
@@ -325,7 +325,7 @@ class Hub:
         return bool(waits) or self.tree.is_sending()
 
     def flushed(self, freed: int = 0) -> None:
-        """For somebody nothing waits any more; ``freed`` bytes did: for :class:`~sbuslib.delivery.Delivery`."""
+        """For somebody nothing waits any more; ``freed`` bytes did: for :class:`~sbuslib.core.outgoing.Delivery`."""
         self._trimmer.freed(freed)
         if self._stopping:
             self._flushed.set()
@@ -366,7 +366,7 @@ class Hub:
     # -- clients ------------------------------------------------------------------------------------
 
     def admit(self, sock: socket.SocketType, credentials: Credentials) -> None:
-        """A client connected: for :class:`~sbuslib.acceptor.Acceptor`. Closes ``sock`` if it may not."""
+        """A client connected: for :class:`~sbuslib.core.acceptor.Acceptor`. Closes ``sock`` if it may not."""
         account = self.quotas.open(credentials.uid)
         if account is None:
             sock.close()
@@ -378,21 +378,21 @@ class Hub:
         self.crowd.several = self.quotas.several()
 
     def close_connection(self, connection: Connection, why: str) -> None:
-        """A client has gone: for :class:`~sbuslib.connection.Connection`."""
+        """A client has gone: for :class:`~sbuslib.core.connection.Connection`."""
         logger.debug("client %s of %s: %s", connection.credentials, self.address, why)
         self._forget(connection)
         if self._stop_when_empty and not self._connections and not self._stopping:
             gevent.spawn(self.stop)
 
     def kick(self, connection: Connection, reason: str) -> None:
-        """Let a client go for what it did: for :class:`~sbuslib.connection.Connection`."""
+        """Let a client go for what it did: for :class:`~sbuslib.core.connection.Connection`."""
         if not connection.closed:
             connection.notify_last(control.Kicked(reason).encode())
             self.close_connection(connection, reason)
             self.breach(reason, connection.credentials)
 
     def condemn(self, receiver: Delivery, reason: str) -> None:
-        """Kick a receiver as soon as the turn at hand has ended: for :class:`~sbuslib.delivery.Delivery`."""
+        """Kick a receiver as soon as the turn at hand has ended: for :class:`~sbuslib.core.outgoing.Delivery`."""
         self._condemned.append((receiver, reason))
 
     def carry_out(self) -> None:
@@ -455,7 +455,7 @@ class Hub:
         self._lost.update(connection.lost)
 
     def count_lost(self, cause: Cause, count: int) -> None:
-        """Messages were lost for a client that has left meanwhile: for :class:`~sbuslib.delivery.Delivery`."""
+        """Messages were lost for a client that has left meanwhile: for :class:`~sbuslib.core.outgoing.Delivery`."""
         self._routed += count
         self._lost[cause] += count
 
@@ -583,7 +583,7 @@ class Hub:
         self.tree.count_senders(1)
 
     def forget_inbox(self, inbox: Inbox) -> None:
-        """An inbox was closed: for :class:`~sbuslib.inbox.Inbox`."""
+        """An inbox was closed: for :class:`~sbuslib.core.inbox.Inbox`."""
         self._inboxes.discard(inbox)
         self.tree.count_senders(-1)
         self._retire(inbox)

@@ -1,8 +1,8 @@
 """``Relay``: joins a hub, the slave, to the one above it, its master. Trees are made of nothing else.
 
 :class:`Relay` is a greenlet that dials, waits for the end of the link and dials again, and holds what outlives a
-link. What is said over one is in :mod:`sbuslib.conversation`, what passes, and what is kept meanwhile, in
-:mod:`sbuslib.uplink`, and what the hub above wants in :mod:`sbuslib.demand`.
+link. What is said over one is in :mod:`sbuslib.tree.handshake`, what passes, and what is kept meanwhile, in
+:mod:`sbuslib.tree.uplink`, and what the hub above wants in :mod:`sbuslib.tree.demand`.
 
 What goes up: never what came from above, never a secret under the slave's own prefix; else what the hub
 above announced that it wants or, where it only prunes, what it did not prune. Until it has said that its interest is
@@ -25,16 +25,16 @@ import gevent
 from gevent.event import Event
 from gevent.timeout import Timeout
 
-from .backoff import Backoff
-from .conversation import Conversation, LinkError, LoopError
-from .demand import Demand, index
-from .dialer import Dialer
+from .clients.reconnect import Backoff
 from .errors import SbusError, StateError, UsageError
-from .interest import Feed, Interest, narrow
+from .kernel.dialer import Dialer
 from .limits import ClientLimits
-from .packets import Control, check_key
 from .statistics import RelayStatistics
-from .uplink import Down, Up
+from .tree.demand import Demand, index
+from .tree.handshake import Conversation, LinkError, LoopError
+from .tree.interest import Feed, Interest, narrow
+from .tree.uplink import Down, Up
+from .wire.packets import Control, check_key
 
 if TYPE_CHECKING:
     from .hub import Hub
@@ -319,7 +319,7 @@ class Relay:
         return self._imports is None or bool(self._imports.subscribers(key))
 
     def wanted_above(self) -> list[bytes]:
-        """The patterns that the hub above is taken to want. Implements :class:`~sbuslib.tree.Above`."""
+        """The patterns that the hub above is taken to want. Implements :class:`~sbuslib.tree.tree.Above`."""
         return self.demand.patterns()
 
     @property
@@ -328,7 +328,7 @@ class Relay:
         return bool(self._feed)
 
     def watch(self, pattern: bytes, wanted: bool) -> None:
-        """Somebody here began or ceased to want a pattern. Implements :class:`~sbuslib.tree.Above`."""
+        """Somebody here began or ceased to want a pattern. Implements :class:`~sbuslib.tree.tree.Above`."""
         for one in narrow(pattern, self._import, self._separator):
             if wanted:
                 self.interest.add(one)
@@ -336,7 +336,7 @@ class Relay:
                 self.interest.remove(one)
 
     def pump(self, steps: int) -> bool:
-        """Subscribe and unsubscribe above, some of what is due. Implements :class:`~sbuslib.tree.Above`."""
+        """Subscribe and unsubscribe above, some of what is due. Implements :class:`~sbuslib.tree.tree.Above`."""
         for pattern in self._feed.take(steps):
             self.watch(pattern, True)
         more = self.interest.work(steps)
@@ -346,7 +346,7 @@ class Relay:
         return more
 
     def ask(self, token: bytes) -> bool:
-        """Ask the hub above about the rest of the tree. Implements :class:`~sbuslib.tree.Above`."""
+        """Ask the hub above about the rest of the tree. Implements :class:`~sbuslib.tree.tree.Above`."""
         return self._talk is not None and self._talk.ask(token)
 
     @property
@@ -355,7 +355,7 @@ class Relay:
         return self._apart
 
     def is_sending(self) -> bool:
-        """Whether something waits that can be sent. Implements :class:`~sbuslib.tree.Above`."""
+        """Whether something waits that can be sent. Implements :class:`~sbuslib.tree.tree.Above`."""
         return self.up is not None and self.up.open and bool(self.up.waiting)
 
     # -- the rest -----------------------------------------------------------------------------------

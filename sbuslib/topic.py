@@ -8,7 +8,7 @@ from typing import Generic, Literal, Protocol, TypeVar
 import msgspec
 
 from .errors import PayloadError, UsageError
-from .packets import Message
+from .wire.packets import Message
 
 __all__ = ["Publisher", "Topic"]
 

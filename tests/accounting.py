@@ -11,7 +11,7 @@ import gevent
 import pytest
 from support import Peer
 
-from sbuslib.connection import Connection
+from sbuslib.core.connection import Connection
 from sbuslib.hub import Hub
 from sbuslib.statistics import ClientStatistics, HubStatistics
 

@@ -24,7 +24,7 @@ from support import LONGEST, ROOT, Peer, open_descriptors
 
 import sbuslib
 from sbuslib.hub import Hub
-from sbuslib.seqpacket import grow_send_buffer
+from sbuslib.kernel.sockets import grow_send_buffer
 
 TEST_SECONDS = 60
 """A test that takes longer hangs: the slowest takes a few seconds, even on a busy machine."""

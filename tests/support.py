@@ -17,9 +17,9 @@ from typing import Any
 import gevent
 import gevent.socket
 
-from sbuslib.addresses import AbstractAddress, PathAddress, parse_address
 from sbuslib.hub import Hub
 from sbuslib.limits import CONTROL_EXTRA, PACKET_BYTES
+from sbuslib.wire.addresses import AbstractAddress, PathAddress, parse_address
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent

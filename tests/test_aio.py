@@ -22,7 +22,7 @@ from sbuslib.errors import (
     UsageError,
 )
 from sbuslib.limits import PACKET_BYTES, ClientLimits
-from sbuslib.packets import Message
+from sbuslib.wire.packets import Message
 
 SWIFT = ClientLimits(reconnect_pause=0.005, reconnect_pause_most=0.01)
 

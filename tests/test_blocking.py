@@ -14,8 +14,8 @@ import pytest
 from support import PATIENCE, HubThread, own_key, python
 
 from sbuslib import blocking
-from sbuslib.areas import SLOT_BYTES
 from sbuslib.errors import DisconnectedError
+from sbuslib.kernel.areas import SLOT_BYTES
 from sbuslib.limits import PACKET_BYTES
 
 

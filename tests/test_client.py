@@ -14,10 +14,10 @@ from gevent.event import Event
 from support import TESTS, WHOAMI, FakeHub, Peer, eventually, own_key, python
 
 from sbuslib import Client, Hub
-from sbuslib.addresses import PathAddress
 from sbuslib.errors import DisconnectedError, PeerError
+from sbuslib.kernel.sockets import Listener
 from sbuslib.limits import ClientLimits
-from sbuslib.seqpacket import Listener
+from sbuslib.wire.addresses import PathAddress
 
 MakeClient = Callable[..., Client]
 SWIFT = ClientLimits(reconnect_pause=0.001, reconnect_pause_most=0.002)

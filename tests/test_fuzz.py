@@ -10,10 +10,10 @@ import pytest
 from support import LONGEST, Peer, eventually, own_key
 
 from sbuslib import Hub, Limits
-from sbuslib.batches import BATCH, Bundle, pack
 from sbuslib.errors import PacketError
 from sbuslib.limits import PACKET_BYTES
-from sbuslib.packets import check_key
+from sbuslib.wire.batches import BATCH, Bundle, pack
+from sbuslib.wire.packets import check_key
 
 Connect = Callable[..., Peer]
 

@@ -24,9 +24,9 @@ from sbuslib.errors import (
     StateError,
     UsageError,
 )
-from sbuslib.packets import Message
 from sbuslib.secrets import Credentials
 from sbuslib.statistics import decode_statistics
+from sbuslib.wire.packets import Message
 
 Connect = Callable[..., Peer]
 MakeHub = Callable[..., Hub]

@@ -10,12 +10,12 @@ import pytest
 from support import vectors
 
 from sbuslib import matcher
+from sbuslib.core.quotas import Quotas
+from sbuslib.core.router import Router
 from sbuslib.limits import Limits
 from sbuslib.matcher import Subscriptions, check_separator, is_literal, matches
-from sbuslib.packets import message_header
-from sbuslib.quota import Quotas
-from sbuslib.router import Router
 from sbuslib.secrets import Credentials
+from sbuslib.wire.packets import message_header
 
 ME = Credentials(gid=100, uid=1000, pid=4711)
 

@@ -9,7 +9,7 @@ import pytest
 
 from sbuslib import Client, Hub, Topic
 from sbuslib.errors import PayloadError, UsageError
-from sbuslib.packets import Message
+from sbuslib.wire.packets import Message
 
 
 class Reading(msgspec.Struct):

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..errors import StateError
-from ..seqpacket import connect_stream
+from ..kernel.sockets import connect_stream
 from .native import Load
 from .results import Run
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..errors import StateError
-from ..seqpacket import connect_stream
+from ..kernel.sockets import connect_stream
 from .broker import (
     KEY,
     PATIENCE,

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 
-from ..endpoint import Endpoint
+from ..clients.endpoint import Endpoint
 from ..errors import StateError
 from .process import cpu_seconds
 from .results import Run

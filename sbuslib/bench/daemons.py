@@ -11,12 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..addresses import AbstractAddress, DescriptorAddress, PathAddress, parse_address
 from ..blocking import Client
 from ..errors import AddressError, StateError
+from ..kernel.sockets import connect, peer_credentials, wait
 from ..limits import ClientLimits
-from ..packets import encode_control, encode_subscribe
-from ..seqpacket import connect, peer_credentials, wait
+from ..wire.addresses import (
+    AbstractAddress,
+    DescriptorAddress,
+    PathAddress,
+    parse_address,
+)
+from ..wire.packets import encode_control, encode_subscribe
 
 __all__ = ["Daemon", "forwarder", "hub", "idle_clients", "idle_patterns", "other", "path_of", "relayed"]
 

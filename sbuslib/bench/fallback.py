@@ -18,11 +18,16 @@ from functools import partial
 
 import msgspec
 
-from ..areas import Gather, PlainArea, make_area
-from ..control import WHOAMI
+from ..kernel.areas import Gather, PlainArea, make_area
+from ..kernel.sockets import connect, peer_credentials, wait
 from ..limits import ClientLimits
-from ..packets import encode_control, encode_message, encode_subscribe, encode_unsubscribe
-from ..seqpacket import connect, peer_credentials, wait
+from ..wire.control import WHOAMI
+from ..wire.packets import (
+    encode_control,
+    encode_message,
+    encode_subscribe,
+    encode_unsubscribe,
+)
 from .daemons import path_of
 from .process import cpu_seconds
 from .results import Run

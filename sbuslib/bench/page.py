@@ -7,7 +7,14 @@ from html import escape
 from . import plots
 from .results import Results
 from .scenarios import find
-from .tables import HEADING, describe, everything, in_batches, rows, scenarios_of
+from .tables import (
+    HEADING,
+    describe,
+    everything,
+    in_batches,
+    rows,
+    scenarios_of,
+)
 
 __all__ = ["render"]
 

@@ -12,7 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..errors import StateError
-from .broker import KEY, PATIENCE, Broker, NotInstalledError, exactly, find_program, free_port
+from .broker import (
+    KEY,
+    PATIENCE,
+    Broker,
+    NotInstalledError,
+    exactly,
+    find_program,
+    free_port,
+)
 
 __all__ = ["RabbitMq"]
 

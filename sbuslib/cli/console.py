@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from ..text import escape
+from ..wire.text import escape
 
 __all__ = [
     "EXIT_FAILURE",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from ..hub import Hub
-    from ..seqpacket import Listener
+    from ..kernel.sockets import Listener
 
 __all__ = ["PID_FILE", "add_hub_arguments", "build_parser", "main", "run_hub"]
 
@@ -57,7 +57,7 @@ def build_parser() -> ArgumentParser:
     from argparse import ArgumentParser, RawDescriptionHelpFormatter
 
     from .. import __version__
-    from ..addresses import SYSTEM_ADDRESS
+    from ..wire.addresses import SYSTEM_ADDRESS
 
     parser = ArgumentParser(
         prog="sbusd",
@@ -149,9 +149,9 @@ def run_hub(
     address: str | None = None
     try:
         with ExitStack() as undo:
-            from ..addresses import parse_address
-            from ..seqpacket import Listener
-            from ..users import resolve_group, resolve_user
+            from ..kernel.sockets import Listener
+            from ..kernel.users import resolve_group, resolve_user
+            from ..wire.addresses import parse_address
 
             for user in arguments.relay or ():
                 resolve_group(user[1:]) if user.startswith("@") else resolve_user(user)

@@ -32,7 +32,7 @@ from ..blocking import Client
 from ..errors import DisconnectedError
 from ..journal.directory import list_segments, read_records
 from ..journal.follower import Follower
-from ..text import printable
+from ..wire.text import printable
 from .console import EXIT_FAILURE, EXIT_SUCCESS, explain, yield_to_signals
 
 __all__ = ["main"]

@@ -8,7 +8,15 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias
 
-from .console import EXIT_SUCCESS, EXIT_USAGE, advise, complain, explain, on_stop, yield_to_ctrl_c
+from .console import (
+    EXIT_SUCCESS,
+    EXIT_USAGE,
+    advise,
+    complain,
+    explain,
+    on_stop,
+    yield_to_ctrl_c,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -86,7 +86,17 @@ def build_parser() -> ArgumentParser:
     form.add_argument("--json", action="store_true", help="a JSON object a line, in place of key, tab, payload")
     form.add_argument("--raw", action="store_true", help="only the payloads, as they are, each with a line's end")
 
-    from . import bench, gateway, lake, peer, plan, record, replay, report, watch
+    from . import (
+        bench,
+        gateway,
+        lake,
+        peer,
+        plan,
+        record,
+        replay,
+        report,
+        watch,
+    )
 
     peer.add_parser(commands)
     gateway.add_parser(commands)
@@ -112,7 +122,7 @@ def _hub(arguments: Namespace) -> int:
     from .daemon import run_hub
 
     if arguments.address is None:
-        from ..addresses import default_addresses
+        from ..wire.addresses import default_addresses
 
         arguments.address = default_addresses()[0]
         if not os.environ.get("SBUS_ADDRESS") and os.environ.get("XDG_RUNTIME_DIR"):

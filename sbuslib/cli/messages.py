@@ -13,8 +13,8 @@ from io import BufferedReader
 from ..blocking import Client
 from ..errors import PayloadError, SbusError
 from ..limits import PACKET_BYTES
-from ..packets import Message
-from ..text import printable
+from ..wire.packets import Message
+from ..wire.text import printable
 from .console import EXIT_SUCCESS, complain, explain, yield_to_signals
 
 __all__ = ["publish", "run", "subscribe", "whoami"]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from ..text import printable
+from ..wire.text import printable
 from .tcp import CERTIFICATES, add_peer_arguments, run
 
 if TYPE_CHECKING:

@@ -6,7 +6,13 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any
 
 from . import jobs
-from .report import add_output_arguments, check_output, deliver, progress, recorded
+from .report import (
+    add_output_arguments,
+    check_output,
+    deliver,
+    progress,
+    recorded,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -63,9 +63,9 @@ def build_parser() -> ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``sbus-relay``; its exit status."""
-    from ..addresses import parse_address
     from ..errors import SbusError
-    from ..users import resolve_user
+    from ..kernel.users import resolve_user
+    from ..wire.addresses import parse_address
 
     arguments = build_parser().parse_args(argv)
     try:

@@ -12,9 +12,9 @@ from .console import EXIT_SUCCESS, advise, complain, explain, yield_to_signals
 from .values import moment, speed
 
 if TYPE_CHECKING:
-    from ..columns import Columns
     from ..journal.directory import Piece
     from ..journal.replay import Run, Selection
+    from ..wire.columns import Columns
 
 __all__ = ["add_parser", "from_lake"]
 
@@ -102,10 +102,10 @@ def from_lake(lake: str | os.PathLike[str], selection: Selection) -> Iterator[Ru
 
     Raises :exc:`~sbuslib.errors.StateError` when there is no lake, or no pyarrow to read it with.
     """
-    from ..columns import Columns
     from ..errors import StateError
     from ..journal.replay import Run
     from ..spark.manifest import read_manifest
+    from ..wire.columns import Columns
 
     entries = read_manifest(lake).entries
     try:

@@ -9,7 +9,7 @@ import os
 from contextlib import suppress
 from typing import Any
 
-from ..seqpacket import send_datagram
+from ..kernel.sockets import send_datagram
 
 __all__ = ["tell", "watchdog"]
 

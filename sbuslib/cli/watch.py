@@ -7,7 +7,7 @@ import os
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any
 
-from ..text import printable
+from ..wire.text import printable
 from . import jobs
 from .console import complain, explain
 from .report import add_separator

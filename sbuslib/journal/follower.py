@@ -14,13 +14,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic, time_ns
 
-from .. import control
 from ..blocking import Client
-from ..endpoint import Endpoint
+from ..clients.endpoint import Endpoint
 from ..errors import DisconnectedError, JournalError
 from ..matcher import SEPARATOR
-from ..packets import Message, encode_message
 from ..secrets import Credentials, Namespace
+from ..wire import control
+from ..wire.packets import Message, encode_message
 from .limits import JournalLimits
 from .parcels import Parcel
 from .writer import Durability, Gap, Writer

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import chain, groupby
 from typing import Literal, NamedTuple
 
-from ..batches import take_apart
-from ..columns import Columns, merge_keys
+from ..wire.batches import take_apart
+from ..wire.columns import Columns, merge_keys
 from .format import NULL, Buffer, pack, widened
 
 __all__ = ["Parcel", "columns_of", "parts_of", "spread"]

@@ -23,11 +23,11 @@ import gevent
 import msgspec
 from gevent.event import Event
 
-from ..columns import Columns
+from ..core.inbox import Inbox
 from ..errors import JournalError, StateError, UsageError
-from ..inbox import Inbox
-from ..packets import check_key
 from ..statistics import ClientStatistics
+from ..wire.columns import Columns
+from ..wire.packets import check_key
 from .limits import JournalLimits
 from .parcels import Parcel
 from .writer import Durability, Gap, Writer
@@ -35,10 +35,10 @@ from .writer import Durability, Gap, Writer
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from ..batches import Bundle
-    from ..control import Lost
+    from ..core.parties import Batch, Holdable, Sender
     from ..hub import Hub
-    from ..parties import Batch, Holdable, Sender
+    from ..wire.batches import Bundle
+    from ..wire.control import Lost
 
 __all__ = ["Intake", "Recorder", "RecorderStatistics", "Scope"]
 
@@ -283,7 +283,7 @@ class Recorder:
 class Intake(Inbox):
     """What the hub sees of a recorder: takes messages in its turns, and hands them to the writer, many at once.
 
-    Implements :class:`~sbuslib.parties.Receiver` and :class:`~sbuslib.parties.Holder`.
+    Implements :class:`~sbuslib.core.parties.Receiver` and :class:`~sbuslib.core.parties.Holder`.
     """
 
     def __init__(self, hub: Hub, writer: Writer, limits: JournalLimits, *, hold: bool, tells: bool) -> None:
@@ -437,7 +437,7 @@ class Intake(Inbox):
             self.held.pop().let_go(self)
 
     def forget_held(self, publisher: Holdable) -> None:
-        """A publisher that was held has gone. Implements :class:`~sbuslib.parties.Holder`."""
+        """A publisher that was held has gone. Implements :class:`~sbuslib.core.parties.Holder`."""
         self.held.discard(publisher)
 
     # -- the end ------------------------------------------------------------------------------------

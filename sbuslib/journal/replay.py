@@ -19,12 +19,17 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from ..columns import Columns, lengths
-from ..errors import CorruptJournalError, KeyFormatError, PacketError, UsageError
+from ..errors import (
+    CorruptJournalError,
+    KeyFormatError,
+    PacketError,
+    UsageError,
+)
 from ..limits import ClientLimits
 from ..matcher import SEPARATOR, matches
-from ..packets import check_key
 from ..secrets import Namespace
+from ..wire.columns import Columns, lengths
+from ..wire.packets import check_key
 from .directory import OnCorrupt, Piece, read_journal
 from .format import GAP, Block, Skipped, packed
 

@@ -21,7 +21,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from ..errors import CorruptJournalError, UsageError
 from ..secrets import RESERVED
-from .directory import DirectoryLock, Segment, list_segments, read_header, sync_directory
+from .directory import (
+    DirectoryLock,
+    Segment,
+    list_segments,
+    read_header,
+    sync_directory,
+)
 from .format import (
     SEGMENT_HEADER_BYTES,
     Buffer,

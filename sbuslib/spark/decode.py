@@ -19,7 +19,16 @@ import numpy
 import pyarrow
 
 from ..errors import CorruptJournalError
-from ..journal.format import GAP, MESSAGE, NULL, Block, Column, Record, SegmentHeader, Skipped
+from ..journal.format import (
+    GAP,
+    MESSAGE,
+    NULL,
+    Block,
+    Column,
+    Record,
+    SegmentHeader,
+    Skipped,
+)
 from ..matcher import matches
 from .arrays import binary, numbers, same, texts
 from .limits import SparkLimits

@@ -26,7 +26,16 @@ from ..errors import JournalError, StateError
 from ..journal.directory import sync_directory
 from .decode import SCHEMA
 from .limits import SparkLimits
-from .manifest import Entry, Manifest, Retired, Stream, changed, is_lake, locked, read_manifest
+from .manifest import (
+    Entry,
+    Manifest,
+    Retired,
+    Stream,
+    changed,
+    is_lake,
+    locked,
+    read_manifest,
+)
 from .places import absolute, decode_header, list_segments, opened
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ..errors import StateError
-from ..text import printable
+from ..wire.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,7 +112,7 @@ def duration(nanoseconds: float) -> str:
 
 
 def shown(value: object) -> str:
-    """Any value as text that prints: bytes as :func:`~sbuslib.text.printable`, numbers with commas."""
+    """Any value as text that prints: bytes as :func:`~sbuslib.wire.text.printable`, numbers with commas."""
     match value:
         case None:
             return _NOTHING

@@ -14,7 +14,12 @@ from typing import Any, NamedTuple
 import pyarrow.fs
 
 from ..errors import CorruptJournalError, JournalError
-from ..journal.format import SEGMENT_HEADER_BYTES, SegmentHeader, first_sequence_of, segment_name
+from ..journal.format import (
+    SEGMENT_HEADER_BYTES,
+    SegmentHeader,
+    first_sequence_of,
+    segment_name,
+)
 from .manifest import is_lake
 
 __all__ = ["Segment", "absolute", "decode_header", "list_segments", "opened"]

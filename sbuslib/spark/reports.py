@@ -15,7 +15,17 @@ from . import plan as plans
 from . import subscriptions as held
 from . import traffic as carried
 from .matching import by_key
-from .page import COLOURS, Kind, Page, bars, duration, figure, human, plot, table
+from .page import (
+    COLOURS,
+    Kind,
+    Page,
+    bars,
+    duration,
+    figure,
+    human,
+    plot,
+    table,
+)
 from .page import shown as text_of
 
 if TYPE_CHECKING:

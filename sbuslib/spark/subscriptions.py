@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import KeyFormatError, UsageError
-from ..interest import covers
 from ..matcher import SEPARATOR, Subscriptions, matches
-from ..packets import check_key
+from ..tree.interest import covers
+from ..wire.packets import check_key
 from .matching import each_match
 
 if TYPE_CHECKING:

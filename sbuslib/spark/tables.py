@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ..text import printable
+from ..wire.text import printable
 
 if TYPE_CHECKING:
     import pyarrow
@@ -15,7 +15,7 @@ __all__ = ["as_text", "write_csv", "write_parquet"]
 
 
 def as_text(frame: DataFrame) -> DataFrame:
-    """``frame`` with bytes as :func:`~sbuslib.text.printable` text, and lists of them with blanks in between.
+    """``frame`` with bytes as :func:`~sbuslib.wire.text.printable` text, and lists of them with blanks in between.
 
     In a list, a blank in a text is written as ``\\x20``, and no text at all as ``""``.
     """

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from ..errors import ReservedKeyError, UsageError
 from ..matcher import SEPARATOR, check_separator
 from ..secrets import Namespace
-from ..text import printable
+from ..wire.text import printable
 from .matching import with_matches
 
 if TYPE_CHECKING:

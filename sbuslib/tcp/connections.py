@@ -18,8 +18,8 @@ from gevent.server import StreamServer
 from gevent.ssl import SSLContext
 from gevent.timeout import Timeout
 
-from ..backoff import Backoff
-from ..breaches import Breaches
+from ..clients.reconnect import Backoff
+from ..core.violations import Breaches
 from ..errors import StateError, UsageError
 from .link import Link, Owner
 from .quota import AddressQuotas, Usage

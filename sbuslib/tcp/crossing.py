@@ -28,8 +28,8 @@ import msgspec
 
 from ..errors import NameFormatError, ReservedKeyError, UsageError
 from ..matcher import SEPARATOR, Subscriptions
-from ..packets import check_key
 from ..secrets import Namespace
+from ..wire.packets import check_key
 
 __all__ = ["CONTROL", "DIGEST_BYTES", "Border", "Expected", "Here", "Members", "Names", "digest"]
 

@@ -25,7 +25,7 @@ import gevent
 import msgspec
 from gevent.event import Event
 
-from ..backoff import Backoff
+from ..clients.reconnect import Backoff
 from ..errors import SbusError, UsageError
 from .limits import TcpLimits
 from .link import Link

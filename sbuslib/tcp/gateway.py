@@ -20,8 +20,17 @@ from ..client import Client
 from ..errors import DisconnectedError, NameFormatError, StateError, UsageError
 from ..hub import Hub
 from ..matcher import SEPARATOR
-from ..packets import Message
-from .crossing import CONTROL, DIGEST_BYTES, Border, Expected, Here, Members, Names, digest
+from ..wire.packets import Message
+from .crossing import (
+    CONTROL,
+    DIGEST_BYTES,
+    Border,
+    Expected,
+    Here,
+    Members,
+    Names,
+    digest,
+)
 from .framing import Publish
 from .link import Link
 from .peer import Peer

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 from support import PATIENCE, WHOAMI, own_key
 
-from sbuslib.addresses import AbstractAddress, parse_address
 from sbuslib.blocking import Client
 from sbuslib.cli.daemon import build_parser
+from sbuslib.wire.addresses import AbstractAddress, parse_address
 
 SBUSD = "sbuslib.cli.daemon"
 Start = Callable[..., "subprocess.Popen[bytes]"]

@@ -16,8 +16,8 @@ from accounting import balance, big, connection_of, narrow, numbers, settle
 from support import Peer, eventually
 
 from sbuslib import Hub
-from sbuslib import delivery as delivery_module
-from sbuslib.control import Lost, decode_notice
+from sbuslib.core import outgoing as delivery_module
+from sbuslib.wire.control import Lost, decode_notice
 
 pytest_plugins = ["accounting_fixtures"]
 

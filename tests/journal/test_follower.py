@@ -23,7 +23,7 @@ from sbuslib.errors import JournalInUseError
 from sbuslib.journal.directory import is_recorded, list_segments, read_header
 from sbuslib.journal.follower import Follower
 from sbuslib.journal.limits import JournalLimits
-from sbuslib.packets import Message
+from sbuslib.wire.packets import Message
 
 
 @contextmanager

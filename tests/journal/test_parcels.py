@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbuslib.batches import gather
-from sbuslib.columns import Columns
 from sbuslib.journal.format import NULL, pack
 from sbuslib.journal.parcels import Parcel, columns_of, parts_of, spread
-from sbuslib.packets import encode_message
+from sbuslib.wire.batches import gather
+from sbuslib.wire.columns import Columns
+from sbuslib.wire.packets import encode_message
 
 Pairs = list[tuple[bytes, bytes]]
 

@@ -22,14 +22,14 @@ from support import PATIENCE, Peer, eventually, own_key
 
 import sbuslib
 from sbuslib import Hub, Limits, Relay
-from sbuslib.batches import gather, pack
 from sbuslib.errors import JournalError, JournalInUseError, StateError, UsageError
 from sbuslib.journal.directory import end_of, is_recorded, list_segments
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.journal.recorder import Recorder
 from sbuslib.journal.replay import Replayed, from_journal, replay
 from sbuslib.limits import PACKET_BYTES
-from sbuslib.packets import check_key, encode_message
+from sbuslib.wire.batches import gather, pack
+from sbuslib.wire.packets import check_key, encode_message
 
 MakeHub = Callable[..., Hub]
 MakeClient = Callable[..., sbuslib.Client]
@@ -455,7 +455,7 @@ def test_a_recorder_that_is_not_to_hold(make_hub: MakeHub, connect: Connect, jou
 
 
 def test_losses_between_hubs_become_gaps(hub: Hub, journal: str) -> None:
-    from sbuslib.control import Lost
+    from sbuslib.wire.control import Lost
 
     with Recorder(hub, journal):
         hub.publish(b"k", b"before")

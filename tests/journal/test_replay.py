@@ -18,13 +18,13 @@ from msgspec import structs
 from support import HubThread
 
 from sbuslib.blocking import Client
-from sbuslib.columns import Columns
 from sbuslib.errors import CorruptJournalError, UsageError
 from sbuslib.journal.directory import Piece
 from sbuslib.journal.format import Block, Record, decode_block
 from sbuslib.journal.replay import Replayed, Run, Selection, from_journal, replay
 from sbuslib.matcher import matches
-from sbuslib.packets import Message
+from sbuslib.wire.columns import Columns
+from sbuslib.wire.packets import Message
 
 SECOND = 1_000_000_000
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sbuslib.batches import Bundle, gather, pack
 from sbuslib.errors import PacketError
 from sbuslib.limits import BATCH_EXPANDED, BATCH_KEYS, BATCH_MESSAGES, PACKET_BYTES
-from sbuslib.packets import check_key, encode_message
+from sbuslib.wire.batches import Bundle, gather, pack
+from sbuslib.wire.packets import check_key, encode_message
 
 KEYS = st.binary(max_size=6).map(lambda key: key.replace(b"\0", b"/"))
 PAIRS = st.lists(st.tuples(KEYS, st.binary(max_size=12)), min_size=2, max_size=40)

@@ -24,12 +24,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sbuslib import Hub, Limits
-from sbuslib.addresses import parse_address
-from sbuslib.connection import Connection
+from sbuslib.core.connection import Connection
+from sbuslib.kernel.sockets import connect
 from sbuslib.matcher import matches
-from sbuslib.outbox import HARD, ORDER, SOFT, Hard, Soft
 from sbuslib.secrets import Credentials
-from sbuslib.seqpacket import connect
+from sbuslib.wire.addresses import parse_address
+from sbuslib.wire.modes import HARD, ORDER, SOFT, Hard, Soft
 
 KEYS = [b"a", b"b", b"a/b"]
 PATTERNS = [b"", b"a", b"b", b"a/", b"*", b"*/b"]
@@ -151,7 +151,7 @@ class BusMachine(RuleBasedStateMachine):
         self.folder = tempfile.mkdtemp(prefix="sbus-")
         self.next_credentials = Credentials(gid=1, uid=1, pid=1)
         self.patches: list[Any] = [
-            mock.patch("sbuslib.acceptor.peer_credentials", self.who_connects),
+            mock.patch("sbuslib.core.acceptor.peer_credentials", self.who_connects),
             mock.patch.dict(os.environ, {"SBUS_SYSCALLS": self.engine}),
         ]
         for patch in self.patches:

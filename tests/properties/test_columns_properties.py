@@ -8,9 +8,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbuslib.batches import Bundle
-from sbuslib.columns import Columns, lengths
-from sbuslib.packets import encode_message
+from sbuslib.wire.batches import Bundle
+from sbuslib.wire.columns import Columns, lengths
+from sbuslib.wire.packets import encode_message
 
 KEYS = st.sampled_from([b"", b"a", b"a/b", b"b" * 30])
 PAIRS = st.lists(st.tuples(KEYS, st.binary(max_size=12)), min_size=1, max_size=40)

@@ -6,10 +6,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from sbuslib.batches import Parcel, gather
+from sbuslib.core.outbox import Action, Outbox
+from sbuslib.core.quotas import Account
 from sbuslib.limits import Limits
-from sbuslib.outbox import HARD, ORDER, SOFT, Action, Hard, Order, Outbox, Soft
-from sbuslib.quota import Account
+from sbuslib.wire.batches import Parcel, gather
+from sbuslib.wire.modes import HARD, ORDER, SOFT, Hard, Order, Soft
 
 
 class OutboxMachine(RuleBasedStateMachine):

@@ -7,10 +7,17 @@ import mmap
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbuslib import control
-from sbuslib.addresses import parse_address
-from sbuslib.errors import AddressError, KeyFormatError, PacketError, PayloadError, PeerError
-from sbuslib.packets import (
+from sbuslib.clients.session import Session
+from sbuslib.errors import (
+    AddressError,
+    KeyFormatError,
+    PacketError,
+    PayloadError,
+    PeerError,
+)
+from sbuslib.wire import control
+from sbuslib.wire.addresses import parse_address
+from sbuslib.wire.packets import (
     Control,
     Message,
     Subscribe,
@@ -22,7 +29,6 @@ from sbuslib.packets import (
     message_header,
     parse,
 )
-from sbuslib.session import Session
 
 KEYS = st.binary(max_size=60).map(lambda key: key.replace(b"\0", b"x"))
 PAYLOADS = st.binary(max_size=200)

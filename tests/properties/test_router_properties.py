@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from sbuslib.core.quotas import Quotas
+from sbuslib.core.router import Router
 from sbuslib.limits import Limits
 from sbuslib.matcher import matches
-from sbuslib.packets import message_header
-from sbuslib.quota import Quotas
-from sbuslib.router import Router
 from sbuslib.secrets import Credentials
+from sbuslib.wire.packets import message_header
 
 ME = Credentials(gid=1, uid=2, pid=3)
 TEXTS = st.lists(st.sampled_from([b"/", b"*", b"a", b"b", b"!/cred/1/2/3/"]), max_size=5).map(b"".join).filter(

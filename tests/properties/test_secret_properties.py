@@ -7,12 +7,12 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from sbuslib.core.quotas import Quotas
+from sbuslib.core.router import Router
 from sbuslib.errors import ReservedKeyError
 from sbuslib.limits import Limits
-from sbuslib.packets import message_header
-from sbuslib.quota import Quotas
-from sbuslib.router import Router
 from sbuslib.secrets import Credentials, Namespace
+from sbuslib.wire.packets import message_header
 
 IDS = st.sampled_from([0, 1, 7, 42, 65534, 2**31 - 1])
 CREDENTIALS = st.builds(Credentials, gid=IDS, uid=IDS, pid=IDS)

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sbuslib.journal.format import NULL, SegmentHeader, encode_block, encode_end, encode_gaps, pack, segment_name
+from sbuslib.journal.format import (
+    NULL,
+    SegmentHeader,
+    encode_block,
+    encode_end,
+    encode_gaps,
+    pack,
+    segment_name,
+)
 
 __all__ = ["SALT", "START_NS", "Row", "message_block", "rows", "segment"]
 

@@ -12,7 +12,15 @@ from spark.journals import SALT, SENDER, START_NS, Row, message_block, rows, seg
 from support import python
 
 from sbuslib.errors import CorruptJournalError
-from sbuslib.journal.format import NULL, Block, SegmentHeader, decode_block, encode_block, encode_end, pack
+from sbuslib.journal.format import (
+    NULL,
+    Block,
+    SegmentHeader,
+    decode_block,
+    encode_block,
+    encode_end,
+    pack,
+)
 from sbuslib.matcher import matches
 from sbuslib.spark.decode import SCHEMA, Decoder, Filter
 from sbuslib.spark.limits import SparkLimits

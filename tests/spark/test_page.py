@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbuslib.spark.page import Page, bars, duration, escaped, figure, human, plot, shown, table
+from sbuslib.spark.page import (
+    Page,
+    bars,
+    duration,
+    escaped,
+    figure,
+    human,
+    plot,
+    shown,
+    table,
+)
 
 NASTY = [
     b"<script>alert(1)</script>",

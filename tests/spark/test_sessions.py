@@ -14,7 +14,14 @@ from support import PATIENCE, ROOT, python
 
 from sbuslib.errors import StateError
 from sbuslib.spark import sessions
-from sbuslib.spark.sessions import _NOISE, _forward, check_java, explain, java_package, session
+from sbuslib.spark.sessions import (
+    _NOISE,
+    _forward,
+    check_java,
+    explain,
+    java_package,
+    session,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

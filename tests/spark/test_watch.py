@@ -13,7 +13,16 @@ from spark.journals import START_NS, Row, segment
 from support import PATIENCE
 
 from sbuslib.errors import UsageError
-from sbuslib.spark.watch import Alert, Rule, Window, alerts, totals, under_way, watch, windows
+from sbuslib.spark.watch import (
+    Alert,
+    Rule,
+    Window,
+    alerts,
+    totals,
+    under_way,
+    watch,
+    windows,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,11 +16,11 @@ import pytest
 from support import ROOT, eventually
 
 from sbuslib import Client, Hub
+from sbuslib.core.inbox import Inbox
 from sbuslib.errors import DisconnectedError, StateError, UsageError
-from sbuslib.inbox import Inbox
-from sbuslib.packets import Message
 from sbuslib.tcp import Gateway, Peer
 from sbuslib.tcp.crossing import CONTROL
+from sbuslib.wire.packets import Message
 
 Make = Callable[..., Peer]
 Connect = Callable[..., Any]

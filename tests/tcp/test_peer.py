@@ -13,7 +13,14 @@ import msgspec
 import pytest
 from support import eventually
 
-from sbuslib.errors import AddressError, DisconnectedError, NameFormatError, PayloadError, StateError, UsageError
+from sbuslib.errors import (
+    AddressError,
+    DisconnectedError,
+    NameFormatError,
+    PayloadError,
+    StateError,
+    UsageError,
+)
 from sbuslib.tcp import Peer, Publish, TcpLimits
 
 Make = Callable[..., Peer]

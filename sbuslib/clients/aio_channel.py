@@ -1,0 +1,392 @@
+"""What the asyncio client does below its verbs: connecting, and moving packets over the connection.
+
+As in :mod:`~sbuslib.clients.channel`, one of the tasks that wait reads for all, and nobody reads while nobody waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import suppress
+from itertools import chain
+from types import TracebackType
+from typing import Any, Self
+
+from ..errors import DisconnectedError, PeerError, StateError
+from ..kernel.areas import ONE_PACKET_FLAGS, Gather, make_area
+from ..kernel.dialer import BROKEN, NO_MEMORY, Dialer
+from ..limits import ClientLimits
+from ..wire import control
+from ..wire.batches import BATCH, Bundle
+from .reconnect import Backoff
+from .session import Session
+
+__all__ = ["AioChannel"]
+
+
+class AioChannel:
+    """A connection of the asyncio client. See :class:`sbuslib.aio.Client`."""
+
+    def __init__(
+        self,
+        address: str | os.PathLike[str] | None = None,
+        *,
+        timeout: float | None = 10.0,
+        reconnect: bool = False,
+        hub_user: int | str | None = None,
+        on_reconnect: Callable[[Any], Awaitable[object] | None] | None = None,
+        on_notice: Callable[[control.Notice], object] | None = None,
+        limits: ClientLimits | None = None,
+    ) -> None:
+        self.timeout = timeout
+        self.limits = limits if limits is not None else ClientLimits()
+        self.epoch = 0
+        """Which connection this is: 0 before the first, then one more for each."""
+        self._dialer = Dialer(address, hub_user, self.limits)
+        self._reconnect = reconnect
+        self._on_reconnect = on_reconnect
+        self._on_notice = on_notice
+        self._session = Session()
+        self._headers = self._session.headers
+        self._area = make_area(self.limits.batch)
+        self._gather = Gather()
+        self._socket: socket.SocketType | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # that the connection is used from
+        self._leading = False
+        self._closed = False
+        self._changed = asyncio.Event()
+        self._followers = 0  # tasks that wait while another leads
+        self._reader: asyncio.Future[bool] | None = None  # of the task that leads
+        self._watched = False  # whether the event loop tells when there is something to read
+        self._writers: list[asyncio.Future[None]] = []
+        self._up = False  # whether the connection stands and has been brought to the session's state
+        self._proven = False  # whether anything came over it since
+        self._backoff = Backoff(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
+
+    # -- connecting ---------------------------------------------------------------------------------
+
+    def __await__(self) -> Generator[object, None, Self]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self._open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def _open(self) -> Self:
+        if self._socket is not None or self._closed:
+            raise StateError("a client connects once")
+        await self._connect()
+        return self
+
+    async def _connect(self) -> None:
+        backoff = Backoff(self.limits.connect_pause, self.limits.connect_pause_most)
+        session = self._session
+        self._loop = asyncio.get_running_loop()
+        async with asyncio.timeout(self.timeout):
+            while True:
+                try:
+                    self._socket = self._dialer.dial()
+                    break
+                except BlockingIOError:
+                    await asyncio.sleep(backoff.next())
+            try:
+                await self._send_all(session.hello())
+                while not session.knows_itself():
+                    if await self._read():
+                        raise self._disconnected()
+                opening = session.opening()
+                if opening:
+                    await self._send_all(opening)
+                    session.batches = True
+                # From here on other tasks say for themselves what they want.
+                packets = session.restore()
+                self.epoch += 1
+                self._up = True
+                self._proven = False
+                await self._send_all(packets)
+                if self.epoch == 1 and session.can(control.NOTICES_ON):
+                    # Errors can then say why the hub let this client go, and one that comes back does not ask
+                    # again for what it was let go for.
+                    await self._send_all(session.choose(b"notices", control.NOTICES_ON))
+            except BaseException:
+                self._release()
+                raise
+
+    async def _connect_again(self) -> None:
+        """Reconnect: at once where the last connection was good for something, else after a pause."""
+        self._release()
+        while True:
+            if self._proven:
+                self._proven = False
+                self._backoff.reset()
+            else:
+                await asyncio.sleep(self._backoff.next())
+            if self._closed:
+                raise self._disconnected()
+            try:
+                await self._connect()
+                return
+            except (OSError, TimeoutError):
+                continue
+
+    def _hear_out(self) -> None:
+        """Sending failed: read what the hub still said, which may be why it let this client go."""
+        with suppress(OSError, PeerError):
+            while self._socket is not None and (lengths := self._area.receive(self._socket)):
+                if self._session.take(self._area.data, self._area.offsets, lengths):
+                    return
+
+    def _disconnected(self) -> DisconnectedError:
+        if self._closed:
+            return DisconnectedError("the client is closed")
+        why = f" ({self._session.kicked})" if self._session.kicked is not None else ""
+        return DisconnectedError(f"{self.address}: the hub closed the connection{why}")
+
+    def _here(self) -> socket.SocketType:
+        if self._socket is None:
+            raise self._disconnected()
+        return self._socket
+
+    def _release(self) -> None:
+        """End the connection. Whoever waits for its socket is woken."""
+        self._up = False
+        self._session.batches = False
+        if self._socket is not None:
+            assert self._loop is not None
+            self._watched = False
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._socket.fileno())
+                self._loop.remove_writer(self._socket.fileno())
+                if self._reader is not None and not self._reader.done():
+                    self._reader.set_result(True)
+                self._wake_writers()
+            self._socket.close()
+            self._socket = None
+
+    # -- reading and sending ------------------------------------------------------------------------
+
+    async def _readable(self) -> bool:
+        """Until packets came and were sorted, for the one task that leads; ``True`` when the connection ended."""
+        loop = asyncio.get_running_loop()
+        self._reader = loop.create_future()
+        # To say so each time that a task waits, and to take it back, would cost more than to receive.
+        if not self._watched:
+            loop.add_reader(self._here().fileno(), self._on_readable)
+            self._watched = True
+        try:
+            return await self._reader
+        finally:
+            self._reader = None
+
+    def _on_readable(self) -> None:
+        """Receive for the task that leads, so that the event loop does not tell again what it will do in its turn."""
+        reader = self._reader
+        if reader is None:
+            if self._socket is not None:
+                asyncio.get_running_loop().remove_reader(self._socket.fileno())
+            self._watched = False
+        elif not reader.done():
+            try:
+                ended = self._receive()
+                if ended is not None:
+                    reader.set_result(ended)
+            except Exception as error:
+                reader.set_exception(error)
+
+    async def _writable(self) -> None:
+        """Until the socket can be written, for any number of tasks, or the connection ended."""
+        loop = asyncio.get_running_loop()
+        sock = self._here()
+        ready: asyncio.Future[None] = loop.create_future()
+        self._writers.append(ready)
+        loop.add_writer(sock.fileno(), self._wake_writers)
+        try:
+            await ready
+        finally:
+            self._writers.remove(ready)
+            if not self._writers and self._socket is sock:
+                loop.remove_writer(sock.fileno())
+
+    def _wake_writers(self) -> None:
+        for ready in self._writers:
+            if not ready.done():
+                ready.set_result(None)
+
+    async def _read(self) -> bool:
+        """Wait for packets and sort them into the session; ``True`` when the connection ended."""
+        ended = self._receive()
+        return ended if ended is not None else await self._readable()
+
+    def _receive(self) -> bool | None:
+        """Sort the packets that are here into the session; whether the connection ended, ``None`` without any."""
+        if self._socket is None:
+            return True
+        try:
+            lengths = self._area.receive(self._socket)
+        except OSError as error:
+            if error.errno in BROKEN:
+                return True
+            raise
+        if not lengths:
+            return None
+        self._proven = self._proven or (self._up and lengths[0] > 0)
+        return self._session.take(self._area.data, self._area.offsets, lengths)
+
+    async def _until(self, ready: Callable[[], bool], timeout: float | None, what: str) -> None:
+        """Read, or let another task read, until ``ready()`` holds."""
+        try:
+            if timeout is None or ready():
+                await self._until_ready(ready)
+                return
+            async with asyncio.timeout(timeout):
+                await self._until_ready(ready)
+        except TimeoutError:
+            raise TimeoutError(what) from None
+
+    async def _until_ready(self, ready: Callable[[], bool]) -> None:
+        while not ready():
+            if self._closed or not (self._up or self._reconnect):
+                raise self._disconnected()
+            if self._leading:
+                self._followers += 1
+                try:
+                    await self._changed.wait()
+                finally:
+                    self._followers -= 1
+            elif await self._lead() and self._on_reconnect is not None:
+                result = self._on_reconnect(self)
+                if result is not None:
+                    await result
+            if self._reconnect and self._up and self._session.has_to_renew:
+                await self._say(self._session.renew)
+            self._session.renamed.clear()  # nothing here goes by patterns
+            while self._session.notices:
+                notice = self._session.notices.popleft()
+                if self._on_notice is not None:
+                    self._on_notice(notice)
+
+    async def _lead(self) -> bool:
+        """Read once for everybody who waits; ``True`` when that made a new connection."""
+        self._leading = True
+        try:
+            if not self._up:
+                await self._connect_again()
+                return True
+            if await self._read():
+                self._release()
+            return False
+        except PeerError:
+            self._release()
+            raise
+        finally:
+            self._leading = False
+            if self._followers:
+                self._changed.set()
+                self._changed = asyncio.Event()
+
+    async def _send_all(self, packets: list[bytes], flags: int = ONE_PACKET_FLAGS) -> None:
+        """Send packets on the connection at hand, waiting for room. Takes those sent out of ``packets``.
+
+        To a hub that takes no batches, their messages go one by one.
+        """
+        while packets:
+            if not self._session.batches and any(packet.startswith(BATCH) for packet in packets):
+                opened = [Bundle.parse(one).plain if one.startswith(BATCH) else [one] for one in packets]
+                packets[:] = chain.from_iterable(opened)
+            try:
+                sent = self._gather.send(self._here(), packets, flags)
+            except OSError as error:
+                if error.errno in NO_MEMORY:
+                    await asyncio.sleep(self.limits.connect_pause_most)
+                    continue
+                if error.errno in BROKEN:
+                    self._hear_out()
+                    raise self._disconnected() from error
+                raise
+            del packets[:sent]
+            if packets:
+                await self._writable()
+
+    async def _send(self, packets: list[bytes], flags: int = ONE_PACKET_FLAGS) -> None:
+        """As :meth:`_send_all`, over reconnections."""
+        what = f"{self.address}: the hub takes no more for now"
+        while True:
+            epoch = self.epoch
+            try:
+                async with asyncio.timeout(self.timeout):
+                    await self._send_all(packets, flags)
+                return
+            except TimeoutError:
+                raise TimeoutError(what) from None
+            except DisconnectedError:
+                if not self._reconnect or self._closed:
+                    raise
+            await self._until(
+                lambda epoch=epoch: self._up and self.epoch > epoch,  # type: ignore[misc]
+                self.timeout,
+                f"{self.address}: the hub is away",
+            )
+
+    async def _say(self, change: Callable[[], list[bytes]]) -> int:
+        """Change the session and send the packets that this takes; the epoch in which they were sent.
+
+        Should the connection break meanwhile, the next one is brought to the session's state anyway.
+        """
+        await self._until(lambda: self._up, self.timeout, f"{self.address}: the hub is away")
+        epoch = self.epoch
+        packets = change()
+        try:
+            async with asyncio.timeout(self.timeout):
+                await self._send_all(packets)
+        except DisconnectedError:
+            if self._closed or not self._reconnect:
+                raise
+        return epoch
+
+    async def _ask(self, question: Callable[[], list[bytes]], answered: Callable[[], bool]) -> None:
+        """Ask the hub, and wait for the answer; ask anew when the connection breaks."""
+        what = f"{self.address}: the hub did not answer in time"
+        while True:
+            epoch = await self._say(question)
+            await self._until(
+                lambda epoch=epoch: answered() or self.epoch != epoch,  # type: ignore[misc]
+                self.timeout,
+                what,
+            )
+            if answered():
+                return
+
+    # -- the end ------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """The address of the hub."""
+        return self._dialer.address
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Close the connection. What was published before is still delivered.
+
+        From a task, or when no event loop runs in this thread, such as after :func:`asyncio.run`.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        nobody_left = self._loop is None or self._loop.is_closed()
+        if self._socket is not None:
+            if self._leading and not nobody_left:
+                self._socket.shutdown(socket.SHUT_RDWR)  # the task that leads sees the end, and lets go
+            else:
+                self._release()
+        if not nobody_left:
+            self._changed.set()

@@ -1,0 +1,454 @@
+"""A client's connection: making it, keeping it, and moving packets over it, whatever the way to wait.
+
+Several greenlets or threads may use one client at once. One of those that wait reads for all: it takes
+the *lead*, sorts what comes into the session, and passes the lead on when it has what it wanted. Nobody
+reads while nobody waits, so a client that does not receive leaves its packets in the kernel, where the
+hub can see that they pile up.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from itertools import repeat, starmap
+from time import monotonic
+from types import TracebackType
+from typing import Protocol, Self
+
+from ..errors import DisconnectedError, PeerError
+from ..kernel.areas import Gather, PlainArea, make_area
+from ..kernel.dialer import BROKEN, NO_MEMORY, Dialer
+from ..limits import ClientLimits
+from ..wire.packets import Message
+from .reconnect import Backoff
+from .session import Session
+
+__all__ = ["Channel", "WaitableCondition"]
+
+
+class WaitableCondition(AbstractContextManager[object], Protocol):
+    """What is needed of :class:`threading.Condition`, and of gevent's stand-in for it."""
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+    def notify_all(self) -> None: ...
+
+
+class Channel(ABC):
+    """What the gevent and the blocking client share below their verbs. See :class:`~.endpoint.Endpoint`."""
+
+    def _flush_first(self, flags: int = 0) -> None:
+        """Send what was gathered, ahead of what is about to be sent with ``flags``."""
+        raise AssertionError("this client gathers nothing")
+
+    def __init__(
+        self,
+        address: str | os.PathLike[str] | None,
+        *,
+        timeout: float | None,
+        reconnect: bool,
+        hub_user: int | str | None,
+        limits: ClientLimits | None,
+    ) -> None:
+        self._gathered: list[tuple[bytes, bytes]] = []  # what is kept for a moment, and goes before anything else does
+        self.timeout = timeout
+        self.limits = limits if limits is not None else ClientLimits()
+        self.epoch = 0
+        """Which connection this is: 1 for the first, one more after each reconnection."""
+        self._process = 0  # whose connection it is
+        self._dialer = Dialer(address, hub_user, self.limits)
+        self._reconnect = reconnect
+        self._session = Session()
+        self._headers = self._session.headers
+        self._area: PlainArea | None = None
+        self._gather = Gather()
+        self._leading = False
+        self._followers = 0  # those who wait for the lead
+        self._ended = False
+        self._closed = False
+        self._waiting: Counter[socket.SocketType] = Counter()
+        self._released = False
+        self._up = False  # whether the connection stands and has been brought to the session's state
+        self._proven = False  # whether anything came over it since
+        self._backoff = Backoff(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
+        self._turn = self._make_condition()
+        self._gather_lock = self._make_lock()
+        self._socket = self._connect(self._deadline(timeout))
+        try:
+            self._begin(self._deadline(timeout))
+        except BaseException:
+            self._release_socket()
+            raise
+
+    @property
+    def address(self) -> str:
+        """The address of the hub."""
+        return self._dialer.address
+
+    # -- how to wait: the difference between the clients ---------------------------------------------
+
+    @abstractmethod
+    def _make_condition(self) -> WaitableCondition: ...
+
+    @abstractmethod
+    def _make_lock(self) -> AbstractContextManager[object]: ...
+
+    @abstractmethod
+    def _wait(self, sock: socket.SocketType, events: int, timeout: float | None) -> bool:
+        """Wait for ``select.POLLIN`` or ``select.POLLOUT``; ``False`` after ``timeout`` seconds."""
+
+    @abstractmethod
+    def _sleep(self, seconds: float) -> None: ...
+
+    # -- connecting ---------------------------------------------------------------------------------
+
+    @staticmethod
+    def _deadline(timeout: float | None) -> float | None:
+        return None if timeout is None else monotonic() + timeout
+
+    @staticmethod
+    def _left(deadline: float | None) -> float | None:
+        return None if deadline is None else max(0.0, deadline - monotonic())
+
+    def _connect(self, deadline: float | None) -> socket.SocketType:
+        """A connection, for which a full backlog is waited out."""
+        backoff = Backoff(self.limits.connect_pause, self.limits.connect_pause_most)
+        while True:
+            try:
+                sock = self._dialer.dial()
+                self._process = os.getpid()
+                return sock
+            except BlockingIOError as error:
+                left = self._left(deadline)
+                if left == 0:
+                    raise TimeoutError(error.strerror) from None
+                self._sleep(min(backoff.next(), left if left is not None else self.limits.connect_pause_most))
+
+    def _begin(self, deadline: float | None) -> None:
+        """Learn who we are and what the hub offers, and restore what an earlier connection held."""
+        session = self._session
+        try:
+            self._send_all(session.hello(), deadline)
+            while not session.knows_itself():
+                if self._read(deadline):
+                    raise self._disconnected()
+            opening = session.opening()
+            if opening:
+                self._send_all(opening, deadline)
+                session.batches = True
+            with self._turn:
+                # From here on others say for themselves what they want.
+                packets = session.restore()
+                self.epoch += 1
+                self._up = True
+                self._proven = False
+            self._send_all(packets, deadline)
+        except BaseException:
+            self._up = False
+            raise
+
+    def _connect_again(self, deadline: float | None) -> None:
+        """Reconnect, trying until the deadline.
+
+        At once where the last connection was good for something, after a pause where it was not: a hub may
+        greet this client and let it go again for what it restores.
+        """
+        self._release_socket()
+        while True:
+            if self._proven:
+                self._proven = False
+                self._backoff.reset()
+            else:
+                pause, left = self._backoff.next(), self._left(deadline)
+                self._sleep(pause if left is None else min(pause, left))
+            if self._closed:
+                raise self._disconnected()
+            try:
+                self._socket, self._released = self._connect(self._deadline(self.timeout)), False
+                self._begin(self._deadline(self.timeout))
+                return
+            except (OSError, TimeoutError):
+                self._release_socket()
+                if self._left(deadline) == 0:
+                    raise TimeoutError(f"{self.address}: the hub is away") from None
+
+    def _wait_on(self, sock: socket.SocketType, events: int, deadline: float | None) -> bool:
+        """Wait for a socket, which is not closed under whoever waits for it; ``False`` at the deadline."""
+        with self._turn:
+            self._waiting[sock] += 1
+        try:
+            return self._wait(sock, events, self._left(deadline))
+        finally:
+            with self._turn:
+                self._waiting[sock] -= 1
+                if not self._waiting[sock]:
+                    del self._waiting[sock]
+                    if sock is not self._socket or self._released:
+                        sock.close()
+
+    def _release_socket(self) -> None:
+        """End the connection; the socket is closed once nobody waits for it, which is at once."""
+        self._session.batches = False  # before there is another socket, which was not told
+        self._shut_down()
+        with self._turn:
+            self._released = True
+            if self._socket not in self._waiting:
+                self._socket.close()
+
+    def _shut_down(self) -> None:
+        if self._process == os.getpid():  # a child must not end its parent's connection
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    # -- reading ------------------------------------------------------------------------------------
+
+    def _read(self, deadline: float | None) -> bool:
+        """Wait for packets and sort them into the session; ``True`` when the connection ended."""
+        if self._area is None:
+            self._area = make_area(self.limits.batch)
+        while True:
+            lengths = self._receive(self._area)
+            if lengths:
+                self._proven = self._proven or (self._up and lengths[0] > 0)
+                return self._session.take(self._area.data, self._area.offsets, lengths)
+            # Whoever reads has the lead, and while it is taken the socket is not closed.
+            if not self._wait(self._socket, select.POLLIN, self._left(deadline)):
+                raise TimeoutError(f"{self.address}: nothing came in time")
+
+    def _receive(self, area: PlainArea) -> list[int]:
+        try:
+            return area.receive(self._socket)
+        except OSError as error:
+            if error.errno in BROKEN:
+                return [0]
+            raise
+
+    def _lead(self, ready: Callable[[], bool], deadline: float | None, what: str) -> bool:
+        """Wait until ``ready()`` holds or the lead is ours; ``True`` for the lead, to be given back."""
+        with self._turn:
+            while not ready():
+                if self._ended:
+                    raise self._disconnected()
+                if not self._leading:
+                    self._leading = True
+                    return True
+                self._followers += 1
+                try:
+                    in_time = self._turn.wait(self._left(deadline))
+                finally:
+                    self._followers -= 1
+                if not in_time:
+                    raise TimeoutError(what)
+            return False
+
+    def _hear_out(self) -> None:
+        """Sending failed: read what the hub still said, which may be why it let this client go."""
+        with suppress(DisconnectedError, TimeoutError):
+            self._until(lambda: False, self._deadline(0), "")
+
+    def _disconnected(self) -> DisconnectedError:
+        if self._closed:
+            return DisconnectedError("the client is closed")
+        why = f" ({self._session.kicked})" if self._session.kicked is not None else ""
+        return DisconnectedError(f"{self.address}: the hub closed the connection{why}")
+
+    def _give_lead_back(self) -> None:
+        with self._turn:
+            self._leading = False
+            if self._closed:
+                self._ended = True
+                self._release_socket()
+            if self._followers:
+                self._turn.notify_all()
+
+    def _until(self, ready: Callable[[], bool], deadline: float | None, what: str) -> None:
+        """Read, or let another read, until ``ready()`` holds."""
+        while self._lead(ready, deadline, what):
+            again = False
+            try:
+                if not self._up and self._reconnect:
+                    self._connect_again(deadline)
+                    again = True
+                elif self._read(deadline):
+                    self._up = False
+                    self._ended = self._closed or not self._reconnect
+            except TimeoutError:
+                raise TimeoutError(what) from None
+            except PeerError:
+                self._ended = True
+                raise
+            finally:
+                self._give_lead_back()
+            self._after_reading(again)
+
+    @abstractmethod
+    def _after_reading(self, reconnected: bool) -> None:
+        """The lead was given back after reading: tell the application what it wants to know."""
+
+    def _next(self, most: int | None, deadline: float | None, what: str) -> list[Message]:
+        """At least one message, and up to ``most`` of those that are here: each goes to one of those who ask."""
+        inbox = self._session.inbox
+        while True:
+            self._until(lambda: bool(inbox), deadline, what)
+            with self._turn:
+                count = len(inbox) if most is None else min(most, len(inbox))
+                if count:
+                    # One by one, as another thread may be adding to it; in C, as there may be thousands.
+                    return list(starmap(inbox.popleft, repeat((), count)))
+
+    # -- sending ------------------------------------------------------------------------------------
+
+    def _send(self, packet: bytes | memoryview, flags: int = 0, is_batch: bool = False) -> bool:
+        """Send one packet, waiting for room. Raises as :meth:`publish` does.
+
+        ``False``, and nothing was sent, for a batch when the hub that is there now takes none.
+        """
+        if self._gathered:
+            self._flush_first(flags)
+        flags |= socket.MSG_NOSIGNAL
+        deadline: float | None = None
+        started = False
+        while True:
+            epoch, sock = self.epoch, self._socket
+            if is_batch and not self._session.batches:
+                return False
+            try:
+                sock.send(packet, flags)
+                return True
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, *NO_MEMORY):
+                    self._broken(error, epoch)
+                    continue
+                if flags & socket.MSG_DONTWAIT:
+                    raise BlockingIOError(errno.EAGAIN, error.strerror) from error
+                if not started:
+                    deadline, started = self._deadline(self.timeout), True
+                self._wait_for_room(error, deadline)
+
+    def _wait_for_room(self, error: OSError | None, deadline: float | None) -> None:
+        """The kernel took no more, as ``error`` says; raises :exc:`TimeoutError` when it is too late to try again."""
+        if error is None or error.errno not in NO_MEMORY:
+            if self._wait_on(self._socket, select.POLLOUT, deadline):
+                return
+        else:  # it would call the socket writable all the same, so let time pass
+            left = self._left(deadline)
+            pause = self.limits.connect_pause_most
+            if left != 0:
+                self._sleep(pause if left is None else min(pause, left))
+                return
+        raise TimeoutError(f"{self.address}: the hub takes no more for now")
+
+    def _broken(self, error: OSError, epoch: int) -> None:
+        """A send failed: return once a new connection stands, or raise."""
+        if error.errno not in BROKEN:
+            raise error
+        if self._closed or not self._reconnect:
+            self._hear_out()
+            raise self._disconnected() from error
+        self._until(
+            lambda: self._up and self.epoch > epoch, self._deadline(self.timeout), f"{self.address}: the hub is away"
+        )
+
+    def _send_all(self, packets: list[bytes], deadline: float | None) -> None:
+        """Send packets on the connection at hand, without reconnecting."""
+        done = 0
+        while done < len(packets):
+            failure: OSError | None = None
+            try:
+                with self._gather_lock:
+                    done += self._gather.send(self._socket, packets[done:])
+            except OSError as error:
+                if error.errno in BROKEN:
+                    self._hear_out()
+                    raise self._disconnected() from error
+                if error.errno not in NO_MEMORY:
+                    raise
+                failure = error
+            if done < len(packets):
+                self._wait_for_room(failure, deadline)
+
+    def _say(self, change: Callable[[], list[bytes]], deadline: float | None) -> int:
+        """Change the session and send the packets that this takes; the epoch in which they were sent.
+
+        Should the connection break meanwhile, the next one is brought to the session's state anyway.
+        """
+        if self._gathered:
+            self._flush_first()
+        while True:
+            with self._turn:
+                if self._up:
+                    epoch = self.epoch
+                    packets = change()
+                    break
+            self._until(lambda: self._up, deadline, f"{self.address}: the hub is away")
+        try:
+            self._send_all(packets, deadline)
+        except DisconnectedError:
+            if self._closed or not self._reconnect:
+                raise
+        return epoch
+
+    def _ask(self, question: Callable[[], list[bytes]], answered: Callable[[], bool]) -> None:
+        """Ask the hub, and wait for the answer; ask anew when the connection breaks."""
+        deadline = self._deadline(self.timeout)
+        what = f"{self.address}: the hub did not answer in time"
+        while True:
+            epoch = self._say(question, deadline)
+            self._until(lambda epoch=epoch: answered() or self.epoch != epoch, deadline, what)  # type: ignore[misc]
+            if answered():
+                return
+
+    def _send_in_order(self, packets: list[bytes]) -> None:
+        if self._gathered:
+            self._flush_first()
+        while packets:
+            epoch = self.epoch
+            try:
+                with self._gather_lock:
+                    sent = self._gather.send(self._socket, packets)
+            except OSError as error:
+                if error.errno not in NO_MEMORY:
+                    self._broken(error, epoch)
+                    continue
+                sent = 0
+            packets = packets[sent:]
+            if packets:
+                self._send(packets[0])  # waits for room
+                packets = packets[1:]
+
+    # -- the end ------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Close the connection. What was published before is still delivered."""
+        with self._turn:
+            if self._closed:
+                return
+            self._closed = True
+            if self._leading:
+                self._shut_down()  # wakes whoever leads, who then lets go of it
+            else:
+                self._ended = True
+                self._release_socket()
+            self._turn.notify_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__qualname__} of {self.address}>"

@@ -1,0 +1,495 @@
+"""The verbs of a client, as the gevent and the blocking client share them."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from time import monotonic
+
+from ..errors import (
+    DisconnectedError,
+    PayloadError,
+    PeerError,
+    StateError,
+    UsageError,
+)
+from ..kernel.areas import ONE_PACKET_FLAGS, make_area
+from ..limits import PACKET_BYTES, ClientLimits
+from ..matcher import Subscriptions
+from ..secrets import RESERVED
+from ..statistics import HubStatistics, decode_statistics
+from ..wire import control
+from ..wire.batches import Bundle, gather, pack
+from ..wire.columns import Columns
+from ..wire.modes import Hard, Order, Soft
+from ..wire.packets import Message, check_key, message_header
+from .channel import Channel
+from .session import Pace, Subscribing, mode_keys
+
+__all__ = ["Endpoint", "PreparedMessage"]
+
+Callback = Callable[[Message], object]
+
+
+class PreparedMessage:
+    """A packet whose payload is still to be written: fill :attr:`payload`, then :meth:`send`.
+
+    ``payload`` is a writable view of as many bytes as still fit the packet. May be sent many times.
+    """
+
+    def __init__(self, endpoint: Endpoint, key: bytes) -> None:
+        header = message_header(key)
+        if len(header) > PACKET_BYTES:
+            raise PayloadError(f"a key of {len(key):,} bytes leaves no room in a packet of {PACKET_BYTES:,}")
+        self._endpoint = endpoint
+        self._start = len(header)
+        self._packet = memoryview(bytearray(PACKET_BYTES))
+        self._packet[: self._start] = header
+        self.payload = self._packet[self._start :]
+
+    def send(self, size: int, flags: int = 0) -> None:
+        """Publish the first ``size`` bytes of :attr:`payload`. Raises as :meth:`Endpoint.publish` does."""
+        if not 0 <= size <= len(self.payload):
+            raise PayloadError(f"a payload of {size:,} bytes: there is room for {len(self.payload):,}")
+        self._endpoint._send(self._packet[: self._start + size], flags)
+
+
+class Endpoint(Channel):
+    """A client of a hub. See :class:`sbuslib.Client` and :class:`sbuslib.blocking.Client`.
+
+    :param address: where the hub listens; without one, ``SBUS_ADDRESS``, ``$XDG_RUNTIME_DIR/sbus/bus`` and
+        ``/run/sbus.socket`` are tried.
+    :param timeout: seconds that connecting, sending and questions to the hub may take; ``None``: for ever.
+    :param reconnect: when the hub goes away, look for it until it is back, and subscribe again; where it told new
+        credentials, subscribe to the secrets under those.
+    :param hub_user: name or id of the user that the hub must run as.
+    :param on_reconnect: called with this client after each reconnection; may use it.
+    :param on_error: called with the exception and the message when a callback fails; without it, the
+        exception leaves :meth:`run`.
+
+    :param on_notice: called with what the hub notices about this client (a
+        :class:`~sbuslib.wire.control.Lost`, :class:`~sbuslib.wire.control.Kicked` or
+        :class:`~sbuslib.wire.control.NewCredentials`), whenever the client waits for something.
+
+    Raises :exc:`~sbuslib.errors.NoHubError`, :exc:`~sbuslib.errors.AddressError`,
+    :exc:`~sbuslib.errors.HubIdentityError` and :exc:`TimeoutError`.
+    """
+
+    def __init__(
+        self,
+        address: str | os.PathLike[str] | None = None,
+        *,
+        timeout: float | None = 10.0,
+        reconnect: bool = False,
+        hub_user: int | str | None = None,
+        on_reconnect: Callable[[Endpoint], object] | None = None,
+        on_error: Callable[[Exception, Message], object] | None = None,
+        on_notice: Callable[[control.Notice], object] | None = None,
+        limits: ClientLimits | None = None,
+    ) -> None:
+        self._on_reconnect = on_reconnect
+        self._on_error = on_error
+        self._on_notice = on_notice
+        super().__init__(address, timeout=timeout, reconnect=reconnect, hub_user=hub_user, limits=limits)
+        separator = self._session.separator
+        # As on the hub: no wildcard reaches a secret, so a callback for everything does not see them either.
+        self._callbacks: Subscriptions[Callback] = Subscriptions(separator)
+        self._secret_callbacks: Subscriptions[Callback] = Subscriptions(separator)
+        # Errors can then say why the hub let this client go, and one that comes back does not ask again for
+        # what it was let go for.
+        if self._session.can(control.NOTICES_ON):
+            try:
+                self.notices()
+            except BaseException:
+                self.close()
+                raise
+
+    def _after_reading(self, reconnected: bool) -> None:
+        if reconnected and self._on_reconnect is not None:
+            self._on_reconnect(self)
+        if self._reconnect and self._up and self._session.has_to_renew:
+            self._say(self._session.renew, self._deadline(self.timeout))
+        while self._session.renamed:
+            old, new = self._session.renamed.pop()
+            for callback in self._secret_callbacks.holders(old):
+                while self._secret_callbacks.remove(old, callback) is not None:
+                    self._secret_callbacks.add(new, callback)
+        notices = self._session.notices
+        while notices:
+            notice = notices.popleft()
+            if self._on_notice is not None:
+                self._on_notice(notice)
+
+    # -- publishing ---------------------------------------------------------------------------------
+
+    def publish(self, key: bytes, payload: bytes = b"", *, flags: int = 0) -> None:
+        """Publish one message; waits while the hub has no room for it.
+
+        ``flags`` are those of send(2). Raises :exc:`~sbuslib.errors.KeyFormatError`,
+        :exc:`~sbuslib.errors.PayloadError`, :exc:`~sbuslib.errors.DisconnectedError`, :exc:`TimeoutError`,
+        and :exc:`BlockingIOError` with ``MSG_DONTWAIT``.
+        """
+        if type(payload) is bytes and not flags:
+            # What is published all the time: nothing is made or asked here but the packet.
+            try:
+                packet = self._headers[key] + payload
+                if len(packet) <= PACKET_BYTES:
+                    self._socket.send(packet, ONE_PACKET_FLAGS)
+                    return
+            except (KeyError, TypeError, OSError):
+                pass
+        self._send(self._session.encode(key, payload), flags)
+
+    def publish_many(self, messages: Iterable[tuple[bytes, bytes]]) -> int:
+        """Publish pairs of key and payload in order, many at once; how many there were.
+
+        Many go in one packet to a hub that takes such, else many with each system call. An iterator that is slow to
+        give them keeps fewer waiting. Raises as :meth:`publish`; what came before the pair at fault was published.
+        """
+        count = 0
+        pace = Pace(self.limits, messages)
+        pairs = iter(messages)
+        while True:
+            some: list[tuple[bytes, bytes]] = []
+            most = pace.most if self._session.batches else self.limits.batch
+            began = monotonic()
+            try:
+                some.extend(islice(pairs, most))  # which keeps those that came before an error
+                pace.drew(monotonic() - began)
+            finally:
+                self._publish_some(some)
+            count += len(some)
+            if len(some) < most:
+                return count
+
+    def _publish_some(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        done = 0
+        if self._session.batches and len(pairs) > 1:
+            packed = pack(pairs, self._session.check_publishable, self.limits.batch_bytes)
+            while done < len(pairs):
+                try:
+                    packet, count = next(packed)
+                except (TypeError, ValueError):
+                    break  # it is found below, after what comes before it
+                self._send_packed(packet, count)
+                done += count
+        packets: list[bytes] = []
+        try:
+            for key, payload in islice(pairs, done, None):
+                packets.append(self._session.encode(key, payload))
+        finally:
+            self._send_in_order(packets)
+
+    def _send_packed(self, packet: bytes, count: int) -> None:
+        """Send so many messages in one packet; one by one, should the hub that is there now take no batch."""
+        if not self._send(packet, is_batch=count > 1):
+            self._send_in_order(Bundle.parse(packet).plain)
+
+    def send_columns(self, columns: Columns) -> None:
+        """Send messages that lie as columns, as a journal has them, in order.
+
+        As :meth:`send_packets`, but for a hub that takes batches nothing is done for each message. Raises likewise.
+        """
+        if not self._session.batches:
+            self.send_packets(columns.packets())
+            return
+        for packet, count in columns.pack(self.limits.batch_messages, self.limits.batch_bytes):
+            self._send_packed(packet, count)
+
+    def send_packets(self, packets: Sequence[bytes]) -> None:
+        """Send packets that were encoded before, ``MSG <key>NUL<payload>`` each, in order, many at once.
+
+        For services that carry others' messages: nothing is checked, and the hub lets a client go for what is no
+        message. Raises :exc:`~sbuslib.errors.DisconnectedError` and :exc:`TimeoutError`.
+        """
+        most = self.limits.batch
+        if self._session.batches and packets:
+            apiece = -(-sum(map(len, packets)) // len(packets))
+            most = max(most, min(self.limits.batch_messages, self.limits.batch_bytes // apiece))
+        for start in range(0, len(packets), most):
+            some = list(packets[start : start + most])
+            bundle = gather(some) if self._session.batches and len(some) > 1 else None
+            if bundle is None or not self._send(bundle.packet, is_batch=True):
+                self._send_in_order(some)
+
+    def prepare_message(self, key: bytes) -> PreparedMessage:
+        """A packet under ``key`` to write a payload straight into."""
+        return PreparedMessage(self, key)
+
+    # -- subscribing --------------------------------------------------------------------------------
+
+    def subscribe(self, *patterns: bytes, callback: Callback | None = None) -> None:
+        """Subscribe, and return once the hub has it in force: what is published from then on comes.
+
+        With ``callback``, :meth:`run` hands the matching messages to it. Raises
+        :exc:`~sbuslib.errors.KeyFormatError`, :exc:`TimeoutError` and
+        :exc:`~sbuslib.errors.DisconnectedError`: a hub closes the connection of a client that asks for what
+        is not its own.
+        """
+        if not patterns:
+            raise UsageError("subscribe to at least one pattern; b'' is everything")
+        for pattern in patterns:
+            check_key(pattern, "pattern")
+        asked = Subscribing(list(patterns))
+        self._say(lambda: self._session.subscribe(asked), self._deadline(self.timeout))
+        try:
+            if callback is not None:
+                for pattern in patterns:
+                    self._callbacks_for(pattern).add(pattern, callback)
+            self.sync()
+        except DisconnectedError:
+            if asked.refused is None:
+                raise
+        finally:
+            self._session.confirm(asked)
+            if asked.refused is not None:
+                for pattern in patterns:
+                    self._forget_callbacks(pattern)
+        if asked.refused is not None:
+            raise DisconnectedError(f"{self.address}: the hub refused the subscription: {asked.refused}")
+
+    def unsubscribe(self, *patterns: bytes) -> None:
+        """Take one subscription to each pattern back. Callbacks for it are forgotten with its last one."""
+        for pattern in patterns:
+            check_key(pattern, "pattern")
+        self._say(lambda: self._session.unsubscribe(patterns), self._deadline(self.timeout))
+        for pattern in patterns:
+            self._forget_callbacks(pattern)
+
+    def _callbacks_for(self, key: bytes) -> Subscriptions[Callback]:
+        """The callbacks that a key or pattern concerns."""
+        secret = key.startswith(RESERVED + self._session.separator)
+        return self._secret_callbacks if secret else self._callbacks
+
+    def _forget_callbacks(self, pattern: bytes) -> None:
+        if not self._session.held[pattern]:
+            callbacks = self._callbacks_for(pattern)
+            for callback in callbacks.holders(pattern):
+                while callbacks.remove(pattern, callback) is False:
+                    pass
+
+    def sync(self, scope: str = "local") -> str:
+        """Wait until all that this client said is in force; how far: ``local``, ``tree`` or ``partial``.
+
+        Raises :exc:`TimeoutError` and :exc:`~sbuslib.errors.DisconnectedError`.
+        """
+        if scope not in ("local", "tree"):
+            raise UsageError(f"a scope is 'local' or 'tree', not {scope!r}")
+        session = self._session
+        if not session.can(control.SYNC):
+            self.whoami()
+            return "local"
+        tokens: list[bytes] = []
+
+        def question() -> list[bytes]:
+            token, packet = session.sync(scope.encode())
+            tokens.append(token)
+            return [packet]
+
+        try:
+            self._ask(question, lambda: session.scope_of(tokens[-1]) is not None)
+            return (session.scope_of(tokens[-1]) or b"").decode()
+        finally:
+            for token in tokens:
+                session.forget_sync(token)
+
+    def whoami(self) -> bytes:
+        """Ask the hub for this client's credential key, ``!/cred/<gid>/<uid>/<pid>``."""
+        session = self._session
+        tickets: list[int] = []
+
+        def question() -> list[bytes]:
+            ticket, packet = session.whoami()
+            tickets.append(ticket)
+            return [packet]
+
+        self._ask(question, lambda: session.knows_itself(tickets[-1]))
+        return session.credentials
+
+    @property
+    def credentials(self) -> bytes:
+        """The credential key that the hub told last."""
+        return self._session.credentials
+
+    @property
+    def features(self) -> control.Features | None:
+        """What the hub offers; ``None`` for one that knows no features, such as the C daemon."""
+        return self._session.features
+
+    def echo(self, on: bool = True) -> None:
+        """Whether messages of our own that match our own patterns come back. They do by default."""
+        self._choose(b"echo", control.ECHO_ON if on else control.ECHO_OFF)
+
+    def senders(self, on: bool = True) -> None:
+        """Whether messages carry who sent them, as the hub vouches.
+
+        Raises :exc:`~sbuslib.errors.StateError` when the hub cannot tell.
+        """
+        if on:
+            self._require(control.SENDERS_ON, "tell senders")
+        self._choose(b"senders", control.SENDERS_ON if on else control.SENDERS_OFF)
+
+    def notices(self, on: bool = True) -> None:
+        """Whether the hub tells of messages lost for us (counted in :attr:`lost`) and why it lets us go.
+
+        It does from the start where it can. Raises :exc:`~sbuslib.errors.StateError` when the hub cannot.
+        """
+        if on:
+            self._require(control.NOTICES_ON, "give notices")
+        self._choose(b"notices", control.NOTICES_ON if on else control.NOTICES_OFF)
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """Messages for this client that the hub lost, by cause, as far as :meth:`notices` told."""
+        return dict(self._session.lost)
+
+    def flood_control(self, *, soft: Soft | None = None, hard: Hard | None = None, order: Order | None = None) -> None:
+        """Choose what the hub does with messages that this client does not read in time.
+
+        ``soft`` while its queue has room: ``"queue"`` (the default), ``"discard"``, ``"block"`` or ``"error"``;
+        ``hard`` when it is full: ``"discard"`` (the default), ``"block"`` or ``"error"``; ``order`` of what waits:
+        ``"queue"`` (the default), ``"stack"`` or ``"random"``. ``None`` leaves a choice as it is. See
+        ``docs/flood-control.md``.
+        Raises :exc:`~sbuslib.errors.UsageError`.
+        """
+        for key in mode_keys(soft, hard, order):
+            self._choose(key.rpartition(b"/")[0], key)
+
+    def _choose(self, kind: bytes, key: bytes) -> None:
+        self._say(lambda: self._session.choose(kind, key), self._deadline(self.timeout))
+
+    def _require(self, feature: bytes, what: str) -> None:
+        if not self._session.can(feature):
+            raise StateError(f"{self.address}: this hub cannot {what}")
+
+    def statistics(self) -> HubStatistics:
+        """The hub's statistics.
+
+        Raises :exc:`~sbuslib.errors.StateError` when the hub has none or does not trust this user with them,
+        :exc:`TimeoutError` and :exc:`~sbuslib.errors.DisconnectedError`.
+        """
+        self._require(control.STATISTICS, "give statistics")
+        self._ask(self._session.ask_statistics, lambda: self._session.statistics is not None)
+        return decode_statistics(self._session.statistics, self.address)
+
+    # -- receiving ----------------------------------------------------------------------------------
+
+    def receive(self, timeout: float | None = None, *, flags: int = 0) -> Message:
+        """The next message.
+
+        ``flags`` are those of recv(2), and concern one packet: ``MSG_PEEK`` leaves it where it is. Raises
+        :exc:`TimeoutError` after ``timeout`` seconds, :exc:`BlockingIOError` with ``MSG_DONTWAIT``, and
+        :exc:`~sbuslib.errors.DisconnectedError`.
+        """
+        if flags:
+            return self._receive_flagged(timeout, flags)
+        return self._next(1, self._deadline(timeout), f"no message within {timeout} s")[0]
+
+    def _receive_flagged(self, timeout: float | None, flags: int) -> Message:
+        inbox = self._session.inbox
+        deadline = self._deadline(timeout)
+        what = f"no message within {timeout} s"
+        while True:
+            while self._lead(lambda: bool(inbox), deadline, what):
+                try:
+                    peeked = self._receive_one(flags, deadline, what)
+                except PeerError:
+                    self._ended = True
+                    raise
+                finally:
+                    self._give_lead_back()
+                if peeked is not None:
+                    return peeked
+            with self._turn:
+                if inbox:
+                    return inbox[0] if flags & socket.MSG_PEEK else inbox.popleft()
+
+    def _receive_one(self, flags: int, deadline: float | None, what: str) -> Message | None:
+        """Receive one packet with flags into the session; a message that was only peeked at is returned."""
+        if self._area is None:
+            self._area = make_area(self.limits.batch)
+        area = self._area
+        try:
+            size = area.receive_first(self._socket, flags)
+        except BlockingIOError:
+            if flags & socket.MSG_DONTWAIT:
+                raise
+            if not self._wait_on(self._socket, select.POLLIN, deadline):
+                raise TimeoutError(what) from None
+            return None
+        if flags & socket.MSG_PEEK and size:
+            messages = self._session.messages_of(area.packet(0, size))
+            if messages:
+                return messages[0]
+            size = area.receive_first(self._socket, 0)  # an answer, which is not what was asked for
+        if self._session.take(area.data, area.offsets, [size]):
+            self._up = False
+            self._ended = self._closed or not self._reconnect
+        return None
+
+    def receive_many(self, most: int | None = None, timeout: float | None = None) -> list[Message]:
+        """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
+        if most is not None and most < 1:
+            raise UsageError(f"most is at least 1, not {most!r}")
+        return self._next(most, self._deadline(timeout), f"no message within {timeout} s")
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages as they come, until :meth:`close`. Leaving the loop loses nothing.
+
+        Raises :exc:`~sbuslib.errors.DisconnectedError` when the hub closes the connection.
+        """
+        take = self._session.inbox.popleft
+        while self._arrived(None):
+            while True:
+                try:
+                    message = take()
+                except IndexError:  # several may iterate at once, so looking first would not do
+                    break
+                yield message
+
+    def _arrived(self, deadline: float | None) -> bool:
+        """Wait for messages in the inbox; ``False`` when this client was closed instead."""
+        inbox = self._session.inbox
+        try:
+            self._until(lambda: bool(inbox), deadline, "no message in time")
+        except DisconnectedError:
+            if self._closed:
+                return False
+            raise
+        return True
+
+    def run(self, timeout: float | None = None) -> None:
+        """Hand messages to the callbacks of their patterns until :meth:`close`, or for ``timeout`` seconds.
+
+        Messages that no callback wants are dropped.
+        """
+        deadline = self._deadline(timeout)
+        inbox = self._session.inbox
+        with suppress(TimeoutError):
+            while self._arrived(deadline):
+                while inbox:
+                    self._dispatch(inbox.popleft())
+
+    def _dispatch(self, message: Message) -> None:
+        for callback in self._callbacks_for(message.key).subscribers(message.key):
+            try:
+                callback(message)
+            except Exception as error:
+                if self._on_error is None:
+                    raise
+                self._on_error(error, message)
+
+    # -- the rest -----------------------------------------------------------------------------------
+
+    @property
+    def socket(self) -> socket.SocketType:
+        """The connection's socket, non-blocking, to set options on; a reconnection makes another."""
+        return self._socket
+
+    def fileno(self) -> int:
+        """The descriptor, for select and its kin. Empty the client first: it may hold messages already."""
+        return self._socket.fileno()

@@ -1,0 +1,389 @@
+"""A client's side of a conversation with its hub, without I/O: what it asked, what came back.
+
+The gevent, blocking and asyncio clients are shells around this: they move packets, and wait. What a
+client holds is remembered here, so that a new connection can be brought to the same state.
+
+Two facts carry the waiting. A hub acts on a client's packets in order, so once it answers a question,
+everything said before is in force. And it answers questions of one kind in the order in which they were
+asked, so counting tells which answer is whose.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from ..errors import KeyFormatError, PacketError, PeerError, UsageError
+from ..limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES, ClientLimits
+from ..matcher import SEPARATOR
+from ..secrets import RESERVED, Namespace
+from ..wire import control
+from ..wire.batches import BATCH, Bundle
+from ..wire.modes import HARD, ORDER, SOFT
+from ..wire.packets import (
+    CMSG,
+    MSG,
+    Control,
+    Message,
+    check_key,
+    encode_control,
+    encode_message,
+    encode_subscribe,
+    encode_unsubscribe,
+    parse,
+)
+
+if TYPE_CHECKING:
+    from mmap import mmap
+
+__all__ = ["Pace", "Session", "Subscribing", "mode_keys"]
+
+_CONTROL = CMSG[0]
+
+
+def mode_keys(soft: str | None, hard: str | None, order: str | None) -> list[bytes]:
+    """The control messages that choose these modes of flood control; ``None`` chooses nothing.
+
+    Raises :exc:`~sbuslib.errors.UsageError` for a mode that there is not.
+    """
+    choices: list[tuple[str, str | None, tuple[str, ...], bytes]] = [
+        ("soft", soft, SOFT, control.SOFT),
+        ("hard", hard, HARD, control.HARD),
+        ("order", order, ORDER, control.ORDER),
+    ]
+    for name, choice, known, _ in choices:
+        if choice is not None and choice not in known:
+            raise UsageError(f"{name} is one of {', '.join(known)}, not {choice!r}")
+    return [key + choice.encode() for _, choice, _, key in choices if choice is not None]
+
+
+class Subscribing:
+    """Patterns that were asked for and are not known to be in force. ``refused`` says why they never will be."""
+
+    def __init__(self, patterns: list[bytes]) -> None:
+        self.patterns = patterns
+        self.refused: str | None = None
+
+
+class Pace:
+    """How many of the messages of an iterator to publish at once: ``most``, which grows while they come quickly."""
+
+    def __init__(self, limits: ClientLimits, messages: Iterable[object]) -> None:
+        self._limits = limits
+        self.most = limits.batch_messages if isinstance(messages, (list, tuple)) else limits.batch
+
+    def drew(self, seconds: float) -> None:
+        """So long it took until there were as many."""
+        limits = self._limits
+        quick = seconds <= limits.batch_draw
+        self.most = min(self.most * 2, limits.batch_messages) if quick else limits.batch
+
+
+class Session:
+    """One client's state. Shells feed :meth:`take` and send what the other methods return."""
+
+    def __init__(self) -> None:
+        self.inbox: deque[Message] = deque()
+        """Messages received and not yet handed to the application, oldest first."""
+        self.held: Counter[bytes] = Counter()
+        """Patterns subscribed to, with their counts."""
+        self.credentials = b""
+        """The credential key that the last whoami answered."""
+        self.features: control.Features | None = None
+        """What the hub offers; ``None`` for one that did not answer, such as the C daemon."""
+        self.lost: Counter[str] = Counter()
+        """Messages for this client that the hub lost, by cause: as far as it was asked to tell."""
+        self.notices: deque[control.Notice] = deque()
+        """Notices received and not yet handed to the application, oldest first."""
+        self.kicked: str | None = None
+        """Why the hub is about to close the connection, once it said so."""
+        self.choices: dict[bytes, bytes] = {}
+        """What was chosen of the hub, by kind: the control messages that stand."""
+        self.statistics: bytes | None = None
+        """The hub's last statistics, as JSON; empty when it refused."""
+        self.headers: dict[bytes, bytes] = {}
+        """``MSG <key>NUL`` of keys that :meth:`encode` found good: who publishes again need not look again."""
+        self.batches = False
+        """Whether the hub was told on this connection that we send and take many messages in one packet."""
+        self.renamed: list[tuple[bytes, bytes]] = []
+        """Secret patterns that were moved, from and to: whoever goes by the pattern has to follow."""
+        self._held_as = b""  # the credentials under which secrets stand in held
+        self._unconfirmed: list[Subscribing] = []
+        self._header = b""
+        self._key = b""
+        self._token = 0
+        self._scopes: dict[bytes, bytes | None] = {}
+        self._whoami_asked = self._whoami_answered = 0
+
+    # -- what to send -------------------------------------------------------------------------------
+
+    def hello(self) -> list[bytes]:
+        """The first packets of a connection. All is known when :meth:`knows_itself` of the ticket drawn next.
+
+        A hub that knows no features stays silent about them, so whoami comes second: its answer ends the
+        wait either way.
+        """
+        self.features = None
+        self.kicked = None
+        self.batches = False
+        self._whoami_asked = self._whoami_answered = 0
+        self._scopes.clear()
+        return [encode_control(control.FEATURES), self.whoami()[1]]
+
+    def opening(self) -> list[bytes]:
+        """The packets to send before all others once a new connection knows itself; :attr:`batches` is to follow them.
+
+        What a client does not notice is asked for unasked: messages that come together are sorted into
+        :attr:`inbox` as if each had come alone.
+        """
+        return [encode_control(control.BATCH_ON)] if self.can(control.BATCH_ON) else []
+
+    def restore(self) -> list[bytes]:
+        """The packets that bring a new connection, which knows itself, to the state of the old one.
+
+        Secrets under the old credentials are moved to the new ones, in :attr:`held` too.
+        """
+        self._move_secrets()
+        packets = [encode_subscribe(pattern) for pattern in self.held.elements()]
+        packets += map(encode_control, self.choices.values())
+        return packets
+
+    @property
+    def has_to_renew(self) -> bool:
+        """Whether the hub told new credentials, and took back secrets that stand under the old ones."""
+        return self._held_as != self.credentials
+
+    def renew(self) -> list[bytes]:
+        """Move secrets to the new credentials, if there are any; the packets that subscribe to them."""
+        return [encode_subscribe(pattern) for pattern in self._move_secrets() for _ in range(self.held[pattern])]
+
+    def _move_secrets(self) -> list[bytes]:
+        """Bring :attr:`held` in line with the credentials of now; the secrets that this renamed."""
+        old, new = self._held_as, self.credentials
+        self._held_as = new
+        if not old or old == new:
+            return []
+        # First what names us, then what others may hold too: keys with an empty id, under the hub's own prefix.
+        start = Namespace(self.separator).start
+        starts = [
+            (old + self.separator, new + self.separator),
+            (self._prefix(old) + start, self._prefix(new) + start),
+        ]
+        moved: list[bytes] = []
+        held, self.held = self.held, Counter()
+        for pattern, count in held.items():
+            renamed = next((to + pattern[len(of) :] for of, to in starts if pattern.startswith(of)), pattern)
+            self.held[renamed] += count
+            if renamed != pattern:
+                moved.append(renamed)
+                self.renamed.append((pattern, renamed))
+        return moved
+
+    def _prefix(self, key: bytes) -> bytes:
+        """The prefix under which a credential key stands: what comes before its last five segments."""
+        prefix, *own = key.rsplit(self.separator, 5)
+        return prefix + self.separator if len(own) == 5 else b""
+
+    @property
+    def separator(self) -> bytes:
+        """The byte between the segments of a key on this hub."""
+        return self.features.separator if self.features is not None else SEPARATOR
+
+    def choose(self, kind: bytes, key: bytes) -> list[bytes]:
+        """Choose by control message; the newest choice of a kind stands. The packets to send."""
+        self.choices[kind] = key
+        return [encode_control(key)]
+
+    def ask_statistics(self) -> list[bytes]:
+        """The packet that asks for the hub's statistics, which come in :attr:`statistics`."""
+        self.statistics = None
+        return [encode_control(control.STATISTICS)]
+
+    def whoami(self) -> tuple[int, bytes]:
+        """A ticket for :meth:`knows_itself`, and the packet that asks."""
+        self._whoami_asked += 1
+        return self._whoami_asked, encode_control(control.WHOAMI)
+
+    def knows_itself(self, ticket: int = 1) -> bool:
+        """Whether the whoami with this ticket was answered."""
+        return self._whoami_answered >= ticket
+
+    def can(self, feature: bytes) -> bool:
+        """Whether the hub offers an extension."""
+        return self.features is not None and feature in self.features.words
+
+    def sync(self, scope: bytes = b"local") -> tuple[bytes, bytes]:
+        """A token for :meth:`scope_of`, and the packet that asks; for hubs with ``hub/sync``."""
+        self._token += 1
+        token = b"%x" % self._token
+        self._scopes[token] = None
+        payload = token if scope == b"local" else token + b"\0" + scope
+        return token, encode_control(control.SYNC, payload)
+
+    def scope_of(self, token: bytes) -> bytes | None:
+        """What the hub answered to a sync (``local``, ``tree`` or ``partial``); ``None`` while it has not."""
+        return self._scopes.get(token)
+
+    def forget_sync(self, token: bytes) -> None:
+        """Nobody waits for this answer any more."""
+        self._scopes.pop(token, None)
+
+    def subscribe(self, asked: Subscribing) -> list[bytes]:
+        """Note the patterns as held; the packets to send. :meth:`confirm` must follow.
+
+        Until then, a hub that kicks this client is taken to have refused them: they are not asked for again.
+        """
+        packets = [encode_subscribe(pattern) for pattern in asked.patterns]
+        self.held.update(asked.patterns)
+        self._unconfirmed.append(asked)
+        return packets
+
+    def confirm(self, asked: Subscribing) -> None:
+        """The patterns are in force, or nobody waits for them any more."""
+        if asked in self._unconfirmed:
+            self._unconfirmed.remove(asked)
+
+    def check_publishable(self, key: bytes) -> None:
+        """Raise :exc:`~sbuslib.errors.KeyFormatError` for a key whose publisher the hub would let go."""
+        check_key(key)
+        if RESERVED not in key:
+            return
+        try:
+            Namespace(self.separator).check_key(key)
+        except PacketError as error:
+            raise KeyFormatError(f"nobody may publish under {key!r}: {error.reason}") from None
+
+    def encode(self, key: bytes, payload: bytes) -> bytes:
+        """The packet that publishes ``payload`` under ``key``.
+
+        Raises :exc:`~sbuslib.errors.KeyFormatError` and :exc:`~sbuslib.errors.PayloadError`.
+        """
+        if type(payload) is bytes:
+            try:
+                packet = self.headers[key] + payload
+            except (KeyError, TypeError):
+                pass
+            else:
+                if len(packet) <= PACKET_BYTES:
+                    return packet
+        packet = encode_message(key, payload)
+        if RESERVED in key:
+            self.check_publishable(key)  # which is not kept: it depends on the hub that is there
+        elif len(key) <= KNOWN_KEY_BYTES:
+            if len(self.headers) >= KNOWN_KEYS:
+                self.headers.clear()
+            self.headers[key] = packet[: packet.index(b"\0") + 1]
+        return packet
+
+    def unsubscribe(self, patterns: Iterable[bytes]) -> list[bytes]:
+        """Take one subscription to each back; the packets to send."""
+        patterns = list(patterns)
+        packets = [encode_unsubscribe(pattern) for pattern in patterns]
+        self.held.subtract(patterns)
+        self.held = +self.held
+        return packets
+
+    # -- what came ----------------------------------------------------------------------------------
+
+    def take(self, data: mmap, offsets: Sequence[int], lengths: Sequence[int]) -> bool:
+        """Sort packets that lie in ``data`` into messages and answers; ``True`` when the connection ended.
+
+        Raises :exc:`~sbuslib.errors.PeerError` for what no hub sends.
+        """
+        header, key, size = self._header, self._key, len(self._header)
+        append = self.inbox.append
+        for offset, length in zip(offsets, lengths, strict=False):
+            if size and length >= size and data[offset : offset + size] == header:
+                append(Message(key, data[offset + size : offset + length]))
+                continue
+            if not length:
+                return True
+            if data[offset] == _CONTROL and data[offset : offset + len(BATCH)] == BATCH:
+                try:
+                    self.inbox.extend(Bundle.parse(data, offset, length).messages())
+                except PacketError as error:
+                    raise PeerError(f"the hub sent a packet that no hub sends: {error.reason}") from error
+                continue
+            packet = data[offset : offset + length]
+            if packet.startswith(MSG):
+                key, nul, payload = packet[len(MSG) :].partition(b"\0")
+                if not nul:
+                    raise PeerError("the hub sent a message without NUL")
+                self._key, self._header = key, b"MSG %b\0" % key
+                header, size = self._header, len(self._header)
+                append(Message(key, payload))
+            else:
+                self._take_control(packet)
+        return False
+
+    def messages_of(self, packet: bytes) -> list[Message]:
+        """The messages that a packet from the hub carries; none in an answer or a notice.
+
+        Raises :exc:`~sbuslib.errors.PeerError` for what no hub sends.
+        """
+        try:
+            if packet.startswith(BATCH):
+                return list(Bundle.parse(packet).messages())
+            value = parse(packet)
+            if isinstance(value, Message):
+                return [value]
+            if not isinstance(value, Control) or value.payload is None:
+                raise PacketError("not for a client")
+            if value.key != control.FROM:
+                return []
+            sender, inner = control.unwrap_from(value.payload)
+            if inner.startswith(BATCH):
+                return list(Bundle.parse(inner).messages(sender))
+            message = parse(inner)
+            if not isinstance(message, Message):
+                raise PacketError("wrapped packet is no message")
+            return [Message(message.key, message.payload, sender)]
+        except PacketError as error:
+            raise PeerError(f"the hub sent a packet that no hub sends: {error.reason}") from error
+
+    def _take_notice(self, notice: control.Notice | None) -> None:
+        if notice is None:
+            return
+        self.notices.append(notice)
+        if isinstance(notice, control.Lost):
+            self.lost[notice.cause] += notice.count
+        elif isinstance(notice, control.Kicked):
+            self.kicked = notice.reason
+            for asked in self._unconfirmed:
+                asked.refused = notice.reason
+                self.held.subtract(asked.patterns)
+            self.held = +self.held
+            self._unconfirmed.clear()
+        else:
+            self.credentials = notice.credentials
+
+    def _take_control(self, packet: bytes) -> None:
+        messages = self.messages_of(packet)
+        if messages:
+            self.inbox.extend(messages)
+            return
+        value = parse(packet)
+        assert isinstance(value, Control)
+        assert value.payload is not None
+        try:
+            self._take_answer(value.key, value.payload)
+        except PacketError as error:
+            raise PeerError(f"the hub sent an answer that no hub gives: {error.reason}") from error
+
+    def _take_answer(self, key: bytes, payload: bytes) -> None:
+        match key:
+            case control.WHOAMI:
+                self.credentials = payload
+                self._whoami_answered += 1
+            case control.FEATURES:
+                self.features = control.Features.decode(payload)
+            case control.SYNC:
+                token, _, scope = payload.partition(b"\0")
+                if token in self._scopes:
+                    self._scopes[token] = scope or b"local"
+            case control.STATISTICS:
+                self.statistics = payload
+            case _:
+                # What is no notice either comes from a newer hub, and means nothing to us.
+                self._take_notice(control.decode_notice(key, payload))

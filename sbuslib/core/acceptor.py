@@ -1,0 +1,141 @@
+"""Who may connect, and what happens when the machine cannot take more clients."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ..kernel.sockets import Listener, accept, peer_credentials
+from ..secrets import Credentials
+from .outgoing import READ
+from .quotas import Account
+from .scheduler import DOOR
+
+if TYPE_CHECKING:
+    from ..hub import Hub
+
+__all__ = ["Acceptor"]
+
+logger = logging.getLogger("sbuslib")
+
+# accept(2): over at once, and not our doing.
+_TRANSIENT = {errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.EPERM}
+# accept(2): the machine or the process has run out; letting time pass may help.
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+
+class Acceptor:
+    """A watcher of the listening socket, and a spare descriptor to turn clients away with.
+
+    To the hub's crowd those who wait at the door are one more user, so a storm of connections takes no more of the
+    hub's time than a user's clients do.
+
+    ``users`` are the ids that may connect, or ``None`` for whoever the socket lets in.
+    """
+
+    def __init__(self, hub: Hub, listener: Listener, mode: int, users: set[int] | None) -> None:
+        self._hub = hub
+        self.account = Account(DOOR, hub.limits)
+        self.closed = False
+        self._listener = listener
+        self._mode = mode
+        self._users = users
+        self._spare: int | None = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._pause: Any = None
+        self._watcher: Any = hub.loop.io(listener.socket.fileno(), READ)
+        self._watcher.start(self._on_acceptable)
+
+    def close(self) -> None:
+        """Accept no more."""
+        self.closed = True
+        self._watcher.stop()
+        self._watcher.close()
+        self._end_pause()
+        self._give_up_spare()
+
+    def accept_rest(self) -> None:
+        """Accept those who wait, whose packets may be there already: the hub is about to stop."""
+        self._accept(self._hub.limits.backlog)
+
+    def _on_acceptable(self) -> None:
+        limits, crowd = self._hub.limits, self._hub.crowd
+        if crowd.may_go(self.account):
+            self._accept(limits.crowded_accepts if crowd.crowded else limits.accepts)
+            crowd.went()
+        else:
+            self._watcher.stop()
+            crowd.postpone(self.account, self._resume)
+
+    def _resume(self) -> None:
+        if self._pause is None and not self.closed:
+            self._watcher.start(self._on_acceptable)
+            self._on_acceptable()
+
+    def _accept(self, most: int) -> None:
+        hub = self._hub
+        for _ in range(most):
+            try:
+                sock = accept(self._listener.socket, hub.limits.idle_send_buffer)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _TRANSIENT:
+                    continue
+                if error.errno in _EXHAUSTED:
+                    self._refuse_one(error)
+                    return
+                raise
+            credentials = peer_credentials(sock)
+            if self._may_connect(credentials):
+                hub.admit(sock, credentials)
+            else:
+                sock.close()
+                hub.breach("user not allowed", credentials)
+
+    def _may_connect(self, credentials: Credentials) -> bool:
+        if self._users is not None:
+            return credentials.uid in self._users
+        if not self._listener.is_abstract or self._mode & 0o007:
+            return True
+        if self._mode & 0o070 and credentials.gid == os.getgid():
+            return True
+        return credentials.uid in (os.getuid(), 0)
+
+    def _refuse_one(self, error: OSError) -> None:
+        """Out of descriptors or memory: turn one client away with the spare descriptor, then pause."""
+        hub = self._hub
+        hub.breaches.counts["accept failed"] += 1
+        if hub.breaches.counts["accept failed"] == 1:
+            logger.error("sbus hub at %s cannot accept clients: %s", hub.address, error.strerror)
+        self._give_up_spare()
+        with suppress(OSError):
+            accept(self._listener.socket, hub.limits.idle_send_buffer).close()
+        self._take_spare()
+        self._watcher.stop()
+        self._end_pause()  # there is one if the hub is about to stop, which does not wait for its end
+        self._pause = hub.loop.timer(hub.limits.accept_pause)
+        self._pause.start(self._accept_again)
+
+    def _end_pause(self) -> None:
+        if self._pause is not None:
+            self._pause.close()
+            self._pause = None
+
+    def _accept_again(self) -> None:
+        self._end_pause()
+        self._take_spare()
+        self._watcher.start(self._on_acceptable)
+
+    def _take_spare(self) -> None:
+        """Keep a descriptor in hand; somebody else may have taken the last one, and then there is none."""
+        if self._spare is None:
+            with suppress(OSError):
+                self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _give_up_spare(self) -> None:
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None

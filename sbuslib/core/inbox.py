@@ -1,0 +1,156 @@
+"""What the embedder of a hub receives: subscriptions and taps, which are clients without a socket.
+
+Both are queues inside the process, bounded as any client's, with the default rule: when full, the message
+that came last is lost and counted. They belong to the thread of the hub's event loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from gevent.event import Event
+from gevent.timeout import Timeout
+
+from ..errors import DisconnectedError
+from ..statistics import ClientStatistics
+from ..wire.packets import Message, parse
+
+if TYPE_CHECKING:
+    from ..hub import Hub
+    from ..secrets import Credentials
+    from ..wire.batches import Bundle
+    from ..wire.control import Lost
+    from .parties import Batch, Sender
+
+__all__ = ["Inbox"]
+
+
+class Inbox:
+    """Messages for the embedder: iterate, or :meth:`get`. What ``hub.subscribe`` and ``hub.tap`` return.
+
+    ``lost`` counts messages that came while the queue was full, by cause. Each
+    :class:`~sbuslib.wire.packets.Message` carries its sender. ``with`` closes it at the end.
+    """
+
+    def __init__(self, hub: Hub, credentials: Credentials) -> None:
+        self._hub = hub
+        self.credentials = credentials
+        self.account = hub.quotas.account(credentials.uid)
+        self._limits = hub.limits
+        self._waiting: deque[tuple[bytes, bytes]] = deque()
+        self._bytes = 0
+        self._ready = Event()
+        self.closed = False
+        self.routed = 0
+        self.taken = 0
+        self.peak = 0
+        self.lost: dict[str, int] = {}
+
+    def __enter__(self) -> Inbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        """How many messages wait."""
+        return len(self._waiting)
+
+    @property
+    def refuses(self) -> bool:
+        """Never. Implements :class:`~sbuslib.core.outgoing.Receiver`."""
+        return False
+
+    def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
+        """Keep copies of the packets in ``slots``: the hub's side."""
+        for slot in slots:
+            self.deliver_packet(sender, batch.packet(slot))
+
+    def deliver_packet(self, sender: Sender, packet: bytes) -> None:
+        """Keep one packet: the hub's side."""
+        if self.closed:
+            return
+        self.routed += 1
+        size = self._bytes + len(packet)
+        if len(self._waiting) >= self._limits.queued_packets or size > self._limits.queued_bytes:
+            self.lost["overflow"] = self.lost.get("overflow", 0) + 1
+            return
+        self._bytes = size
+        self._waiting.append((sender.key, packet))
+        self.peak = max(self.peak, len(self._waiting))
+        self._ready.set()
+
+    def deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
+        """Keep messages that came together: the hub's side."""
+        for packet in bundle.plain:
+            self.deliver_packet(sender, packet)
+
+    @property
+    def takes_batches(self) -> bool:
+        """Never: each message is kept by itself."""
+        return False
+
+    def notify(self, notice: Lost) -> None:
+        """Messages were lost between two hubs of the tree. Nothing that a plain inbox could do about it."""
+
+    @property
+    def delivered(self) -> int:
+        """Messages taken by the application."""
+        return self.taken if not self.closed else self.taken + len(self._waiting)
+
+    def statistics(self) -> ClientStatistics:
+        """This inbox at this instant."""
+        return ClientStatistics(
+            credentials=self._hub.router.namespace.credential_key(self.credentials).decode(),
+            patterns=self._hub.router.count(self),
+            received=0,
+            routed=self.routed,
+            delivered=self.taken,
+            queued=len(self._waiting),
+            queued_peak=self.peak,
+            lost=dict(self.lost),
+            soft="queue",
+            hard="discard",
+            order="queue",
+        )
+
+    def get(self, timeout: float | None = None) -> Message:
+        """The next message, oldest first.
+
+        Raises :exc:`TimeoutError` after ``timeout`` seconds, and
+        :exc:`~sbuslib.errors.DisconnectedError` when this inbox or its hub was closed and nothing is left.
+        """
+        while not self._waiting:
+            if not self.closed:
+                self._hub.check_here()
+            else:
+                raise DisconnectedError("the subscription is closed")
+            self._ready.clear()
+            with Timeout(timeout, TimeoutError(f"no message within {timeout} s")):
+                self._ready.wait()
+        sender, packet = self._waiting.popleft()
+        self._bytes -= len(packet)
+        self.taken += 1
+        message = parse(packet)
+        assert isinstance(message, Message)
+        return Message(message.key, message.payload, sender)
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages as they come, until this inbox or its hub is closed."""
+        while True:
+            try:
+                message = self.get()
+            except DisconnectedError:
+                return
+            yield message
+
+    def close(self) -> None:
+        """Stop receiving; what waits can still be taken."""
+        if not self.closed:
+            if self._hub.started:
+                self._hub.check_here()
+            self.closed = True
+            self._hub.forget_inbox(self)
+            self._ready.set()

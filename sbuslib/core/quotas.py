@@ -1,0 +1,250 @@
+"""What each user's clients may hold: connections, patterns, and room in queues.
+
+Quotas hang on the user and not on the connection, or opening more connections would be the way around
+them. Two rules:
+
+* *Patterns* are a plain maximum for each user.
+* *Connections*, *room in queues* and *send buffers* are shared out among whoever asks. Whoever holds ``share`` of a
+  maximum of which ``remaining`` is free may hold at most ``(remaining + share) / (n + 1)``, where ``n`` is
+  how many hold some of it, the asker included. So there is always something left for the next one, and
+  never more than a fair part of it: of 1,024 the first may take 512, a second then 170.
+
+A queue is charged to the user of its receiver, on behalf of the user of the sender: those who flood a
+receiver take their shares from one another, not from those who don't.
+
+Whatever is charged is released by the object that charged it. Source: the accounting of dbus-broker,
+``src/util/user.c``, and its shares of ``1 / (n + 1)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from ..limits import Limits
+
+if TYPE_CHECKING:
+    from .fan_out_queue import Line
+
+__all__ = ["CONNECTION_MEMORY", "PATTERN_MEMORY", "Account", "Quotas", "Room", "Shares"]
+
+
+CONNECTION_MEMORY: Final = 2_048
+"""Bytes of memory that a connection takes, about."""
+PATTERN_MEMORY: Final = 300
+"""Bytes of memory that a pattern takes in the index, about. What is charged for one is a price, of time as well."""
+
+
+def _ignore(_: int) -> None:
+    pass
+
+
+class Shares:
+    """One resource of ``maximum`` units, shared out among users by id."""
+
+    __slots__ = ("_held", "maximum", "remaining")
+
+    def __init__(self, maximum: int) -> None:
+        self.maximum = self.remaining = maximum
+        self._held: dict[int, int] = {}
+
+    def take(self, user: int, units: int) -> bool:
+        """Charge ``units`` to ``user``; ``False``, and nothing charged, when that is more than its share."""
+        if not self.could_take(user, units):
+            return False
+        self.force(user, units)
+        return True
+
+    def could_take(self, user: int, units: int) -> bool:
+        """Whether :meth:`take` would charge ``units`` to ``user``."""
+        share = self._held.get(user, 0)
+        users = len(self._held) + (0 if share else 1)
+        return share + units <= (self.remaining + share) // (users + 1)
+
+    def force(self, user: int, units: int) -> None:
+        """Charge ``units`` whether or not there is room: for what has to be kept regardless."""
+        if units:
+            self._held[user] = self._held.get(user, 0) + units
+            self.remaining -= units
+
+    def give(self, user: int, units: int) -> None:
+        """Release ``units`` that were charged to ``user``."""
+        if units:
+            left = self._held[user] - units
+            assert left >= 0, "more is released than was charged"
+            if left:
+                self._held[user] = left
+            else:
+                del self._held[user]
+            self.remaining += units
+
+    def held(self, user: int) -> int:
+        """What is charged to ``user`` now."""
+        return self._held.get(user, 0)
+
+    @property
+    def users(self) -> int:
+        """How many users hold some."""
+        return len(self._held)
+
+    @property
+    def used(self) -> int:
+        """What is charged to all."""
+        return self.maximum - self.remaining
+
+
+class Room:
+    """Room for so many packets and bytes, shared out among those who sent them."""
+
+    __slots__ = ("packets", "queued_bytes", "releases")
+
+    def __init__(self, packets: int, size: int) -> None:
+        self.releases = 0
+        """Goes up whenever room is released: for whom there was none, there is none until then."""
+        self.packets = Shares(packets)
+        self.queued_bytes = Shares(size)
+
+    def take_room(self, sender: int, packets: int, size: int) -> bool:
+        """Charge room on behalf of ``sender``; ``False``, and nothing charged, beyond its share."""
+        if not self.packets.take(sender, packets):
+            return False
+        if not self.queued_bytes.take(sender, size):
+            self.packets.give(sender, packets)
+            return False
+        return True
+
+    def has_room(self, sender: int, size: int = 1) -> bool:
+        """Whether ``sender`` may have another packet, of ``size`` bytes, wait."""
+        return self.packets.could_take(sender, 1) and self.queued_bytes.could_take(sender, size)
+
+    def has_any_room(self, size: int) -> bool:
+        """Whether another packet of ``size`` bytes stays within the maximum, whoever's share it is beyond."""
+        return self.packets.remaining >= 1 and self.queued_bytes.remaining >= size
+
+    def force_room(self, sender: int, packets: int, size: int) -> None:
+        """Charge room whether or not there is any."""
+        self.packets.force(sender, packets)
+        self.queued_bytes.force(sender, size)
+
+    def give_room(self, sender: int, packets: int, size: int) -> None:
+        """Release room."""
+        self.releases += 1
+        self.packets.give(sender, packets)
+        self.queued_bytes.give(sender, size)
+
+    def is_empty(self) -> bool:
+        """Whether nothing is charged."""
+        return not (self.packets.used or self.queued_bytes.used)
+
+
+class Account(Room):
+    """What one user's clients hold: it is itself the room in all their queues."""
+
+    __slots__ = ("connections", "line", "pattern_bytes", "patterns", "standing", "uid")
+
+    def __init__(self, uid: int, limits: Limits) -> None:
+        super().__init__(limits.user_queued_packets, limits.user_queued_bytes)
+        self.uid = uid
+        self.connections = 0
+        self.patterns = 0
+        self.pattern_bytes = 0
+        self.line = Room(limits.fanout_packets, limits.fanout_bytes)
+        """Room for what is to be handed to many of its clients."""
+        self.standing: Line | None = None
+        """The line, while anything stands in it."""
+
+    def is_clear(self) -> bool:
+        """Whether nothing is charged."""
+        charged = self.connections or self.patterns or self.pattern_bytes
+        return not charged and self.is_empty() and self.line.is_empty() and self.standing is None
+
+
+class Quotas:
+    """The accounts of one hub's users, and its connections shared out among them.
+
+    :param connections: how many the hub can hold in all.
+    :param exempt: users who may have all of the connections that are left, such as the hub's own.
+    """
+
+    def __init__(self, limits: Limits, connections: int, exempt: frozenset[int] = frozenset()) -> None:
+        self._limits = limits
+        self._exempt = exempt
+        self._accounts: dict[int, Account] = {}
+        self.connections = Shares(connections)
+        self.allowed = Shares(limits.allowed_bytes)
+        """Bytes of keys remembered as allowed by ``authorize=``."""
+        self.send_buffers = Shares(limits.send_buffers)
+        """Bytes of send buffers: for :class:`~sbuslib.core.send_buffers.SendBuffers`."""
+        self.on_freed: Callable[[int], object] = _ignore
+        """Is told how many bytes of memory, about, each connection and pattern leaves that is released."""
+
+    def account(self, uid: int) -> Account:
+        """The account of a user."""
+        account = self._accounts.get(uid)
+        if account is None:
+            account = self._accounts[uid] = Account(uid, self._limits)
+        return account
+
+    def accounts(self) -> list[Account]:
+        """All accounts in which something is charged."""
+        return [account for account in self._accounts.values() if not account.is_clear()]
+
+    def waiting(self) -> int:
+        """Bytes in all queues and lines."""
+        return sum(account.queued_bytes.used + account.line.queued_bytes.used for account in self._accounts.values())
+
+    def several(self) -> bool:
+        """Whether more than one user has connections."""
+        return self.connections.users > 1
+
+    def open(self, uid: int) -> Account | None:
+        """Charge a connection; ``None`` when the user, or the hub, can have no more."""
+        if uid in self._exempt:
+            if self.connections.remaining < 1:
+                return None
+            self.connections.force(uid, 1)
+        elif self.connections.held(uid) >= self._limits.user_connections or not self.connections.take(uid, 1):
+            return None
+        account = self.account(uid)
+        account.connections += 1
+        return account
+
+    def close(self, account: Account) -> None:
+        """Release a connection."""
+        self.connections.give(account.uid, 1)
+        account.connections -= 1
+        self.tidy(account)
+        self.on_freed(CONNECTION_MEMORY)
+
+    def tidy(self, account: Account) -> None:
+        """Forget an account in which nothing is charged.
+
+        Not the hub's own: the embedder's inboxes refer to it without being connections.
+        """
+        if account.is_clear() and account.uid not in self._exempt:
+            self._accounts.pop(account.uid, None)
+
+    def take_pattern(self, account: Account, size: int) -> bool:
+        """Charge a pattern of ``size`` bytes; ``False`` beyond the user's maximum."""
+        limits = self._limits
+        if account.patterns >= limits.user_patterns or account.pattern_bytes + size > limits.user_pattern_bytes:
+            return False
+        account.patterns += 1
+        account.pattern_bytes += size
+        return True
+
+    def force_pattern(self, account: Account, size: int) -> None:
+        """Charge a pattern whether or not there is room."""
+        account.patterns += 1
+        account.pattern_bytes += size
+
+    def give_pattern(self, account: Account, size: int) -> None:
+        """Release a pattern."""
+        account.patterns -= 1
+        account.pattern_bytes -= size
+        self.tidy(account)
+        self.on_freed(PATTERN_MEMORY)
+
+    def is_clear(self) -> bool:
+        """Whether nothing is charged to anybody."""
+        return not (self.accounts() or self.connections.used or self.allowed.used or self.send_buffers.used)

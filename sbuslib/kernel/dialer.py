@@ -1,0 +1,72 @@
+"""Finding the hub: which addresses to try, and whether what answers is the hub that is meant."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+
+from ..errors import HubIdentityError, NoHubError
+from ..limits import ClientLimits
+from ..wire.addresses import default_addresses, parse_address
+from .sockets import connect, peer_credentials
+from .users import resolve_user
+
+__all__ = ["BROKEN", "NO_MEMORY", "Dialer"]
+
+BROKEN = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ESHUTDOWN, errno.EBADF})
+"""Of send(2) and recv(2): the other end has gone, or we have."""
+
+NO_MEMORY = frozenset({errno.ENOBUFS, errno.ENOMEM})
+"""Of send(2): the kernel has no memory just now."""
+
+
+class Dialer:
+    """Makes connections to the first of a client's addresses that takes one.
+
+    Raises :exc:`~sbuslib.errors.AddressError` for an address that cannot be one, and
+    :exc:`~sbuslib.errors.UsageError` for a user that does not exist.
+    """
+
+    def __init__(
+        self, address: str | os.PathLike[str] | None, hub_user: int | str | None, limits: ClientLimits
+    ) -> None:
+        self._candidates = default_addresses() if address is None else [os.fspath(address)]
+        for candidate in self._candidates:
+            parse_address(candidate)
+        self._hub_user = None if hub_user is None else resolve_user(hub_user)
+        self._limits = limits
+        self.address = self._candidates[0]
+        """The address that answered last; before, the first that will be tried."""
+
+    def dial(self) -> socket.SocketType:
+        """A connected socket.
+
+        Raises :exc:`BlockingIOError` when the backlog of a hub is full, which passes;
+        :exc:`~sbuslib.errors.NoHubError`, which lists what was tried; and
+        :exc:`~sbuslib.errors.HubIdentityError`.
+        """
+        tried, busy = [], False
+        for candidate in self._candidates:
+            try:
+                sock = connect(parse_address(candidate), self._limits.send_buffer)
+            except BlockingIOError:
+                busy = True
+                tried.append(f"{candidate}: its backlog is full")
+            except OSError as error:
+                tried.append(f"{candidate}: {error.strerror or error}")
+            else:
+                self.address = candidate
+                self._check_user(sock)
+                return sock
+        message = "no hub at " + "; nor at ".join(tried)
+        if busy:
+            raise BlockingIOError(errno.EAGAIN, message)
+        raise NoHubError(message)
+
+    def _check_user(self, sock: socket.SocketType) -> None:
+        if self._hub_user is not None:
+            uid = peer_credentials(sock).uid
+            if uid != self._hub_user:
+                sock.close()
+                raise HubIdentityError(f"{self.address}: its hub runs as user {uid}, not {self._hub_user}")

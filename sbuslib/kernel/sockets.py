@@ -1,0 +1,311 @@
+"""Unix-domain sequenced-packet sockets: the only module that knows ``AF_UNIX``.
+
+Sockets here are :class:`socket.SocketType`, the plain C class under :class:`socket.socket`, always
+non-blocking: what waits, and how, is the business of the floors above, and an application that has
+monkey-patched :mod:`socket` gets the same sockets. What goes through them many packets at a time does so by
+:mod:`~sbuslib.kernel.areas`.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import select
+import socket
+import stat
+import struct
+import termios
+from array import array
+from typing import Protocol, runtime_checkable
+
+from ..errors import AddressError, AddressInUseError
+from ..limits import Limits
+from ..secrets import Credentials
+from ..wire.addresses import AbstractAddress, Address, DescriptorAddress, PathAddress
+from .areas import ONE_PACKET_FLAGS
+
+__all__ = [
+    "HasFileno",
+    "Listener",
+    "accept",
+    "bound_address",
+    "connect",
+    "connect_stream",
+    "grow_send_buffer",
+    "peer_credentials",
+    "peer_groups",
+    "send_datagram",
+    "set_send_buffer",
+    "unread_bytes",
+    "wait",
+]
+
+_UCRED = struct.Struct("=iII")  # struct ucred of unix(7): pid, uid, gid
+_SO_PEERGROUPS = 59  # which the socket module has no name for
+_PEERGROUPS_BYTES = 1_024  # all that getsockopt takes here: more than 256 groups are as good as none
+
+
+@runtime_checkable
+class HasFileno(Protocol):
+    """A socket of any library, seen as what it has in common with the others."""
+
+    def fileno(self) -> int: ...
+
+
+def peer_credentials(sock: socket.SocketType) -> Credentials:
+    """What the kernel noted of the peer when it connected (or, of a hub, when it began to listen)."""
+    pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return Credentials(gid=gid, uid=uid, pid=pid)
+
+
+def peer_groups(sock: socket.SocketType) -> frozenset[int]:
+    """The supplementary groups of the peer when it connected; empty where the kernel does not tell (before 4.13)."""
+    try:
+        found = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _PEERGROUPS_BYTES)
+    except OSError:
+        return frozenset()
+    return frozenset(memoryview(found).cast("I"))
+
+
+def _new_socket() -> socket.SocketType:
+    sock = socket.SocketType(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.setblocking(False)
+    return sock
+
+
+def _sockaddr(address: PathAddress | AbstractAddress) -> bytes:
+    return os.fsencode(address.path) if isinstance(address, PathAddress) else address.name
+
+
+def _adopt(fd: int) -> socket.SocketType:
+    """A copy of a descriptor that was passed to this process, as a socket of ours."""
+    try:
+        copy = os.dup(fd)
+        try:
+            sock = socket.SocketType(fileno=copy)
+        except OSError:
+            os.close(copy)
+            raise
+    except OSError as error:
+        raise AddressError(f"/dev/fd/{fd}: no socket: {error.strerror}") from error
+    if sock.family != socket.AF_UNIX or sock.type != socket.SOCK_SEQPACKET:
+        sock.close()
+        raise AddressError(f"/dev/fd/{fd}: not a Unix-domain sequenced-packet socket")
+    os.set_inheritable(sock.fileno(), False)
+    sock.setblocking(False)
+    return sock
+
+
+def grow_send_buffer(sock: socket.SocketType, size: int) -> None:
+    """Let packets of the protocol's full length through: the default buffer stops at 212,960 bytes."""
+    if sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) < size:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+
+
+def set_send_buffer(sock: socket.SocketType, size: int) -> None:
+    """Let about ``size`` bytes of packets, and of the kernel's bookkeeping for them, wait for the other end."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+
+
+def unread_bytes(sock: socket.SocketType) -> int:
+    """How many bytes the other end has not read yet, the kernel's bookkeeping included."""
+    size = array("i", [0])
+    fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, size)  # SIOCOUTQ of unix(7)
+    return size[0]
+
+
+def connect(address: Address, send_buffer: int) -> socket.SocketType:
+    """A socket connected to the hub at ``address``.
+
+    Raises :exc:`BlockingIOError` when the hub's backlog is full, and :exc:`OSError`.
+    """
+    if isinstance(address, DescriptorAddress):
+        sock = _adopt(address.fd)
+    else:
+        sock = _new_socket()
+        try:
+            sock.connect(_sockaddr(address))
+        except BaseException:
+            sock.close()
+            raise
+    grow_send_buffer(sock, send_buffer)
+    return sock
+
+
+def accept(listener: socket.SocketType, send_buffer: int) -> socket.SocketType:
+    """The next connection, with this send buffer.
+
+    Raises :exc:`BlockingIOError` when there is none, and :exc:`OSError`.
+    """
+    fd, _ = listener._accept()  # type: ignore[attr-defined]
+    sock = socket.SocketType(fileno=fd)
+    sock.setblocking(False)
+    set_send_buffer(sock, send_buffer)
+    return sock
+
+
+def bound_address(address: Address | HasFileno) -> Address:
+    """Where a client finds what listens at ``address``: for a descriptor, the name that its socket is bound to."""
+    if isinstance(address, HasFileno):
+        address = DescriptorAddress(address.fileno())
+    if not isinstance(address, DescriptorAddress):
+        return address
+    try:
+        sock = _adopt(address.fd)
+    except AddressError:
+        return address  # which is told when the hub starts
+    name = sock.getsockname()
+    sock.close()
+    if isinstance(name, bytes):
+        return AbstractAddress(name)
+    return PathAddress(name) if name else address
+
+
+class Listener:
+    """A listening socket and, where it is a path, the file that it put there.
+
+    ``mode`` is the permission bits of the file. With ``reuse`` a socket that stands there is replaced. Raises
+    :exc:`~sbuslib.errors.AddressInUseError` when something else does,
+    :exc:`~sbuslib.errors.AddressError` for a descriptor that is no such socket, and :exc:`OSError`.
+    """
+
+    def __init__(
+        self,
+        address: Address | HasFileno,
+        *,
+        mode: int = 0o700,
+        reuse: bool = False,
+        backlog: int = Limits().backlog,
+    ) -> None:
+        self._file: tuple[str, int, int] | None = None
+        self.address: Address
+        if isinstance(address, HasFileno):
+            address = DescriptorAddress(address.fileno())
+        self.address = bound_address(address)
+        self.passed = address if isinstance(address, DescriptorAddress) else None
+        """The descriptor that was passed, of which :attr:`socket` is a copy."""
+        if isinstance(address, DescriptorAddress):
+            self.socket = _adopt(address.fd)
+            self.is_abstract = _is_abstract(self.socket)
+        else:
+            self.is_abstract = isinstance(address, AbstractAddress)
+            self.socket = _new_socket()
+            try:
+                self._bind(address, mode, reuse)
+            except BaseException:
+                self.socket.close()
+                raise
+        if not self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            try:
+                self.socket.listen(backlog)
+            except OSError as error:
+                self.close()
+                raise AddressError(f"{self.address}: cannot listen: {error.strerror}") from error
+
+    def _bind(self, address: PathAddress | AbstractAddress, mode: int, reuse: bool) -> None:
+        if isinstance(address, AbstractAddress):
+            try:
+                self.socket.bind(address.name)
+            except OSError as error:
+                raise _bind_error(error, f"{address}: address in use") from error
+            return
+        path = os.path.abspath(address.path)
+        # The kernel gives the file the socket's own mode less the umask: never more than asked for, not
+        # even for a moment. What the umask took away is put back after.
+        os.fchmod(self.socket.fileno(), mode)
+        if reuse:
+            _remove_socket(path)
+        try:
+            self.socket.bind(_sockaddr(address))
+        except OSError as error:
+            raise _bind_error(error, f"{address}: address in use{_who_is_there(address)}") from error
+        found = os.lstat(path)
+        self._file = (path, found.st_dev, found.st_ino)
+        if stat.S_IMODE(found.st_mode) != mode:
+            os.chmod(path, mode)
+
+    def close(self) -> None:
+        """Stop listening, and remove the file unless it is no longer the one that was put there."""
+        self.socket.close()
+        if self._file is not None:
+            path, device, inode = self._file
+            self._file = None
+            try:
+                found = os.lstat(path)
+                if (found.st_dev, found.st_ino) == (device, inode):
+                    os.unlink(path)
+            except FileNotFoundError:
+                pass
+
+    def release(self) -> None:
+        """Close the descriptor and nothing else: for the child of a fork."""
+        self._file = None
+        self.socket.close()
+
+
+def _bind_error(error: OSError, in_use: str) -> OSError:
+    if error.errno == errno.EADDRINUSE:
+        return AddressInUseError(error.errno, in_use)
+    return error
+
+
+def _is_abstract(sock: socket.SocketType) -> bool:
+    name = sock.getsockname()
+    return isinstance(name, bytes) and name.startswith(b"\0")
+
+
+def _remove_socket(path: str) -> None:
+    try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise AddressInUseError(errno.EADDRINUSE, f"{path}: not a socket, so it is not replaced")
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def _who_is_there(address: PathAddress) -> str:
+    """A clause for the error: whether what stands at an address is alive."""
+    probe = _new_socket()
+    try:
+        probe.connect(_sockaddr(address))
+    except ConnectionRefusedError:
+        return " by a socket that nobody listens at (reuse=True, or -r, replaces it)"
+    except OSError:
+        pass
+    finally:
+        probe.close()
+    return ""
+
+
+def wait(sock: socket.SocketType, events: int, timeout: float | None) -> bool:
+    """Wait with ``poll(2)``, without gevent, for ``select.POLLIN`` or ``POLLOUT``; ``False`` on timeout."""
+    poll = select.poll()
+    poll.register(sock.fileno(), events)
+    return bool(poll.poll(None if timeout is None else max(0.0, timeout) * 1000))
+
+
+def send_datagram(address: str, data: bytes) -> None:
+    """Send one datagram to a Unix-domain socket; ``@`` at the start of ``address`` means the abstract namespace.
+
+    Raises :exc:`OSError`.
+    """
+    sock = socket.SocketType(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        sock.setblocking(False)
+        sock.connect("\0" + address[1:] if address.startswith("@") else address)
+        sock.send(data, ONE_PACKET_FLAGS)
+    finally:
+        sock.close()
+
+
+def connect_stream(path: str, timeout: float) -> socket.socket:
+    """A blocking connection to a Unix-domain stream socket, of a program that is no hub. Raises :exc:`OSError`."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout)
+        sock.connect(path)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

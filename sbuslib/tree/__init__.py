@@ -1,0 +1,1 @@
+"""Hubs above and below: what a tree of hubs needs beside the hubs."""

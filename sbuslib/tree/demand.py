@@ -1,0 +1,143 @@
+"""What the hub above wants of what is published here: everything, what it announced, or all but what it pruned.
+
+Those below have to know it too, since what they publish may have to go further up. They are told by patterns, one by
+one: what the hub above wanted before the link broke is taken back in slices (:meth:`Demand.work`), after everything
+has been wanted in its place.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..core.router import Router
+from ..limits import Limits
+from ..matcher import Subscriptions
+from .interest import KeyTable, narrow
+
+__all__ = ["Demand", "index"]
+
+
+def index(patterns: Iterable[bytes] | None, separator: bytes) -> Subscriptions[bytes] | None:
+    """An index that tells whether a key matches any of ``patterns``; ``None`` for no bounds."""
+    if patterns is None:
+        return None
+    made: Subscriptions[bytes] = Subscriptions(separator)
+    for pattern in patterns:
+        made.add(pattern, b"")
+    return made
+
+
+class Demand:
+    """What the hub above wants. It is taken to want everything until it has said all.
+
+    :param export: the patterns that may go up, ``None`` for all.
+    :param tell: called with each pattern that the hub above begins (``True``) or ceases to want.
+    """
+
+    def __init__(
+        self, router: Router[Any], limits: Limits, export: list[bytes] | None, tell: Callable[[bytes, bool], None]
+    ) -> None:
+        self._router = router
+        self._limits = limits
+        self._separator = router.namespace.separator
+        self._export = export
+        self._exports = index(export, self._separator)
+        self._tell = tell
+        self._all = False
+        self._former: deque[bytes] = deque()  # which those below have yet to be told of
+        self._forget()
+
+    def _forget(self) -> None:
+        self._wanted: Subscriptions[bytes] = Subscriptions(self._separator)
+        self._announced: dict[bytes, list[bytes]] = {}
+        self._too_many = False
+        self.pruned = KeyTable(self._limits.pruned_keys, self._limits.pruned_bytes)
+
+    def __len__(self) -> int:
+        """How many patterns were announced."""
+        return len(self._announced)
+
+    def wants(self, key: bytes) -> bool:
+        """Whether a message under a key that is not secret goes up."""
+        if self._exports is not None and not self._exports.subscribers(key):
+            return False
+        if self._all:
+            return key not in self.pruned
+        return bool(self._wanted.subscribers(key))
+
+    def patterns(self) -> list[bytes]:
+        """The patterns that those below were told of, so to speak: for one that comes and has to be told."""
+        return [*(self._everything() if self._all else ()), *self._wanted.patterns(b""), *self._former]
+
+    def _everything(self) -> list[bytes]:
+        return [b""] if self._export is None else self._export
+
+    def want_all(self, everything: bool) -> None:
+        """Whether the hub above is taken to want all that may go up."""
+        everything = everything or self._too_many
+        if everything is self._all:
+            return
+        self._all = everything
+        for pattern in self._everything():
+            self._tell(pattern, everything)
+        self._router.reconsider_all()
+
+    def begin_anew(self) -> None:
+        """The link broke: everything is wanted, and what the hub above said means nothing any more."""
+        former = self._wanted.patterns(b"")
+        self._forget()
+        self.want_all(True)
+        self._former.extend(former)
+        self._router.reconsider_all()
+
+    def work(self, steps: int) -> bool:
+        """Tell some of what was not told yet; whether there is more."""
+        for _ in range(min(steps, len(self._former))):
+            self._tell(self._former.popleft(), False)
+        return bool(self._former)
+
+    def end(self) -> None:
+        """There is no hub above any more: nothing is wanted."""
+        for pattern in self.patterns():
+            self._tell(pattern, False)
+        self._former.clear()
+        self._forget()
+        self._all = False
+        self._router.reconsider_all()
+
+    # -- what the hub above says --------------------------------------------------------------------
+
+    def announce(self, pattern: bytes) -> None:
+        """Somebody above wants a pattern."""
+        if pattern in self._announced:
+            return
+        if len(self._announced) >= self._limits.user_patterns:
+            self._too_many = True  # what takes no memory is to want everything
+            self.want_all(True)
+            return
+        narrowed = self._announced[pattern] = narrow(pattern, self._export, self._separator)
+        for one in narrowed:
+            if self._wanted.add(one, b""):
+                self._router.reconsider(one)
+                self._tell(one, True)
+
+    def take_back(self, pattern: bytes) -> None:
+        """Nobody above wants a pattern any more."""
+        for one in self._announced.pop(pattern, ()):
+            if self._wanted.remove(one, b""):
+                self._router.reconsider(one)
+                self._tell(one, False)
+
+    def prune(self, key: bytes) -> None:
+        """Nobody above wants a key."""
+        for one in (key, *self.pruned.add(key)):
+            self._router.reconsider(one)
+
+    def graft(self, key: bytes) -> None:
+        """Somebody may want it again. So may those below, who have pruned it for us, have to send it."""
+        if self.pruned.discard(key):
+            self._router.reconsider(key)
+            self._tell(key, True)
+            self._tell(key, False)

@@ -1,0 +1,303 @@
+"""The relays of the hubs below, as a hub knows them: clients like any other that said ``interest/on``.
+
+Such a client is told what everybody else wants or, where its user must not learn that, which of its keys nobody
+wants. What it says of others is taken only as far as its own credentials reach. What it should not have said is dropped
+and counted: a link with hundreds of clients behind it does not end for one packet, unless it forges a sender.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from ..errors import PacketError, ReservedKeyError
+from ..limits import PACKET_BYTES
+from ..matcher import is_literal
+from ..secrets import Credentials
+from ..wire import control
+from ..wire.batches import BATCH
+from ..wire.packets import MSG, Control, encode_control, parse
+from .interest import Feed, Interest, KeyTable
+
+if TYPE_CHECKING:
+    from ..core.connection import Connection
+    from ..core.parties import Holdable, Receiver
+    from .tree import Tree
+
+__all__ = ["Link", "Mode", "Voucher"]
+
+Mode: TypeAlias = Literal["announce", "prune", "plain"]
+
+
+class Voucher:
+    """Somebody behind a link, as the hub at its other end says. Implements :class:`~sbuslib.core.parties.Sender`."""
+
+    __slots__ = ("_rest", "_through", "credentials")
+
+    def __init__(self, through: Callable[[], bytes], credentials: Credentials, rest: bytes) -> None:
+        self._through = through
+        self._rest = rest
+        self.credentials = credentials
+        """Of the link, which is all that the kernel vouches for."""
+
+    @property
+    def key(self) -> bytes:
+        """Its credential key: the link's, which is the kernel's word, and what the link adds to it."""
+        return self._through() + self._rest
+
+    @property
+    def wrapper(self) -> bytes:
+        """What goes before its packets on the way to a receiver that asked for senders."""
+        return control.wrapper_from(self.key)
+
+    def holdable_by(self, receiver: Receiver) -> Holdable | None:
+        """Nothing: a link is never held back, since others are behind it."""
+        return None
+
+
+class Link:
+    """The relay of a hub below, on the hub above."""
+
+    def __init__(self, tree: Tree, connection: Connection, mode: Mode) -> None:
+        limits = tree.hub.limits
+        self.connection = connection
+        self.mode = mode
+        self.is_served = mode != "plain"  # else it is a client like any other
+        self.lagging = False
+        self.complete = False
+        self.interest: Interest | None = None
+        self.pruned: KeyTable | None = None
+        self._tree = tree
+        self._hub = tree.hub
+        self._tuples: dict[tuple[Receiver, ...], tuple[Receiver, ...]] = {}
+        self._vouchers: dict[bytes, Voucher] = {}
+        self._was = connection.key  # under the prefix before the last
+        self._is = connection.key
+        self._questions: deque[bytes] = deque()
+        self._feed = Feed()
+        self._lost: dict[str, tuple[int, float]] = {}
+        self._telling = False
+        self._told_senders = False
+        self._sweeps: deque[Iterator[bytes | None]] = deque()
+        self._prunes = float(limits.pruned_keys)
+        self._pruned_at = monotonic()
+        if mode == "announce":
+            self.interest = Interest(self._hub.router.namespace.separator, limits.link_patterns)
+            others = [patterns for who, patterns in self._hub.router.plain_patterns() if who is not connection]
+            self._feed = Feed([tree.wanted_above(), *others])
+        elif mode == "prune":
+            self.pruned = KeyTable(limits.pruned_keys, limits.pruned_bytes)
+
+    # -- what comes from it -------------------------------------------------------------------------
+
+    def look_up(self, header: bytes, routes: dict[bytes, tuple[Receiver, ...]], times: int = 1) -> tuple[Receiver, ...]:
+        """The receivers of ``times`` messages of this link's: everybody but the link itself."""
+        router = self._hub.router
+        try:
+            found = router.routes.get(header)
+            if found is None:
+                found = router.route(header)
+        except ReservedKeyError as error:
+            self.drop(error.reason, times)
+            return ()
+        connection = self.connection
+        found = tuple(receiver for receiver in found if receiver is not connection)
+        known = self.pruned is None or any(not router.is_tap(receiver) for receiver in found)
+        if not known:
+            known = self._prune(header[len(MSG) : -1])
+        if known and len(header) <= self._hub.limits.cached_key_bytes:
+            if len(routes) >= self._hub.limits.cached_keys:
+                routes.clear()
+                self._tuples.clear()
+            found = routes[header] = self._tuples.setdefault(found, found)
+        return found
+
+    def drop(self, reason: str, times: int = 1) -> None:
+        """Count what this link should not have sent, a packet or so many messages; what it asked for is not done."""
+        self._tree.dropped[reason] += times
+
+    def take(self, data: bytes) -> None:
+        """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError` for a forgery alone."""
+        try:
+            packet = parse(data)
+        except PacketError as error:
+            self.drop(error.reason)
+            return
+        if isinstance(packet, Control):
+            match packet.key:
+                case control.FROM:
+                    self._take_wrapped(packet.payload or b"")
+                    return
+                case control.INTEREST_SYNC:
+                    token, _, scope = (packet.payload or b"").partition(b"\0")
+                    self.lagging = False
+                    self._tree.answered(token, self, scope != b"tree")
+                    return
+                case control.NOTICE_LOST:
+                    self._note_lost(packet.payload or b"")
+                    return
+        try:
+            self.connection.act_on(packet)
+        except PacketError as error:
+            self.drop(error.reason)
+            if error.reason == "too many patterns":
+                self.connection.answer(encode_control(control.INTEREST_WIDEN))
+                hub, connection = self._hub, self.connection
+                if hub.authorize is None or hub.is_authorized(connection.credentials, "subscribe", b""):
+                    hub.router.subscribe_anyway(b"", connection, connection.account)
+
+    def _note_lost(self, payload: bytes) -> None:
+        """Pass on what was lost below, at most once in a while: one packet of the link's is many to others."""
+        try:
+            notice = control.decode_notice(control.NOTICE_LOST, payload)
+        except PacketError:
+            notice = None
+        if not isinstance(notice, control.Lost) or notice.cause not in control.LINK_CAUSES:
+            self.drop("notice that no link gives")
+            return
+        count, since = self._lost.get(notice.cause, (0, notice.since))
+        self._lost[notice.cause] = count + notice.count, min(since, notice.since)
+        if not self._telling:
+            self._tell_lost()
+
+    def _tell_lost(self) -> None:
+        self._telling = bool(self._lost)
+        if not self._telling or self.connection.closed:
+            return
+        lost, self._lost = self._lost, {}
+        for cause, (count, since) in lost.items():
+            self._tree.pass_notice(control.Lost(cause, count, since), self)
+        self._tree.after(self._hub.limits.link_notices, self._tell_lost)
+
+    def _take_wrapped(self, payload: bytes) -> None:
+        try:
+            sender, packet = control.unwrap_from(payload)
+        except PacketError as error:
+            self.drop(error.reason)
+            return
+        if packet.startswith(BATCH) and self.connection.takes_batches:
+            self.connection.take_batch(packet, self._voucher(sender), control.wrapper_from(sender))
+            return
+        header = packet[: packet.find(b"\0") + 1]
+        if not header.startswith(MSG) or len(packet) > PACKET_BYTES:
+            self.drop("wrapped packet is no message")
+            return
+        self.connection.publish_for(self._voucher(sender), header, packet)
+
+    def _voucher(self, sender: bytes) -> Voucher:
+        voucher = self._vouchers.get(sender)
+        if voucher is None:
+            namespace = self._hub.router.namespace
+            # What was under way when our own prefix changed names the link by its old key.
+            above = self._is if sender.startswith(self._is + namespace.separator) else self._was
+            if not namespace.is_below(sender, above):
+                raise PacketError("forged sender")
+            if len(self._vouchers) >= self._hub.limits.voucher_keys:
+                self._vouchers.clear()
+            connection = self.connection
+            rest = sender[len(above) :]
+            voucher = self._vouchers[sender] = Voucher(lambda: connection.key, connection.credentials, rest)
+        return voucher
+
+    def prefix_changed(self) -> None:
+        """This hub's own prefix changed."""
+        self._was, self._is = self._is, self.connection.key
+        self._vouchers.clear()
+
+    # -- keys that nobody wants ---------------------------------------------------------------------
+
+    def _prune(self, key: bytes) -> bool:
+        """Tell the link not to send a key; ``False`` when that has to wait."""
+        limits = self._hub.limits
+        if key.startswith(self._hub.router.namespace.start):
+            return True
+        assert self.pruned is not None
+        if key in self.pruned:
+            return True
+        now = monotonic()
+        most = float(limits.pruned_keys)
+        self._prunes = min(most, self._prunes + (now - self._pruned_at) * limits.prunes_per_second)
+        self._pruned_at = now
+        if self._prunes < 1 or self._room() <= 0:
+            return False
+        self._prunes -= 1
+        forgotten = self.pruned.add(key)
+        self.connection.answer(encode_control(control.INTEREST_PRUNE, key))
+        for oldest in forgotten:
+            self._tell_graft(oldest)
+        return True
+
+    def _tell_graft(self, key: bytes) -> None:
+        self.connection.forget_route(b"MSG %b\0" % key)
+        self.connection.answer(encode_control(control.INTEREST_GRAFT, key))
+
+    def graft_for(self, pattern: bytes) -> None:
+        """Somebody else began to want a pattern."""
+        if not self.pruned:
+            return
+        separator = self._hub.router.namespace.separator
+        if is_literal(pattern, separator):
+            if pattern not in self.pruned:
+                return
+            found: Iterator[bytes | None] = iter([pattern])
+        else:
+            found = self.pruned.matched(pattern, separator)
+        self._sweeps.append(found)
+        if len(self._sweeps) > self._hub.limits.pruned_sweeps:
+            # Forgetting all of them costs less than finding out which, and loses no message.
+            self._sweeps = deque([self.pruned.matched(b"", separator)])
+
+    # -- what is told -------------------------------------------------------------------------------
+
+    def ask(self, token: bytes) -> None:
+        """Ask for an answer once all that it was told is in force below."""
+        self._questions.append(token)
+
+    def _room(self) -> int:
+        """How many more answers may wait for the link before it would be let go for it."""
+        return self._hub.limits.queued_answers // 2 - self.connection.answers
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the link has to read before it can be told more."""
+        return self._room() <= 0
+
+    def pump(self, steps: int) -> bool:
+        """Tell some of what has changed, after up to ``steps`` steps of each kind; whether there is more to do."""
+        connection = self.connection
+        if connection.closed:
+            return False
+        senders = bool(self._tree.senders)
+        if self.is_served and self._told_senders is not senders and self._room() > 0:
+            self._told_senders = senders
+            connection.answer(encode_control(control.SENDERS_ON if senders else control.SENDERS_OFF))
+        more = untold = self._told_senders is not senders and self.is_served
+        if self.interest is not None:
+            for pattern in self._feed.take(steps):
+                self.interest.add(pattern)
+            self.interest.work(steps)
+            for added, pattern in self.interest.take(max(0, self._room())):
+                key = control.INTEREST_ADD if added else control.INTEREST_REMOVE
+                connection.answer(encode_control(key, pattern))
+            untold = untold or bool(self._feed) or not self.interest.is_told
+            more = untold or not self.interest.settled
+        elif self.pruned is not None:
+            while self._sweeps and steps > 0 and self._room() > 0:
+                steps -= 1
+                try:
+                    key_ = next(self._sweeps[0])
+                except StopIteration:
+                    self._sweeps.popleft()
+                    continue
+                if key_ is not None and self.pruned.discard(key_):
+                    self._tell_graft(key_)
+            more = untold = untold or bool(self._sweeps)
+        if not untold:
+            if not self.complete and self._tree.has_settled:
+                self.complete = True
+                connection.answer(encode_control(control.INTEREST_COMPLETE))
+            while self._questions and self._room() > 0:
+                connection.answer(encode_control(control.INTEREST_SYNC, self._questions.popleft()))
+        return more or bool(self._questions)

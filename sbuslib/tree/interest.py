@@ -1,0 +1,559 @@
+"""What a link between two hubs wants: which pattern covers which, counted wants, and tables of unwanted keys.
+
+**When a pattern covers another.** ``covers(p, q)`` says that whatever *q* matches, *p* matches. By the theory
+in :mod:`sbuslib.matcher`, the *n*-th segment of a pattern meets the *n*-th segment of a key and nothing else, so
+the keys of a pattern are a product of sets, one for each segment; none of these sets is ever empty, and so one
+product lies within another just when each of its sets does. What is left is to compare two segments. Written
+as a stem that ends in no star and then *c* stars, a segment stands for
+
+* itself, and
+* where another segment follows: whatever starts with the stem and goes on with fewer than *c* stars;
+* where it is the key's last: whatever starts with the stem, goes on with just *c* - 1 stars and then with
+  something that is no star.
+
+From this the rules in :func:`_segment_covers` follow, with *t* and *d* for stem and stars of the narrower one. If
+*d* is 0 there is one segment to look at. Otherwise there is no end to what follows *t*, so the wider one needs
+stars too and *t* must begin with its stem. If *t* goes on after it, with *j* stars before anything else, then
+every key has just *j* stars there; if *t* is the stem itself, they have any number below *d*, or *d* - 1 in
+the last place. A pattern that ends in the separator matches keys of any greater length, the others keys of
+one length only, which decides the rest.
+
+**What is announced.** A link holds every pattern that somebody behind it wants, but for those that another covers:
+these are *hidden*, each below one *witness*. Witnesses may be hidden themselves, so a pattern that covers a
+hundred thousand takes them over without touching them. What does take as long as there are patterns, when a
+wide one comes or goes, is done in steps by :meth:`Interest.work`, and in an order that leaves no gap: a pattern
+that goes is given up only after all that it hid have been announced or have found another witness.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+
+from ..matcher import SEPARATOR, _Node, is_literal, matches
+
+__all__ = ["Feed", "Interest", "KeyTable", "covers", "in_loop", "narrow", "overlap"]
+
+_STAR = ord("*")
+
+
+def _cut(pattern: bytes, separator: bytes) -> tuple[list[bytes], bool]:
+    """The segments of ``pattern``, and whether it matches whatever lies below them."""
+    segments = pattern.split(separator)
+    below = not segments[-1]
+    if below:
+        segments.pop()
+    return segments, below
+
+
+def _stars_after(text: bytes, start: int) -> int:
+    count = start
+    while count < len(text) and text[count] == _STAR:
+        count += 1
+    return count - start
+
+
+def _segment_covers(p: bytes, q: bytes, last: bool) -> bool:
+    """Whether segment ``p`` takes all that segment ``q`` takes, as the ``last`` of a key or before others."""
+    if p == q:
+        return True
+    stem = p.rstrip(b"*")
+    stars = len(p) - len(stem)
+    if not stars or not q.startswith(stem):
+        return False
+    narrower = q.rstrip(b"*")
+    more = len(q) - len(narrower)
+    if not more:  # q is one segment and no more: is it among those of p?
+        met = _stars_after(q, len(stem))
+        return (met == stars - 1 and len(stem) + met < len(q)) if last else met < stars
+    if len(narrower) < len(stem):
+        return False
+    if narrower == stem:
+        return more == stars if last else more <= stars
+    met = _stars_after(narrower, len(stem))
+    return met == stars - 1 if last else met < stars
+
+
+def covers(p: bytes, q: bytes, separator: bytes = SEPARATOR) -> bool:
+    """Whether ``p`` matches every key that ``q`` matches.
+
+    >>> covers(b"a/", b"a/*/c"), covers(b"**/", b"*/"), covers(b"*/", b"**/"), covers(b"a/*", b"a/**")
+    (True, True, False, False)
+    """
+    if not p or p == q:
+        return True
+    wide, wide_below = _cut(p, separator)
+    narrow_, narrow_below = _cut(q, separator)
+    if wide_below:
+        if len(narrow_) < len(wide) + (not narrow_below):
+            return False
+        return all(_segment_covers(a, b, False) for a, b in zip(wide, narrow_, strict=False))
+    if narrow_below or len(wide) != len(narrow_):
+        return False
+    return all(_segment_covers(a, b, False) for a, b in zip(wide[:-1], narrow_[:-1], strict=True)) and _segment_covers(
+        wide[-1], narrow_[-1], True
+    )
+
+
+def overlap(p: bytes, q: bytes, separator: bytes = SEPARATOR) -> bool:
+    """Whether some key may match both: never wrong when it says no, and sometimes when it says yes."""
+    one, one_below = _cut(p, separator)
+    other, other_below = _cut(q, separator)
+    if not one_below and not other_below and len(one) != len(other):
+        return False
+    if one_below and not other_below and len(other) <= len(one):
+        return False
+    if other_below and not one_below and len(one) <= len(other):
+        return False
+    for a, b in zip(one, other, strict=False):
+        stem, stem_of_other = a.rstrip(b"*"), b.rstrip(b"*")
+        if len(stem) == len(a) and len(stem_of_other) == len(b):
+            if a != b:
+                return False
+        elif not (stem.startswith(stem_of_other) or stem_of_other.startswith(stem)):
+            return False
+    return True
+
+
+def narrow(pattern: bytes, bounds: Iterable[bytes] | None, separator: bytes = SEPARATOR) -> list[bytes]:
+    """What to ask for so that all comes that matches ``pattern`` and one of ``bounds``, and nothing outside them.
+
+    The pattern itself where a bound covers it, else each bound that it may meet. ``None``: no bounds.
+    """
+    if bounds is None:
+        return [pattern]
+    bounds = list(bounds)
+    if any(covers(bound, pattern, separator) for bound in bounds):
+        return [pattern]
+    return [bound for bound in bounds if overlap(pattern, bound, separator)]
+
+
+def in_loop(hub_id: bytes, path: Iterable[bytes], most: int) -> bool:
+    """Whether a hub that joined a hub with this ``path`` to its root would stand above itself.
+
+    Paths of more than ``most`` hubs count as loops too: they are either that or a mistake.
+    """
+    hubs = list(path)
+    return hub_id in hubs or len(hubs) >= most
+
+
+class Interest:
+    """What one link holds at its other end: counted wants, those that another covers left out.
+
+    Feed it with :meth:`add` and :meth:`remove`; as long as :meth:`work` says so, there is more to do; and
+    :meth:`take` tells what has to be told to the other end. Counts may pass through less than nothing: a snapshot
+    may be fed in slices while what has changed since comes in between.
+
+    :param most: how many patterns are announced at most, before they are widened: to the first segment that most of
+        them have in common, and in the end to the empty pattern.
+    """
+
+    def __init__(self, separator: bytes = SEPARATOR, most: int = 65_536) -> None:
+        self._separator = separator
+        self.most = most
+        self._wants: dict[bytes, int] = {}
+        self._announced: dict[bytes, None] = {}
+        self._witness: dict[bytes, bytes] = {}  # of each hidden pattern
+        self._hidden: dict[bytes, dict[bytes, None]] = {}  # by witness
+        self._leaving: dict[bytes, None] = {}  # announced, wanted no more, and still hiding others
+        self._root: _Node[bytes] = _Node()  # of all that is announced but for what is leaving
+        self._jobs: deque[Iterator[None]] = deque()
+        self._changes: OrderedDict[bytes, bool] = OrderedDict()
+        self._widened: dict[bytes, None] = {}
+        self._families: dict[bytes, int] = {}  # how many of what is announced
+        self._widen_at = most
+
+    def __len__(self) -> int:
+        """How many patterns are announced."""
+        return len(self._announced)
+
+    @property
+    def wanted(self) -> int:
+        """How many distinct patterns are wanted."""
+        return len(self._wants)
+
+    @property
+    def widened(self) -> bool:
+        """Whether more is announced than is wanted."""
+        return bool(self._widened)
+
+    @property
+    def announced(self) -> list[bytes]:
+        """The patterns that the other end holds once it was told all changes."""
+        return list(self._announced)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to do or to tell."""
+        return not self._jobs and not self._changes
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the other end was told all that it has to know: what is left to do takes back what is in excess."""
+        return not self._changes
+
+    # -- wants --------------------------------------------------------------------------------------
+
+    def add(self, pattern: bytes) -> None:
+        """Somebody wants ``pattern``."""
+        count = self._wants.get(pattern, 0) + 1
+        if count:
+            self._wants[pattern] = count
+        else:
+            del self._wants[pattern]
+        if count == 1 and pattern not in self._widened:
+            self._want(pattern)
+
+    def remove(self, pattern: bytes) -> None:
+        """Somebody who wanted ``pattern`` no longer does."""
+        count = self._wants.get(pattern, 0) - 1
+        if count:
+            self._wants[pattern] = count
+        else:
+            del self._wants[pattern]
+            if pattern not in self._widened:
+                self._unwant(pattern)
+            if self._widened and len(self._wants) * 2 <= self.most:
+                self._narrow_again()
+
+    def _is_wanted(self, pattern: bytes) -> bool:
+        return self._wants.get(pattern, 0) > 0 or pattern in self._widened
+
+    def _want(self, pattern: bytes) -> None:
+        if pattern in self._leaving:
+            del self._leaving[pattern]
+            self._insert(pattern)
+            self._jobs.append(self._hide_below(pattern))
+        elif pattern not in self._witness:
+            self._place(pattern)
+        self._look_at_room()
+
+    def _place(self, pattern: bytes) -> None:
+        """Hide a pattern below one that covers it, or announce it."""
+        witness = self._find_cover(pattern)
+        if witness is not None:
+            self._hide(pattern, witness)
+            return
+        self._announced[pattern] = None
+        family = self._family(pattern)
+        self._families[family] = self._families.get(family, 0) + 1
+        self._insert(pattern)
+        self._note(pattern, True)
+        if not is_literal(pattern, self._separator):
+            self._jobs.append(self._hide_below(pattern))
+
+    def _hide(self, pattern: bytes, witness: bytes) -> None:
+        self._witness[pattern] = witness
+        self._hidden.setdefault(witness, {})[pattern] = None
+
+    def _unwant(self, pattern: bytes) -> None:
+        witness = self._witness.pop(pattern, None)
+        if witness is not None:
+            self._let_go(pattern, witness)
+            if pattern in self._hidden:
+                self._jobs.append(self._rehome(pattern))
+        elif pattern in self._announced and pattern not in self._leaving:
+            self._extract(pattern)
+            if pattern in self._hidden:
+                self._leaving[pattern] = None
+                self._jobs.append(self._leave(pattern))
+            else:
+                self._give_up(pattern)
+
+    def _let_go(self, pattern: bytes, witness: bytes) -> None:
+        hidden = self._hidden[witness]
+        del hidden[pattern]
+        if not hidden:
+            del self._hidden[witness]
+
+    def _give_up(self, pattern: bytes) -> None:
+        del self._announced[pattern]
+        if len(self._announced) <= self.most:
+            self._widen_at = self.most
+        family = self._family(pattern)
+        self._families[family] -= 1
+        if not self._families[family]:
+            del self._families[family]
+        self._note(pattern, False)
+
+    # -- work in steps ------------------------------------------------------------------------------
+
+    def work(self, steps: int) -> bool:
+        """Do up to ``steps`` steps of what is left to do; whether there is more."""
+        while self._jobs and steps > 0:
+            steps -= 1
+            try:
+                next(self._jobs[0])
+            except StopIteration:
+                self._jobs.popleft()
+                if not self._jobs:
+                    self._look_at_room()
+        return bool(self._jobs)
+
+    def _hide_below(self, pattern: bytes) -> Iterator[None]:
+        """Hide what a pattern that was just announced covers."""
+        for other in self._covered_by(pattern):
+            yield
+            if pattern not in self._announced or pattern in self._leaving:
+                return
+            if other and other != pattern and other in self._announced and other not in self._leaving:
+                self._extract(other)
+                self._give_up(other)
+                self._hide(other, pattern)
+
+    def _rehome(self, witness: bytes) -> Iterator[None]:
+        """Find another witness for what was hidden below a hidden pattern that nobody wants any more."""
+        while hidden := self._hidden.get(witness):
+            if self._is_wanted(witness):
+                return
+            pattern, _ = hidden.popitem()  # from the end: a dictionary's start is slow to find once it is empty
+            del self._witness[pattern]
+            if not hidden:
+                del self._hidden[witness]
+            self._place(pattern)
+            yield
+
+    def _leave(self, witness: bytes) -> Iterator[None]:
+        """Announce what a pattern hid that nobody wants any more, and then give it up."""
+        while witness in self._leaving:
+            hidden = self._hidden.get(witness)
+            if not hidden:
+                del self._leaving[witness]
+                self._give_up(witness)
+                return
+            pattern, _ = hidden.popitem()
+            del self._witness[pattern]
+            if not hidden:
+                del self._hidden[witness]
+            self._place(pattern)
+            yield
+
+    # -- widening -----------------------------------------------------------------------------------
+
+    def widen(self) -> None:
+        """The other end takes no more patterns: ask it for everything."""
+        self._widen_to(b"")
+
+    def _look_at_room(self) -> None:
+        """Where too much is announced, cover the largest family of patterns by what they have in common."""
+        count = len(self._announced)
+        # While work is left it may still become less, and looking takes a while: not for each pattern that comes.
+        if count <= self.most or b"" in self._widened or (self._jobs and count <= self._widen_at):
+            return
+        self._widen_at = count + 1 + self.most // 16  # one for what it is widened to
+        largest = max(self._families, key=self._families.__getitem__)
+        # One that would not make at least half of the room free again is not worth having.
+        worth = self._families[largest] * 2 >= self.most and largest not in self._widened
+        self._widen_to(largest if worth else b"")
+
+    def _family(self, pattern: bytes) -> bytes:
+        """The first segment with its separator, which covers all that begin so; empty where there is no such."""
+        first, separator, _ = pattern.partition(self._separator)
+        return first + separator if separator else b""
+
+    def _widen_to(self, pattern: bytes) -> None:
+        if pattern in self._widened:
+            return
+        wanted = self._is_wanted(pattern)
+        self._widened[pattern] = None
+        if not wanted:
+            self._want(pattern)
+
+    def _narrow_again(self) -> None:
+        widened, self._widened = self._widened, {}
+        for pattern in widened:
+            if not self._is_wanted(pattern):
+                self._unwant(pattern)
+
+    # -- what to tell -------------------------------------------------------------------------------
+
+    def _note(self, pattern: bytes, added: bool) -> None:
+        if self._changes.get(pattern, added) is not added:
+            del self._changes[pattern]  # the other end has not heard of the opposite
+        else:
+            self._changes[pattern] = added
+
+    def take(self, count: int) -> list[tuple[bool, bytes]]:
+        """Up to ``count`` changes to tell, in order: whether it was added (or removed), and the pattern."""
+        taken: list[tuple[bool, bytes]] = []
+        while self._changes and len(taken) < count:
+            pattern, added = self._changes.popitem(last=False)
+            taken.append((added, pattern))
+        return taken
+
+    def restart(self) -> None:
+        """The other end has forgotten all: it has to be told everything again."""
+        self._changes = OrderedDict.fromkeys(self._announced, True)
+
+    # -- the index of what is announced -------------------------------------------------------------
+
+    def _insert(self, pattern: bytes) -> None:
+        segments, below = _cut(pattern, self._separator)
+        node = self._root
+        for segment in segments:
+            node = node.child(segment)
+        node.end(below)[pattern] = None
+
+    def _extract(self, pattern: bytes) -> None:
+        segments, below = _cut(pattern, self._separator)
+        path = [self._root]
+        for segment in segments:
+            path.append(path[-1].child(segment))
+        path[-1].end(below).pop(pattern, None)
+        for segment, parent, node in zip(reversed(segments), reversed(path[:-1]), reversed(path), strict=False):
+            if not node.is_empty():
+                break
+            parent.drop(segment)
+
+    def _find_cover(self, pattern: bytes) -> bytes | None:
+        """Another pattern in the index that covers this one."""
+        segments, below = _cut(pattern, self._separator)
+        end = len(segments)
+        stack = [(self._root, 0)]
+        while stack:
+            node, depth = stack.pop()
+            if node.below and (below or depth < end):
+                for found in node.below:
+                    if found != pattern:
+                        return found
+            if depth == end:
+                continue
+            last = depth == end - 1 and not below
+            for child in _wider(node, segments[depth], last):
+                if last:
+                    for found in child.here or ():
+                        if found != pattern:
+                            return found
+                else:
+                    stack.append((child, depth + 1))
+        return None
+
+    def _covered_by(self, pattern: bytes) -> Iterator[bytes]:
+        """Patterns in the index that this one covers; empty ones in between, so that each step is short.
+
+        The index may change between two steps: what was in it all the time is found.
+        """
+        segments, below = _cut(pattern, self._separator)
+        end = len(segments)
+        # Of nodes at one depth each: an iterator over a copy, since what is found is taken out of the index.
+        stack = [(iter([self._root]), 0)]
+        while stack:
+            nodes, depth = stack[-1]
+            node = next(nodes, None)
+            if node is None:
+                stack.pop()
+                continue
+            yield b""
+            if depth >= end:
+                if below:
+                    yield from list(node.below or ())
+                if depth > end or not below:
+                    yield from list(node.here or ())
+                if below and node.children:
+                    stack.append((iter(list(node.children.values())), depth + 1))
+                continue
+            segment = segments[depth]
+            children = node.children or {}
+            if not segment.endswith(b"*"):
+                if segment in children:
+                    stack.append((iter([children[segment]]), depth + 1))
+                continue
+            last = depth == end - 1 and not below
+            wider: list[_Node[bytes]] = []
+            for text, child in list(children.items()):
+                if _segment_covers(segment, text, last):
+                    wider.append(child)
+                yield b""
+            stack.append((iter(wider), depth + 1))
+
+
+def _wider(node: _Node[bytes], segment: bytes, last: bool) -> list[_Node[bytes]]:
+    """The children whose segment takes all that ``segment`` takes: :func:`_segment_covers`, by the index."""
+    found: list[_Node[bytes]] = []
+    stem = segment.rstrip(b"*")
+    stars = len(segment) - len(stem)
+    if node.children is not None and segment in node.children:
+        found.append(node.children[segment])
+    if not stars:
+        if node.lengths:
+            node.follow_stars(segment, last, found)
+        return found
+    for length in node.lengths or ():
+        by_count = (node.starred or {}).get(stem[:length]) if length <= len(stem) else None
+        if by_count is None:
+            continue
+        if length == len(stem):
+            if not last:  # in the last place only the segment itself would do
+                found += [child for count, child in by_count.items() if count > stars]
+        else:
+            met = _stars_after(stem, length)
+            found += [child for count, child in by_count.items() if (count == met + 1 if last else count > met)]
+    return found
+
+
+class Feed:
+    """What was wanted when a link began, to be added to its interest in slices while changes come in between."""
+
+    def __init__(self, patterns: Iterable[list[bytes]] = ()) -> None:
+        self._left = deque(patterns)
+
+    def __bool__(self) -> bool:
+        return bool(self._left)
+
+    def take(self, count: int) -> list[bytes]:
+        """The next patterns, up to ``count``."""
+        taken: list[bytes] = []
+        while self._left and len(taken) < count:
+            some = self._left[0]
+            wanted = count - len(taken)
+            taken += some[-wanted:]
+            del some[-wanted:]
+            if not some:
+                self._left.popleft()
+        return taken
+
+
+class KeyTable:
+    """Keys that nobody wants, at most ``most`` and ``most_bytes`` of them: the oldest make room for new ones."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._keys: OrderedDict[bytes, None] = OrderedDict()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._keys
+
+    def add(self, key: bytes) -> list[bytes]:
+        """Note a key; those that were forgotten for it, which may be the key itself."""
+        if key in self._keys:
+            return []
+        self._keys[key] = None
+        self.bytes += len(key)
+        forgotten = []
+        while len(self._keys) > self._most or self.bytes > self._most_bytes:
+            oldest, _ = self._keys.popitem(last=False)
+            self.bytes -= len(oldest)
+            forgotten.append(oldest)
+        return forgotten
+
+    def discard(self, key: bytes) -> bool:
+        """Forget a key; whether it was there."""
+        if key not in self._keys:
+            return False
+        del self._keys[key]
+        self.bytes -= len(key)
+        return True
+
+    def keys(self) -> list[bytes]:
+        """All keys, oldest first."""
+        return list(self._keys)
+
+    def matched(self, pattern: bytes, separator: bytes) -> Iterator[bytes | None]:
+        """The keys that ``pattern`` matches, and ``None`` for each that it does not: one a step."""
+        for key in self.keys():
+            yield key if matches(pattern, key, separator) else None

@@ -1,0 +1,431 @@
+"""Many messages in one packet: its layout, and how to build, check and take it apart.
+
+What belongs here is the form of a ``CMSG batch`` and what can be said of it without sending it. A batch costs both
+ends and the hub one packet, where its messages would cost one each; so everything here is done with whole columns,
+by functions that loop in C, and what need not be looked at is not looked at. All numbers are little-endian::
+
+    offset          bytes      what
+    0               11         ``CMSG batch`` NUL
+    11              1          the form: 1
+    12              4          n, the number of messages: 1 to 4,096
+    16              4          k, the number of keys: 1 to 256, and no more than n
+    20              4 k        the length of each key
+    20 + 4 k        4 n        the length of each payload
+    20 + 4 k + 4 n  n          the number of each message's key, from 0; left out where k is 1
+                               the keys, one after another, without NUL
+                               the payloads, one after another, to the end of the packet
+
+A batch stands for its messages in order, and for nothing else: whatever counts, bounds or refuses messages does it as
+if each had come by itself. So that this cannot be made to cost more than it did to send, the messages of a batch come
+to no more than :data:`~sbuslib.limits.BATCH_EXPANDED` bytes as packets of their own. ``docs/protocol.md`` tells the
+same for readers who write a client in another language.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from io import BytesIO  # memory, not a file
+from itertools import accumulate, chain, compress, pairwise, repeat
+from operator import add
+from typing import TYPE_CHECKING, Final
+
+from ..errors import PacketError
+from ..limits import BATCH_EXPANDED, BATCH_KEYS, BATCH_MESSAGES, PACKET_BYTES
+from .packets import MSG, Message, encode_message
+
+if TYPE_CHECKING:
+    from mmap import mmap
+
+__all__ = ["BATCH", "Bundle", "Parcel", "cut", "fits", "gather", "lay_out", "pack", "take_apart", "used_keys"]
+
+BATCH: Final = b"CMSG batch\0"
+"""What every batch begins with."""
+
+_FORM = 1
+_NUMBERS = struct.Struct("<BII")
+_COLUMNS = len(BATCH) + _NUMBERS.size
+_OF_A_PACKET = len(MSG) + 1
+"""Bytes of a message's own packet beside key and payload."""
+
+_ALL = bytes(range(256))
+
+
+class Parcel(bytes):
+    """A batch that waits in a queue. It counts there as so many ``messages``, of ``charge`` bytes in all."""
+
+    messages: int
+    charge: int
+
+    @classmethod
+    def of(cls, bundle: Bundle, wrapper: bytes = b"") -> Parcel:
+        """A batch, with ``wrapper`` before it, as which each of its messages would have been wrapped."""
+        parcel = cls(wrapper + bundle.packet)
+        parcel.messages = bundle.count
+        parcel.charge = bundle.expanded + len(wrapper) * bundle.count
+        return parcel
+
+    def packets(self) -> list[bytes]:
+        """The packets that it stands for."""
+        start = self.find(BATCH)
+        wrapper = self[:start]
+        plain = Bundle.parse(self[start:]).plain
+        return [wrapper + packet for packet in plain] if wrapper else plain
+
+
+class Bundle:
+    """Messages that travel together. Immutable; each of its forms is made when it is first asked for.
+
+    One that was parsed where it lies, in a block of memory that is used again, is good until then.
+
+    ``count`` is the number of messages, ``keys`` their distinct keys, ``numbers`` which of them each has, or ``None``
+    where there is one only, and ``expanded`` how many bytes they come to as packets of their own.
+    """
+
+    __slots__ = ("_data", "_length", "_packet", "_payloads", "_plain", "_start", "count", "expanded", "keys", "numbers")
+
+    def __init__(
+        self,
+        keys: list[bytes],
+        numbers: bytes | None,
+        count: int,
+        expanded: int,
+        payloads: list[bytes] | None = None,
+    ) -> None:
+        self.keys = keys
+        self.numbers = numbers
+        self.count = count
+        self.expanded = expanded
+        self._data: bytes | mmap = b""
+        self._start = self._length = 0
+        self._packet: bytes | None = None
+        self._payloads = payloads
+        self._plain: list[bytes] | None = None
+
+    @classmethod
+    def parse(cls, data: bytes | mmap, start: int = 0, length: int | None = None) -> Bundle:
+        """Check a whole batch, which is ``length`` bytes of ``data`` from ``start`` on.
+
+        Raises :exc:`~sbuslib.errors.PacketError`, and nothing else ever.
+        """
+        if length is None:
+            length = len(data) - start
+        if length < _COLUMNS or data[start : start + len(BATCH)] != BATCH or length > PACKET_BYTES:
+            raise PacketError("malformed batch")
+        form, count, kinds = _NUMBERS.unpack_from(data, start + len(BATCH))
+        if form != _FORM or not 1 <= kinds <= count or kinds > BATCH_KEYS or count > BATCH_MESSAGES:
+            raise PacketError("malformed batch")
+        at_sizes = start + _COLUMNS + 4 * kinds
+        at_numbers = at_sizes + 4 * count
+        at_keys = at_numbers + (count if kinds > 1 else 0)
+        stop = start + length
+        if at_keys > stop:
+            raise PacketError("malformed batch")
+        key_sizes = struct.unpack_from(f"<{kinds}I", data, start + _COLUMNS)
+        at_payloads = at_keys + sum(key_sizes)
+        sizes = data[at_sizes:at_numbers]
+        if at_payloads + _total(sizes, count) != stop or data.find(b"\0", at_keys, at_payloads) >= 0:
+            raise PacketError("malformed batch")
+        numbers: bytes | None = None
+        size = stop - at_payloads + count * _OF_A_PACKET
+        if kinds == 1:
+            keys = [data[at_keys:at_payloads]]
+            expanded = size + count * key_sizes[0]
+        else:
+            ends = accumulate(key_sizes, initial=at_keys)
+            keys = [data[here:there] for here, there in pairwise(ends)]
+            numbers = data[at_numbers:at_keys]
+            if numbers.translate(None, _ALL[:kinds]):
+                raise PacketError("malformed batch")
+            expanded = size + _key_bytes(key_sizes, numbers)
+        if expanded > BATCH_EXPANDED:
+            raise PacketError("batch of too much")
+        bundle = cls(keys, numbers, count, expanded)
+        bundle._data, bundle._start, bundle._length = data, start, length
+        return bundle
+
+    # -- its forms ----------------------------------------------------------------------------------
+
+    @property
+    def packet(self) -> bytes:
+        """The batch as a packet."""
+        if self._packet is None and self._length:
+            self._packet = self._data[self._start : self._start + self._length]
+        if self._packet is None:
+            payloads = self.payloads
+            sizes = struct.pack(f"<{self.count}I", *map(len, payloads))
+            self._packet = lay_out(self.keys, self.numbers, sizes, payloads)
+        return self._packet
+
+    @property
+    def view(self) -> memoryview:
+        """The batch as a packet, not copied where it lies somewhere."""
+        if not self._length:
+            return memoryview(self.packet)
+        return memoryview(self._data)[self._start : self._start + self._length]
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """The payload of each message."""
+        if self._payloads is None:
+            at_sizes = self._start + _COLUMNS + 4 * len(self.keys)
+            at_numbers = at_sizes + 4 * self.count
+            at_payloads = at_numbers + len(self.numbers or b"") + sum(map(len, self.keys))
+            joined = self._data[at_payloads : self._start + self._length]
+            self._payloads = cut(joined, self._data[at_sizes:at_numbers], self.count)
+        return self._payloads
+
+    @property
+    def columns(self) -> tuple[list[bytes], bytes | None, bytes, memoryview]:
+        """Keys, numbers, the lengths of the payloads, and these one after another: for keeps, and copied once."""
+        packet = self.packet
+        at_numbers = _COLUMNS + 4 * (len(self.keys) + self.count)
+        at_payloads = at_numbers + len(self.numbers or b"") + sum(map(len, self.keys))
+        return (
+            self.keys,
+            self.numbers,
+            packet[at_numbers - 4 * self.count : at_numbers],
+            memoryview(packet)[at_payloads:],
+        )
+
+    @property
+    def least(self) -> int:
+        """The length of the shortest payload."""
+        if self._payloads is not None:
+            return min(map(len, self._payloads))
+        at_sizes = self._start + _COLUMNS + 4 * len(self.keys)
+        sizes = self._data[at_sizes : at_sizes + 4 * self.count]
+        if sizes == sizes[:4] * self.count:
+            return int.from_bytes(sizes[:4], "little")
+        every: tuple[int, ...] = struct.unpack(f"<{self.count}I", sizes)
+        return min(every)
+
+    @property
+    def plain(self) -> list[bytes]:
+        """Each message as a packet of its own."""
+        if self._plain is None:
+            heads = [b"MSG %b\0" % key for key in self.keys]
+            if self.numbers is None:
+                head = heads[0]
+                self._plain = [head + payload for payload in self.payloads]
+            else:
+                self._plain = list(map(add, map(heads.__getitem__, self.numbers), self.payloads))
+        return self._plain
+
+    def messages(self, sender: bytes | None = None) -> Iterator[Message]:
+        """Each message as a value."""
+        if self.numbers is None:
+            keys: Iterator[bytes] = repeat(self.keys[0])
+        else:
+            keys = map(self.keys.__getitem__, self.numbers)
+        if sender is None:
+            return map(Message, keys, self.payloads)
+        return map(Message, keys, self.payloads, repeat(sender))
+
+    def copy(self) -> Bundle:
+        """The same, and good for as long as it is kept."""
+        return Bundle.parse(self.packet) if self._length else self
+
+    # -- parts of it --------------------------------------------------------------------------------
+
+    def select(self, wanted: Sequence[int]) -> Bundle:
+        """The messages whose keys have one of these numbers, in ascending order; at least one has to be there."""
+        if self.numbers is None:
+            return self
+        chosen = bytes(wanted)
+        mask = bytearray(256)
+        renumber = bytearray(256)
+        for number, old in enumerate(chosen):
+            mask[old] = 1
+            renumber[old] = number
+        payloads = list(compress(self.payloads, self.numbers.translate(mask)))
+        others = _ALL.translate(None, chosen)
+        numbers = self.numbers.translate(renumber, others)
+        return _made([self.keys[number] for number in wanted], numbers, payloads)
+
+    def part(self, start: int, stop: int) -> Bundle:
+        """The messages from ``start`` to before ``stop``, without keys that none of them has."""
+        payloads = self.payloads[start:stop]
+        if self.numbers is None:
+            return _made(self.keys, None, payloads)
+        keys, numbers = used_keys(self.keys, self.numbers[start:stop])
+        return _made(keys, numbers, payloads)
+
+    def times(self, number: int) -> int:
+        """How many messages have the key with this number."""
+        return self.count if self.numbers is None else self.numbers.count(number)
+
+    def used(self) -> list[int]:
+        """The numbers of the keys that are used, in the order in which the messages first use them."""
+        numbers = self.numbers
+        if numbers is None:
+            return [0]
+        first = ((numbers.find(number), number) for number in range(len(self.keys)))
+        return [number for place, number in sorted(first) if place >= 0]
+
+
+def used_keys(keys: Sequence[bytes], numbers: bytes) -> tuple[list[bytes], bytes | None]:
+    """The keys that are used, and the numbers of those; ``None`` where it is one."""
+    some = set(numbers)
+    if len(some) == 1:
+        return [keys[numbers[0]]], None
+    if max(some, default=-1) < len(some):
+        return list(keys[: len(some)]), numbers
+    used = sorted(some)
+    renumber = bytearray(256)
+    for number, old in enumerate(used):
+        renumber[old] = number
+    return [keys[number] for number in used], numbers.translate(renumber)
+
+
+def _made(keys: list[bytes], numbers: bytes | None, payloads: list[bytes]) -> Bundle:
+    count = len(payloads)
+    size = sum(map(len, payloads)) + count * _OF_A_PACKET
+    if len(keys) == 1 or numbers is None:
+        return Bundle(keys, None, count, size + count * len(keys[0]), payloads)
+    return Bundle(keys, numbers, count, size + _key_bytes(list(map(len, keys)), numbers), payloads)
+
+
+def _total(sizes: bytes, count: int) -> int:
+    """The sum of a column of lengths."""
+    if sizes == sizes[:4] * count:
+        return count * int.from_bytes(sizes[:4], "little")
+    return sum(struct.unpack(f"<{count}I", sizes))
+
+
+def _key_bytes(key_sizes: Sequence[int], numbers: bytes) -> int:
+    """The lengths of the keys of all messages together."""
+    if key_sizes.count(key_sizes[0]) == len(key_sizes):
+        return key_sizes[0] * len(numbers)
+    return sum(map(key_sizes.__getitem__, numbers))
+
+
+_ROW = 64
+
+
+@lru_cache(maxsize=64)
+def _row(size: int) -> struct.Struct:
+    """What cuts 64 payloads of one size at once."""
+    return struct.Struct(f"{size}s" * _ROW)
+
+
+def cut(joined: bytes | memoryview, sizes: bytes, count: int) -> list[bytes]:
+    """Cut payloads apart, by their column of lengths."""
+    if sizes != sizes[:4] * count:
+        return list(map(BytesIO(joined).read, struct.unpack(f"<{count}I", sizes)))
+    size = int.from_bytes(sizes[:4], "little")
+    rows = count // _ROW if size else 0
+    offsets = range(0, rows * _ROW * size, _ROW * size) if rows else range(0)
+    payloads = [*chain.from_iterable(map(_row(size).unpack_from, repeat(joined), offsets))] if rows else []
+    read = BytesIO(joined[rows * _ROW * size :]).read
+    payloads += map(read, repeat(size, count - rows * _ROW))
+    return payloads
+
+
+# ---------------------------------------------------------------------------------------------------
+# Making them
+
+
+def take_apart(packets: Sequence[bytes]) -> tuple[list[bytes], bytes | list[int] | None, Sequence[bytes]]:
+    """Keys, numbers and payloads of packets of messages; the numbers are a list for more keys than a batch may have."""
+    first = packets[0]
+    size = first.find(b"\0") + 1
+    header = first[:size]
+    # Most often all are under one key; then those that sort first and last are, and no other has to be looked at.
+    if min(packets).startswith(header) and max(packets).startswith(header):
+        return [header[len(MSG) : -1]], None, [packet[size:] for packet in packets]
+    heads, _, payloads = zip(*map(bytes.partition, packets, repeat(b"\0")), strict=True)
+    kinds = {head: number for number, head in enumerate(dict.fromkeys(heads))}
+    keys = [head[len(MSG) :] for head in kinds]
+    numbers = map(kinds.__getitem__, heads)
+    return keys, bytes(numbers) if len(kinds) <= BATCH_KEYS else list(numbers), payloads
+
+
+def gather(packets: list[bytes]) -> Bundle | None:
+    """Packets of messages, two or more, as one; ``None`` when that is more than a batch may be."""
+    keys, numbers, payloads = take_apart(packets)
+    if isinstance(numbers, list):
+        return None
+    expanded = sum(map(len, packets))
+    if len(packets) > BATCH_MESSAGES or expanded > BATCH_EXPANDED:
+        return None
+    if expanded + 4 * len(packets) + _COLUMNS > PACKET_BYTES:  # more than it can come to
+        return None
+    bundle = Bundle(keys, numbers, len(packets), expanded, list(payloads))
+    bundle._plain = packets
+    return bundle
+
+
+def pack(
+    pairs: Sequence[tuple[bytes, bytes]], check: Callable[[bytes], None], most: int
+) -> Iterator[tuple[bytes, int]]:
+    """Pairs of key and payload as packets, with how many messages each has: batches, and plain packets for single ones.
+
+    ``check`` is called with each distinct key, and raises for one that nobody may publish under; ``most`` is how
+    many bytes of payload to put into one batch. What it gives before it raises is in order and can be sent. Raises what
+    ``check`` and :func:`~sbuslib.wire.packets.encode_message` do, and :exc:`TypeError` or :exc:`ValueError` for
+    what is no pair of bytes: which is at fault is not told.
+    """
+    keys = [key for key, _ in pairs]
+    payloads = [payload for _, payload in pairs]
+    first = keys[0]
+    kinds = [first] if keys.count(first) == len(keys) else list(dict.fromkeys(keys))
+    for key in kinds:
+        check(key)
+    sizes = list(map(len, payloads))
+    yield from _pack(kinds, keys, payloads, sizes, most)
+
+
+def _pack(
+    kinds: list[bytes], keys: list[bytes], payloads: list[bytes], sizes: list[int], most: int
+) -> Iterator[tuple[bytes, int]]:
+    count = len(keys)
+    if count == 1:
+        yield encode_message(keys[0], payloads[0]), 1
+        return
+    size = sum(sizes)
+    if not fits(count, kinds, size, most):
+        half = count // 2
+        for part in (slice(half), slice(half, None)):
+            some = keys[part]
+            yield from _pack(list(dict.fromkeys(some)), some, payloads[part], sizes[part], most)
+        return
+    numbers: bytes | None = None
+    if len(kinds) > 1:
+        of = {key: number for number, key in enumerate(kinds)}
+        numbers = bytes(map(of.__getitem__, keys))
+    joined = b"".join(payloads)
+    if len(joined) != size:
+        raise TypeError("a payload is bytes")  # of one whose length does not count bytes
+    yield lay_out(kinds, numbers, struct.pack(f"<{count}I", *sizes), (joined,)), count
+
+
+def fits(count: int, keys: Sequence[bytes], size: int, most: int) -> bool:
+    """Whether so many messages, of ``size`` bytes of payload, are a batch of no more than ``most``."""
+    longest = max(map(len, keys))
+    return (
+        count <= BATCH_MESSAGES
+        and len(keys) <= BATCH_KEYS
+        and size <= most
+        and size + count * (longest + _OF_A_PACKET) <= BATCH_EXPANDED
+        and size + len(keys) * (longest + 4) + 5 * count + _COLUMNS <= PACKET_BYTES
+    )
+
+
+def lay_out(
+    keys: Sequence[bytes], numbers: bytes | None, sizes: bytes, payloads: Iterable[bytes | memoryview]
+) -> bytes:
+    """A batch, byte by byte."""
+    kinds = len(keys)
+    return b"".join(
+        (
+            BATCH,
+            _NUMBERS.pack(_FORM, len(sizes) // 4, kinds),
+            struct.pack(f"<{kinds}I", *map(len, keys)),
+            sizes,
+            numbers or b"",
+            *keys,
+            *payloads,
+        )
+    )

@@ -1,0 +1,218 @@
+"""What control messages say: their keys, and the layout of each answer.
+
+``CMSG`` packets pass between one client and its hub and are never forwarded. The C daemon knows
+``!/cred/whoami`` and the flood and echo modes, and ignores the rest, as this library ignores (and
+counts) what it does not know; so every extension here is asked for before it is used. ``docs/protocol.md``
+tells the same for readers who write a client in another language.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from ..errors import PacketError
+from ..matcher import SEPARATOR, check_separator
+from .packets import encode_control
+
+__all__ = [
+    "BATCH_OFF",
+    "BATCH_ON",
+    "ECHO_OFF",
+    "ECHO_ON",
+    "FEATURES",
+    "FROM",
+    "HARD",
+    "INTEREST_ADD",
+    "INTEREST_COMPLETE",
+    "INTEREST_GRAFT",
+    "INTEREST_ON",
+    "INTEREST_PRUNE",
+    "INTEREST_REMOVE",
+    "INTEREST_SYNC",
+    "INTEREST_WIDEN",
+    "LINK_CAUSES",
+    "NOTICES_OFF",
+    "NOTICES_ON",
+    "ORDER",
+    "SENDERS_OFF",
+    "SENDERS_ON",
+    "SOFT",
+    "STATISTICS",
+    "SUPPORTED",
+    "SYNC",
+    "WHOAMI",
+    "Features",
+    "Kicked",
+    "Lost",
+    "NewCredentials",
+    "Notice",
+    "decode_notice",
+    "encode_sync",
+    "unwrap_from",
+    "wrapper_from",
+]
+
+WHOAMI = b"!/cred/whoami"
+ECHO_ON = b"echo/on"
+ECHO_OFF = b"echo/off"
+FEATURES = b"hub/features"
+SYNC = b"hub/sync"
+SENDERS_ON = b"senders/on"
+SENDERS_OFF = b"senders/off"
+FROM = b"from"
+BATCH_ON = b"batch/on"
+BATCH_OFF = b"batch/off"
+
+# Between a hub and the relays of the hubs below it: docs/relay.md.
+INTEREST_ON = b"interest/on"
+INTEREST_ADD = b"interest/add"
+INTEREST_REMOVE = b"interest/remove"
+INTEREST_COMPLETE = b"interest/complete"
+INTEREST_PRUNE = b"interest/prune"
+INTEREST_GRAFT = b"interest/graft"
+INTEREST_WIDEN = b"interest/widen"
+INTEREST_SYNC = b"interest/sync"
+
+STATISTICS = b"hub/statistics"
+NOTICES_ON = b"notices/on"
+NOTICES_OFF = b"notices/off"
+NOTICE_LOST = b"notice/lost"
+NOTICE_KICKED = b"notice/kicked"
+NOTICE_CREDENTIALS = b"notice/credentials"
+SOFT = b"blocking/soft/"
+HARD = b"blocking/hard/"
+ORDER = b"order/"
+
+LINK_CAUSES = ("upstream", "uncertain")
+"""Causes of a :class:`Lost` that tells of messages between two hubs: lost while the upper one was away or slow, and
+sent to it but never acknowledged."""
+
+SUPPORTED = (
+    b"batch/on",
+    b"echo/off",
+    b"hub/features",
+    b"hub/statistics",
+    b"hub/sync",
+    b"interest/on",
+    b"notices/on",
+    b"senders/on",
+)
+
+
+class Features(msgspec.Struct, frozen=True):
+    """The answer to ``hub/features``: one line of words separated by spaces.
+
+    ``words`` are the extensions the hub supports, ``hub_id`` its identity (hexadecimal digits), ``path``
+    the ids from this hub up to the root of its tree, its own first, and ``separator`` the byte between the
+    segments of its keys.
+    """
+
+    words: frozenset[bytes]
+    hub_id: bytes
+    path: tuple[bytes, ...]
+    separator: bytes = SEPARATOR
+
+    def encode(self) -> bytes:
+        """The line: the words in order, then ``id=<id>`` and ``path=<id>,<id>,…``.
+
+        A separator other than the usual one is told as ``separator=<two hexadecimal digits>``.
+        """
+        words = [*sorted(self.words), b"id=" + self.hub_id, b"path=" + b",".join(self.path)]
+        if self.separator != SEPARATOR:
+            words.append(b"separator=" + self.separator.hex().encode())
+        return b" ".join(words)
+
+    @classmethod
+    def decode(cls, line: bytes) -> Features:
+        """Read an answer; words that are not known are kept, so that a newer hub can be talked to.
+
+        Raises :exc:`~sbuslib.errors.PacketError` for a separator that cannot be one.
+        """
+        words: set[bytes] = set()
+        hub_id, path, separator = b"", tuple[bytes, ...](), SEPARATOR
+        for word in line.split():
+            if word.startswith(b"id="):
+                hub_id = word[3:]
+            elif word.startswith(b"path="):
+                path = tuple(filter(None, word[5:].split(b",")))
+            elif word.startswith(b"separator="):
+                try:
+                    separator = check_separator(bytes.fromhex(word[10:].decode("ascii", "replace")))
+                except ValueError:
+                    raise PacketError("malformed separator") from None
+            else:
+                words.add(word)
+        return cls(frozenset(words), hub_id, path, separator)
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """``notice/lost``: ``count`` messages for this client were lost since ``since`` (seconds since the epoch).
+
+    ``cause`` is one of :data:`sbuslib.core.outbox.CAUSES`.
+    """
+
+    cause: str
+    count: int
+    since: float
+
+    def encode(self) -> bytes:
+        """The packet: cause, count and time, separated by spaces."""
+        return encode_control(NOTICE_LOST, f"{self.cause} {self.count} {self.since:.6f}".encode())
+
+
+class Kicked(msgspec.Struct, frozen=True):
+    """``notice/kicked``: the hub is about to close the connection, for ``reason``."""
+
+    reason: str
+
+    def encode(self) -> bytes:
+        """The packet: the reason in words."""
+        return encode_control(NOTICE_KICKED, self.reason.encode())
+
+
+class NewCredentials(msgspec.Struct, frozen=True):
+    """``notice/credentials``: this client's credential key is now ``credentials``."""
+
+    credentials: bytes
+
+    def encode(self) -> bytes:
+        """The packet: the credential key."""
+        return encode_control(NOTICE_CREDENTIALS, self.credentials)
+
+
+Notice: TypeAlias = Lost | Kicked | NewCredentials
+
+
+def decode_notice(key: bytes, payload: bytes) -> Notice | None:
+    """The notice under a control key; ``None`` for another key. Raises :exc:`~sbuslib.errors.PacketError`."""
+    if key == NOTICE_KICKED:
+        return Kicked(payload.decode(errors="replace"))
+    if key == NOTICE_CREDENTIALS:
+        return NewCredentials(payload)
+    if key != NOTICE_LOST:
+        return None
+    try:
+        cause, count, since = payload.split()
+        return Lost(cause.decode(), int(count), float(since))
+    except ValueError:
+        raise PacketError("malformed notice") from None
+
+
+def encode_sync(token: bytes, scope: bytes) -> bytes:
+    """The packet that answers a ``hub/sync``: ``scope`` is ``local``, ``tree`` or ``partial``."""
+    return encode_control(SYNC, token + b"\0" + scope)
+
+
+def wrapper_from(sender: bytes) -> bytes:
+    """What comes before a packet that is delivered with its sender: ``CMSG from NUL <sender> NUL``."""
+    return b"CMSG from\0%b\0" % sender
+
+
+def unwrap_from(payload: bytes) -> tuple[bytes, bytes]:
+    """Sender and inner packet of a ``from``'s payload. Raises :exc:`~sbuslib.errors.PacketError`."""
+    sender, nul, packet = payload.partition(b"\0")
+    if not nul:
+        raise PacketError("wrapper without packet")
+    return sender, packet

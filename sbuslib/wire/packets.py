@@ -1,0 +1,160 @@
+"""The packet grammar of sbus: bytes to values and back.
+
+What belongs here is the form of a single packet, and nothing of what it causes. One packet of the
+Unix-domain sequenced-packet socket is one message::
+
+    SUB <pattern>[NUL ignored]      UNSUB <pattern>[NUL ignored]
+    MSG <key>NUL<payload>           CMSG <key>[NUL<payload>]
+
+Keys and patterns are bytes without NUL; either may be empty. Source: the protocol section of sbus's
+README, and ``docs/protocol.md`` here, which also tells what this library adds.
+
+The hub's hot path compares the header of a ``MSG`` (everything up to and with its first NUL) as bytes
+and comes here only for a header that it has not seen, so :data:`MSG` is shared rather than repeated.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from ..errors import KeyFormatError, PacketError, PayloadError
+from ..limits import CONTROL_EXTRA, PACKET_BYTES
+
+__all__ = [
+    "CMSG",
+    "MSG",
+    "SUB",
+    "UNSUB",
+    "Control",
+    "Message",
+    "Packet",
+    "Subscribe",
+    "Unsubscribe",
+    "check_key",
+    "encode_control",
+    "encode_message",
+    "encode_subscribe",
+    "encode_unsubscribe",
+    "message_header",
+    "parse",
+]
+
+MSG = b"MSG "
+SUB = b"SUB "
+UNSUB = b"UNSUB "
+CMSG = b"CMSG "
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """A published message: routing ``key``, ``payload``, and ``sender`` where the hub was asked to tell.
+
+    ``sender`` is the credential key that the hub vouches for (``!/cred/<gid>/<uid>/<pid>``), or ``None``.
+    """
+
+    key: bytes
+    payload: bytes
+    sender: bytes | None = None
+
+
+class Subscribe(msgspec.Struct, frozen=True, gc=False):
+    """The sender wants what matches ``pattern``."""
+
+    pattern: bytes
+
+
+class Unsubscribe(msgspec.Struct, frozen=True, gc=False):
+    """The sender takes one earlier :class:`Subscribe` back."""
+
+    pattern: bytes
+
+
+class Control(msgspec.Struct, frozen=True, gc=False):
+    """A word between one client and its hub; ``payload`` is ``None`` where the packet ended at the key."""
+
+    key: bytes
+    payload: bytes | None = None
+
+
+Packet: TypeAlias = Message | Subscribe | Unsubscribe | Control
+
+
+def parse(packet: bytes) -> Packet:
+    """The value that a packet stands for.
+
+    Raises :exc:`~sbuslib.errors.PacketError` for an empty packet, one longer than a hub's longest
+    control packet, an unknown verb, and a ``MSG`` without NUL. Nothing else is ever raised.
+    """
+    if not packet:
+        raise PacketError("empty packet")
+    head, nul, payload = packet.partition(b"\0")
+    if len(packet) > PACKET_BYTES and not (head.startswith(CMSG) and len(packet) <= PACKET_BYTES + CONTROL_EXTRA):
+        raise PacketError("packet too long")
+    if head.startswith(MSG):
+        if not nul:
+            raise PacketError("message without NUL")
+        return Message(head[4:], payload)
+    if head.startswith(SUB):
+        return Subscribe(head[4:])
+    if head.startswith(UNSUB):
+        return Unsubscribe(head[6:])
+    if head.startswith(CMSG):
+        return Control(head[5:], payload if nul else None)
+    raise PacketError("unknown verb")
+
+
+def check_key(key: bytes, what: str = "key") -> None:
+    """Raise :exc:`~sbuslib.errors.KeyFormatError` unless ``key`` may stand in a packet; ``what`` names it."""
+    if not isinstance(key, bytes):
+        raise KeyFormatError(f"a {what} is bytes, not {type(key).__name__}")
+    if b"\0" in key:
+        raise KeyFormatError(f"a {what} cannot hold a NUL byte: {key[:80]!r}")
+
+
+def message_header(key: bytes) -> bytes:
+    """``MSG <key>NUL``: what comes before the payload. Raises :exc:`~sbuslib.errors.KeyFormatError`."""
+    check_key(key)
+    return b"MSG %b\0" % key
+
+
+def encode_message(key: bytes, payload: bytes) -> bytes:
+    """The packet that publishes ``payload`` under ``key``.
+
+    Raises :exc:`~sbuslib.errors.KeyFormatError` for a key with NUL, and
+    :exc:`~sbuslib.errors.PayloadError` when both do not fit one packet of 409,600 bytes.
+    """
+    check_key(key)
+    try:
+        packet = b"MSG %b\0%b" % (key, payload)
+    except TypeError:
+        raise PayloadError(f"a payload is bytes, not {type(payload).__name__}") from None
+    if len(packet) > PACKET_BYTES:
+        raise PayloadError(
+            f"a message of {len(packet):,} bytes (key and payload) does not fit a packet of {PACKET_BYTES:,}"
+        )
+    return packet
+
+
+def encode_subscribe(pattern: bytes) -> bytes:
+    """The packet that subscribes to ``pattern``. Raises :exc:`~sbuslib.errors.KeyFormatError`."""
+    return _about_pattern(SUB, pattern)
+
+
+def encode_unsubscribe(pattern: bytes) -> bytes:
+    """The packet that takes one subscription back. Raises :exc:`~sbuslib.errors.KeyFormatError`."""
+    return _about_pattern(UNSUB, pattern)
+
+
+def _about_pattern(verb: bytes, pattern: bytes) -> bytes:
+    check_key(pattern, "pattern")
+    packet = verb + pattern
+    if len(packet) > PACKET_BYTES:
+        raise KeyFormatError(f"a pattern of {len(pattern):,} bytes does not fit a packet of {PACKET_BYTES:,}")
+    return packet
+
+
+def encode_control(key: bytes, payload: bytes = b"") -> bytes:
+    """A control packet, always with its NUL. Raises :exc:`~sbuslib.errors.KeyFormatError`."""
+    check_key(key, "control key")
+    return b"CMSG %b\0%b" % (key, payload)

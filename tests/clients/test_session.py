@@ -1,0 +1,233 @@
+"""A client's side of the conversation, without a connection."""
+
+from __future__ import annotations
+
+import mmap
+
+import pytest
+
+from sbuslib.clients.session import Session, Subscribing
+from sbuslib.errors import KeyFormatError, PayloadError, PeerError
+from sbuslib.limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES
+from sbuslib.wire import control
+from sbuslib.wire.packets import (
+    Control,
+    Message,
+    Subscribe,
+    Unsubscribe,
+    encode_control,
+    encode_message,
+    parse,
+)
+
+
+def feed(session: Session, *packets: bytes) -> bool:
+    """Lay packets out as an area does, and let the session take them."""
+    slot = max([len(packet) for packet in packets] + [1]) + 3
+    with mmap.mmap(-1, slot * len(packets) + 1) as data:
+        offsets = [slot * number for number in range(len(packets))]
+        for offset, packet in zip(offsets, packets, strict=True):
+            data[offset : offset + len(packet)] = packet
+        return session.take(data, offsets, [len(packet) for packet in packets])
+
+
+def test_keys_that_are_good_are_remembered_within_bounds() -> None:
+    session = Session()
+    for number in range(KNOWN_KEYS):
+        assert session.encode(b"k%d" % number, b"x\0y") == b"MSG k%d\0x\0y" % number
+    assert session.headers[b"k7"] == b"MSG k7\0"
+    session.encode(bytes(b"k" * (KNOWN_KEY_BYTES + 1)), b"")
+    session.encode(b"!/cred/1/2/3/", b"")  # whether that is one depends on the hub
+    for key in (b"a\0", b"!/x"):
+        with pytest.raises(KeyFormatError):
+            session.encode(key, b"")
+    with pytest.raises(PayloadError):
+        session.encode(b"k", bytes(PACKET_BYTES - 5))
+    assert set(session.headers) == {b"k%d" % number for number in range(KNOWN_KEYS)}
+    session.encode(b"another", b"")
+    assert session.headers == {b"another": b"MSG another\0"}
+
+
+def whoami(key: bytes) -> bytes:
+    return encode_control(control.WHOAMI, key)
+
+
+def test_messages_in_order() -> None:
+    session = Session()
+    messages = [
+        Message(b"a", b"1"),
+        Message(b"a", b""),
+        Message(b"", b"x\0"),
+        Message(b"ab", b"2"),
+        Message(b"a", b"3"),
+    ]
+    assert feed(session, *(encode_message(message.key, message.payload) for message in messages)) is False
+    assert list(session.inbox) == messages
+    feed(session, b"MSG a\0again")
+    assert session.inbox[-1] == Message(b"a", b"again")
+
+
+def test_a_key_is_not_taken_for_a_longer_one() -> None:
+    session = Session()
+    feed(session, b"MSG a\0b", b"MSG ab\0c", b"MSG a\0", b"MSG \0a\0b")
+    assert [(m.key, m.payload) for m in session.inbox] == [(b"a", b"b"), (b"ab", b"c"), (b"a", b""), (b"", b"a\0b")]
+
+
+def test_the_end() -> None:
+    session = Session()
+    assert feed(session, b"MSG a\0b", b"", b"MSG c\0d") is True
+    assert len(session.inbox) == 1
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [b"MSG a", b"MSG ", b"SUB a", b"UNSUB a", b"x", b"\0", b"CMSG hub/sync", b"CMSG from\0x", b"CMSG from\0x\0y",
+     b"CMSG from\0x\0SUB a", b"CMSG from\0x\0MSG a", b"CMSG from\0x\0CMSG a\0b"],
+)  # fmt: skip
+def test_what_no_hub_sends(packet: bytes) -> None:
+    with pytest.raises(PeerError):
+        feed(Session(), packet)
+
+
+def test_what_a_newer_hub_may_say() -> None:
+    session = Session()
+    assert feed(session, b"CMSG notice/later\0 7", b"CMSG \0", b"CMSG hub/sync\0unasked\0local") is False
+    assert not session.inbox
+
+
+def test_hello() -> None:
+    session = Session()
+    assert [parse(packet) for packet in session.hello()] == [
+        Control(control.FEATURES, b""),
+        Control(control.WHOAMI, b""),
+    ]
+    assert not session.knows_itself()
+    feed(session, encode_control(control.FEATURES, b"hub/sync id=1 path=1"), whoami(b"!/cred/1/2/3"))
+    assert session.knows_itself()
+    assert session.credentials == b"!/cred/1/2/3"
+    assert session.can(control.SYNC)
+    assert not session.can(control.SENDERS_ON)
+
+
+def test_a_hub_without_features() -> None:
+    session = Session()
+    session.hello()
+    feed(session, whoami(b"!/cred/1/2/1"))
+    assert session.knows_itself()
+    assert session.features is None
+    assert not session.can(control.SYNC)
+
+
+def test_which_whoami_is_answered() -> None:
+    session = Session()
+    session.hello()
+    first, second = session.whoami()[0], session.whoami()[0]
+    feed(session, whoami(b"k"), whoami(b"k"))
+    assert (session.knows_itself(first), session.knows_itself(second)) == (True, False)
+    feed(session, whoami(b"k"))
+    assert session.knows_itself(second)
+
+
+def test_which_sync_is_answered() -> None:
+    session = Session()
+    (one, packet), (two, _) = session.sync(), session.sync(b"tree")
+    assert parse(packet) == Control(control.SYNC, one)
+    assert one != two
+    assert session.scope_of(two) is None
+    feed(session, control.encode_sync(two, b"partial"), encode_control(control.SYNC, one))
+    assert (session.scope_of(one), session.scope_of(two)) == (b"local", b"partial")
+    session.forget_sync(one)
+    session.forget_sync(one)
+    feed(session, control.encode_sync(one, b"tree"))
+    assert session.scope_of(one) is None
+
+
+def test_senders() -> None:
+    session = Session()
+    feed(session, control.wrapper_from(b"!/cred/1/2/3") + b"MSG a\0b\0c", b"MSG a\0d")
+    assert list(session.inbox) == [Message(b"a", b"b\0c", b"!/cred/1/2/3"), Message(b"a", b"d")]
+
+
+def test_subscriptions_are_counted() -> None:
+    session = Session()
+    assert [parse(packet) for packet in session.subscribe(Subscribing([b"a", b"b", b"a"]))] == [
+        Subscribe(b"a"),
+        Subscribe(b"b"),
+        Subscribe(b"a"),
+    ]
+    assert session.held == {b"a": 2, b"b": 1}
+    assert [parse(packet) for packet in session.unsubscribe(iter([b"a", b"b", b"c"]))] == [
+        Unsubscribe(b"a"),
+        Unsubscribe(b"b"),
+        Unsubscribe(b"c"),
+    ]
+    assert session.held == {b"a": 1}
+
+
+def test_a_wrong_pattern_changes_nothing() -> None:
+    session = Session()
+    session.subscribe(Subscribing([b"a"]))
+    with pytest.raises(KeyFormatError):
+        session.subscribe(Subscribing([b"a", b"b\0"]))
+    with pytest.raises(KeyFormatError):
+        session.unsubscribe([b"a", b"b\0"])
+    assert session.held == {b"a": 1}
+
+
+def test_what_a_new_connection_is_told() -> None:
+    session = Session()
+    session.hello()
+    feed(session, whoami(b"!/cred/1/2/3"))
+    assert session.restore() == []
+    session.subscribe(Subscribing([b"a", b"a", b"!/cred/1/2/3/x", b"!/cred//2//y", b"!/cred/1/2/33/x"]))
+    session.choose(b"echo", b"echo/on")
+    session.choose(b"echo", b"echo/off")  # the newest of a kind
+    session.choose(b"senders", b"senders/on")
+    session.hello()
+    assert not session.knows_itself()
+    feed(session, whoami(b"!/cred/1/2/4"))
+    assert sorted(session.restore()) == sorted(
+        [
+            b"SUB a",
+            b"SUB a",
+            b"SUB !/cred/1/2/4/x",  # renewed
+            b"SUB !/cred//2//y",
+            b"SUB !/cred/1/2/33/x",  # not ours to begin with
+            b"CMSG echo/off\0",
+            b"CMSG senders/on\0",
+        ]
+    )
+    assert session.held[b"!/cred/1/2/4/x"] == 1
+    assert session.held[b"!/cred/1/2/3/x"] == 0
+
+
+def test_a_first_connection_is_told_nothing() -> None:
+    assert Session().restore() == []
+
+
+def test_secrets_are_renewed_when_the_hub_tells_new_credentials() -> None:
+    session = Session()
+    session.hello()
+    feed(session, whoami(b"p/!/cred/1/2/3"))
+    session.restore()
+    assert not session.has_to_renew
+    session.subscribe(Subscribing([b"a", b"p/!/cred/1/2/3/x", b"p/!/cred/1/2/3/x", b"p/!/cred//2//y", b"!/cred//2//z"]))
+    feed(session, control.NewCredentials(b"q/r/!/cred/1/2/3").encode())
+    assert session.has_to_renew
+    assert sorted(session.renew()) == [
+        b"SUB q/r/!/cred//2//y",
+        b"SUB q/r/!/cred/1/2/3/x",
+        b"SUB q/r/!/cred/1/2/3/x",
+    ]
+    assert session.renew() == []
+    assert not session.has_to_renew
+    assert session.held == {
+        b"a": 1,
+        b"q/r/!/cred/1/2/3/x": 2,
+        b"q/r/!/cred//2//y": 1,
+        b"!/cred//2//z": 1,  # of another hub
+    }
+    assert sorted(session.renamed) == [
+        (b"p/!/cred//2//y", b"q/r/!/cred//2//y"),
+        (b"p/!/cred/1/2/3/x", b"q/r/!/cred/1/2/3/x"),
+    ]

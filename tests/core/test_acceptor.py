@@ -1,0 +1,244 @@
+"""Who may connect, and a hub at its limit: it refuses politely, and goes on serving."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+import gevent
+import pytest
+from support import ROOT, Peer, eventually
+
+from sbuslib import Hub, Limits
+from sbuslib.core import acceptor as acceptor_module
+from sbuslib.core.acceptor import Acceptor
+from sbuslib.kernel.sockets import accept as accept_one
+
+pytest_plugins = ["accounting_fixtures"]
+
+Bus = Callable[..., Hub]
+Connect = Callable[..., Peer]
+ConnectAs = Callable[..., Peer]
+
+AT_ITS_LIMIT = """
+import logging, os, resource, sys
+import gevent
+from sbuslib import Hub, Limits
+
+logging.basicConfig(stream=sys.stdout, format="log: %(message)s")
+hub_at, most, spare = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+hub = Hub(hub_at, limits=Limits(spare_descriptors=spare, accept_pause=0.005))
+hub.start()
+print("ready", flush=True)
+sys.stdin.readline()
+# Half of the time the application itself has used up what was kept in reserve for it.
+fillers = []
+if sys.argv[4] == "eaten":
+    while True:
+        try:
+            fillers.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            break
+    print("full", flush=True)
+gevent.spawn(hub.serve_forever)
+with gevent.Timeout(30, False):
+    while True:
+        gevent.sleep(0.005)
+        if os.path.exists(hub_at + ".give-back"):
+            for fd in fillers:
+                os.close(fd)
+            os.unlink(hub_at + ".give-back")
+            fillers = []
+        if os.path.exists(hub_at + ".stop"):
+            break
+statistics = hub.statistics()
+print("peak", statistics.clients_peak, "breaches", sorted(statistics.breaches.items()), flush=True)
+hub.stop()
+"""
+
+
+def start_at_limit(address: str, most: int, spare: int, kind: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", AT_ITS_LIMIT, address, str(most), str(spare), kind],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def refused(peer: Peer) -> bool:
+    """Whether the hub closed this connection, rather than answer on it."""
+    try:
+        peer.send(b"CMSG !/cred/whoami")
+    except (BrokenPipeError, ConnectionResetError):
+        return True
+    return not peer.receive()
+
+
+@pytest.mark.parametrize("kind", ["reserved", "eaten"])
+def test_a_hub_at_its_limit_refuses_and_goes_on_serving(address: str, engine: str, connect: Connect, kind: str) -> None:
+    process = start_at_limit(address, 80, 30, kind)
+    with process:
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            early = [connect() for _ in range(3)]  # in the backlog before the hub serves
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            if kind == "eaten":
+                # Every descriptor is in use: those who come are turned away, one by one.
+                assert process.stdout.readline() == "full\n"
+                assert all(refused(peer) for peer in early)
+                open(address + ".give-back", "w").close()
+                eventually(lambda: not os.path.exists(address + ".give-back"))
+            served = []
+            turned_away = 0
+            for _ in range(90):
+                peer = connect()
+                if refused(peer):
+                    turned_away += 1
+                    peer.close()
+                else:
+                    served.append(peer)
+            assert len(served) >= 20
+            assert turned_away >= 20
+            served[0].subscribe(b"k")
+            served[1].publish(b"k", b"x")
+            assert served[0].receive() == b"MSG k\0x"
+            for peer in served[2:10]:
+                peer.close()
+
+            def room_again() -> bool:
+                peer = connect()
+                return not refused(peer)
+
+            eventually(room_again)
+            open(address + ".stop", "w").close()
+            rest = process.stdout.read().splitlines()
+        finally:
+            process.kill()
+    assert "peak" in rest[-1]
+    logged = [line for line in rest if line.startswith("log: ")]
+    assert len(logged) == (2 if kind == "eaten" else 1), rest
+    assert "too many connections" in rest[-1]
+    assert ("accept failed" in rest[-1]) is (kind == "eaten")
+
+
+def test_strangers_share_the_connections(bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 12, a first user may have 6, a second 2; the hub's own user has the rest."""
+    monkeypatch.setattr(Hub, "_connections_most", lambda self: 12)
+    hub = bus({"mode": 0o777})
+    first = [connect_as(1001) for _ in range(7)]
+    assert [refused(peer) for peer in first] == [False] * 6 + [True]
+    second = [connect_as(1002) for _ in range(3)]
+    assert [refused(peer) for peer in second] == [False] * 2 + [True]
+    own = [connect_as(0) for _ in range(5)]
+    assert [refused(peer) for peer in own] == [False] * 4 + [True]
+    assert hub.statistics().breaches == {"too many connections": 3}
+    first[0].close()
+    eventually(lambda: hub.statistics().clients == 11)
+    assert not refused(connect_as(0))
+
+
+def test_one_user_has_no_more_than_so_many(bus: Bus, connect_as: ConnectAs) -> None:
+    """However many descriptors there are; the hub's own user is not bound by it."""
+    bus({"mode": 0o777}, user_connections=3)
+    assert [refused(connect_as(1001)) for _ in range(5)] == [False] * 3 + [True] * 2
+    assert not any(refused(connect_as(0)) for _ in range(5))
+
+
+@pytest.mark.parametrize("code", [errno.ECONNABORTED, errno.EPROTO, errno.EINTR, errno.EPERM])
+def test_a_connection_that_fails_while_it_is_accepted_is_its_own_matter(
+    bus: Bus, connect: Connect, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    failures = [2]
+    original = accept_one
+
+    def accept(*arguments: object) -> socket.SocketType:
+        if failures[0]:
+            failures[0] -= 1
+            raise OSError(code, "on purpose")
+        return original(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(acceptor_module, "accept", accept)
+    hub = bus()
+    connect().barrier()
+    assert failures == [0]
+    assert hub.statistics().breaches == {}
+
+
+@pytest.mark.parametrize("code", [errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+def test_a_machine_that_has_run_out_is_given_time(
+    make_hub: Callable[..., Hub],
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    code: int,
+) -> None:
+    failures = [6]
+    original = accept_one
+
+    def accept(*arguments: object) -> socket.SocketType:
+        if failures[0]:
+            failures[0] -= 1
+            raise OSError(code, "run out")
+        return original(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(acceptor_module, "accept", accept)
+    hub = make_hub(limits=Limits(accept_pause=0.002))
+    connect().barrier()
+    assert hub.statistics().breaches == {"accept failed": 3}  # each pause tried twice: to accept, and to turn away
+    assert len(caplog.records) == 1
+
+
+def test_a_hub_that_stops_while_it_pauses(
+    make_hub: Callable[..., Hub], connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who wait at the door are accepted before it stops, which fails as well and must not leave a pause."""
+
+    def accept(*arguments: object) -> socket.SocketType:
+        raise OSError(errno.EMFILE, "run out")
+
+    ended: list[Acceptor] = []
+    again = Acceptor._accept_again
+
+    def accept_again(acceptor: Acceptor) -> None:
+        ended.append(acceptor)
+        again(acceptor)
+
+    monkeypatch.setattr(Acceptor, "_accept_again", accept_again)
+    with monkeypatch.context() as patched:
+        patched.setattr(acceptor_module, "accept", accept)
+        hub = make_hub(limits=Limits(accept_pause=0.02))
+        connect()
+        eventually(lambda: hub.breaches.counts["accept failed"])
+        hub.stop()
+    assert hub.closed
+    ended.clear()
+    gevent.sleep(2 * hub.limits.accept_pause)
+    assert not ended
+    hub.start()
+    connect().barrier()
+
+
+def test_a_storm_of_connections_delays_nobody_who_is_there(bus: Bus, connect: Connect) -> None:
+    hub = bus(accepts=4)
+    reader, publisher = connect(), connect()
+    reader.subscribe(b"k")
+    publisher.barrier()
+    storm = [connect() for _ in range(300)]
+    publisher.publish(b"k", b"x")
+    assert reader.receive() == b"MSG k\0x"
+    assert hub.statistics().clients < 300  # it was not kept until all had come in
+    for peer in storm:
+        peer.barrier()

@@ -1,0 +1,388 @@
+"""Fan-out to many clients of another user: what stands in that user's line, in which order, and at whose cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import gevent
+import pytest
+from accounting import balance, settle
+from support import Peer, eventually
+
+from sbuslib import Hub
+from sbuslib.core.fan_out_queue import Line
+from sbuslib.statistics import UserStatistics
+from sbuslib.wire.batches import BATCH, Bundle, gather
+
+pytest_plugins = ["accounting_fixtures"]
+
+Bus = Callable[..., Hub]
+ConnectAs = Callable[..., Peer]
+
+PUBLISHER, READER = 1001, 1002
+FANOUT = 4
+
+
+@pytest.fixture
+def hub(bus: Bus) -> Hub:
+    return bus({"mode": 0o777}, fanout=FANOUT)
+
+
+def readers_of(connect_as: ConnectAs, *patterns: bytes, count: int = FANOUT, uid: int = READER) -> list[Peer]:
+    readers = [connect_as(uid) for _ in range(count)]
+    for reader in readers:
+        reader.subscribe(*patterns)
+    return readers
+
+
+def account(hub: Hub, uid: int = READER) -> UserStatistics:
+    return next(user for user in hub.statistics().per_user if user.uid == uid)
+
+
+@contextmanager
+def stopped(hub: Hub) -> Iterator[None]:
+    """Lines do not get on meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Line, "_work_off", lambda line: 1)
+        yield
+    for line in hub.fanouts.standing:
+        line._postpone()
+
+
+def message(key: bytes, number: int) -> bytes:
+    return b"MSG %b\0%d" % (key, number)
+
+
+def test_the_publisher_leaves_a_message_in_line(hub: Hub, connect_as: ConnectAs) -> None:
+    connect_as(PUBLISHER).barrier()
+    readers = readers_of(connect_as, b"k")
+    before = hub.statistics()
+    hub.publish(b"k", b"1")  # which does not let the event loop run
+    at_once = hub.statistics()
+    assert at_once.delivered == before.delivered
+    assert (account(hub).queued_packets, account(hub).queued_bytes) == (1, len(message(b"k", 1)))
+    settle(hub)
+    assert [reader.pending() for reader in readers] == [[message(b"k", 1)]] * FANOUT
+    assert account(hub).queued_packets == account(hub).queued_bytes == 0
+    assert hub.statistics().delivered == before.delivered + FANOUT
+
+
+@pytest.mark.parametrize(
+    ("count", "uid", "strangers"),
+    [(FANOUT - 1, READER, True), (FANOUT, READER, False), (FANOUT, 0, True)],
+    ids=["few", "one user alone", "trusted"],
+)
+def test_who_is_handed_a_message_at_once(
+    hub: Hub, connect_as: ConnectAs, count: int, uid: int, strangers: bool
+) -> None:
+    if strangers:
+        connect_as(PUBLISHER).barrier()
+    readers = readers_of(connect_as, b"k", count=count, uid=uid)
+    hub.publish(b"k", b"1")
+    assert hub.statistics().delivered >= count
+    assert [reader.pending() for reader in readers] == [[message(b"k", 1)]] * count
+
+
+def test_a_users_own_messages_do_not_stand_in_line(hub: Hub, connect_as: ConnectAs) -> None:
+    connect_as(PUBLISHER).barrier()
+    readers = readers_of(connect_as, b"k")
+    hub.publish(b"k", b"1")
+    assert hub.fanouts.standing
+    own = connect_as(READER)
+    own.publish(b"k", b"2")
+    own.barrier()
+    settle(hub)
+    for reader in readers:
+        assert sorted(reader.pending()) == [message(b"k", 1), message(b"k", 2)]
+
+
+def test_order_where_keys_go_to_many_and_to_few(hub: Hub, connect_as: ConnectAs) -> None:
+    """One reader wants more than the others: what goes to it alone stays behind what stands in line."""
+    publisher = connect_as(PUBLISHER)
+    first, *others = readers_of(connect_as, b"all")
+    first.subscribe(b"one")
+    witness = connect_as(PUBLISHER)
+    witness.subscribe(b"")
+    sent = [message((b"all", b"one", b"none")[n % 3], n) for n in range(60)]
+    publisher.send(*sent)
+    publisher.barrier()
+    settle(hub)
+    assert witness.pending() == sent
+    assert first.pending() == [packet for packet in sent if b"none" not in packet]
+    for other in others:
+        assert other.pending() == [packet for packet in sent if b"all" in packet]
+
+
+@pytest.mark.parametrize("takes_batches", [False, True])
+def test_batches_stand_in_line_and_keep_their_order(hub: Hub, connect_as: ConnectAs, takes_batches: bool) -> None:
+    publisher = connect_as(PUBLISHER)
+    publisher.send(b"CMSG batch/on")
+    first, *others = readers_of(connect_as, b"all")
+    first.subscribe(b"one")
+    if takes_batches:
+        others[0].send(b"CMSG batch/on")
+        others[0].barrier()
+    sent = [message((b"all", b"one", b"none")[n % 7 % 3], n) for n in range(40)]
+    same = [message(b"all", n) for n in range(40, 60)]
+    for some in (sent, same):
+        bundle = gather(some)
+        assert bundle is not None
+        publisher.send(bundle.packet)
+    publisher.barrier()
+    settle(hub)
+    assert first.pending() == [packet for packet in [*sent, *same] if b"none" not in packet]
+    wanted = [packet for packet in [*sent, *same] if b"all" in packet]
+    assert others[-1].pending() == wanted
+    if takes_batches:
+        assert [plain for packet in others[0].pending() for plain in opened(packet)] == wanted
+
+
+def opened(packet: bytes) -> list[bytes]:
+    return Bundle.parse(packet).plain if packet.startswith(BATCH) else [packet]
+
+
+def test_what_finds_the_line_full_is_lost_and_counted(bus: Bus, connect_as: ConnectAs) -> None:
+    hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=20)
+    connect_as(PUBLISHER).barrier()
+    readers = readers_of(connect_as, b"k")
+    readers[0].send(b"CMSG notices/on")
+    readers[0].barrier()
+    for number in range(25):
+        hub.publish(b"k", b"%d" % number)
+    assert account(hub).queued_packets == 10  # half of the room is for one sender alone
+    balance(hub)
+    settle(hub)
+    kept = [message(b"k", number) for number in range(10)]
+    told, *rest = readers
+    assert [reader.pending() for reader in rest] == [kept] * len(rest)
+    *got, notice = [told.receive() for _ in range(len(kept) + 1)]
+    assert got == kept
+    assert notice.startswith(b"CMSG notice/lost\0quota 15 ")
+    assert hub.statistics().lost["quota"] == 15 * FANOUT
+    balance(hub)
+    hub.publish(b"k", b"again")
+    settle(hub)
+    assert readers[-1].pending() == [b"MSG k\0again"]
+
+
+def test_a_line_goes_on_where_its_last_turn_ended(bus: Bus, connect_as: ConnectAs) -> None:
+    """Of what went to some of the receivers, nothing more is said to the others than to those."""
+    hub = bus({"mode": 0o777}, fanout=FANOUT, turn_deliveries=3)
+    connect_as(PUBLISHER).barrier()
+    readers = readers_of(connect_as, b"k", count=2 * FANOUT)
+    for number in range(30):
+        hub.publish(b"k", b"%d" % number)
+        if number % 10 == 5:
+            before = hub.statistics().delivered
+            while hub.statistics().delivered == before:
+                gevent.sleep(0)
+            assert hub.fanouts.standing
+    settle(hub)
+    assert [reader.pending() for reader in readers] == [[message(b"k", number) for number in range(30)]] * len(readers)
+
+
+def test_an_answer_comes_after_what_stands_in_line(hub: Hub, connect_as: ConnectAs) -> None:
+    connect_as(PUBLISHER).barrier()
+    reader, *_ = readers_of(connect_as, b"k")
+    reader.send(b"UNSUB k", b"CMSG hub/sync\0token")
+    hub.publish(b"k", b"1")
+    got = [reader.receive(), reader.receive()]
+    assert got == [message(b"k", 1), b"CMSG hub/sync\0token\0local"]
+    settle(hub)
+    assert not reader.pending()
+
+
+def test_who_asks_too_much_while_a_line_stands_is_let_go(
+    bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = bus({"mode": 0o777}, fanout=FANOUT, queued_answers=10)
+    connect_as(PUBLISHER).barrier()
+    greedy, *others = readers_of(connect_as, b"k")
+    with monkeypatch.context() as patch:
+        patch.setattr(Line, "_work_off", lambda line: 1)  # it does not get on
+        hub.publish(b"k", b"1")
+        for _ in range(3):
+            greedy.send(*[b"CMSG hub/sync\0t"] * 4)
+            gevent.idle()
+        while not hub.breaches.counts:
+            gevent.idle()
+    assert hub.breaches.counts == {"too many unread answers": 1}
+    (line,) = hub.fanouts.standing
+    line._postpone()
+    settle(hub)
+    assert [other.pending() for other in others] == [[message(b"k", 1)]] * len(others)
+
+
+def test_what_stands_in_line_is_delivered_when_the_hub_stops(hub: Hub, connect_as: ConnectAs) -> None:
+    connect_as(PUBLISHER).barrier()
+    readers = readers_of(connect_as, b"k")
+    for number in range(100):
+        hub.publish(b"k", b"%d" % number)
+    hub.stop(10)
+    for reader in readers:
+        assert [reader.receive() for _ in range(101)] == [*(message(b"k", number) for number in range(100)), b""]
+    assert hub.quotas.is_clear()
+    assert not hub.fanouts.standing
+
+
+def test_closing_a_hub_forgets_what_stands_in_line(hub: Hub, connect_as: ConnectAs) -> None:
+    connect_as(PUBLISHER).barrier()
+    readers_of(connect_as, b"k")
+    hub.publish(b"k", b"1")
+    hub.close()
+    assert hub.quotas.is_clear()
+    assert not hub.fanouts.standing
+    balance(hub)
+    assert hub.statistics().lost == {"outage": FANOUT}
+
+
+def test_who_leaves_is_not_waited_for(hub: Hub, connect_as: ConnectAs) -> None:
+    publisher = connect_as(PUBLISHER)
+    gone, *readers = readers_of(connect_as, b"k")
+    gone.close()
+    publisher.publish(b"k", b"1")
+    publisher.close()
+    settle(hub)
+    hub.publish(b"k", b"2")
+    settle(hub)
+    packets = [reader.pending() for reader in readers]
+    assert all(got == [message(b"k", 1), message(b"k", 2)] for got in packets), packets
+
+
+def test_closing_a_hub_counts_what_was_lost_and_what_was_left(bus: Bus, connect_as: ConnectAs) -> None:
+    """Each message that went into a line is counted for each receiver: some have it, some had no room."""
+    hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=20, turn_deliveries=2)
+    connect_as(PUBLISHER).barrier()
+    readers_of(connect_as, b"k")
+    for number in range(10):
+        hub.publish(b"k", b"%d" % number)
+    while not hub.statistics().delivered:
+        gevent.sleep(0)
+    had = hub.statistics()
+    assert had.delivered < 10 * FANOUT
+    for number in range(10, 25):
+        hub.publish(b"k", b"%d" % number)
+    hub.close()
+    told = hub.statistics()
+    assert told.routed == 25 * FANOUT
+    assert told.delivered == had.delivered
+    assert set(told.lost) == {"outage", "quota"}
+    balance(hub)
+
+
+def test_what_stands_in_line_for_who_leaves_is_counted(hub: Hub, connect_as: ConnectAs) -> None:
+    connect_as(PUBLISHER).barrier()
+    gone, *readers = readers_of(connect_as, b"k")
+    with stopped(hub):
+        hub.publish(b"k", b"1")
+        gone.close()
+        eventually(lambda: hub.statistics().clients == FANOUT)
+    settle(hub)
+    hub.publish(b"k", b"2")
+    settle(hub)
+    told = hub.statistics()
+    assert (told.routed, told.delivered, told.lost) == (2 * FANOUT - 1, 2 * FANOUT - 2, {"outage": 1})
+    assert [reader.pending() for reader in readers] == [[message(b"k", 1), message(b"k", 2)]] * len(readers)
+
+
+def test_losses_of_many_groups_are_counted_in_one_place(bus: Bus, connect_as: ConnectAs) -> None:
+    """However many groups of receivers there are, or seem to be: a full line becomes no longer."""
+    hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=4, fanout_groups=3)
+    connect_as(PUBLISHER).barrier()
+    first, *_ = readers_of(connect_as, b"k/")
+    first.subscribe(b"x")
+    with stopped(hub):
+        for number in range(20):
+            hub.router.reconsider_all()
+            hub.publish(b"k/%d" % number)
+            hub.publish(b"x")
+        (line,) = hub.fanouts.standing
+        assert len(line._entries) <= 2 + 3 + 1
+    settle(hub)
+    assert hub.statistics().lost == {"quota": 19 * FANOUT + 19}
+    assert len(first.pending()) == 2
+    assert not line._entries
+    assert not line._audiences
+    assert not line._named
+    assert not line._lost
+
+
+def test_a_line_names_no_more_receivers_than_are_remembered(bus: Bus, connect_as: ConnectAs) -> None:
+    hub = bus({"mode": 0o777}, fanout=FANOUT, cached_receivers=3 * FANOUT)
+    connect_as(PUBLISHER).barrier()
+    readers = readers_of(connect_as, b"k/")
+    with stopped(hub):
+        for number in range(20):
+            hub.router.reconsider_all()
+            hub.publish(b"k/%d" % number)
+            assert sum(len(group[0]) for group in hub.fanouts._groups.values()) <= 3 * FANOUT
+        assert account(hub).queued_packets == 3
+    settle(hub)
+    assert hub.statistics().lost == {"quota": 17 * FANOUT}
+    assert [len(reader.pending()) for reader in readers] == [3] * FANOUT
+
+
+def test_answers_of_who_left_make_a_line_no_longer(bus: Bus, connect_as: ConnectAs) -> None:
+    hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=20)
+    connect_as(PUBLISHER).barrier()
+    readers_of(connect_as, b"k")
+    with stopped(hub):
+        hub.publish(b"k")
+        for _ in range(10):
+            asking = connect_as(READER)
+            asking.send(*[b"CMSG hub/sync\0t"] * 8)
+            asking.close()
+            settle(hub)
+            assert hub.statistics().clients == FANOUT + 1
+        (line,) = hub.fanouts.standing
+        assert len(line._entries) == 1 + 20
+        asking = connect_as(READER)
+        asking.send(b"CMSG hub/sync\0t")
+        assert asking.is_disconnected()
+    settle(hub)
+    assert hub.breaches.counts == {"too many unread answers": 1}
+    assert not line._answers
+
+
+def test_a_line_that_stands_is_used_until_it_is_empty(bus: Bus, connect_as: ConnectAs) -> None:
+    """Also where nobody else is connected any more: put into it for each receiver, messages would not have room."""
+    hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=60)
+    other = connect_as(PUBLISHER)
+    other.barrier()
+    readers = readers_of(connect_as, b"k")
+    with stopped(hub):
+        hub.publish(b"k", b"0")
+        other.close()
+        eventually(lambda: not hub.crowd.several)
+        for number in range(1, 20):
+            hub.publish(b"k", b"%d" % number)
+        assert account(hub).queued_packets == 20
+    settle(hub)
+    assert [reader.pending() for reader in readers] == [[message(b"k", number) for number in range(20)]] * FANOUT
+
+
+def test_memory_of_a_line_is_given_back(hub: Hub, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect_as(PUBLISHER).barrier()
+    readers = readers_of(connect_as, b"k")
+    freed: list[int] = []
+    monkeypatch.setattr(hub._trimmer, "freed", freed.append)
+    hub.publish(b"k", bytes(1_000))
+    assert hub.quotas.waiting() == len(b"MSG k\0") + 1_000
+    settle(hub)
+    assert sum(freed) == len(b"MSG k\0") + 1_000
+    assert hub.quotas.waiting() == 0
+    assert len(readers[0].pending()) == 1
+
+
+def test_a_relay_is_told_only_when_the_line_is_empty(hub: Hub, connect_as: ConnectAs) -> None:
+    """``hub/sync`` of scope ``passed`` waits for what a line holds, and for what it then leaves in queues."""
+    connect_as(PUBLISHER).barrier()
+    readers = readers_of(connect_as, b"k")
+    answers: list[int] = []
+    hub.publish(b"k", b"1")
+    hub.tree.backlog.when_passed(lambda: answers.append(1))
+    assert not answers
+    settle(hub)
+    assert answers == [1]
+    assert [reader.pending() for reader in readers] == [[message(b"k", 1)]] * FANOUT

@@ -1,0 +1,583 @@
+"""Start, stop and what comes between: restarts, forks, listeners of all forms, sockets left behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import gevent
+import gevent.os
+import pytest
+from support import PATIENCE, ROOT, Peer, eventually, python
+
+from sbuslib import Client, Hub
+from sbuslib.errors import (
+    AddressError,
+    AddressInUseError,
+    DisconnectedError,
+    StateError,
+)
+from sbuslib.kernel.sockets import Listener
+from sbuslib.limits import Limits
+from sbuslib.wire.addresses import PathAddress
+
+Connect = Callable[..., Peer]
+MakeHub = Callable[..., Hub]
+MakeClient = Callable[..., Client]
+
+
+# -- start and stop -------------------------------------------------------------------------------------
+
+
+def test_start_and_stop(address: str) -> None:
+    hub = Hub(address)
+    hub.start()
+    assert (hub.started, hub.closed) == (True, False)
+    assert stat.S_IMODE(os.stat(address).st_mode) == 0o700
+    hub.stop()
+    assert (hub.started, hub.closed) == (False, True)
+    assert not os.path.exists(address)
+    hub.stop()
+    hub.close()
+
+
+def test_start_twice(hub: Hub) -> None:
+    with pytest.raises(StateError, match="started already"):
+        hub.start()
+    assert hub.started
+
+
+def test_with_stops_after_an_error(address: str) -> None:
+    with pytest.raises(KeyError), Hub(address):
+        raise KeyError
+    assert not os.path.exists(address)
+
+
+def test_restart(hub: Hub, connect: Connect) -> None:
+    for number in range(3):
+        with Peer(hub.address) as peer:
+            peer.subscribe(b"k")
+            inbox = hub.subscribe(b"k")
+            peer.publish(b"k", b"%d" % number)
+            assert peer.receive() == b"MSG k\0%d" % number
+            assert inbox.get(5).payload == b"%d" % number
+            hub.stop()
+            assert peer.is_disconnected()
+        statistics = hub.statistics()
+        assert (statistics.clients, statistics.patterns, statistics.received) == (0, 0, number + 1)
+        hub.start()
+
+
+def test_nothing_of_an_earlier_start_is_left(hub: Hub, connect: Connect) -> None:
+    old = connect()
+    old.subscribe(b"")
+    hub.tap()
+    hub.stop()
+    hub.start()
+    hub.publish(b"k", b"x")
+    assert hub.router.route(b"MSG k\0") == ()
+    assert old.is_disconnected()
+
+
+def test_stop_drains_what_was_sent(hub: Hub, connect: Connect) -> None:
+    """What clients had handed to the kernel is routed, and what waits for a slow reader is delivered."""
+    slow, publisher = connect(), connect()
+    slow.subscribe(b"k")
+    publisher.barrier()
+    sent = 0
+    while sent < 3_000:
+        publisher.publish(b"k", b"%05d" % sent + bytes(1_000))
+        sent += 1
+        if sent % 50 == 0:
+            gevent.sleep(0)
+    assert hub.statistics().queued > 0
+    reading = gevent.spawn(lambda: [*iter(slow.receive, b"")])
+    hub.stop(PATIENCE)
+    got = reading.get(timeout=PATIENCE)
+    assert [packet[6:11] for packet in got] == [b"%05d" % number for number in range(sent)]
+    assert hub.statistics().lost == {}
+
+
+def test_stop_waits_no_longer_than_it_was_told(hub: Hub, connect: Connect) -> None:
+    stuck, publisher = connect(), connect()
+    stuck.subscribe(b"k")
+    for _ in range(1_000):
+        publisher.publish(b"k", bytes(2_000))
+    publisher.barrier()
+    queued = hub.statistics().queued
+    assert queued > 0
+    hub.stop(0.01)
+    assert hub.closed
+    assert hub.statistics().lost == {"outage": queued}
+
+
+def test_close_waits_for_nobody(hub: Hub, connect: Connect) -> None:
+    stuck, publisher = connect(), connect()
+    stuck.subscribe(b"k")
+    for _ in range(1_000):
+        publisher.publish(b"k", bytes(2_000))
+    publisher.barrier()
+    hub.close()
+    assert hub.closed
+    assert publisher.is_disconnected()
+
+
+def test_stop_is_not_kept_up_by_one_that_goes_on_sending(hub: Hub, connect: Connect) -> None:
+    talker = connect()
+    talker.barrier()
+
+    def talk() -> None:
+        try:
+            while True:
+                talker.publish(b"k", bytes(100))
+        except OSError:
+            pass
+
+    talking = gevent.spawn(talk)
+    gevent.sleep(0)
+    hub.stop(0.05)
+    assert hub.closed
+    talking.get(timeout=PATIENCE)
+
+
+def test_nobody_connects_to_a_hub_that_stops(hub: Hub, connect: Connect) -> None:
+    stuck = connect()
+    stuck.subscribe(b"k")
+    for _ in range(500):
+        hub.publish(b"k", bytes(2_000))
+    stopping = gevent.spawn(hub.stop, PATIENCE)
+    gevent.sleep(0)
+    assert not stopping.ready()
+    assert not os.path.exists(hub.address)
+    with pytest.raises(FileNotFoundError):
+        connect()
+    second = gevent.spawn(hub.stop)  # waits for the first
+    while stuck.receive():
+        pass
+    stopping.get(timeout=PATIENCE)
+    second.get(timeout=PATIENCE)
+
+
+def test_a_stop_that_is_interrupted_stops_all_the_same(hub: Hub, connect: Connect) -> None:
+    stuck = connect()
+    stuck.subscribe(b"k")
+    for _ in range(500):
+        hub.publish(b"k", bytes(2_000))
+    with pytest.raises(gevent.Timeout), gevent.Timeout(0.005):
+        hub.stop(PATIENCE)
+    assert hub.closed
+    hub.start()
+    hub.publish(b"k")
+
+
+def test_a_stop_that_may_not_remove_the_file_stops_all_the_same(
+    hub: Hub, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a process that gave up its privileges after it began to listen."""
+    publisher, subscriber = connect(), connect()
+    subscriber.subscribe(b"k")
+    publisher.send(b"MSG k\0x")
+    path = hub.address
+
+    def refuse(path: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        with pytest.raises(PermissionError):
+            hub.stop()
+    assert hub.closed
+    assert subscriber.receive() == b"MSG k\0x"
+    assert subscriber.receive() == b""
+    hub.stop()
+    os.unlink(path)
+    hub.start()
+    connect().barrier()
+
+
+def test_patterns_of_an_earlier_start_do_not_wait_for_its_event_loop(address: str) -> None:
+    hub = Hub(address, limits=Limits(forgotten_per_round=1))
+
+    def serve() -> None:
+        with hub, Client(address) as client:
+            client.subscribe(*[b"%d" % number for number in range(10)])
+            client.close()
+            eventually(lambda: hub.statistics().clients == 0)
+
+    for _ in range(2):
+        thread = threading.Thread(target=serve)
+        thread.start()
+        thread.join()
+    assert hub.router.pattern_count() == 0
+    with hub, Client(address) as client:
+        client.subscribe(*[b"%d" % number for number in range(10)])
+        client.close()
+        eventually(lambda: hub.router.pattern_count() == 0)
+
+
+def test_stop_when_empty(make_hub: MakeHub, connect: Connect) -> None:
+    hub = make_hub(stop_when_empty=True)
+    gevent.sleep(0)
+    assert hub.started  # nobody has come yet
+    one, other = connect(), connect()
+    one.barrier()
+    other.barrier()
+    one.close()
+    eventually(lambda: hub.statistics().clients == 1)
+    gevent.sleep(0)
+    assert hub.started
+    other.send(b"nonsense")  # to be thrown out is to leave
+    eventually(lambda: hub.closed)
+    assert not os.path.exists(hub.address)
+
+
+def test_serve_forever_when_empty(address: str, connect: Connect) -> None:
+    hub = Hub(address, stop_when_empty=True)
+    serving = gevent.spawn(hub.serve_forever)
+    eventually(lambda: hub.started)
+    with Peer(address) as peer:
+        peer.barrier()
+    serving.get(timeout=PATIENCE)
+    assert hub.closed
+
+
+# -- the file -------------------------------------------------------------------------------------------
+
+
+def test_only_its_own_file_is_removed(hub: Hub) -> None:
+    os.unlink(hub.address)
+    with Hub(hub.address) as successor:
+        hub.stop()
+        assert os.path.exists(successor.address)
+        with Peer(successor.address) as peer:
+            peer.barrier()
+    assert not os.path.exists(successor.address)
+
+
+def test_an_address_in_use(hub: Hub, connect: Connect) -> None:
+    for _ in range(2):
+        with pytest.raises(AddressInUseError, match="address in use"):
+            Hub(hub.address).start()
+    connect().barrier()  # the first does not notice
+
+
+def leave_socket_behind(address: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.bind(address)
+
+
+def test_a_socket_that_was_left_behind(address: str) -> None:
+    leave_socket_behind(address)
+    with pytest.raises(AddressInUseError, match="nobody listens"):
+        Hub(address).start()
+    with Hub(address, reuse=True) as hub, Peer(address) as peer:
+        peer.barrier()
+        assert hub.statistics().clients == 1
+    assert not os.path.exists(address)
+
+
+def test_reuse_replaces_nothing_but_a_socket(address: str) -> None:
+    os.mkdir(address)
+    with pytest.raises(AddressInUseError, match="not a socket"):
+        Hub(address, reuse=True).start()
+    os.rmdir(address)
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o770, 0o707, 0o777])
+def test_the_mode_of_the_file(make_hub: MakeHub, mode: int) -> None:
+    assert stat.S_IMODE(os.stat(make_hub(mode=mode).address).st_mode) == mode
+
+
+# -- forms of the listener ------------------------------------------------------------------------------
+
+
+def test_a_random_abstract_address(make_hub: MakeHub, client: MakeClient) -> None:
+    hub = make_hub("/dev/unix/abstract")
+    assert len(hub.address) == len("/dev/unix/abstract/") + 216
+    assert client(hub.address).whoami() == hub.whoami()
+    address = hub.address
+    hub.stop()
+    hub.start()
+    assert hub.address == address
+
+
+def test_a_given_abstract_address(make_hub: MakeHub, client: MakeClient) -> None:
+    given = "/dev/unix/abstract/00" + os.urandom(12).hex()
+    make_hub(given)
+    assert client(given).whoami()
+    with pytest.raises(AddressInUseError):
+        Hub(given).start()
+
+
+@pytest.mark.parametrize("listening", [False, True])
+@pytest.mark.parametrize("form", ["descriptor", "socket", "gevent"])
+def test_a_socket_that_was_passed(
+    make_hub: MakeHub, connect: Connect, address: str, listening: bool, form: str
+) -> None:
+    make = gevent.socket.socket if form == "gevent" else socket.socket
+    with make(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
+        passed.bind(address)
+        if listening:
+            passed.listen(5)
+        hub = make_hub(f"/dev/fd/{passed.fileno()}" if form == "descriptor" else passed)
+        connect().barrier()
+        hub.stop()
+        assert os.path.exists(address)  # whoever made it may still want it
+        assert passed.fileno() >= 0
+        hub.start()  # from the same socket
+        connect().barrier()
+
+
+@pytest.mark.parametrize("form", ["descriptor", "socket"])
+def test_the_address_of_a_socket_that_was_passed_is_one_to_connect_to(
+    make_hub: MakeHub, client: MakeClient, address: str, form: str
+) -> None:
+    """``Hub.address`` is "in the form that Client takes"."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
+        passed.bind(address)
+        hub = make_hub(f"/dev/fd/{passed.fileno()}" if form == "descriptor" else passed)
+        assert client(hub.address).whoami() == hub.whoami()
+
+
+def test_a_listener_that_is_open_already(address: str, connect: Connect) -> None:
+    hub = Hub(Listener(PathAddress(address)))
+    assert hub.address == address
+    waiting = connect()  # before the hub starts
+    with hub:
+        waiting.barrier()
+    assert not os.path.exists(address)
+    with pytest.raises(StateError, match="closed"):
+        hub.start()
+
+
+def test_a_descriptor_that_is_none(make_hub: MakeHub) -> None:
+    with pytest.raises(AddressError):
+        make_hub("/dev/fd/9999")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream, pytest.raises(AddressError):
+        make_hub(stream)
+
+
+def test_a_listener_in_a_missing_folder(address: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        Hub(address + "/missing").start()
+
+
+def test_another_separator(make_hub: MakeHub, connect: Connect) -> None:
+    hub = make_hub(separator=".")
+    peer = connect()
+    peer.send(b"SUB room.*.temp", b"SUB a/")
+    peer.send(b"CMSG !/cred/whoami")
+    assert peer.receive() == b"CMSG !/cred/whoami\0!.cred.%d.%d.%d" % (os.getgid(), os.getuid(), os.getpid())
+    inbox = hub.subscribe(hub.whoami() + b".x")
+    peer.publish(b"room.1.temp", b"x")
+    peer.publish(b"a/b", b"y")
+    peer.publish(hub.whoami() + b".x", b"secret")
+    assert peer.receive() == b"MSG room.1.temp\0x"
+    assert inbox.get(5).payload == b"secret"
+    assert peer.pending() == []
+    peer.send(b"SUB !.")
+    assert peer.is_disconnected()
+
+
+# -- fork -----------------------------------------------------------------------------------------------
+
+FORKED = """
+import os, sys
+import gevent, gevent.os
+import sbuslib
+from sbuslib.errors import DisconnectedError, StateError
+from support import Peer, eventually
+
+fork = {"os": os.fork, "gevent": gevent.os.fork}[sys.argv[2]]
+hub = sbuslib.Hub(sys.argv[1], limits=sbuslib.Limits(forgotten_per_round=1))
+hub.start()
+client = sbuslib.Client(sys.argv[1])
+client.subscribe(b"k")
+inbox = hub.subscribe(b"k")
+with Peer(sys.argv[1]) as leaving:
+    leaving.subscribe(*(b"left/%d" % number for number in range(1_000)))
+eventually(lambda: hub._forgetting is not None)
+child = fork()
+if not child:
+    wrong = []
+    if hub._forgetting is not None:
+        wrong.append("goes on with what its parent's hub was about")
+    for verb in (lambda: hub.publish(b"k", b"child"), lambda: hub.subscribe(b"k"), hub.tap, hub.whoami):
+        try:
+            verb()
+            wrong.append("no error")
+        except StateError as error:
+            if "fork" not in str(error):
+                wrong.append(f"which tells nothing of the fork: {error}")
+    try:
+        inbox.get(0)
+        wrong.append("a message")
+    except DisconnectedError:
+        pass
+    hub.stop()
+    if hub.started or not os.path.exists(sys.argv[1]):
+        wrong.append("stopped its parent's hub")
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink("/proc/self/fd/" + fd).startswith("socket:") and int(fd) not in (0, 1, 2, client.fileno()):
+                wrong.append("keeps a socket of its parent's hub")
+        except OSError:
+            pass
+    if sys.argv[2] == "gevent":  # which takes care that the child has an event loop of its own
+        with sbuslib.Hub(sys.argv[1] + ".child") as mine, Peer(mine.address) as peer:
+            peer.subscribe(b"c")
+            mine.publish(b"c", b"x")
+            if peer.receive() != b"MSG c" + bytes(1) + b"x":
+                wrong.append("does not serve")
+    print("\\n".join(wrong), flush=True, end="")
+    os._exit(0)
+pid, status = os.waitpid(child, 0)
+assert status == 0, status
+for number in range(3):
+    with Peer(sys.argv[1]) as peer:
+        peer.publish(b"k", b"%d" % number)
+        assert client.receive(10).payload == b"%d" % number
+        assert inbox.get(10).payload == b"%d" % number
+statistics = hub.statistics()
+assert (statistics.received, statistics.breaches) == (3, {}), statistics
+hub.stop()
+assert not os.path.exists(sys.argv[1])
+print("fine")
+"""
+
+
+@pytest.mark.parametrize("fork", ["os", "gevent"])
+def test_fork(address: str, fork: str) -> None:
+    assert python("-c", FORKED, address, fork, PYTHONPATH=str(ROOT / "tests")) == "fine\n"
+
+
+FORKED_AND_ENDED = """
+import os, sys
+import gevent
+import sbuslib
+from support import Peer
+hub = sbuslib.Hub(sys.argv[1])
+hub.start()
+with Peer(sys.argv[1]) as peer:
+    peer.subscribe(b"k")
+    if not os.fork():
+        sys.exit(0)  # with all that an interpreter does at its end
+    os.wait()
+    assert os.path.exists(sys.argv[1])
+    hub.publish(b"k", b"x")
+    print(peer.receive())
+hub.stop()
+"""
+
+
+def test_the_end_of_a_child_is_not_the_end_of_the_hub(address: str) -> None:
+    printed = python("-c", FORKED_AND_ENDED, address, PYTHONPATH=str(ROOT / "tests"))
+    assert printed == "b'MSG k\\x00x'\n"
+
+
+EXECUTED = """
+import subprocess, sys
+import sbuslib
+with sbuslib.Hub(sys.argv[1]) as hub, sbuslib.Client(sys.argv[1]) as client:
+    print(subprocess.run(["ls", "/proc/self/fd"], capture_output=True, text=True).stdout.split())
+"""
+
+
+def test_a_program_that_is_started_inherits_nothing(address: str) -> None:
+    assert python("-c", EXECUTED, address) == "['0', '1', '2', '3']\n"  # the last is ls's own
+
+
+def test_fork_with_the_hub_in_another_thread(address: str) -> None:
+    """The child has only the thread that forked, and not the hub's."""
+    code = """
+import os, sys, threading
+import gevent, gevent.event
+import sbuslib
+from sbuslib import blocking
+ready = threading.Event()
+def serve():
+    hub = sbuslib.Hub(sys.argv[1])
+    hub.start()
+    ready.set()
+    hub.serve_forever()
+threading.Thread(target=serve, daemon=True).start()
+ready.wait()
+with blocking.Client(sys.argv[1]) as client:
+    client.subscribe(b"k")
+    child = os.fork()
+    if not child:
+        os._exit(0 if os.path.exists(sys.argv[1]) else 1)
+    print(os.waitpid(child, 0)[1])
+    client.publish(b"k", b"x")
+    print(client.receive(10).payload)
+os._exit(0)
+"""
+    assert python("-u", "-c", code, address) == "0\nb'x'\n"
+
+
+# -- programs -------------------------------------------------------------------------------------------
+
+
+def test_a_hub_that_is_killed_leaves_a_file_that_reuse_replaces(address: str) -> None:
+    code = "import sys, sbuslib; hub = sbuslib.Hub(sys.argv[1]); hub.start(); print(1, flush=True); hub.serve_forever()"
+    process = subprocess.Popen([sys.executable, "-c", code, address], stdout=subprocess.PIPE, cwd=ROOT)
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"1\n"
+        with Peer(address) as peer:
+            peer.barrier()
+            process.send_signal(signal.SIGKILL)
+            assert peer.is_disconnected()
+    with pytest.raises(AddressInUseError):
+        Hub(address).start()
+    with Hub(address, reuse=True), Peer(address) as peer:
+        peer.barrier()
+
+
+def test_a_hub_per_thread(folder: str, engine: str) -> None:
+    """Each with its own event loop, at the same time."""
+    outcomes: list[bytes] = []
+
+    def work(number: int) -> None:
+        with Hub(f"{folder}/{number}") as hub, Client(hub.address) as client:
+            client.subscribe(b"k")
+            for count in range(50):
+                client.publish(b"k", b"%d %d" % (number, count))
+                message = client.receive(PATIENCE)
+                assert message.payload == b"%d %d" % (number, count)
+            outcomes.append(message.payload)
+        gevent.get_hub().destroy(destroy_loop=True)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == [b"0 49", b"1 49", b"2 49"]
+
+
+def test_two_hubs_in_one_loop(make_hub: MakeHub, connect: Connect, folder: str) -> None:
+    one, other = make_hub(), make_hub(folder + "/other")
+    at_one, at_other = connect(), connect(other.address)
+    at_one.subscribe(b"k")
+    at_other.subscribe(b"k")
+    one.publish(b"k", b"one")
+    other.publish(b"k", b"other")
+    assert (at_one.pending(), at_other.pending()) == ([b"MSG k\0one"], [b"MSG k\0other"])
+
+
+def test_clients_of_a_hub_that_stops_are_told(hub: Hub, client: MakeClient) -> None:
+    clients = [client() for _ in range(5)]
+    waiting = [gevent.spawn(one.receive) for one in clients]
+    gevent.sleep(0)
+    hub.stop()
+    for one in waiting:
+        with pytest.raises(DisconnectedError):
+            one.get(timeout=PATIENCE)

@@ -1,0 +1,275 @@
+"""What waits for one receiver: each cell of the table, order, charges and counts."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbuslib.core.outbox import CAUSES, Action, Outbox, decide
+from sbuslib.core.quotas import Account
+from sbuslib.limits import Limits
+from sbuslib.wire.modes import HARD, ORDER, SOFT, Hard, Soft
+
+SENDER = 7
+
+
+def outbox(**limits: int) -> Outbox:
+    bounds = Limits(**limits)
+    return Outbox(bounds, Account(1000, bounds))
+
+
+def offer(box: Outbox, *packets: bytes, sender: int = SENDER, may_hold: bool = True) -> Action:
+    return box.offer(packets, sender, may_hold, 1.5)
+
+
+def send(box: Outbox, count: int = 99) -> list[bytes]:
+    packets = box.take(count)
+    box.settle(len(packets))
+    return packets
+
+
+# -- the table ------------------------------------------------------------------------------------------
+
+TABLE = {  # (full, soft, hard): the action when the publisher may be held
+    **{(False, "queue", hard): Action.KEEP for hard in HARD},
+    **{(False, "block", hard): Action.HOLD for hard in HARD},
+    **{(full, "discard", hard): Action.LOSE for hard in HARD for full in (False, True)},
+    **{(full, "error", hard): Action.DISCONNECT for hard in HARD for full in (False, True)},
+    **{(True, soft, "discard"): Action.LOSE for soft in ("queue", "block")},
+    **{(True, soft, "block"): Action.HOLD for soft in ("queue", "block")},
+    **{(True, soft, "error"): Action.DISCONNECT for soft in ("queue", "block")},
+}
+
+
+@pytest.mark.parametrize(("full", "soft", "hard"), list(product((False, True), SOFT, HARD)))
+def test_each_cell_of_the_table(full: bool, soft: Soft, hard: Hard) -> None:
+    assert decide(full, soft, hard, may_hold=True) is TABLE[full, soft, hard]
+    stranger = (
+        full,
+        cast(Soft, "queue" if soft == "block" else soft),
+        cast(Hard, "discard" if hard == "block" else hard),
+    )
+    assert decide(*stranger, may_hold=True) is decide(full, soft, hard, may_hold=False)
+
+
+@pytest.mark.parametrize(("full", "soft", "hard"), list(product((False, True), SOFT, HARD)))
+def test_what_each_cell_does(full: bool, soft: Soft, hard: Hard) -> None:
+    box = outbox(queued_packets=2)
+    if full:
+        offer(box, b"1", b"2")
+    waited = len(box)
+    box.soft, box.hard = soft, hard
+    action = offer(box, b"new")
+    assert action is TABLE[full, soft, hard]
+    kept = action in (Action.KEEP, Action.HOLD)
+    assert len(box) == waited + kept
+    cause = "overflow" if full and soft in ("queue", "block") else "discard"
+    assert box.lost == ({} if kept else {cause: 1})
+
+
+@pytest.mark.parametrize("hard", HARD)
+def test_beyond_the_users_share(hard: Hard) -> None:
+    box = outbox(user_queued_packets=4)  # of which one sender may take two
+    box.hard = hard
+    assert offer(box, b"1", b"2") is Action.KEEP
+    assert offer(box, b"3") is TABLE[True, "queue", hard]
+    assert box.lost == ({} if hard == "block" else {"quota": 1})
+
+
+def test_after_a_disconnection_the_rest_is_lost_and_counted() -> None:
+    box = outbox()
+    box.soft = "error"
+    assert offer(box, b"1", b"2", b"3") is Action.DISCONNECT
+    assert (len(box), box.lost) == (0, {"discard": 3})
+
+
+def test_a_batch_that_fits_in_part() -> None:
+    box = outbox(queued_packets=2)
+    assert offer(box, b"1", b"2", b"3") is Action.LOSE
+    assert send(box) == [b"1", b"2"]
+    assert box.lost == {"overflow": 1}
+
+
+def test_as_many_bytes_as_the_limit_says() -> None:
+    box = outbox(queued_bytes=10)
+    offer(box, b"x" * 6)
+    offer(box, b"x" * 5)  # the new one goes, not one that waits
+    offer(box, b"x" * 4)
+    offer(box, b"x")
+    assert (len(box), box.bytes, box.lost) == (2, 10, {"overflow": 2})
+
+
+# -- answers --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ORDER)
+def test_an_answer_is_never_lost(order: str) -> None:
+    box = outbox(queued_packets=1, queued_bytes=1)
+    box.order = order  # type: ignore[assignment]
+    offer(box, b"m")
+    assert box.push_answer(b"answer") is True
+    offer(box, b"n")
+    assert sorted(send(box)) == [b"answer", b"m"]
+    assert box.lost == {"overflow": 1}
+
+
+def test_so_many_answers_and_no_more() -> None:
+    box = outbox(queued_answers=2)
+    offer(box, b"m")
+    assert [box.push_answer(b"a") for _ in range(3)] == [True, True, False]
+
+
+def test_answers_that_were_sent_do_not_count() -> None:
+    box = outbox(queued_answers=2)
+    for _ in range(10):
+        offer(box, b"m")
+        assert box.push_answer(b"a") is True
+        assert box.messages == 1
+        assert send(box) == [b"m", b"a"]
+
+
+# -- order ----------------------------------------------------------------------------------------------
+
+
+def test_oldest_first() -> None:
+    box = outbox()
+    offer(box, b"1", b"22", b"333")
+    box.push_answer(b"a")
+    assert send(box, 2) == [b"1", b"22"]
+    assert send(box) == [b"333", b"a"]
+
+
+def test_newest_first_and_answers_before_all() -> None:
+    box = outbox()
+    box.order = "stack"
+    offer(box, b"1", b"2")
+    box.push_answer(b"a")
+    offer(box, b"3")
+    box.push_answer(b"b")
+    assert send(box) == [b"a", b"b", b"3", b"2", b"1"]
+
+
+def test_largest_first_and_answers_before_all() -> None:
+    box = outbox()
+    box.order = "random"
+    offer(box, b"22", b"1", b"4444", b"333", b"dd")
+    box.push_answer(b"a")
+    assert send(box) == [b"a", b"4444", b"333", b"22", b"dd", b"1"]
+
+
+@pytest.mark.parametrize("before", ORDER)
+@pytest.mark.parametrize("after", ORDER)
+def test_another_order_takes_effect_at_once(before: str, after: str) -> None:
+    box = outbox()
+    box.order = before  # type: ignore[assignment]
+    offer(box, b"22", b"1", b"333")
+    box.order = after  # type: ignore[assignment]
+    expected = {
+        "queue": [b"22", b"1", b"333"],
+        "stack": [b"333", b"1", b"22"],
+        "random": [b"333", b"22", b"1"],
+    }
+    assert send(box) == expected[after]
+
+
+def test_a_client_that_changes_its_mind_cannot_make_sorting_dear() -> None:
+    box = outbox()
+    offer(box, *[b"x"] * 1_000)
+    sorted_anew = 0
+    for turn in range(200):
+        box.order = "random" if turn % 2 else "queue"
+        before = box._heap is not None
+        box.take(1)
+        box.settle(0)
+        sorted_anew += (box._heap is not None) is not before
+    assert sorted_anew == 1
+
+
+@pytest.mark.parametrize("order", ORDER)
+def test_what_was_not_sent_stays_where_it_was(order: str) -> None:
+    box = outbox()
+    box.order = order  # type: ignore[assignment]
+    offer(box, b"1", b"2", b"3", b"4", b"5")
+    box.push_answer(b"a")
+    whole = box.take(9)
+    assert box.settle(0) == 0
+    assert box.take(4) == whole[:4]
+    sent = box.settle(2)
+    assert sent == sum(packet != b"a" for packet in whole[:2])
+    assert send(box) == whole[2:]
+
+
+@pytest.mark.parametrize("before", ORDER)
+@pytest.mark.parametrize("after", ORDER)
+def test_an_answer_that_was_not_sent_waits_among_the_answers(before: str, after: str) -> None:
+    """Also while the order was changed and what waits is not sorted anew yet."""
+    box = outbox()
+    box.order = before  # type: ignore[assignment]
+    offer(box, b"22", b"1", b"333")
+    send(box, 1)
+    offer(box, b"55555")
+    box.take(0)
+    box.settle(0)
+    box.order = after  # type: ignore[assignment]
+    box.push_answer(b"a1")
+    box.push_answer(b"a2222222")
+    for _ in range(3):
+        box.take(9)
+        box.settle(0)
+    whole = send(box)
+    assert whole.index(b"a1") < whole.index(b"a2222222")
+    assert len(whole) == 5
+    assert box._account.is_clear()
+
+
+# -- counts ---------------------------------------------------------------------------------------------
+
+
+def test_losses_are_reported_once_with_their_first_time() -> None:
+    box = outbox(queued_packets=1)
+    offer(box, b"1")
+    assert box.has_report is False
+    box.offer([b"2"], SENDER, False, 10.0)
+    box.offer([b"3"], SENDER, False, 20.0)
+    box.lose("oversize", 1, 30.0)
+    assert box.take_report() == [("overflow", 2, 10.0), ("oversize", 1, 30.0)]
+    assert box.take_report() == []
+    assert box.lost == {"overflow": 2, "oversize": 1}
+
+
+@given(st.data())
+def test_nothing_is_lost_without_a_count_and_all_charges_are_released(data: st.DataObject) -> None:
+    limits = Limits(queued_packets=5, queued_bytes=40, user_queued_packets=12, user_queued_bytes=60)
+    account = Account(1000, limits)
+    box = Outbox(limits, account)
+    offered = sent = 0
+    for number in range(data.draw(st.integers(0, 25))):
+        match data.draw(st.sampled_from(["offer", "offer", "answer", "take", "mode", "order"])):
+            case "offer":
+                sizes = data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=4))
+                packets = [bytes([number]) * size for size in sizes]
+                offered += len(packets)
+                box.offer(packets, data.draw(st.integers(1, 3)), data.draw(st.booleans()), float(number))
+            case "answer":
+                box.push_answer(b"answer")
+            case "take":
+                taken = box.take(data.draw(st.integers(1, 6)))
+                sent += box.settle(data.draw(st.integers(0, len(taken))))
+            case "mode":
+                box.soft = data.draw(st.sampled_from(SOFT))
+                box.hard = data.draw(st.sampled_from(HARD))
+            case "order":
+                box.order = data.draw(st.sampled_from(ORDER))
+        assert offered == sent + box.messages + sum(box.lost.values())
+        assert account.packets.used == box.messages
+        assert set(box.lost) <= set(CAUSES)
+    waiting = box.messages
+    box.clear("outage", 1.0)
+    assert (len(box), box.bytes, box.messages) == (0, 0, 0)
+    assert account.is_clear()
+    assert offered == sent + sum(box.lost.values())
+    assert box.lost["outage"] == waiting

@@ -1,0 +1,182 @@
+"""What users may hold: shares, and that everything charged is released."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from sbuslib.core.quotas import Account, Quotas, Shares
+from sbuslib.limits import Limits
+
+
+def take_all(shares: Shares, user: int) -> int:
+    """Take unit by unit until refused; what the user holds then."""
+    while shares.take(user, 1):
+        pass
+    return shares.held(user)
+
+
+def test_shares_are_fair() -> None:
+    """The example of the design: of 1,024 one may take 512, a second 170, and 512 again when the first is gone."""
+    shares = Shares(1_024)
+    assert take_all(shares, 1) == 512
+    assert take_all(shares, 2) == 170
+    shares.give(1, 512)
+    assert take_all(shares, 2) == 512
+    shares.give(2, 512)
+    assert take_all(shares, 1) == 512
+    shares.give(1, 512)
+    assert (shares.used, shares.users, shares.remaining) == (0, 0, 1_024)
+
+
+def test_a_share_is_the_same_at_once_and_piece_by_piece() -> None:
+    for size in (1, 2, 4, 8, 64, 512):
+        shares = Shares(1_024)
+        while shares.take(1, size):
+            pass
+        assert shares.held(1) == 512
+        assert shares.take(1, 1) is False
+
+
+def test_there_is_always_something_left_for_the_next() -> None:
+    shares = Shares(1_000_000)
+    held = [take_all(shares, user) for user in range(6)]
+    assert all(held)
+    assert held == sorted(held, reverse=True)
+    assert sum(held) + shares.remaining == 1_000_000
+
+
+def test_a_maximum_of_one_goes_to_nobody_by_share() -> None:
+    assert Shares(1).take(1, 1) is False
+
+
+def test_what_is_forced_counts_against_the_share() -> None:
+    shares = Shares(10)
+    shares.force(1, 12)
+    assert (shares.remaining, shares.used) == (-2, 12)
+    assert shares.take(1, 1) is False
+    assert shares.take(2, 1) is False
+    shares.give(1, 12)
+    assert shares.take(2, 5) is True
+
+
+def test_more_than_was_charged_cannot_be_released() -> None:
+    shares = Shares(10)
+    shares.take(1, 3)
+    with pytest.raises(AssertionError):
+        shares.give(1, 4)
+
+
+def test_nothing_is_charged_when_one_of_two_has_no_room() -> None:
+    account = Account(1, Limits(user_queued_packets=100, user_queued_bytes=10))
+    assert account.take_room(7, 1, 6) is False
+    assert account.is_clear()
+    assert account.take_room(7, 51, 1) is False
+    assert account.is_clear()
+    assert account.take_room(7, 1, 5) is True
+    assert not account.is_clear()
+
+
+def test_the_hubs_own_user_may_have_all_connections_that_are_left() -> None:
+    quotas = Quotas(Limits(), 10, exempt=frozenset({0}))
+    others = [quotas.open(1) for _ in range(6)]
+    assert [account is not None for account in others] == [True] * 5 + [False]
+    own = [quotas.open(0) for _ in range(6)]
+    assert [account is not None for account in own] == [True] * 5 + [False]
+    assert quotas.connections.remaining == 0
+    for account in (*others, *own):
+        if account is not None:
+            quotas.close(account)
+    assert quotas.is_clear()
+    assert quotas.open(1) is not quotas.open(2)
+
+
+def test_several_is_about_connections() -> None:
+    quotas = Quotas(Limits(), 10)
+    one, other = quotas.open(1), quotas.open(2)
+    assert one is not None
+    assert other is not None
+    quotas.take_pattern(quotas.account(3), 1)
+    assert quotas.several()
+    quotas.close(one)
+    assert not quotas.several()
+
+
+def test_patterns_are_bounded_in_number_and_bytes() -> None:
+    quotas = Quotas(Limits(user_patterns=3, user_pattern_bytes=10), 10)
+    account = quotas.account(1)
+    assert quotas.take_pattern(account, 8)
+    assert not quotas.take_pattern(account, 3)
+    assert quotas.take_pattern(account, 2)
+    assert quotas.take_pattern(account, 0)
+    assert not quotas.take_pattern(account, 0)
+    assert quotas.take_pattern(quotas.account(2), 10)  # another user's are another matter
+    for size in (8, 2, 0):
+        quotas.give_pattern(account, size)
+    quotas.give_pattern(quotas.account(2), 10)
+    assert quotas.is_clear()
+    assert quotas.accounts() == []
+
+
+def test_an_account_lives_as_long_as_something_is_charged() -> None:
+    quotas = Quotas(Limits(), 10)
+    account = quotas.open(1)
+    assert account is not None
+    account.force_room(2, 1, 5)
+    quotas.close(account)
+    assert quotas.accounts() == [account]  # a queue outlives its connection's end for a moment
+    account.give_room(2, 1, 5)
+    quotas.tidy(account)
+    assert quotas.accounts() == []
+    assert quotas.account(1) is not account
+
+
+class SharesMachine(RuleBasedStateMachine):
+    """Users take, force and give at random; a plain counter says what they hold."""
+
+    @initialize(maximum=st.integers(1, 200))
+    def begin(self, maximum: int) -> None:
+        self.shares = Shares(maximum)
+        self.held: Counter[int] = Counter()
+
+    @rule(user=st.integers(1, 5), units=st.integers(1, 80))
+    def take(self, user: int, units: int) -> None:
+        free = self.shares.maximum - self.held.total()
+        users = len(+self.held) + (not self.held[user])
+        fits = self.held[user] + units <= (free + self.held[user]) // (users + 1)
+        assert self.shares.take(user, units) is fits
+        self.held[user] += units * fits
+        if fits:
+            assert self.shares.remaining >= 0
+
+    @rule(user=st.integers(1, 5), units=st.integers(0, 80))
+    def force(self, user: int, units: int) -> None:
+        self.shares.force(user, units)
+        self.held[user] += units
+
+    @precondition(lambda self: self.held.total())
+    @rule(data=st.data())
+    def give(self, data: st.DataObject) -> None:
+        user = data.draw(st.sampled_from(sorted(+self.held)))
+        units = data.draw(st.integers(1, self.held[user]))
+        self.shares.give(user, units)
+        self.held[user] -= units
+
+    @invariant()
+    def agrees(self) -> None:
+        if hasattr(self, "held"):
+            assert {user: self.shares.held(user) for user in range(1, 6)} == {u: self.held[u] for u in range(1, 6)}
+            assert self.shares.used == self.held.total()
+            assert self.shares.users == len(+self.held)
+
+    def teardown(self) -> None:
+        if hasattr(self, "held"):
+            for user, units in self.held.items():
+                self.shares.give(user, units)
+            assert (self.shares.used, self.shares.users) == (0, 0)
+
+
+TestSharesMachine = SharesMachine.TestCase

@@ -1,0 +1,257 @@
+"""From the header of a message to its receivers."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterable
+from itertools import product
+from typing import Any
+
+import pytest
+
+from sbuslib.core.quotas import Account, Quotas
+from sbuslib.core.router import Router
+from sbuslib.errors import PacketError, ReservedKeyError
+from sbuslib.limits import Limits
+from sbuslib.secrets import Credentials
+
+ME = Credentials(gid=100, uid=1000, pid=4711)
+OTHER = Credentials(gid=100, uid=1001, pid=4712)
+SECRET = b"!/cred/100/1000/4711/x"
+
+
+class Someone:
+    """A subscriber that can be watched as it goes."""
+
+
+def route(router: Router[str], key: bytes) -> set[str]:
+    """The receivers, looked up anew and as remembered, which must be the same."""
+    header = b"MSG %b\0" % key
+    remembered = router.routes.get(header)
+    found = router.route(header)
+    assert len(set(found)) == len(found)
+    assert remembered is None or set(remembered) == set(found)
+    return set(found)
+
+
+def new_router(separator: bytes = b"/", **limits: int) -> Router[Any]:
+    bounds = Limits(**limits)
+    return Router(bounds, Quotas(bounds, 100), separator)
+
+
+def account(router: Router[Any]) -> Account:
+    """The account that every subscriber here is charged to."""
+    return router._quotas.account(ME.uid)
+
+
+def leave(router: Router[Any], subscriber: object) -> None:
+    """Retire a subscriber, and take everything it held out of the index."""
+    router.retire(subscriber, account(router))
+    while router.forget_some(1):
+        pass
+
+
+def router_of(pairs: Iterable[tuple[bytes, str]], **limits: int) -> Router[str]:
+    router: Router[str] = new_router(b"/", **limits)
+    for pattern, subscriber in pairs:
+        router.subscribe(pattern, subscriber, ME, account(router))
+    return router
+
+
+def test_routes_follow_what_changes() -> None:
+    router = router_of([(b"a/", "x"), (b"a/b", "y")])
+    assert route(router, b"a/b") == {"x", "y"}
+    assert route(router, b"a/c") == {"x"}
+    for pattern, gone in ((b"a/b", "y"), (b"a/", "x")):
+        version = router.version
+        assert router.unsubscribe(pattern, gone, account(router)) is True
+        assert router.version > version
+        assert gone not in route(router, b"a/b")
+    router.subscribe(b"", "z", ME, account(router))
+    assert route(router, b"a/b") == route(router, b"a/c") == {"z"}
+    leave(router, "z")
+    assert route(router, b"a/b") == set()
+
+
+def test_a_second_subscription_to_the_same_changes_no_route() -> None:
+    router = router_of([(b"a/", "x")])
+    route(router, b"a/b")
+    version = router.version
+    router.subscribe(b"a/", "x", ME, account(router))
+    assert router.version == version
+    assert router.unsubscribe(b"a/", "x", account(router)) is True
+    assert route(router, b"a/b") == {"x"}
+    assert router.unsubscribe(b"a/", "x", account(router)) is True
+    assert router.unsubscribe(b"a/", "x", account(router)) is False
+    assert route(router, b"a/b") == set()
+
+
+def test_no_plain_pattern_reaches_a_secret() -> None:
+    router = router_of([(b"", "x"), (b"*/", "x"), (b"*/*/*/*/*/*", "x"), (b"**/cred/", "x"), (b"*", "x")])
+    assert route(router, SECRET) == set()
+    assert route(router, b"!x/cred/100/1000/4711/x") == {"x"}
+
+
+def test_a_secret_reaches_its_holder() -> None:
+    router = router_of([(SECRET, "x"), (b"!/cred/100/1000/4711/", "y"), (b"!/cred//1000//x", "z")])
+    assert route(router, SECRET) == {"x", "y"}
+    assert route(router, b"!/cred/100/1000/4711/other") == {"y"}
+    assert route(router, b"!/cred//1000//x") == {"z"}
+    assert router.pattern_count() == 3
+    assert router.unsubscribe(SECRET, "x", account(router))
+    leave(router, "y")
+    assert route(router, SECRET) == set()
+
+
+def test_others_are_refused() -> None:
+    router = router_of([])
+    with pytest.raises(ReservedKeyError):
+        router.subscribe(SECRET, "x", OTHER, account(router))
+    with pytest.raises(ReservedKeyError):
+        router.route(b"MSG !/x\0")
+    assert router.pattern_count() == 0
+    assert router.routes == {}
+
+
+def test_limits_of_a_pattern() -> None:
+    router = router_of([], pattern_bytes=10, pattern_segments=3, user_patterns=2)
+    router.subscribe(b"x" * 10, "x", ME, account(router))
+    for pattern, reason in ((b"x" * 11, "pattern too long"), (b"a/b/c/", "pattern of too many segments")):
+        with pytest.raises(PacketError, match=reason):
+            router.subscribe(pattern, "x", ME, account(router))
+    router.subscribe(b"a/b/c", "x", ME, account(router))
+    with pytest.raises(PacketError, match="too many patterns"):
+        router.subscribe(b"c", "x", ME, account(router))
+    with pytest.raises(PacketError, match="too many patterns"):
+        router.subscribe(b"c", "y", ME, account(router))  # another client of the same user
+    router.subscribe(b"c", "y", OTHER, router._quotas.account(OTHER.uid))
+
+
+def test_a_count_of_a_pattern_that_is_held_is_not_another_pattern() -> None:
+    router = router_of([(b"a", "x")], user_patterns=1)
+    router.subscribe(b"a", "x", ME, account(router))
+    assert router.patterns("x") == {b"a": 2}
+
+
+def test_patterns_of_both_kinds() -> None:
+    router = router_of([(b"a", "x"), (SECRET, "x")])
+    assert router.patterns("x") == {b"a": 1, SECRET: 1}
+
+
+def test_equal_receivers_are_one_object() -> None:
+    router = router_of([(b"", "x"), (b"a", "y")])
+    assert router.route(b"MSG k1\0") is router.route(b"MSG k2\0")
+
+
+def test_remembered_routes_are_bounded() -> None:
+    router = router_of([(b"", "x")], cached_keys=4, cached_key_bytes=20)
+    for number in range(100):
+        assert route(router, b"%d" % number) == {"x"}
+        assert len(router.routes) <= 4
+    route(router, b"x" * 100)
+    assert all(len(header) < 40 for header in router.routes)
+
+
+def test_what_was_remembered_long_ago_is_forgotten_when_it_changes() -> None:
+    router = router_of([(b"a", "x")], cached_keys=2)
+    for key in (b"a", b"1", b"2", b"3"):
+        route(router, key)
+    router.subscribe(b"a", "y", ME, account(router))
+    assert route(router, b"a") == {"x", "y"}
+    for key in (b"1", b"2", b"3"):
+        route(router, key)
+    router.subscribe(b"*", "z", ME, account(router))
+    assert route(router, b"a") == {"x", "y", "z"}
+    assert route(router, b"1") == {"z"}
+
+
+def test_a_tap_sees_what_is_routed_and_wants_nothing() -> None:
+    router = router_of([(b"a", "x")])
+    route(router, b"a")
+    router.add_tap("tap", secrets=False)
+    assert route(router, b"a") == {"x", "tap"}
+    assert route(router, b"b") == {"tap"}
+    assert route(router, SECRET) == set()
+    assert router.pattern_count() == 1
+    router.add_tap("all", secrets=True)
+    assert route(router, SECRET) == {"all"}
+    leave(router, "tap")
+    leave(router, "all")
+    assert route(router, b"b") == route(router, SECRET) == set()
+    assert route(router, b"a") == {"x"}
+
+
+@pytest.mark.parametrize("pattern", [b"a", b"a/", b"*", b""])
+def test_who_has_gone_is_forgotten(pattern: bytes) -> None:
+    """Else each client that came and went would leave its memory behind."""
+    router: Router[Someone] = new_router()
+    someone = Someone()
+    gone = weakref.ref(someone)
+    router.subscribe(pattern, someone, ME, account(router))
+    assert router.route(b"MSG a\0") in ((someone,), ())
+    leave(router, someone)
+    del someone
+    gc.collect()
+    assert gone() is None
+
+
+def test_the_separator_is_a_parameter() -> None:
+    router: Router[str] = new_router(b".")
+    router.subscribe(b"a.*", "x", ME, account(router))
+    router.subscribe(b"a/*", "y", ME, account(router))
+    assert route(router, b"a.b") == {"x"}
+    assert route(router, b"a/b") == {"y"}
+
+
+def test_empty_segments_are_no_cheap_way_to_fill_the_index() -> None:
+    router = router_of([], user_pattern_bytes=1_000, segment_bytes=32)
+    router.subscribe(b"x" * 600, "x", ME, account(router))  # one key only: no node
+    with pytest.raises(PacketError, match="too many patterns"):
+        router.subscribe(b"/" * 20, "x", ME, account(router))
+    router.subscribe(b"a/b/", "x", ME, account(router))
+    assert account(router).pattern_bytes == 600 + 4 + 3 * 32
+    assert router.unsubscribe(b"a/b/", "x", account(router))
+    assert account(router).pattern_bytes == 600
+    router.subscribe(b"*", "x", ME, account(router))
+    leave(router, "x")
+    assert account(router).is_clear()
+
+
+def test_remembered_receivers_are_bounded() -> None:
+    """Subscribers that can be combined in as many ways as there are keys."""
+    pairs = [(b"*/" * place + b"1/", f"{place}.{n}") for place in range(8) for n in range(10)]
+    router = router_of(pairs, cached_receivers=1_000)
+    for number in range(256):
+        key = "/".join(f"{number:08b}").encode() + b"/x"
+        assert len(route(router, key)) == 10 * number.bit_count()
+        assert sum(map(len, {*router.routes.values(), *router._older.values()})) <= 1_080
+
+
+def test_patterns_of_many_wildcards_that_match_one_key_are_few() -> None:
+    router = router_of([], user_pattern_bytes=50_000)
+    key = b"building/kitchen/sensors"
+    stems = [[segment, *(segment[:length] + b"*" for length in range(len(segment)))] for segment in key.split(b"/")]
+    of_three = [b"/".join(segments) for segments in product(*stems) if all(s.endswith(b"*") for s in segments)]
+    for pattern in of_three[:11]:
+        router.subscribe(pattern, "x", ME, account(router))
+    with pytest.raises(PacketError, match="too many patterns"):
+        router.subscribe(of_three[11], "x", ME, account(router))
+    leave(router, "x")
+    assert account(router).is_clear()
+    for number in range(200):
+        router.subscribe(b"host/%d*/*" % number, "x", ME, account(router))
+
+
+def test_a_wildcard_makes_the_router_forget_only_what_begins_as_it_does() -> None:
+    router, account = new_router(), Account(ME.uid, Limits())
+    router.subscribe(b"mine/*", "x", ME, account)
+    for key in (b"mine/a", b"mine/b", b"others/a"):
+        router.route(b"MSG %b\0" % key)
+    router.subscribe(b"others/*", "y", ME, account)
+    assert sorted(router.routes) == [b"MSG mine/a\0", b"MSG mine/b\0"]
+    assert router.route(b"MSG others/a\0") == ("y",)
+    router.unsubscribe(b"mine/*", "x", account)
+    assert list(router.routes) == [b"MSG others/a\0"]
+    router.subscribe(b"*/a", "z", ME, account)
+    assert not router.routes

@@ -1,0 +1,382 @@
+"""Batches through a hub: who gets which messages, in what form, and what each of them counts as."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import pytest
+from accounting import BIG, balance, big, connection_of, narrow, settle
+from support import Peer, eventually, own_key
+
+from sbuslib import Hub, Limits
+from sbuslib.limits import BATCH_EXPANDED, BATCH_MESSAGES, PACKET_BYTES
+from sbuslib.wire.batches import BATCH, Bundle, pack
+from sbuslib.wire.packets import check_key
+
+pytest_plugins = ["accounting_fixtures"]
+
+Connect = Callable[..., Peer]
+Bus = Callable[..., Hub]
+MakeHub = Callable[..., Hub]
+Pairs = list[tuple[bytes, bytes]]
+
+
+def batch(pairs: Pairs) -> bytes:
+    ((packet, count),) = pack(pairs, check_key, PACKET_BYTES)
+    assert count == len(pairs) > 1
+    return packet
+
+
+def plain(pairs: Pairs) -> list[bytes]:
+    return [b"MSG %b\0%b" % pair for pair in pairs]
+
+
+def opened(packets: list[bytes]) -> list[bytes]:
+    """Packets as if none had been batched."""
+    return [one for packet in packets for one in (Bundle.parse(packet).plain if packet.startswith(BATCH) else [packet])]
+
+
+def batching(peer: Peer, *patterns: bytes) -> Peer:
+    peer.send(b"CMSG batch/on")
+    peer.subscribe(*patterns)
+    return peer
+
+
+ONE_KEY: Pairs = [(b"a/1", b"%d" % number) for number in range(100)]
+MANY_KEYS: Pairs = [(b"%b/%d" % ((b"a", b"b")[number % 3 == 0], number % 7), b"x" * number) for number in range(300)]
+
+
+@pytest.mark.parametrize("pairs", [ONE_KEY, MANY_KEYS], ids=["one key", "many keys"])
+def test_everybody_gets_what_they_asked_for_in_the_form_they_asked_for(
+    hub: Hub, connect: Connect, pairs: Pairs
+) -> None:
+    packet = batch(pairs)
+    everything, also, some, publisher = [batching(connect(), pattern) for pattern in (b"", b"*/*", b"a/", b"never")]
+    plainly, plainly_some = connect(), connect()
+    plainly.subscribe(b"")
+    plainly_some.subscribe(b"b/*", b"a/1")
+    inbox = hub.subscribe(b"")
+    publisher.send(packet, b"MSG last\0")
+    publisher.barrier()
+    assert everything.pending() == [packet, b"MSG last\0"]
+    assert opened(also.pending()) == plain(pairs)
+    assert opened(some.pending()) == plain([pair for pair in pairs if pair[0].startswith(b"a")])
+    assert plainly.pending() == [*plain(pairs), b"MSG last\0"]
+    assert plainly_some.pending() == plain([pair for pair in pairs if pair[0][:1] == b"b" or pair[0] == b"a/1"])
+    got = [inbox.get(0) for _ in range(len(pairs) + 1)]
+    assert [(message.key, message.payload) for message in got[:-1]] == pairs
+    assert {message.sender for message in got} == {own_key()}
+    statistics = hub.statistics()
+    assert statistics.received == len(pairs) + 1
+    balance(hub)
+
+
+def test_who_did_not_ask_says_something_that_means_nothing(hub: Hub, connect: Connect) -> None:
+    reader, publisher = connect(), connect()
+    reader.subscribe(b"")
+    publisher.send(batch(ONE_KEY), b"CMSG batch/on", b"CMSG batch/off", batch(ONE_KEY))
+    publisher.barrier()
+    assert reader.pending() == []
+    assert hub.statistics().ignored == 2
+
+
+def test_it_may_be_turned_off_again(hub: Hub, connect: Connect) -> None:
+    reader, publisher = batching(connect(), b""), batching(connect(), b"never")
+    reader.send(b"CMSG batch/off")
+    reader.barrier()
+    publisher.send(batch(ONE_KEY))
+    publisher.barrier()
+    assert reader.pending() == plain(ONE_KEY)
+
+
+def test_what_one_turn_held_is_put_together(hub: Hub, connect: Connect) -> None:
+    readers = [batching(connect(), b"a/") for _ in range(2)]
+    told = batching(connect(), b"b/")
+    told.send(b"CMSG senders/on")
+    told.barrier()
+    publisher = connect()
+    pairs = MANY_KEYS[:60]
+    publisher.send(*plain(pairs))
+    publisher.barrier()
+    for reader in readers:
+        got = reader.pending()
+        assert len(got) < 40
+        assert opened(got) == plain([pair for pair in pairs if pair[0].startswith(b"a")])
+    wrapper = b"CMSG from\0" + own_key() + b"\0"
+    got = told.pending()
+    assert all(packet.startswith(wrapper) for packet in got)
+    assert opened([packet.removeprefix(wrapper) for packet in got]) == plain(
+        [pair for pair in pairs if pair[0].startswith(b"b")]
+    )
+    balance(hub)
+
+
+def test_few_or_long_messages_are_not_put_together(make_hub: MakeHub, connect: Connect) -> None:
+    make_hub(limits=Limits(gathered=4, gathered_bytes=1_000))
+    reader, publisher = batching(connect(), b""), connect()
+    few, long = [b"MSG k\0%d" % number for number in range(3)], [b"MSG k\0" + bytes(400)] * 10
+    publisher.send(*few)
+    publisher.barrier()
+    publisher.send(*long)
+    publisher.barrier()
+    assert reader.pending() == few + long
+
+
+def test_senders_and_echo_hold_for_batches(hub: Hub, connect: Connect) -> None:
+    told, own = batching(connect(), b""), batching(connect(), b"")
+    told.send(b"CMSG senders/on")
+    told.barrier()
+    own.send(b"CMSG echo/off", batch(ONE_KEY), b"CMSG echo/on", batch(MANY_KEYS))
+    assert own.pending() == [batch(MANY_KEYS)]
+    wrapper = b"CMSG from\0" + own_key() + b"\0"
+    assert told.pending() == [wrapper + batch(ONE_KEY), wrapper + batch(MANY_KEYS)]
+    balance(hub)
+
+
+def test_secrets_in_a_batch_reach_their_holder_alone(hub: Hub, connect: Connect) -> None:
+    secret = own_key() + b"/box"
+    holder, everybody, publisher = batching(connect(), secret), batching(connect(), b""), batching(connect(), b"never")
+    tap, secret_tap = hub.tap(), hub.tap(secrets=True)
+    pairs = [(b"open", b"1"), (secret, b"hush"), (b"open", b"2"), (secret, b"hush!")]
+    publisher.send(batch(pairs))
+    publisher.barrier()
+    assert opened(holder.pending()) == plain([pairs[1], pairs[3]])
+    got = everybody.pending()
+    assert opened(got) == plain([pairs[0], pairs[2]])
+    assert not any(b"hush" in packet or b"cred" in packet for packet in got)
+    assert len(tap) == 2
+    assert len(secret_tap) == 4
+
+
+def test_a_key_that_no_message_has_is_told_to_nobody(hub: Hub, connect: Connect) -> None:
+    everybody, publisher = batching(connect(), b"open"), batching(connect(), b"never")
+    unused = BATCH + struct.pack("<BIIIIII", 1, 2, 2, 4, 6, 1, 1) + b"\0\0" + b"open" + b"unused" + b"12"
+    publisher.send(unused, unused)  # of which the second finds both keys remembered
+    publisher.barrier()
+    got = everybody.pending()
+    assert opened(got) == [b"MSG open\x001", b"MSG open\x002"] * 2
+    assert not any(b"unused" in packet for packet in got)
+
+
+@pytest.mark.parametrize(
+    ("packet", "reason"),
+    [
+        (batch(ONE_KEY)[:-1], "malformed batch"),
+        (BATCH, "malformed batch"),
+        (batch([(b"k" * 400, b"")] * 4_000)[:28] + bytes(500_000)[: PACKET_BYTES - 28], "malformed batch"),
+        (batch([(b"a", b"1"), (b"!/x", b"2")]), "reserved token in a key"),
+        (batch([(b"a", b"1"), (b"!/cred/1/2", b"2")]), "truncated secret key"),
+        (BATCH + struct.pack("<BIIIIII", 1, 2, 2, 1, 3, 1, 1) + b"\0\0" + b"a!/x12", "reserved token in a key"),
+        (
+            BATCH + struct.pack("<BIII", 1, 4_000, 1, 1_000) + bytes(16_000) + b"k" * 1_000,
+            "batch of too much",
+        ),
+    ],
+    ids=["short", "empty", "spoilt", "reserved", "truncated", "not used", "too much"],
+)
+def test_what_is_wrong_is_refused_whole(hub: Hub, connect: Connect, packet: bytes, reason: str) -> None:
+    reader, publisher = batching(connect(), b""), batching(connect(), b"never")
+    publisher.send(b"MSG a\0before", packet, b"MSG a\0after")
+    assert publisher.is_disconnected()
+    assert reader.pending() == [b"MSG a\0before"]
+    assert hub.statistics().breaches == {reason: 1}
+
+
+def test_authorize_is_asked_about_each_key_before_any_of_it_is_delivered(make_hub: MakeHub, connect: Connect) -> None:
+    asked: list[bytes] = []
+
+    def authorize(credentials: object, verb: str, key: bytes) -> bool:
+        asked.append(key)
+        return b"no" not in key
+
+    make_hub(authorize=authorize)
+    reader, publisher, other = batching(connect(), b""), batching(connect(), b"x"), batching(connect(), b"x")
+    asked.clear()
+    publisher.send(batch(ONE_KEY), batch(ONE_KEY), batch(MANY_KEYS))
+    publisher.barrier()
+    assert len(asked) == len(set(asked)) == len({key for key, _ in ONE_KEY + MANY_KEYS})
+    assert opened(reader.pending()) == plain(ONE_KEY + ONE_KEY + MANY_KEYS)
+    other.send(batch([(b"a", b"1"), (b"no", b"2")]), b"MSG a\0after")
+    assert other.is_disconnected()
+    assert reader.pending() == []
+
+
+def test_a_batch_that_is_too_much_for_one_turn_goes_on_in_the_next(make_hub: MakeHub, connect: Connect) -> None:
+    hub = make_hub(limits=Limits(turn_deliveries=50))
+    reader, some, publisher = connect(), batching(connect(), b"a/"), batching(connect(), b"never")
+    reader.subscribe(b"")
+    inbox = hub.subscribe(b"")
+    publisher.send(batch(MANY_KEYS), b"MSG a/after\0", batch(ONE_KEY), b"SUB more", b"MSG more\0", batch(MANY_KEYS))
+    expected = [*plain(MANY_KEYS), b"MSG a/after\0", *plain(ONE_KEY), b"MSG more\0", *plain(MANY_KEYS)]
+    assert publisher.pending() == [b"MSG more\0"]
+    assert reader.pending() == expected
+    assert opened(some.pending()) == [packet for packet in expected if packet.startswith(b"MSG a")]
+    assert len(inbox) == len(expected)
+    balance(hub)
+
+
+def test_what_came_before_a_close_is_delivered(make_hub: MakeHub, connect: Connect) -> None:
+    make_hub(limits=Limits(turn_deliveries=50))
+    reader, publisher = connect(), batching(connect(), b"never")
+    reader.subscribe(b"")
+    publisher.send(batch(MANY_KEYS), b"MSG last\0")
+    publisher.close()
+    assert [reader.receive() for _ in range(301)] == [*plain(MANY_KEYS), b"MSG last\0"]
+
+
+def test_keys_that_take_long_to_look_up_are_looked_up_in_several_turns(make_hub: MakeHub, connect: Connect) -> None:
+    make_hub(limits=Limits(turn_time=1e-9, cached_keys=4))
+    reader, plainly, publisher = batching(connect(), b""), connect(), batching(connect(), b"never")
+    plainly.subscribe(b"k/*")
+    pairs = [(b"k/%d" % (number * 7 % 30), b"%d" % number) for number in range(100)]
+    publisher.send(batch(pairs))
+    publisher.barrier()
+    assert opened(reader.pending()) == plain(pairs)
+    assert plainly.pending() == plain(pairs)
+
+
+# -- flood control ----------------------------------------------------------------------------------
+
+
+def numbered(count: int, start: int = 0) -> Pairs:
+    return [(b"k", big(number)) for number in range(start, start + count)]
+
+
+def read_all(peer: Peer) -> list[int]:
+    """The numbers of all messages that come, batched or not."""
+    return [int(packet.partition(b"\0")[2][:8]) for packet in opened(peer.pending()) if packet.startswith(b"MSG ")]
+
+
+def test_a_batch_that_waits_counts_as_its_messages(bus: Bus, connect: Connect) -> None:
+    hub = bus(queued_packets=25)
+    reader, publisher = batching(connect(), b"k"), batching(connect(), b"never")
+    receiving = narrow(hub, reader)
+    publisher.send(b"MSG k\0" + big(0), batch(numbered(10, 1)), batch(numbered(10, 11)))
+    publisher.barrier()
+    assert (receiving.routed, receiving.delivered, receiving.queued) == (21, 1, 20)
+    assert receiving.account.packets.held(receiving.credentials.uid) == 20
+    publisher.send(batch(numbered(10, 21)))  # of which a part fits
+    publisher.barrier()
+    assert receiving.queued == 25
+    assert receiving.lost == {"overflow": 5}
+    balance(hub)
+    assert read_all(reader) == list(range(26))
+    assert receiving.queued == receiving.account.packets.used == receiving.account.queued_bytes.used == 0
+
+
+@pytest.mark.parametrize("soft", ["discard", "error"])
+def test_what_is_not_kept_is_lost_message_by_message(bus: Bus, connect: Connect, soft: str) -> None:
+    hub = bus()
+    reader, publisher = batching(connect(), b"k"), batching(connect(), b"never")
+    receiving = narrow(hub, reader)
+    reader.send(b"CMSG blocking/soft/" + soft.encode())
+    reader.barrier()
+    publisher.send(b"MSG k\0" + big(0), batch(numbered(10, 1)))
+    publisher.barrier()
+    assert receiving.lost == {"discard": 10}
+    assert receiving.closed is (soft == "error")
+
+
+@pytest.mark.parametrize("hard", [b"", b"blocking/hard/block"], ids=["soft", "hard"])
+def test_block_holds_the_publisher_of_a_batch(bus: Bus, connect: Connect, hard: bytes) -> None:
+    hub = bus(queued_packets=8 if hard else 100, batch=2)
+    reader, publisher = batching(connect(), b"k"), batching(connect(), b"never")
+    receiving = narrow(hub, reader)
+    reader.send(b"CMSG " + (hard or b"blocking/soft/block"))
+    reader.barrier()
+    publisher.send(b"MSG k\0" + big(0), *[batch(numbered(6, start)) for start in range(1, 61, 6)])
+    settle(hub)
+    assert receiving._held
+    assert receiving.queued < 30
+    assert [number for _ in range(70) for number in read_all(reader)] == list(range(61))
+    publisher.barrier()
+    assert receiving.lost == {}
+    balance(hub)
+
+
+def test_one_batch_at_most_is_kept_over_the_bound_for_a_publisher_that_is_held(bus: Bus, connect: Connect) -> None:
+    hub = bus(user_queued_packets=100)
+    readers, publisher = [batching(connect(), b"k") for _ in range(3)], batching(connect(), b"never")
+    for reader in readers:
+        narrow(hub, reader)
+        reader.send(b"CMSG blocking/soft/block")
+        reader.barrier()
+    publisher.send(b"MSG k\0" + big(0), *[batch(numbered(10, start)) for start in range(1, 101, 10)])
+    settle(hub)
+    got: list[list[int]] = [[], [], []]
+    for _ in range(110):
+        for reader, mine in zip(readers, got, strict=True):
+            mine += read_all(reader)
+    assert got == [list(range(101))] * 3
+    assert hub.statistics().lost == {}
+
+
+@pytest.mark.parametrize(("order", "expected"), [(b"stack", [0, *range(24, 0, -1)]), (b"random", [0, *range(1, 25)])])
+@pytest.mark.parametrize("late", [False, True], ids=["chosen before", "chosen after"])
+def test_other_orders_hold_message_by_message(
+    bus: Bus, connect: Connect, order: bytes, expected: list[int], late: bool
+) -> None:
+    hub = bus()
+    reader, publisher = batching(connect(), b"k"), batching(connect(), b"never")
+    receiving = narrow(hub, reader)
+    if not late:
+        reader.send(b"CMSG order/" + order)
+        reader.barrier()
+    publisher.send(b"MSG k\0" + big(0), batch(numbered(12, 1)), batch(numbered(12, 13)))
+    publisher.barrier()
+    if late:
+        reader.send(b"CMSG order/" + order)
+        eventually(lambda: receiving.outbox.order == order.decode())
+    assert [number for _ in range(40) for number in read_all(reader)] == expected
+    balance(hub)
+
+
+def test_a_batch_longer_than_the_connection_takes_goes_in_pieces(bus: Bus, connect: Connect) -> None:
+    hub = bus()
+    reader, publisher = batching(connect(), b"k"), batching(connect(), b"never")
+    receiving = narrow(hub, reader)
+    assert len(batch(numbered(10))) > 2 * BIG
+    publisher.send(batch(numbered(10)))
+    publisher.barrier()
+    assert [number for _ in range(20) for number in read_all(reader)] == list(range(10))
+    assert receiving.lost == {}
+    balance(hub)
+
+
+def test_what_waits_for_one_that_leaves_is_counted(bus: Bus, connect: Connect) -> None:
+    hub = bus()
+    reader, publisher = batching(connect(), b"k"), batching(connect(), b"never")
+    narrow(hub, reader)
+    publisher.send(b"MSG k\0" + big(0), batch(numbered(10, 1)))
+    publisher.barrier()
+    reader.close()
+    eventually(lambda: hub.statistics().clients == 1)
+    assert hub.statistics().lost == {"outage": 10}
+    balance(hub)
+
+
+def test_turning_it_off_takes_what_waits_apart(bus: Bus, connect: Connect) -> None:
+    hub = bus()
+    reader, publisher = batching(connect(), b"k"), batching(connect(), b"never")
+    narrow(hub, reader)
+    publisher.send(b"MSG k\0" + big(0), batch(numbered(10, 1)))
+    publisher.barrier()
+    reader.send(b"CMSG batch/off")
+    settle(hub)
+    got = [packet for _ in range(20) for packet in reader.pending()]
+    assert got == plain(numbered(11))
+
+
+def test_a_long_key_does_not_become_more_than_it_may(bus: Bus, connect: Connect) -> None:
+    hub = bus(queued_bytes=2 * BATCH_EXPANDED)
+    reader, publisher = connect(), batching(connect(), b"never")
+    reader.subscribe(b"")
+    receiving = connection_of(hub, reader)
+    longest = batch([(b"k" * 393, b"x")] * BATCH_MESSAGES)
+    assert Bundle.parse(longest).expanded > BATCH_EXPANDED * 0.99
+    for _ in range(8):
+        publisher.send(longest)
+    publisher.barrier()
+    assert receiving.outbox.bytes <= 2 * BATCH_EXPANDED
+    assert receiving.routed == 8 * BATCH_MESSAGES == receiving.delivered + receiving.queued + receiving.lost["overflow"]

@@ -1,0 +1,308 @@
+"""Many packets with one call, received and sent; both engines."""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+import tracemalloc
+from collections.abc import Callable, Iterator
+from typing import TypeAlias, cast
+
+import pytest
+
+from sbuslib.kernel import areas
+from sbuslib.kernel.areas import Area, Gather, PlainArea, make_area
+from sbuslib.limits import CONTROL_EXTRA, PACKET_BYTES
+
+Socket: TypeAlias = socket.SocketType
+
+
+@pytest.fixture
+def area(engine: str) -> Iterator[PlainArea]:
+    area = make_area(8, 1_000)
+    yield area
+    area.close()
+
+
+def test_the_environment_chooses_the_engine(engine: str, area: PlainArea) -> None:
+    assert type(area) is (Area if engine == "batched" else PlainArea)
+
+
+def test_receive(pair: tuple[Socket, Socket], area: PlainArea) -> None:
+    here, there = pair
+    assert area.receive(there) == []
+    packets = [b"a" * length for length in (1, 999, 1_000, 7)]
+    for packet in packets:
+        here.send(packet)
+    lengths = area.receive(there)
+    assert lengths == [1, 999, 1_000, 7]
+    assert [area.packet(slot, length) for slot, length in enumerate(lengths)] == packets
+    assert [area.data[offset] for offset in area.offsets[:4]] == [ord("a")] * 4
+
+
+def test_receive_no_more_than_asked(pair: tuple[Socket, Socket], area: PlainArea) -> None:
+    here, there = pair
+    for number in range(20):
+        here.send(b"%d" % number)
+    assert len(area.receive(there, 1)) == 1
+    assert area.packet(0, 1) == b"0"
+    assert len(area.receive(there, 3)) == 3
+    assert len(area.receive(there)) == 8
+    assert len(area.receive(there, 100)) == 8
+    assert area.packet(7, 2) == b"19"
+    assert area.receive(there) == area.receive(there, 1) == []
+
+
+def test_a_packet_that_is_too_long_tells_so(pair: tuple[Socket, Socket], area: PlainArea) -> None:
+    here, there = pair
+    here.send(b"x" * 1_001)
+    here.send(b"x" * 5_000)
+    here.send(b"y")
+    lengths = area.receive(there)
+    assert lengths[0] > area.slot_bytes
+    assert lengths[1] > area.slot_bytes
+    assert area.packet(2, lengths[2]) == b"y"
+
+
+def test_the_longest_packets(pair: tuple[Socket, Socket]) -> None:
+    here, there = pair
+    area = make_area(2)
+    try:
+        for length in (PACKET_BYTES, PACKET_BYTES + CONTROL_EXTRA):
+            assert Gather().send(here, [b"x" * length]) == 1
+            assert area.receive(there) == [length]
+            assert area.send(there, [0], [length]) == 1
+            assert len(here.recv(1_000_000)) == length
+    finally:
+        area.close()
+
+
+def test_the_end(pair: tuple[Socket, Socket], area: PlainArea) -> None:
+    here, there = pair
+    here.send(b"last")
+    here.close()
+    lengths = area.receive(there)
+    assert lengths[:2] == [4, 0]
+    assert not any(lengths[1:])
+    assert area.receive(there)[0] == 0  # and again
+
+
+def test_an_error_after_some_packets_does_not_take_them_along() -> None:
+    """As recvmmsg(2): what came first is given first, and the error with the next call."""
+
+    class Failing:
+        calls = 0
+
+        def recv_into(self, *arguments: object) -> int:
+            self.calls += 1
+            if self.calls > 2:
+                raise OSError(errno.ENOMEM, "no memory")
+            return 10 * self.calls
+
+    area = PlainArea(8, 1_000)
+    sock = cast(Socket, Failing())
+    assert area.receive(sock) == [10, 20]
+    with pytest.raises(OSError, match="no memory"):
+        area.receive(sock)
+    area.close()
+
+
+@pytest.mark.parametrize("most", [None, 1, 3])
+def test_an_end_with_unread_input_loses_nothing(pair: tuple[Socket, Socket], area: PlainArea, most: int | None) -> None:
+    """The kernel reports ECONNRESET first; what the peer had sent comes after it."""
+    here, there = pair
+    there.send(b"never read")
+    for number in range(10):
+        here.send(b"%d" % number)
+    here.close()
+    got = []
+    while True:
+        lengths = area.receive(there, most)
+        got += [area.packet(slot, length) for slot, length in enumerate(lengths) if length]
+        if not all(lengths):
+            break
+    assert got == [b"%d" % number for number in range(10)]
+
+
+def test_an_end_with_unread_input_told_by_a_send(pair: tuple[Socket, Socket], area: PlainArea) -> None:
+    here, there = pair
+    there.send(b"never read")
+    here.send(b"last")
+    here.close()
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        Gather().send(there, [b"x"])
+    assert area.receive(there)[:2] == [4, 0]
+
+
+def filled(pair: tuple[Socket, Socket], area: PlainArea) -> tuple[list[bytes], list[int]]:
+    """Eight packets that have been received, and their lengths."""
+    here, there = pair
+    packets = [bytes([65 + number]) * (number + 1) for number in range(8)]
+    for packet in packets:
+        here.send(packet)
+    return packets, area.receive(there)
+
+
+@pytest.mark.parametrize("slots", [[0], [3], [0, 1, 2, 3], [1, 2], [0, 2, 3], [3, 5, 7], [7], list(range(8))])
+def test_send_from_where_it_lies(pair: tuple[Socket, Socket], area: PlainArea, slots: list[int]) -> None:
+    here, there = pair
+    packets, lengths = filled(pair, area)
+    for chosen in (slots, [0, 1], slots):  # a call leaves nothing behind for the next
+        assert area.send(there, chosen, lengths) == len(chosen)
+        assert [here.recv(100) for _ in chosen] == [packets[slot] for slot in chosen]
+
+
+@pytest.mark.parametrize("slots", [[0], [0, 1, 2], [1, 3], [6, 7]])
+def test_send_wrapped(pair: tuple[Socket, Socket], area: PlainArea, slots: list[int]) -> None:
+    here, there = pair
+    packets, lengths = filled(pair, area)
+    for wrapper in (b"CMSG from\0!/cred/1/2/3\0", b"w", b"longer" * 20):
+        assert area.send_wrapped(there, wrapper, slots, lengths) == len(slots)
+        assert [here.recv(1_000) for _ in slots] == [wrapper + packets[slot] for slot in slots]
+    assert area.send(there, slots, lengths) == len(slots)
+    assert [here.recv(1_000) for _ in slots] == [packets[slot] for slot in slots]
+
+
+def test_send_until_the_kernel_would_block(pair: tuple[Socket, Socket], area: PlainArea) -> None:
+    here, there = pair
+    for number in range(8):
+        here.send(b"%d" % number * 1_000)
+    lengths = area.receive(there)
+    went = 0
+    for _ in range(10_000):
+        sent = area.send(there, range(8), lengths)
+        went += sent
+        if sent < 8:
+            break
+    assert area.send(there, [0], lengths) == 0
+    assert area.send_wrapped(there, b"w", [0], lengths) == 0
+    got = 0
+    while select.select([here], [], [], 0)[0]:
+        assert here.recv(2_000) == b"%d" % (got % 8) * 1_000
+        got += 1
+    assert got == went
+
+
+def test_send_to_one_that_has_gone(pair: tuple[Socket, Socket], area: PlainArea) -> None:
+    here, there = pair
+    here.send(b"x")
+    lengths = area.receive(there)
+    here.close()
+    sends: list[Callable[[], int]] = [
+        lambda: area.send(there, [0], lengths),
+        lambda: area.send_wrapped(there, b"w", [0], lengths),
+        lambda: Gather().send(there, [b"x", b"y"]),
+    ]
+    for send in sends:
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            send()
+
+
+def test_gather(pair: tuple[Socket, Socket]) -> None:
+    here, there = pair
+    gather = Gather()
+    packets = [b"%d" % number for number in range(200)]  # more than one call takes
+    assert gather.send(here, packets) == 200
+    assert [there.recv(10) for _ in packets] == packets
+    assert gather.send(here, [b"one"]) == 1
+    assert gather.send(here, []) == 0
+    assert there.recv(10) == b"one"
+
+
+def test_gather_until_the_kernel_would_block(pair: tuple[Socket, Socket]) -> None:
+    here, there = pair
+    gather = Gather()
+    packets = [b"%d" % number + bytes(5_000) for number in range(1_000)]
+    went = gather.send(here, packets)
+    assert 0 < went < 1_000
+    assert gather.send(here, packets[went:]) == 0
+    for number in range(went):
+        assert there.recv(10_000) == packets[number]
+
+
+@pytest.mark.parametrize("count", [1, 64, 65])
+def test_gather_for_many_receivers(pair: tuple[Socket, Socket], count: int) -> None:
+    here, there = pair
+    gather = Gather()
+    packets, others = [b"%d" % number for number in range(count)], [b"other"] * 3
+    assert [gather.send_to_many(here, packets) for _ in range(2)] == [count] * 2
+    assert gather.send(here, others) == 3  # lies where those lay
+    assert gather.send_to_many(here, packets) == count
+    assert gather.send_to_many(here, others) == 3
+    assert [there.recv(10) for _ in range(3 * count + 6)] == [*packets, *packets, *others, *packets, *others]
+
+
+def test_gather_for_many_of_whom_some_are_slow_or_gone(pair: tuple[Socket, Socket]) -> None:
+    here, there = pair
+    gather = Gather()
+    packets = [b"%d" % number + bytes(3_000) for number in range(60)]
+    went = 0
+    while sent := gather.send_to_many(here, packets):
+        went += sent
+    assert went > 60
+    for number in range(went):
+        assert there.recv(10_000) == packets[number % 60]
+    too_long = [bytes(5_000_000), b"x"]
+    with pytest.raises(OSError, match="too long"):
+        gather.send_to_many(here, too_long)
+    there.close()
+    with pytest.raises(BrokenPipeError):
+        gather.send_to_many(here, packets)
+
+
+def test_gather_tells_what_concerns_the_first(pair: tuple[Socket, Socket]) -> None:
+    here, there = pair
+    gather = Gather()
+    too_long = bytes(5_000_000)
+    assert gather.send(here, [b"a", b"b", too_long, b"c"]) == 2
+    with pytest.raises(OSError, match="too long"):
+        gather.send(here, [too_long, b"c"])
+    assert (there.recv(10), there.recv(10)) == (b"a", b"b")
+
+
+def test_gather_copies_no_more_than_it_sends(pair: tuple[Socket, Socket]) -> None:
+    """A receiver that takes one long packet at a time would make the hub copy all that waits, each time."""
+    gather = Gather()
+    packets = [bytes(400_000)] * 60
+    tracemalloc.start()
+    try:
+        gather.send(pair[0], packets)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 400_000
+
+
+def test_an_area_gives_its_memory_back(engine: str) -> None:
+    area = make_area(4)
+    area.close()
+    assert area.data.closed
+
+
+@pytest.mark.parametrize("make", [Area, PlainArea])
+@pytest.mark.parametrize("slots", [1, 4])
+def test_heads_are_the_first_bytes_of_the_first_slots(
+    pair: tuple[Socket, Socket], make: type[PlainArea], slots: int
+) -> None:
+    ours, theirs = pair
+    area = make(slots, 100)
+    ours.send(b"a longer packet from before")
+    area.receive(theirs)
+    packets = [b"first packet", b"short", b"third packet"][:slots]
+    for packet in packets:
+        ours.send(packet)
+    assert area.receive(theirs) == [len(packet) for packet in packets]
+    heads = area.heads(len(packets), 7)
+    assert [head[: len(packet)] for head, packet in zip(heads, packets, strict=True)] == [
+        packet[:7] for packet in packets
+    ]
+    assert all(len(head) == 7 for head in heads)
+    area.close()
+
+
+def test_a_c_library_without_the_calls(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(areas, "_CALLS", None)
+    assert type(make_area(1)) is PlainArea
+    with pytest.raises(OSError, match="recvmmsg"):
+        Area(1)

@@ -1,0 +1,202 @@
+"""Sockets: listening, connecting, and what the kernel tells of them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import stat
+from typing import TypeAlias
+
+import pytest
+from support import python
+
+from sbuslib.errors import AddressError, AddressInUseError
+from sbuslib.kernel.sockets import (
+    Listener,
+    accept,
+    connect,
+    peer_credentials,
+    unread_bytes,
+    wait,
+)
+from sbuslib.limits import PACKET_BYTES
+from sbuslib.secrets import Credentials
+from sbuslib.wire.addresses import AbstractAddress, DescriptorAddress, PathAddress
+
+Socket: TypeAlias = socket.SocketType
+BUFFER = 425_984
+
+
+def test_connect_and_accept(address: str) -> None:
+    listener = Listener(PathAddress(address))
+    with pytest.raises(BlockingIOError):
+        accept(listener.socket, BUFFER)
+    client = connect(PathAddress(address), BUFFER)
+    served = accept(listener.socket, BUFFER)
+    try:
+        me = Credentials(gid=os.getgid(), uid=os.getuid(), pid=os.getpid())
+        assert peer_credentials(served) == peer_credentials(client) == me
+        for sock in (client, served):
+            assert type(sock) is socket.SocketType
+            assert not sock.getblocking()
+            assert not os.get_inheritable(sock.fileno())
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= min(BUFFER, 425_984)
+        client.send(b"x" * PACKET_BYTES)
+        assert len(served.recv(1_000_000)) == PACKET_BYTES
+    finally:
+        client.close()
+        served.close()
+        listener.close()
+    assert not os.path.exists(address)
+
+
+def test_what_the_other_end_has_not_read(pair: tuple[Socket, Socket]) -> None:
+    one, other = pair
+    assert unread_bytes(one) == 0
+    one.send(bytes(1_000))
+    assert unread_bytes(one) >= 1_000
+    other.recv(2_000)
+    assert unread_bytes(one) == 0
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o770, 0o777, 0o600])
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_the_mode_is_what_was_asked_for(address: str, mode: int, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        listener = Listener(PathAddress(address), mode=mode)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(os.stat(address).st_mode) == mode
+    listener.close()
+
+
+def test_an_address_in_use(address: str) -> None:
+    listener = Listener(PathAddress(address))
+    with pytest.raises(AddressInUseError) as caught:
+        Listener(PathAddress(address))
+    assert caught.value.errno == errno.EADDRINUSE
+    assert address in str(caught.value)
+    listener.release()
+    with pytest.raises(AddressInUseError, match="nobody listens"):
+        Listener(PathAddress(address))
+    replacing = Listener(PathAddress(address), reuse=True)
+    replacing.close()
+    assert not os.path.exists(address)
+
+
+def test_only_a_socket_is_replaced(address: str) -> None:
+    with open(address, "w", encoding="ascii") as file:
+        file.write("precious")
+    with pytest.raises(AddressInUseError, match="not a socket"):
+        Listener(PathAddress(address), reuse=True)
+    assert os.path.getsize(address) == 8
+
+
+def test_a_symbolic_link_is_not_followed(address: str, folder: str) -> None:
+    target = os.path.join(folder, "target")
+    owner = Listener(PathAddress(target))
+    os.symlink(target, address)
+    with pytest.raises(AddressInUseError):
+        Listener(PathAddress(address), reuse=True)
+    assert os.path.exists(target)
+    owner.close()
+
+
+def test_another_socket_is_left_where_it_is(address: str) -> None:
+    old = Listener(PathAddress(address))
+    new = Listener(PathAddress(address), reuse=True)
+    old.close()
+    assert os.path.exists(address)
+    os.unlink(address)
+    new.close()  # nor does it matter that it is gone
+
+
+def test_the_file_is_removed_from_where_it_was_made(folder: str, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    listener = Listener(PathAddress("bus"))
+    monkeypatch.chdir("/")
+    listener.close()
+    assert os.listdir(folder) == []
+
+
+def test_no_such_folder(folder: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        Listener(PathAddress(os.path.join(folder, "missing", "bus")))
+
+
+def test_abstract(engine: str) -> None:
+    address = AbstractAddress.random()
+    listener = Listener(address)
+    assert listener.is_abstract
+    with pytest.raises(AddressInUseError):
+        Listener(address, reuse=True)
+    connect(address, BUFFER).close()
+    listener.close()
+    with pytest.raises(ConnectionRefusedError):
+        connect(address, BUFFER)
+
+
+@pytest.mark.parametrize("listening", [False, True])
+def test_a_socket_that_was_passed(address: str, listening: bool) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
+        passed.bind(address)
+        if listening:
+            passed.listen(1)
+        for given in (DescriptorAddress(passed.fileno()), passed):
+            listener = Listener(given)
+            assert not listener.is_abstract
+            connect(PathAddress(address), BUFFER).close()
+            accept(listener.socket, BUFFER).close()
+            listener.close()
+    assert os.path.exists(address)  # theirs, so theirs to remove
+
+
+def test_what_was_passed_is_no_such_socket(address: str) -> None:
+    with pytest.raises(AddressError, match="no socket"):
+        Listener(DescriptorAddress(9_999))
+    with open(os.devnull, encoding="ascii") as file, pytest.raises(AddressError, match="no socket"):
+        Listener(DescriptorAddress(file.fileno()))
+    for family, kind in ((socket.AF_UNIX, socket.SOCK_STREAM), (socket.AF_INET, socket.SOCK_STREAM)):
+        with socket.socket(family, kind) as wrong, pytest.raises(AddressError, match="sequenced-packet"):
+            Listener(DescriptorAddress(wrong.fileno()))
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ends[0], ends[1], pytest.raises(AddressError, match="cannot listen"):
+        Listener(DescriptorAddress(ends[0].fileno()))
+
+
+def test_connect_to_nothing(address: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        connect(PathAddress(address), BUFFER)
+
+
+def test_connect_to_a_full_backlog(address: str) -> None:
+    listener = Listener(PathAddress(address), backlog=0)
+    first = connect(PathAddress(address), BUFFER)
+    with pytest.raises(BlockingIOError):
+        connect(PathAddress(address), BUFFER)
+    first.close()
+    listener.close()
+
+
+def test_wait(pair: tuple[Socket, Socket]) -> None:
+    here, there = pair
+    assert wait(here, select.POLLOUT, 0)
+    assert not wait(here, select.POLLIN, 0)
+    assert not wait(here, select.POLLIN, -1)
+    there.send(b"x")
+    assert wait(here, select.POLLIN, None)
+
+
+def test_a_patched_socket_module_changes_nothing(address: str) -> None:
+    code = f"""
+import gevent.monkey; gevent.monkey.patch_all()
+import sbuslib
+with sbuslib.Hub({address!r}) as hub, sbuslib.Client({address!r}) as client:
+    client.subscribe(b"a")
+    hub.publish(b"a", b"b")
+    print(client.receive(10).payload)
+"""
+    assert python("-c", code) == "b'b'\n"

@@ -1,0 +1,282 @@
+"""Which pattern covers which, proven against brute force; what a link announces, against a model."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from sbuslib.matcher import matches
+from sbuslib.tree.interest import Interest, KeyTable, covers, in_loop, narrow, overlap
+
+ALPHABET = (b"*", b"/", b"a", b"b")
+
+
+def texts(longest: int, alphabet: tuple[bytes, ...] = ALPHABET) -> list[bytes]:
+    return [b"".join(text) for size in range(longest + 1) for text in itertools.product(alphabet, repeat=size)]
+
+
+def witness(p: bytes, q: bytes, separator: bytes = b"/") -> bytes | None:
+    """A key that q matches and p does not, sought where it would have to be: none means that p covers q.
+
+    Every star of q may stand for a run of stars, for something that neither pattern names, and for what p has
+    in its place; a pattern that ends in the separator goes on for more segments than either has.
+    """
+    pieces = [b"", b"x", b"*", b"**", b"***", b"*x", b"**x", b"***x", b"a", b"b", b"ax", b"*a", b"**a", b"a*", b"a*x"]
+    segments = q.split(separator)
+    below = not segments[-1]
+    choices: list[list[bytes]] = []
+    for segment in segments[:-1] if below else segments:
+        stem = segment.rstrip(b"*")
+        choices.append([segment, *(stem + piece for piece in pieces)] if stem != segment else [segment])
+    tails = [b""]
+    if below:
+        tails = [
+            separator.join(tail) for size in range(1, 5) for tail in itertools.product([b"", b"x", b"***"], repeat=size)
+        ]
+    for head in itertools.product(*choices):
+        for tail in tails:
+            key = separator.join([*head, tail]) if below else separator.join(head)
+            if matches(q, key, separator) and not matches(p, key, separator):
+                return key
+    return None
+
+
+def test_covers_equals_brute_force_over_small_patterns() -> None:
+    patterns = texts(4, (b"*", b"/", b"a"))
+    keys = texts(6, (b"*", b"/", b"a")) + texts(5)
+    matched = {pattern: frozenset(n for n, key in enumerate(keys) if matches(pattern, key)) for pattern in patterns}
+    for p, q in itertools.product(patterns, repeat=2):
+        assert covers(p, q) == (matched[q] <= matched[p]), (p, q)
+
+
+segment = st.text("*ab", max_size=4).map(str.encode)
+pattern = st.lists(segment, max_size=4).map(b"/".join)
+
+
+@settings(max_examples=1_000)
+@given(pattern, pattern)
+def test_covers_means_that_there_is_no_witness_against_it(p: bytes, q: bytes) -> None:
+    assert covers(p, q) == (witness(p, q) is None)
+
+
+@settings(max_examples=300)
+@given(
+    st.binary(max_size=6), st.binary(max_size=6), st.binary(max_size=8), st.sampled_from([b"/", b".", b"\xff", b"\1"])
+)
+def test_covers_is_sound_for_all_bytes(p: bytes, q: bytes, key: bytes, separator: bytes) -> None:
+    if covers(p, q, separator) and matches(q, key, separator):
+        assert matches(p, key, separator)
+    if matches(p, key, separator) and matches(q, key, separator):
+        assert overlap(p, q, separator)
+    assert covers(p, p, separator)
+    assert covers(b"", p, separator)
+
+
+@given(pattern, pattern, pattern)
+def test_covering_is_transitive(p: bytes, q: bytes, r: bytes) -> None:
+    if covers(p, q) and covers(q, r):
+        assert covers(p, r)
+
+
+@settings(max_examples=300)
+@given(pattern, st.lists(pattern, max_size=3), pattern)
+def test_narrowed_patterns_ask_for_enough_and_for_nothing_outside(p: bytes, bounds: list[bytes], key: bytes) -> None:
+    asked = narrow(p, bounds)
+    if matches(p, key) and any(matches(bound, key) for bound in bounds):
+        assert any(matches(one, key) for one in asked)
+    assert all(any(covers(bound, one) for bound in bounds) for one in asked)
+    assert narrow(p, None) == [p]
+
+
+def test_the_corners_that_the_design_names() -> None:
+    assert not covers(b"*/", b"**/")
+    assert covers(b"**/", b"*/")
+    assert not covers(b"a/*", b"a/**")
+    assert not covers(b"a/**", b"a/*")
+
+
+def test_loops() -> None:
+    assert in_loop(b"1", [b"2", b"1"], 16)
+    assert not in_loop(b"1", [b"2", b"3"], 16)
+    assert in_loop(b"1", [b"2", b"3"], 2)
+
+
+class OtherEnd:
+    """What the other end holds after each change it was told."""
+
+    def __init__(self, interest: Interest) -> None:
+        self.interest = interest
+        self.held: set[bytes] = set()
+
+    def tell(self, count: int = 1 << 30) -> None:
+        for added, one in self.interest.take(count):
+            if added:
+                assert one not in self.held
+                self.held.add(one)
+            else:
+                self.held.remove(one)
+
+    def settle(self) -> None:
+        while self.interest.work(100):
+            pass
+        self.tell()
+        assert self.interest.settled
+
+
+class InterestMachine(RuleBasedStateMachine):
+    """Wants come and go, work is done and changes are told in any order: nothing wanted is ever missing."""
+
+    most = 1_000
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.interest = Interest(most=self.most)
+        self.end = OtherEnd(self.interest)
+        self.wants: Counter[bytes] = Counter()
+        self.told: set[bytes] = set()  # wanted, and told since without a break
+
+    @rule(one=pattern)
+    def add(self, one: bytes) -> None:
+        self.interest.add(one)
+        self.wants[one] += 1
+
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        if self.wants:
+            one = data.draw(st.sampled_from(sorted(self.wants)))
+            self.interest.remove(one)
+            self.wants[one] -= 1
+            self.wants = +self.wants
+            if one not in self.wants:
+                self.told.discard(one)
+
+    @rule(steps=st.integers(1, 5))
+    def work(self, steps: int) -> None:
+        self.interest.work(steps)
+
+    @rule(count=st.integers(1, 3))
+    def tell(self, count: int) -> None:
+        self.end.tell(count)
+        self.check_no_gap()
+
+    def check_no_gap(self) -> None:
+        for want in self.told:
+            assert any(covers(held, want) for held in self.end.held), f"{want!r} was dropped for a while"
+
+    @rule()
+    def settle(self) -> None:
+        self.end.settle()
+        self.check_no_gap()
+        assert self.end.held == set(self.interest.announced)
+        for want in self.wants:
+            assert any(covers(held, want) for held in self.end.held)
+        self.told = set(self.wants)
+        if not self.interest.widened:
+            assert self.end.held <= set(self.wants)
+            for p, q in itertools.permutations(self.end.held, 2):
+                assert not covers(p, q), "one that another covers was announced"
+        else:
+            assert len(self.wants) * 2 > self.most
+
+    @rule()
+    def reconnect(self) -> None:
+        self.interest.restart()
+        self.end.held.clear()
+        self.told.clear()
+
+    @invariant()
+    def counts(self) -> None:
+        assert self.interest.wanted == len(self.wants)
+
+
+class WideningMachine(InterestMachine):
+    """The same with room for three patterns."""
+
+    most = 3
+
+    @rule()
+    def is_bounded(self) -> None:
+        self.end.settle()
+        self.told = set(self.wants)
+        assert len(self.end.held) <= self.most
+
+
+TestInterest = InterestMachine.TestCase
+TestWidening = WideningMachine.TestCase
+for case in (TestInterest, TestWidening):
+    case.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+def test_a_snapshot_may_come_after_what_has_changed_since() -> None:
+    interest = Interest()
+    interest.remove(b"a")
+    interest.add(b"a")
+    assert interest.settled
+    assert interest.wanted == 0
+    interest.add(b"a")
+    assert interest.take(5) == [(True, b"a")]
+
+
+def test_a_hundred_thousand_below_a_covering_pattern_are_one() -> None:
+    interest = Interest()
+    interest.add(b"room/")
+    for n in range(100_000):
+        interest.add(b"room/%d/*" % n)
+    assert interest.announced == [b"room/"]
+    assert interest.take(10) == [(True, b"room/")]
+    assert not interest.work(100)
+    interest.remove(b"room/5/*")
+    interest.add(b"room/5/*")
+    assert interest.settled
+
+
+def test_a_covering_pattern_that_goes_is_given_up_last() -> None:
+    interest = Interest()
+    interest.add(b"room/")
+    for n in range(1_000):
+        interest.add(b"room/%d" % n)
+    interest.take(10)
+    interest.remove(b"room/")
+    assert interest.work(10), "it is done in steps"
+    while interest.work(10):
+        pass
+    changes = interest.take(2_000)
+    assert changes[-1] == (False, b"room/")
+    assert len(changes) == 1_001
+
+
+def test_a_widened_interest_narrows_again() -> None:
+    interest = Interest(most=4)
+    end = OtherEnd(interest)
+    for n in range(5):
+        interest.add(b"room/%d" % n)
+    end.settle()
+    assert end.held == {b"room/"}
+    for n in range(5):
+        interest.add(b"%d" % n)
+    end.settle()
+    assert end.held == {b""}
+    for n in range(5):
+        interest.remove(b"room/%d" % n)
+    for n in range(3):
+        interest.remove(b"%d" % n)
+    end.settle()
+    assert end.held == {b"3", b"4"}
+
+
+@pytest.mark.parametrize(("most", "most_bytes"), [(3, 1_000), (1_000, 3)])
+def test_the_table_of_keys_forgets_the_oldest(most: int, most_bytes: int) -> None:
+    table = KeyTable(most, most_bytes)
+    assert [table.add(key) for key in (b"a", b"b", b"a", b"c")] == [[], [], [], []]
+    assert table.add(b"d") == [b"a"]
+    assert table.keys() == [b"b", b"c", b"d"]
+    assert table.discard(b"c")
+    assert not table.discard(b"c")
+    assert len(table) == table.bytes == 2
+    assert [key for key in table.matched(b"*", b"/") if key] == [b"b", b"d"]
+    assert b"d" in table

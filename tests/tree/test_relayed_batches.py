@@ -1,0 +1,189 @@
+"""Batches over the links of a tree."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import gevent
+import msgspec
+import pytest
+from support import PATIENCE, WHOAMI, Peer, eventually
+from worlds import FAST, World, key_of, received, settle
+
+from sbuslib.limits import PACKET_BYTES
+from sbuslib.wire.batches import BATCH, Bundle, pack
+from sbuslib.wire.packets import check_key
+
+PAIRS = [(b"%b/%d" % ((b"a", b"b")[number % 3 == 0], number % 7), b"x" * (number % 50)) for number in range(500)]
+
+
+def batch(pairs: list[tuple[bytes, bytes]]) -> bytes:
+    ((packet, _),) = pack(pairs, check_key, PACKET_BYTES)
+    return packet
+
+
+@pytest.mark.parametrize("senders", [False, True], ids=["", "senders"])
+@pytest.mark.parametrize(("here", "there"), [("right", "left"), ("left", "top"), ("top", "left")])
+def test_batches_cross_every_link(world: World, here: str, there: str, senders: bool) -> None:
+    world.chain("top", "left")
+    world.hub("right")
+    world.relay("right", "top")
+    everything, some, publisher = world.client(there), world.client(there), world.client(here)
+    if senders:
+        everything.senders()
+    everything.subscribe(b"")
+    some.subscribe(b"b/")
+    plain = world.peer(there)
+    plain.subscribe(b"a/*")
+    settle(everything, some, publisher)
+    publisher.publish_many(PAIRS)
+    who = key_of(publisher) if senders else None
+    got = [everything.receive(PATIENCE) for _ in PAIRS]
+    assert [(message.key, message.payload) for message in got] == PAIRS
+    if who is not None:
+        assert {message.sender is not None and message.sender.endswith(who[-12:]) for message in got} == {True}
+    got = [some.receive(PATIENCE) for key, _ in PAIRS if key.startswith(b"b")]
+    assert [(message.key, message.payload) for message in got] == [pair for pair in PAIRS if pair[0][:1] == b"b"]
+    expected = [b"MSG %b\0%b" % pair for pair in PAIRS if pair[0].startswith(b"a")]
+    assert [plain.receive() for _ in expected] == expected
+
+
+def test_what_waited_for_a_master_goes_in_batches(world: World) -> None:
+    world.hub("left", limits=msgspec.structs.replace(FAST, prefix_wait=0.001))
+    relay = world.relay("left", "top", wait=False)
+    one, other = world.client("left"), world.client("left")
+    for number in range(0, len(PAIRS), 10):
+        (one, other)[number % 20 == 0].publish_many(PAIRS[number : number + 10])
+        one.sync()
+        other.sync()
+    inbox = world.hub("top").subscribe(b"")  # before the link can be there
+    got = [inbox.get(PATIENCE) for _ in PAIRS]
+    assert [(message.key, message.payload) for message in got] == PAIRS
+    assert Counter(message.sender for message in got).most_common()[0][1] == len(PAIRS) // 2
+    eventually(lambda: relay.up is not None and relay.up._acknowledged == len(PAIRS))
+    statistics = relay.statistics()
+    assert (statistics.forwarded, statistics.buffered, statistics.lost, statistics.uncertain) == (len(PAIRS), 0, 0, 0)
+
+
+@pytest.mark.parametrize(("here", "there"), [("left", "top"), ("top", "left")])
+def test_what_is_too_much_for_one_turn_keeps_its_place(world: World, here: str, there: str) -> None:
+    limits = msgspec.structs.replace(FAST, turn_time=1e-9, turn_deliveries=20)
+    world.hub("top", limits=limits)
+    world.hub("left", limits=limits)
+    world.relay("left", "top")
+    reader, told, publisher, other = world.peer(there), world.client(there), world.client(here), world.client(here)
+    reader.subscribe(b"")
+    told.senders()
+    told.subscribe(b"")
+    settle(told, publisher, other)
+    for number in range(0, 200, 50):
+        publisher.publish_many(PAIRS[number : number + 50])
+        publisher.publish(b"alone", b"%d" % number)
+    expected: list[bytes] = []
+    for number in range(0, 200, 50):
+        expected += [b"MSG %b\0%b" % pair for pair in PAIRS[number : number + 50]] + [b"MSG alone\0%d" % number]
+    assert [reader.receive() for _ in expected] == expected
+    assert [b"MSG %b\0%b" % (m.key, m.payload) for m in (told.receive(PATIENCE) for _ in expected)] == expected
+
+
+def test_what_is_uncertain_is_counted_in_messages(world: World) -> None:
+    world.chain("top", "left")
+    relay = world.relays["left"]
+    reader = world.client("top")
+    reader.subscribe(b"")
+    publisher = world.client("left")
+    settle(reader, publisher)
+    assert relay.up is not None
+    publisher.publish_many(PAIRS)
+    publisher.sync()
+    eventually(lambda: relay.statistics().forwarded == len(PAIRS))
+    eventually(lambda: relay.up is not None and relay.up._acknowledged == len(PAIRS))
+    world.hubs["top"].stop(0)
+    publisher.publish_many(PAIRS)
+    publisher.sync()
+    statistics = relay.statistics()
+    assert statistics.forwarded + statistics.buffered == 2 * len(PAIRS)
+    assert statistics.lost == 0
+
+
+def link_of(world: World, name: str) -> tuple[Peer, bytes]:
+    """A raw link below a hub, past its greeting, and its credential key."""
+    peer = world.peer(name)
+    peer.send(b"CMSG batch/on", b"CMSG interest/on", WHOAMI)
+    while not (packet := peer.receive()).startswith(WHOAMI):
+        assert packet
+    return peer, packet.split(b"\0")[1]
+
+
+def test_what_a_link_should_not_batch_is_dropped_and_counted(world: World) -> None:
+    hub = world.hub("top")
+    reader = world.client("top")
+    reader.senders()
+    reader.subscribe(b"")
+    link, key = link_of(world, "top")
+    below = key + b"/!/cred/1/2/3"
+    good = [(b"k", b"1"), (b"l", b"2")]
+    bad = [(b"k", b"3"), (b"!/x", b"4"), (b"!/x", b"5"), (b"l", b"6")]
+    wrapper = b"CMSG from\0" + below + b"\0"
+    link.send(wrapper + batch(good), wrapper + batch(bad), wrapper + batch(good)[:-1], batch(bad), b"MSG last\0")
+    got = [reader.receive(PATIENCE) for _ in range(7)]
+    assert [(m.key, m.payload) for m in got] == [*good, bad[0], bad[3], bad[0], bad[3], (b"last", b"")]
+    assert [m.sender for m in got] == [below] * 4 + [key] * 3
+    assert hub.tree.dropped == {"reserved token in a key": 4, "malformed batch": 1}
+    assert not hub.breaches.counts
+
+
+def test_a_forged_sender_of_a_batch_ends_the_link(world: World) -> None:
+    world.hub("top")
+    reader = world.client("top")
+    reader.subscribe(b"")
+    link, _ = link_of(world, "top")
+    link.send(b"CMSG from\0!/cred/1/2/3\0" + batch([(b"k", b"1"), (b"k", b"2")]))
+    while link.receive():
+        pass
+    assert received(reader) == []
+
+
+def test_authorize_is_asked_about_what_a_link_batches(world: World) -> None:
+    hub = world.hub("top", authorize=lambda credentials, verb, key: b"no" not in key)
+    reader = world.client("top")
+    reader.subscribe(b"")
+    link, _ = link_of(world, "top")
+    link.send(batch([(b"k", b"1"), (b"no", b"2"), (b"no", b"3"), (b"k", b"4")]), b"MSG last\0")
+    assert [reader.receive(PATIENCE).payload for _ in range(3)] == [b"1", b"4", b""]
+    assert hub.tree.dropped == {"publishing refused": 2}
+
+
+def test_a_link_takes_a_batch_from_above_only_as_far_as_it_was_asked_for(world: World) -> None:
+    world.hub("top")
+    world.hub("left")
+    relay = world.relay("left", "top", import_=[b"a/"])
+    tap = world.hubs["left"].tap(secrets=True)
+    reader = world.client("left")
+    reader.subscribe(b"")
+    settle(reader)
+    world.client("top").publish_many(PAIRS)
+    expected = [pair for pair in PAIRS if pair[0].startswith(b"a")]
+    assert [(m.key, m.payload) for m in (reader.receive(PATIENCE) for _ in expected)] == expected
+    assert received(reader) == []
+    assert len(tap) == len(expected)
+    assert relay.statistics().received == len(expected)
+
+
+def test_a_batch_for_secrets_goes_down_where_they_live(world: World) -> None:
+    world.chain("top", "left")
+    holder, everybody = world.client("left"), world.peer("left")
+    box = key_of(holder) + b"/box"
+    everybody.send(b"CMSG batch/on")
+    everybody.subscribe(b"")
+    holder.subscribe(box)
+    settle(holder)
+    world.client("top").publish_many([(b"open", b"1"), (box, b"hush"), (b"open", b"2"), (box, b"hush!")])
+    assert [holder.receive(PATIENCE).payload for _ in range(2)] == [b"hush", b"hush!"]
+    with gevent.Timeout(PATIENCE):
+        got: list[bytes] = []
+        while len(got) < 2:
+            packet = everybody.receive()
+            assert b"hush" not in packet
+            got += Bundle.parse(packet).plain if packet.startswith(BATCH) else [packet]
+    assert got == [b"MSG open\x001", b"MSG open\x002"]

@@ -1,0 +1,133 @@
+"""When all that waits on a hub has been passed on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sbuslib.tree.unsent import Backlog
+
+
+class Queue:
+    """A receiver for which ``queued`` messages wait."""
+
+    def __init__(self, queued: int, in_order: bool = True, hands_on: bool = False) -> None:
+        self.queued = queued
+        self.delivered = 0
+        self.in_order = in_order
+        self.hands_on = hands_on
+
+    def send(self, count: int, backlog: Backlog) -> None:
+        self.queued -= count
+        self.delivered += count
+        backlog.note(self, bool(self.queued))
+        backlog.check()
+
+
+class Timers:
+    """Those that were set, to be called by hand."""
+
+    def __init__(self) -> None:
+        self.set: list[Callable[[], None]] = []
+
+    def after(self, seconds: float, function: Callable[[], None]) -> None:
+        self.set.append(function)
+
+    def go_off(self) -> None:
+        due, self.set = self.set, []
+        for function in due:
+            function()
+
+
+def make(*queues: Queue, wait: float = 60.0) -> tuple[Backlog, Timers, list[int]]:
+    timers = Timers()
+    backlog = Backlog(timers.after, wait)
+    for queue in queues:
+        backlog.note(queue, True)
+    return backlog, timers, []
+
+
+def test_where_nothing_waits_the_answer_comes_at_once() -> None:
+    backlog, _, answers = make()
+    backlog.when_passed(lambda: answers.append(1))
+    assert answers == [1]
+
+
+def test_the_answer_waits_for_what_was_there_and_not_for_what_came_later() -> None:
+    one, other = Queue(10), Queue(3)
+    backlog, _, answers = make(one, other)
+    backlog.when_passed(lambda: answers.append(1))
+    one.queued += 5
+    one.send(10, backlog)
+    assert not answers
+    other.send(3, backlog)
+    assert answers == [1]
+
+
+def test_answers_come_in_the_order_of_the_questions() -> None:
+    one = Queue(10)
+    backlog, _, answers = make(one)
+    for n in range(3):
+        backlog.when_passed(lambda n=n: answers.append(n))  # type: ignore[misc]
+        one.queued += 10
+    one.send(25, backlog)
+    assert answers == [0, 1]
+    one.send(15, backlog)
+    assert answers == [0, 1, 2]
+
+
+def test_where_the_newest_goes_first_all_has_to_go() -> None:
+    stack = Queue(10, in_order=False)
+    backlog, _, answers = make(stack)
+    backlog.when_passed(lambda: answers.append(1))
+    stack.queued += 1
+    stack.send(10, backlog)
+    assert not answers
+    stack.send(1, backlog)
+    assert answers == [1]
+
+
+def test_a_receiver_that_is_cleared_is_waited_for_no_more() -> None:
+    gone = Queue(10)
+    backlog, _, answers = make(gone)
+    backlog.when_passed(lambda: answers.append(1))
+    backlog.note(gone, False)
+    assert answers == [1]
+
+
+def test_a_receiver_that_stopped_keeps_nobody_waiting_a_second_time() -> None:
+    stopped, other = Queue(10), Queue(1)
+    backlog, timers, answers = make(stopped, other, wait=0.0)
+    backlog.when_passed(lambda: answers.append(1))
+    other.send(1, backlog)
+    assert not answers
+    timers.go_off()
+    assert answers == [1]
+    backlog.note(stopped, True)
+    backlog.when_passed(lambda: answers.append(2))
+    assert answers == [1, 2]
+    stopped.send(10, backlog)
+    stopped.queued = 1
+    backlog.note(stopped, True)
+    backlog.when_passed(lambda: answers.append(3))
+    assert answers == [1, 2], "it had caught up, and is waited for again"
+
+
+def test_a_hub_that_stops_forgets_the_questions() -> None:
+    backlog, timers, answers = make(Queue(1))
+    backlog.when_passed(lambda: answers.append(1))
+    backlog.clear()
+    timers.go_off()
+    assert not answers
+
+
+def test_what_was_handed_over_is_waited_for() -> None:
+    giver, other, receiver = Queue(2, hands_on=True), Queue(9, hands_on=True), Queue(5)
+    backlog, _, answers = make(giver)
+    backlog.when_passed(lambda: answers.append(1))
+    backlog.note(receiver, True)
+    backlog.note(other, True)
+    giver.send(2, backlog)
+    assert not answers
+    receiver.queued += 3  # later, and of no account; nor is what the other one may hand on
+    receiver.send(5, backlog)
+    assert answers == [1]

@@ -1,0 +1,86 @@
+"""The address grammar."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from sbuslib.errors import AddressError
+from sbuslib.wire.addresses import (
+    SYSTEM_ADDRESS,
+    AbstractAddress,
+    DescriptorAddress,
+    PathAddress,
+    default_addresses,
+    parse_address,
+)
+
+
+def test_paths() -> None:
+    assert parse_address("/run/x") == parse_address(b"/run/x") == PathAddress("/run/x")
+    assert parse_address(pathlib.Path("relative/x")) == PathAddress("relative/x")
+    assert str(parse_address("/run/x")) == "/run/x"
+    assert parse_address("/" + "x" * 106) == PathAddress("/" + "x" * 106)
+    assert parse_address("/dev/unix/abstracted") == PathAddress("/dev/unix/abstracted")
+
+
+def test_descriptors() -> None:
+    assert parse_address("/dev/fd/0") == DescriptorAddress(0)
+    assert parse_address("/dev/fd/123") == DescriptorAddress(123)
+    assert str(DescriptorAddress(7)) == "/dev/fd/7"
+
+
+def test_abstract_names() -> None:
+    address = parse_address("/dev/unix/abstract/00616200")
+    assert address == AbstractAddress(b"\0ab" + bytes(105))
+    assert address == parse_address("/dev/unix/abstract/006162")  # trailing NULs do not matter
+    assert str(address) == "/dev/unix/abstract/" + (b"\0ab" + bytes(105)).hex()
+    assert parse_address(str(address)) == address
+    assert parse_address("/dev/unix/abstract/00") == AbstractAddress(bytes(108))
+
+
+def test_random_names() -> None:
+    names = {parse_address("/dev/unix/abstract") for _ in range(10)}
+    assert len(names) == 10
+    for address in names:
+        assert isinstance(address, AbstractAddress)
+        assert len(address.name) == 108
+        assert len(str(address)) == len("/dev/unix/abstract/") + 216
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a\0b", b"\0abstract", "/" + "x" * 107, "/dev/fd/", "/dev/fd/x", "/dev/fd/-1", "/dev/fd/+1", "/dev/fd/1 ",
+     "/dev/fd/²", "/dev/fd/2147483648", "/dev/fd/" + "9" * 5_000, "/dev/unix/abstract/",
+     "/dev/unix/abstract/61", "/dev/unix/abstract/0", "/dev/unix/abstract/0g", "/dev/unix/abstract/00" + "61" * 108,
+     None, 7, object()],
+)  # fmt: skip
+def test_what_is_no_address(text: object) -> None:
+    with pytest.raises(AddressError):
+        parse_address(text)  # type: ignore[arg-type]
+
+
+def test_the_length_of_a_path_is_counted_in_bytes() -> None:
+    with pytest.raises(AddressError, match="107 bytes"):
+        parse_address("/" + "ä" * 54)
+
+
+@pytest.mark.parametrize(
+    ("environ", "addresses"),
+    [
+        ({}, [SYSTEM_ADDRESS]),
+        ({"XDG_RUNTIME_DIR": "/run/user/1"}, ["/run/user/1/sbus/bus", SYSTEM_ADDRESS]),
+        ({"XDG_RUNTIME_DIR": ""}, [SYSTEM_ADDRESS]),
+        ({"SBUS_ADDRESS": "/x", "XDG_RUNTIME_DIR": "/run/user/1"}, ["/x"]),
+        ({"SBUS_ADDRESS": "", "XDG_RUNTIME_DIR": "/r"}, ["/r/sbus/bus", SYSTEM_ADDRESS]),
+    ],
+)
+def test_the_default(environ: dict[str, str], addresses: list[str]) -> None:
+    assert default_addresses(environ) == addresses
+
+
+def test_the_default_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SBUS_ADDRESS", "/tmp/x")
+    assert default_addresses() == ["/tmp/x"]
+    assert SYSTEM_ADDRESS == "/run/sbus.socket"

@@ -1,0 +1,278 @@
+"""The form of a batch: what goes in comes out, and whatever is not one is refused whole."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from sbuslib.errors import KeyFormatError, PacketError, PayloadError
+from sbuslib.limits import BATCH_EXPANDED, BATCH_KEYS, BATCH_MESSAGES, PACKET_BYTES
+from sbuslib.wire.batches import BATCH, Bundle, Parcel, gather, pack
+from sbuslib.wire.packets import Message, check_key, encode_message
+
+Pairs = list[tuple[bytes, bytes]]
+
+PAIRS: dict[str, Pairs] = {
+    "one key": [(b"room/1/temp", b"%d" % number) for number in range(10)],
+    "equal lengths": [(b"k", b"%05d" % number) for number in range(200)],
+    "several keys": [(b"room/%d" % (number % 7), b"x" * number) for number in range(100)],
+    "empty": [(b"", b"")] * 3,
+    "empty and not": [(b"", b"a"), (b"a", b""), (b"", b"\0\0")],
+    "all keys there may be": [(b"%d" % number, b"") for number in range(BATCH_KEYS)],
+    "all messages there may be": [(b"k", b"x")] * BATCH_MESSAGES,
+}
+
+
+def packed(pairs: Pairs, most: int = PACKET_BYTES) -> list[tuple[bytes, int]]:
+    return list(pack(pairs, check_key, most))
+
+
+def one(pairs: Pairs) -> bytes:
+    ((packet, count),) = packed(pairs)
+    assert count == len(pairs)
+    return packet
+
+
+def pairs_of(packets: list[tuple[bytes, int]]) -> Pairs:
+    found: Pairs = []
+    for packet, count in packets:
+        if count == 1:
+            head, _, payload = packet.partition(b"\0")
+            found.append((head.removeprefix(b"MSG "), payload))
+        else:
+            bundle = Bundle.parse(packet)
+            assert bundle.count == count
+            found += [(message.key, message.payload) for message in bundle.messages()]
+    return found
+
+
+def laid_out(
+    *,
+    start: bytes = BATCH,
+    form: int = 1,
+    count: int = 2,
+    kinds: int = 2,
+    key_sizes: tuple[int, ...] = (1, 2),
+    sizes: tuple[int, ...] = (3, 1),
+    numbers: bytes = b"\0\1",
+    keys: bytes = b"abb",
+    payloads: bytes = b"xyz!",
+) -> bytes:
+    """A batch of two messages, byte by byte, to spoil."""
+    columns = struct.pack(f"<{len(key_sizes)}I", *key_sizes) + struct.pack(f"<{len(sizes)}I", *sizes)
+    return start + struct.pack("<BII", form, count, kinds) + columns + numbers + keys + payloads
+
+
+@pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
+def test_what_goes_in_comes_out(pairs: Pairs) -> None:
+    bundle = Bundle.parse(one(pairs))
+    assert [(message.key, message.payload) for message in bundle.messages()] == pairs
+    assert list(bundle.messages(b"me")) == [Message(key, payload, b"me") for key, payload in pairs]
+    plain = [encode_message(key, payload) for key, payload in pairs]
+    assert bundle.plain == plain
+    assert bundle.expanded == sum(map(len, plain))
+    assert len(set(bundle.keys)) == len(bundle.keys)
+    again = gather(plain)
+    assert again is not None
+    assert again.packet == bundle.packet
+
+
+def test_the_layout_is_that_of_the_page() -> None:
+    assert one([(b"a", b"xyz"), (b"bb", b"!")]) == laid_out()
+    whole = "434d534720626174636800010200000002000000010000000200000003000000010000000001616262 78797a21"
+    assert laid_out() == bytes.fromhex(whole.replace(" ", ""))
+    alone = laid_out(kinds=1, key_sizes=(2,), numbers=b"", keys=b"bb")
+    assert one([(b"bb", b"xyz"), (b"bb", b"!")]) == alone
+
+
+def test_a_single_message_is_a_plain_packet() -> None:
+    assert packed([(b"k", b"v")]) == [(b"MSG k\0v", 1)]
+
+
+def test_a_batch_of_one_is_understood() -> None:
+    bundle = Bundle.parse(
+        laid_out(count=1, kinds=1, key_sizes=(1,), sizes=(2,), numbers=b"", keys=b"k", payloads=b"ab")
+    )
+    assert bundle.plain == [b"MSG k\0ab"]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "most"),
+    [
+        ([(b"k", b"x" * 100)] * 1_000, 10_000),
+        ([(b"k", b"x")] * (BATCH_MESSAGES * 3), PACKET_BYTES),
+        ([(b"%d" % number, b"") for number in range(BATCH_KEYS * 4)], PACKET_BYTES),
+        ([(b"k" * 4_000, b"")] * 4_000, PACKET_BYTES),
+        ([(b"k%d" % number, b"x" * 300_000) for number in range(4)], 2 * PACKET_BYTES),
+        ([(b"%d" % number * 100_000, b"") for number in range(10)], PACKET_BYTES),
+    ],
+    ids=["bytes", "messages", "keys", "expanded", "long payloads", "long keys"],
+)
+def test_what_is_too_much_for_one_makes_several(pairs: Pairs, most: int) -> None:
+    packets = packed(pairs, most)
+    assert 1 < len(packets) < len(pairs) + 1
+    assert max(len(packet) for packet, _ in packets) <= PACKET_BYTES
+    assert pairs_of(packets) == pairs
+
+
+MALFORMED = {
+    "cut short": laid_out()[:19],
+    "not one": laid_out(start=b"CMSG bitch\0"),
+    "form": laid_out(form=2),
+    "nothing in it": laid_out(count=0, kinds=0, key_sizes=(), sizes=(), numbers=b"", keys=b"", payloads=b""),
+    "no key": laid_out(kinds=0),
+    "more keys than messages": laid_out(kinds=3, key_sizes=(1, 1, 1)),
+    "columns beyond the end": laid_out(count=4_000),
+    "a byte too few": laid_out()[:-1],
+    "a byte too many": laid_out() + b"x",
+    "a key beyond the end": laid_out(key_sizes=(1, 2**32 - 1)),
+    "a payload beyond the end": laid_out(sizes=(3, 2**32 - 1)),
+    "lengths that are right together": laid_out(sizes=(2**32 - 1, 2**32 - 1)),
+    "no such key": laid_out(numbers=b"\0\2"),
+    "NUL in a key": laid_out(keys=b"a\0b"),
+    "NUL in a key that is not used": laid_out(keys=b"a\0b", numbers=b"\0\0"),
+    "too many messages": laid_out(
+        count=BATCH_MESSAGES + 1,
+        kinds=1,
+        key_sizes=(0,),
+        sizes=(0,) * (BATCH_MESSAGES + 1),
+        numbers=b"",
+        keys=b"",
+        payloads=b"",
+    ),
+    "too many keys": laid_out(
+        count=BATCH_KEYS + 1,
+        kinds=BATCH_KEYS + 1,
+        key_sizes=(0,) * (BATCH_KEYS + 1),
+        sizes=(0,) * (BATCH_KEYS + 1),
+        numbers=bytes(BATCH_KEYS + 1),
+        keys=b"",
+        payloads=b"",
+    ),
+    "too long": laid_out(sizes=(3, PACKET_BYTES), payloads=b"xyz" + bytes(PACKET_BYTES)),
+}
+
+
+@pytest.mark.parametrize("packet", MALFORMED.values(), ids=MALFORMED)
+def test_what_is_none_is_refused_whole(packet: bytes) -> None:
+    with pytest.raises(PacketError) as raised:
+        Bundle.parse(packet)
+    assert raised.value.reason == "malformed batch"
+
+
+@pytest.mark.parametrize("number", [b"\0", b"\1"], ids=["a key", "another"])
+def test_what_it_comes_to_is_bounded(number: bytes) -> None:
+    count = 1 + BATCH_EXPANDED // 100_006
+    sizes, keys = (1,) * count, b"a" * 100_000 + b"b" * 100_000
+    spoilt = laid_out(
+        count=count,
+        kinds=2,
+        key_sizes=(100_000, 100_000),
+        sizes=sizes,
+        numbers=number * count,
+        keys=keys,
+        payloads=b"x" * count,
+    )
+    with pytest.raises(PacketError) as raised:
+        Bundle.parse(spoilt)
+    assert raised.value.reason == "batch of too much"
+    fits = laid_out(
+        count=count - 1,
+        kinds=2,
+        key_sizes=(100_000, 100_000),
+        sizes=sizes[1:],
+        numbers=number * (count - 1),
+        keys=keys,
+        payloads=b"x" * (count - 1),
+    )
+    assert Bundle.parse(fits).expanded <= BATCH_EXPANDED
+
+
+def test_keys_that_are_not_used_are_known() -> None:
+    assert Bundle.parse(laid_out(numbers=b"\1\1")).used() == [1]
+    assert Bundle.parse(laid_out(numbers=b"\1\0")).used() == [1, 0]
+    assert Bundle.parse(one(PAIRS["one key"])).used() == [0]
+
+
+@pytest.mark.parametrize("name", ["several keys", "empty and not", "all keys there may be"])
+def test_some_of_it(name: str) -> None:
+    pairs = PAIRS[name]
+    bundle = Bundle.parse(one(pairs))
+    for wanted in ([0], [1], [0, 1]):
+        keys = {bundle.keys[number] for number in wanted}
+        some = Bundle.parse(bundle.select(wanted).packet)
+        assert some.plain == [encode_message(key, payload) for key, payload in pairs if key in keys]
+        assert set(some.keys) == keys
+
+
+@pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
+def test_parts_of_it(pairs: Pairs) -> None:
+    bundle = Bundle.parse(one(pairs))
+    for start, stop in ((0, 1), (1, 3), (len(pairs) // 2, len(pairs))):
+        part = Bundle.parse(bundle.part(start, stop).packet)
+        assert [(message.key, message.payload) for message in part.messages()] == pairs[start:stop]
+        assert len(part.used()) == len(part.keys)
+
+
+@pytest.mark.parametrize("wrapper", [b"", b"CMSG from\0!/cred/1/2/3\0"], ids=["plain", "wrapped"])
+def test_a_parcel_counts_as_its_messages(wrapper: bytes) -> None:
+    pairs = PAIRS["several keys"]
+    parcel = Parcel.of(Bundle.parse(one(pairs)), wrapper)
+    packets = [wrapper + encode_message(key, payload) for key, payload in pairs]
+    assert bytes(parcel) == wrapper + one(pairs)
+    assert parcel.packets() == packets
+    assert (parcel.messages, parcel.charge) == (len(pairs), sum(map(len, packets)))
+
+
+def test_gathering_ends_where_a_batch_does() -> None:
+    assert gather([b"MSG %d\0" % number for number in range(BATCH_KEYS + 1)]) is None
+    assert gather([b"MSG k\0x"] * (BATCH_MESSAGES + 1)) is None
+    assert gather([b"MSG k\0" + b"x" * (PACKET_BYTES // 2)] * 2) is None
+    assert gather([b"MSG k\0" + b"x" * 200_000] * 2) is not None
+
+
+@pytest.mark.parametrize(
+    ("pair", "error"),
+    [
+        ((b"a\0", b""), KeyFormatError),
+        (("a", b""), KeyFormatError),
+        ((b"b", "text"), TypeError),
+        ((b"b", 3), TypeError),
+        ((b"b", memoryview(b"abcdefgh").cast("I")), TypeError),
+        ((b"b",), ValueError),
+        (3, TypeError),
+    ],
+)
+@pytest.mark.parametrize("key", [b"a", b"b"])
+def test_what_cannot_be_packed(pair: object, error: type[Exception], key: bytes) -> None:
+    pairs: list[object] = [(key, b"x"), pair, (key, b"y")]
+    with pytest.raises(error):
+        list(pack(pairs, check_key, PACKET_BYTES))  # type: ignore[arg-type]
+
+
+def test_what_comes_before_one_that_is_too_long_is_packed() -> None:
+    packets = pack([(b"k", b"1"), (b"k", b"2"), (b"k", bytes(PACKET_BYTES))], check_key, PACKET_BYTES)
+    found: list[tuple[bytes, int]] = []
+    with pytest.raises(PayloadError):
+        found.extend(packets)
+    assert pairs_of(found) == [(b"k", b"1"), (b"k", b"2")]
+
+
+@pytest.mark.parametrize("make", [bytes, bytearray, memoryview])
+def test_payloads_are_anything_that_holds_bytes(make: Callable[[bytes], bytes]) -> None:
+    assert Bundle.parse(one([(b"k", make(b"one")), (b"k", make(b"two"))])).payloads == [b"one", b"two"]
+
+
+def test_a_copy_is_good_when_the_memory_is_used_again() -> None:
+    bundle = gather([b"MSG a\0one", b"MSG b\0two"])
+    assert bundle is not None
+    with mmap.mmap(-1, 4_096) as memory:
+        memory[10 : 10 + len(bundle.packet)] = bundle.packet
+        copy = Bundle.parse(memory, 10, len(bundle.packet)).copy()
+        memory[:] = bytes(4_096)
+    assert (copy.packet, bytes(copy.view)) == (bundle.packet, bundle.packet)
+    assert copy.plain == [b"MSG a\0one", b"MSG b\0two"]
+    assert copy.copy() is copy or copy.copy().packet == copy.packet

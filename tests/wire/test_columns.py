@@ -1,0 +1,210 @@
+"""Messages as columns: what goes in comes out, whole or in part, as batches and as packets."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import gevent
+import pytest
+from support import PATIENCE, FakeHub
+
+from sbuslib import Client, Hub
+from sbuslib.limits import BATCH_KEYS, BATCH_MESSAGES, PACKET_BYTES
+from sbuslib.wire.batches import BATCH, Bundle
+from sbuslib.wire.columns import Columns, lengths
+from sbuslib.wire.packets import encode_message
+
+Pairs = Sequence[tuple[bytes, bytes]]
+
+PAIRS: dict[str, Pairs] = {
+    "one": [(b"k", b"v")],
+    "one key": [(b"room/1/temp", b"%d" % number) for number in range(10)],
+    "equal lengths": [(b"k/%d" % (number % 3), b"%05d" % number) for number in range(200)],
+    "several keys": [(b"room/%d" % (number % 7), b"x" * number) for number in range(100)],
+    "empty": [(b"", b"")] * 3,
+    "empty and not": [(b"", b"a"), (b"a", b""), (b"", b"\0\0")],
+    "all keys there may be": [(b"%d" % number, b"") for number in range(BATCH_KEYS)],
+    "more messages than there may be": [(b"k", b"%d" % number) for number in range(3 * BATCH_MESSAGES)],
+    "more bytes than there may be": [(b"%d" % (number % 2), b"%d" % number * 50_000) for number in range(20)],
+    "more than there may be, taken apart": [(b"k" * 4_000 + b"%d" % (number % 9), b"") for number in range(4_000)],
+}
+
+
+def columns_of(pairs: Pairs) -> Columns:
+    names = list(dict.fromkeys(key for key, _ in pairs))
+    numbers = struct.pack(f"<{len(pairs)}i", *(names.index(key) for key, _ in pairs))
+    sizes = struct.pack(f"<{len(pairs)}I", *(len(payload) for _, payload in pairs))
+    (columns,) = Columns.grouped(names, numbers, sizes, b"".join(payload for _, payload in pairs))
+    return columns
+
+
+def plain(pairs: Pairs) -> list[bytes]:
+    return [encode_message(key, payload) for key, payload in pairs]
+
+
+def opened(packets: Sequence[tuple[bytes, int]]) -> list[bytes]:
+    """The messages of packets; an error unless each is what the hub takes."""
+    found: list[bytes] = []
+    for packet, count in packets:
+        assert len(packet) <= PACKET_BYTES
+        some = [packet] if count == 1 else Bundle.parse(packet).plain
+        assert len(some) == count
+        found += some
+    return found
+
+
+@pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
+def test_what_goes_in_comes_out(pairs: Pairs) -> None:
+    columns = columns_of(pairs)
+    assert len(columns) == len(pairs)
+    assert columns.packets() == plain(pairs)
+    for messages, most in ((1024, 131_072), (BATCH_MESSAGES, PACKET_BYTES), (7, 20), (1, 1)):
+        packets = list(columns.pack(messages, most))
+        assert opened(packets) == plain(pairs)
+        assert all(count <= messages for _, count in packets)
+        assert all(count == 1 or sum(map(len, Bundle.parse(packet).payloads)) <= most for packet, count in packets)
+
+
+@pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
+def test_parts(pairs: Pairs) -> None:
+    columns = columns_of(pairs)
+    half = len(pairs) // 2
+    for start, stop in ((0, half), (half, len(pairs)), (0, 1), (len(pairs) - 1, len(pairs)), (half, half)):
+        part = columns.part(start, stop)
+        assert len(part) == stop - start
+        assert part.packets() == plain(pairs[start:stop])
+        assert opened(list(part.pack(1024, 131_072))) == plain(pairs[start:stop])
+        assert set(part.keys) >= {key for key, _ in pairs[start:stop]}
+        assert stop == start or len(part.keys) <= max(1, stop - start)
+
+
+@pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
+@pytest.mark.parametrize("every", [1, 2, 3, 1000])
+def test_some_of_them(pairs: Pairs, every: int) -> None:
+    mask = bytes(number % every == every - 1 for number in range(len(pairs)))
+    chosen = [pair for pair, wanted in zip(pairs, mask, strict=True) if wanted]
+    some = columns_of(pairs).select(mask)
+    assert some.packets() == plain(chosen)
+    assert opened(list(some.pack(1024, 131_072))) == plain(chosen)
+
+
+def test_several_as_one() -> None:
+    several = [columns_of(pairs) for pairs in PAIRS.values()]
+    alone = several[:6]
+    joined = Columns.joined(alone)
+    assert joined is not None
+    assert joined.packets() == [packet for columns in alone for packet in columns.packets()]
+    assert len(joined.keys) == len(set(joined.keys))
+    assert Columns.joined(several) is None  # of too many keys
+    assert Columns.joined(several[:1]) is several[0]
+    nothing = Columns.joined([])
+    assert nothing is not None
+    assert not list(nothing.pack(1, 1))
+    assert not nothing.packets()
+
+
+@pytest.mark.parametrize("kinds", [BATCH_KEYS, BATCH_KEYS + 1, 3 * BATCH_KEYS])
+def test_more_keys_than_there_may_be(kinds: int) -> None:
+    """Then they are several columns; names that are nobody's key make none."""
+    count = 4 * kinds
+    names = [*(b"%d" % number for number in range(kinds)), *(b"!/cred/%d" % number for number in range(300))]
+    keys = [number * 7 % kinds for number in range(count)]
+    pairs = [(names[key], b"x" * (key % 5)) for key in keys]
+    sizes = struct.pack(f"<{count}I", *(len(payload) for _, payload in pairs))
+    joined = b"".join(payload for _, payload in pairs)
+    several = list(Columns.grouped(names, struct.pack(f"<{count}i", *keys), sizes, joined))
+    assert [packet for columns in several for packet in columns.packets()] == plain(pairs)
+    assert opened([packet for columns in several for packet in columns.pack(1024, 131_072)]) == plain(pairs)
+    assert (len(several) == 1) is (kinds == BATCH_KEYS)
+    assert max(len(columns.keys) for columns in several) <= BATCH_KEYS
+
+
+@pytest.mark.parametrize(
+    ("names", "key"), [(3, 3), (3, 255), (3, 256), (300, 300), (3, -1), (300, -1), (3, 2**24), (300, -(2**31))]
+)
+def test_a_key_without_a_name(names: int, key: int) -> None:
+    with pytest.raises(IndexError):
+        list(Columns.grouped([b"%d" % n for n in range(names)], struct.pack("<3i", 0, key, 1), bytes(12), b""))
+
+
+def test_there_are_no_more_keys_than_messages() -> None:
+    """Whoever takes a batch apart relies on it. A name or two that nothing is under do no harm."""
+    (columns,) = Columns.grouped([b"a", b"b", b"c", b"d"], struct.pack("<3i", 3, 1, 3), bytes(12), b"")
+    assert (columns.keys, columns.numbers) == ([b"b", b"d"], b"\1\0\1")
+    (columns,) = Columns.grouped([b"a", b"b"], struct.pack("<1i", 1), bytes(4), b"")
+    assert (columns.keys, columns.numbers) == ([b"b"], None)
+    (columns,) = Columns.grouped([b"a", b"b"], struct.pack("<2i", 1, 1), bytes(8), b"")
+    assert (columns.keys, columns.numbers) == ([b"a", b"b"], b"\1\1")
+    assert opened(list(columns.pack(9, 9))) == [b"MSG b\0"] * 2
+
+
+@pytest.mark.parametrize("offsets", [[0], [0, 5], [0, 0, 0], [3, 4, 4, 2**31 - 1], [*range(0, 5000, 7)]])
+def test_lengths(offsets: list[int]) -> None:
+    expected = [end - start for start, end in pairwise(offsets)]
+    found = lengths(struct.pack(f"<{len(offsets)}i", *offsets))
+    assert list(struct.unpack(f"<{len(expected)}I", found)) == expected
+
+
+@pytest.mark.parametrize("offsets", [[0, 5, 4], [5, 4], [0, 5, 4, 9], [0, -1, 9], [-1, 0], [0, 2**31 - 1, 0, 1]])
+def test_offsets_that_are_out_of_order(offsets: list[int]) -> None:
+    with pytest.raises(ValueError, match="not in order"):
+        lengths(struct.pack(f"<{len(offsets)}i", *offsets))
+
+
+# -- sending them -------------------------------------------------------------------------------------
+
+MIXED = [(b"room/%d/temp" % (number % 300), b"%d" % number * (number % 9)) for number in range(5_000)]
+
+
+@pytest.mark.parametrize("pairs", [*PAIRS.values(), MIXED], ids=[*PAIRS, "mixed"])
+def test_they_are_sent_in_order(hub: Hub, client: Callable[..., Client], pairs: Pairs) -> None:
+    subscriber, publisher = client(), client()
+    subscriber.flood_control(soft="block")
+    subscriber.subscribe(b"")
+    names = list(dict.fromkeys(key for key, _ in pairs))
+    numbers = struct.pack(f"<{len(pairs)}i", *(names.index(key) for key, _ in pairs))
+    sizes = struct.pack(f"<{len(pairs)}I", *(len(payload) for _, payload in pairs))
+
+    def send() -> None:
+        for columns in Columns.grouped(names, numbers, sizes, b"".join(payload for _, payload in pairs)):
+            publisher.send_columns(columns)
+
+    sending = gevent.spawn(send)
+    found: list[tuple[bytes, bytes]] = []
+    while len(found) < len(pairs):
+        found += [(message.key, message.payload) for message in subscriber.receive_many(timeout=PATIENCE)]
+    sending.get()
+    assert found == list(pairs)
+
+
+@pytest.mark.parametrize("features", [b"batch/on hub/sync id=1 path=1", b""], ids=["batches", "none"])
+def test_a_hub_gets_what_it_takes(address: str, client: Callable[..., Client], features: bytes) -> None:
+    with FakeHub(address) as fake:
+        connecting = gevent.spawn(client)
+        peer = fake.greet(features)
+        made = connecting.get(timeout=PATIENCE)
+        if features:
+            assert peer.receive() == b"CMSG batch/on\0"
+        pairs = PAIRS["several keys"]
+        made.send_columns(columns_of(pairs))
+        if features:
+            packet = peer.receive()
+            assert packet.startswith(BATCH)
+            assert Bundle.parse(packet).plain == plain(pairs)
+        else:
+            assert [peer.receive() for _ in pairs] == plain(pairs)
+
+
+def test_the_hub_that_is_back_takes_no_batch(address: str, client: Callable[..., Client]) -> None:
+    with FakeHub(address) as fake:
+        connecting = gevent.spawn(client, reconnect=True)
+        peer = fake.greet(b"batch/on hub/sync id=1 path=1")
+        made = connecting.get(timeout=PATIENCE)
+        peer.close()
+        pairs = PAIRS["several keys"]
+        sending = gevent.spawn(made.send_columns, columns_of(pairs))
+        again = fake.greet()
+        assert [again.receive() for _ in pairs] == plain(pairs)
+        sending.get()

@@ -1,0 +1,18 @@
+"""Bytes from strangers as text."""
+
+from __future__ import annotations
+
+import ast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbuslib.wire.text import printable
+
+
+@given(st.binary() | st.text().map(lambda text: text.encode("utf-8", "surrogatepass")))
+def test_printable_prints_and_can_be_read_back(data: bytes) -> None:
+    shown = printable(data)
+    assert shown.isprintable()
+    escaped = ascii(shown.encode())[1:]  # as a literal of bytes, in which our escapes are Python's
+    assert ast.literal_eval("b" + escaped.replace("\\\\", "\\")) == data
