@@ -37,7 +37,7 @@ def settle(hub: Hub) -> None:
     while True:
         for _ in range(5):  # what one round brings about is seen in the next
             gevent.idle()
-        if not hub.crowd.anybody_waits():
+        if not hub.context.scheduler.anybody_waits():
             return
         gevent.sleep(0.0005)
 
@@ -56,17 +56,21 @@ def balance(hub: Hub) -> None:
 def connection_of(hub: Hub, peer: Peer) -> Connection:
     """The hub's end of a peer's connection, told by the question that it answers."""
     settle(hub)
-    before = {connection: connection._commands for connection in hub._connections}
+    before = {connection: connection.turn.commands for connection in hub._clients.connections.values()}
     peer.barrier()
-    (found,) = (connection for connection in hub._connections if connection._commands != before.get(connection, 0))
+    (found,) = (
+        connection
+        for connection in hub._clients.connections.values()
+        if connection.turn.commands != before.get(connection, 0)
+    )
     return found
 
 
 def narrow(hub: Hub, peer: Peer) -> Connection:
     """Make the kernel hold one big packet for this peer, and give the hub's end of its connection."""
     connection = connection_of(hub, peer)
-    connection.grown = True  # and so it stays as small as the next line makes it
-    connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    connection.outgoing.grown = True  # and so it stays as small as the next line makes it
+    connection.outgoing.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     return connection
 
 

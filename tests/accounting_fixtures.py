@@ -18,16 +18,17 @@ from sbuslib.limits import Limits
 
 
 @pytest.fixture
-def bus(make_hub: Callable[..., Hub]) -> Iterator[Callable[..., Hub]]:
+def bus(make_hub: Callable[..., Hub], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Hub]]:
     """Make a hub with these limits (``options`` are those of :class:`Hub`).
 
     Ask for it before ``connect``. When its clients have left, nothing may be charged to anybody.
     """
     made: list[Hub] = []
+    # A turn takes as much from a client that said commands as from any: the tests count on one turn.
+    monkeypatch.setattr("sbuslib.core.connection.COMMANDS_A_TURN", 64)
 
     def make(options: dict[str, Any] | None = None, **limits: Any) -> Hub:
-        # A turn takes as much from a client that said commands as from any: the tests count on one turn.
-        made.append(make_hub(limits=Limits(**{"controls_per_turn": 64, "turn_time": 1e6} | limits), **options or {}))
+        made.append(make_hub(limits=Limits(**{"turn_time": 1e6} | limits), **options or {}))
         return made[-1]
 
     yield make
@@ -37,9 +38,9 @@ def bus(make_hub: Callable[..., Hub]) -> Iterator[Callable[..., Hub]]:
         balance(hub)
         eventually(lambda hub=hub: not hub.statistics().clients)  # type: ignore[misc]
         balance(hub)
-        for inbox in list(hub._inboxes):
+        for inbox in list(hub._clients.inboxes):
             inbox.close()
-        eventually(hub.quotas.is_clear)
+        eventually(hub.context.quotas.is_clear)
         assert hub.statistics().queued == 0
         balance(hub)
 

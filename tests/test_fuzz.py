@@ -102,7 +102,7 @@ def test_well_behaved_clients_do_not_notice(make_hub: Callable[..., Hub], connec
         publisher.publish(own_key() + b"/good", b"%d" % number)
         publisher.barrier()
         if number == 100:
-            eventually(lambda: len(hub.breaches.counts) >= 5)
+            eventually(lambda: len(hub._clients.violations.counts) >= 5)
     done = True
     gevent.joinall(attackers, raise_error=True)
     expected = [b"MSG good/%d\0%d" % (number % 5, number) for number in range(150)]
@@ -151,4 +151,4 @@ def test_a_spoilt_batch_delivers_what_it_says_or_nothing(hub: Hub, connect: Conn
             got = [Bundle.parse(one).plain if one.startswith(BATCH) else [one] for one in batching.pending()]
             assert [packet for packets in got for packet in packets] == expected
     assert refused
-    assert set(hub.breaches.counts) <= {"malformed batch", "batch of too much", "reserved token in a key"}
+    assert set(hub._clients.violations.counts) <= {"malformed batch", "batch of too much", "reserved token in a key"}

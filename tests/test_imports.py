@@ -36,7 +36,7 @@ STILL_WRONG = {
     ("core.fan_out_queue", "hub"),
     ("core.inbox", "hub"),
     ("core.outgoing", "hub"),
-    ("core.unpacking", "hub"),
+    ("core.batch_routing", "hub"),
     ("spark.decode", "journal.format"),
     ("spark.lake", "journal.directory"),
     ("spark.manifest", "journal.directory"),
@@ -51,7 +51,7 @@ STILL_WRONG = {
 
 CIRCLES = [
     "core.acceptor core.connection core.fan_out core.fan_out_queue core.inbox core.outbox core.outgoing core.quotas "
-    "core.router core.scheduler core.send_buffers core.unpacking hub tree.downlink tree.tree",
+    "core.router core.scheduler core.send_buffers core.batch_routing hub tree.downlink tree.tree",
     "relay tree.handshake tree.uplink",
     "tcp.discovery tcp.peer",
 ]

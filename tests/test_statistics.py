@@ -133,7 +133,7 @@ def test_they_fit_a_packet_whatever_there_is(bus: Bus, connect: Connect) -> None
     """With too many clients for one packet, those of each client are left out."""
     hub = bus()
     peers = [connect() for _ in range(2_600)]
-    eventually(lambda: len(hub._connections) == len(peers))
+    eventually(lambda: len(hub._clients.connections.values()) == len(peers))
     assert len(msgspec.json.encode(hub.statistics())) > PACKET_BYTES
     asker = peers[0]
     asker.send(ASK)

@@ -225,7 +225,7 @@ def _serve(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     ready()
     supervision.tell(b"READY=1")
-    beat = supervision.watchdog(hub.loop)
+    beat = supervision.watchdog(hub.context.loop)
     hub.serve_forever()
     if beat is not None:
         beat.stop()

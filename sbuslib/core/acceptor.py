@@ -6,16 +6,15 @@ import errno
 import logging
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..kernel.sockets import Listener, accept, peer_credentials
 from ..secrets import Credentials
+from .context import Context
+from .members import Clients
 from .outgoing import READ
 from .quotas import Account
 from .scheduler import DOOR
-
-if TYPE_CHECKING:
-    from ..hub import Hub
 
 __all__ = ["Acceptor"]
 
@@ -36,16 +35,19 @@ class Acceptor:
     ``users`` are the ids that may connect, or ``None`` for whoever the socket lets in.
     """
 
-    def __init__(self, hub: Hub, listener: Listener, mode: int, users: set[int] | None) -> None:
-        self._hub = hub
-        self.account = Account(DOOR, hub.limits)
+    def __init__(
+        self, context: Context, clients: Clients, listener: Listener, mode: int, users: set[int] | None
+    ) -> None:
+        self._context = context
+        self._clients = clients
+        self.account = Account(DOOR, context.limits)
         self.closed = False
         self._listener = listener
         self._mode = mode
         self._users = users
         self._spare: int | None = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._pause: Any = None
-        self._watcher: Any = hub.loop.io(listener.socket.fileno(), READ)
+        self._watcher: Any = context.loop.io(listener.socket.fileno(), READ)
         self._watcher.start(self._on_acceptable)
 
     def close(self) -> None:
@@ -58,10 +60,10 @@ class Acceptor:
 
     def accept_rest(self) -> None:
         """Accept those who wait, whose packets may be there already: the hub is about to stop."""
-        self._accept(self._hub.limits.backlog)
+        self._accept(self._context.limits.backlog)
 
     def _on_acceptable(self) -> None:
-        limits, crowd = self._hub.limits, self._hub.crowd
+        limits, crowd = self._context.limits, self._context.scheduler
         if crowd.may_go(self.account):
             self._accept(limits.crowded_accepts if crowd.crowded else limits.accepts)
             crowd.went()
@@ -75,10 +77,10 @@ class Acceptor:
             self._on_acceptable()
 
     def _accept(self, most: int) -> None:
-        hub = self._hub
+        context, clients = self._context, self._clients
         for _ in range(most):
             try:
-                sock = accept(self._listener.socket, hub.limits.idle_send_buffer)
+                sock = accept(self._listener.socket, context.limits.idle_send_buffer)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -90,10 +92,10 @@ class Acceptor:
                 raise
             credentials = peer_credentials(sock)
             if self._may_connect(credentials):
-                hub.admit(sock, credentials)
+                clients.admit(sock, credentials)
             else:
                 sock.close()
-                hub.breach("user not allowed", credentials)
+                clients.report("user not allowed", credentials)
 
     def _may_connect(self, credentials: Credentials) -> bool:
         if self._users is not None:
@@ -106,17 +108,17 @@ class Acceptor:
 
     def _refuse_one(self, error: OSError) -> None:
         """Out of descriptors or memory: turn one client away with the spare descriptor, then pause."""
-        hub = self._hub
-        hub.breaches.counts["accept failed"] += 1
-        if hub.breaches.counts["accept failed"] == 1:
-            logger.error("sbus hub at %s cannot accept clients: %s", hub.address, error.strerror)
+        context, clients = self._context, self._clients
+        clients.violations.counts["accept failed"] += 1
+        if clients.violations.counts["accept failed"] == 1:
+            logger.error("sbus hub at %s cannot accept clients: %s", context.address(), error.strerror)
         self._give_up_spare()
         with suppress(OSError):
-            accept(self._listener.socket, hub.limits.idle_send_buffer).close()
+            accept(self._listener.socket, context.limits.idle_send_buffer).close()
         self._take_spare()
         self._watcher.stop()
         self._end_pause()  # there is one if the hub is about to stop, which does not wait for its end
-        self._pause = hub.loop.timer(hub.limits.accept_pause)
+        self._pause = context.loop.timer(context.limits.accept_pause)
         self._pause.start(self._accept_again)
 
     def _end_pause(self) -> None:

@@ -2,78 +2,69 @@
 
 Whoever publishes pays for the delivery to each receiver, so a user with a thousand connections that all want one key
 would stop whoever publishes under it. So where a message goes to many clients of one user, and somebody else published
-it, the publisher leaves it in one place, the *line* of that user, which costs it the same however many they are. From
-there it is handed to each of them in turns of that user, as if the user had published it: turns that the
-:mod:`~sbuslib.core.scheduler` shares out, and in which each client counts where others are busy.
+it, the publisher leaves it in the *fan-out queue* of that user, which costs it the same however many they are. From
+there it is handed to each of them in turns of that user, as if the user had published it: see :mod:`.fan_out_queue`.
 
-What finds no room in a line is lost (cause ``quota``), which is counted for each receiver when the line comes to it;
-so is what stands there for who leaves meanwhile, or when the hub stops (cause ``outage``).
-How far a receiver may fall behind is a matter of its own queue and not of the line. Order stays: as long as anything
-stands in the line of a user, what else its clients are to be sent on behalf of others, answers included, goes to the
-end of it.
-
-There are no lines for users who may hold publishers back, which are trusted not to, and nothing is put into one where
-clients of one user only are connected: they could hurt nobody else.
+There are no such queues for users who may hold publishers back, which are trusted not to, and nothing is put into one
+where clients of one user only are connected: they could hurt nobody else.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Final
 from weakref import WeakValueDictionary
 
-from ..kernel.areas import Gather
-from .connection import Connection
-from .fan_out_queue import Audience, Line
-from .parties import Routes, Run, Sender
+from .context import Context
+from .fan_out_queue import FanOutQueue, Group
+from .outgoing import Outgoing
+from .protocols import Routes, Run, Sender
+from .quotas import Account
 
-if TYPE_CHECKING:
-    from ..hub import Hub
-    from .quotas import Account
+__all__ = ["FanOuts"]
 
-__all__ = ["Fanouts"]
+REMEMBERED_GROUPS: Final = 1_024
+"""Groups of receivers of which it is remembered who of them is served by which queue: those of as many keys or more."""
 
 
-class Fanouts:
-    """The lines of one hub, and who stands in which."""
+class FanOuts:
+    """The fan-out queues of one hub, and who is served by which. Implements :class:`~.context.FanOut`."""
 
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
-        self._lines: WeakValueDictionary[Account, Line] = WeakValueDictionary()
-        # By the identity of a group of receivers, which is kept here so that it stays one: those of each user of whom
-        # there are many, and whom one of these users is near, or (None) anybody else.
-        self._groups: dict[int, tuple[Routes, dict[int, Audience], dict[int | None, Routes]]] = {}
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._queues: WeakValueDictionary[Account, FanOutQueue] = WeakValueDictionary()
+        # By the identity of the receivers of a key, which are kept here so that it stays one: the groups of those
+        # users of whom there are many, and whom one of these users hands messages to itself, or (None) anybody else.
+        self._groups: dict[int, tuple[Routes, dict[int, Group], dict[int | None, Routes]]] = {}
         self._remembered = 0  # receivers in all of these
-        self.gather = Gather()
-        """For packets that go to many, and for nothing else: it keeps them laid out meanwhile."""
-        self.standing: set[Line] = set()
-        """The lines in which something stands."""
+        self.waiting: set[FanOutQueue] = set()
+        """The queues in which something waits."""
 
     def near(self, receivers: Routes, sender: Sender) -> Routes:
-        """To whom a message of ``sender`` is handed at once: in place of many clients of one user stands their line."""
-        if len(receivers) < self._hub.limits.fanout or not self._in_force():
+        """To whom a message of ``sender`` is handed at once: their queue stands for many clients of one user."""
+        if len(receivers) < self._context.limits.fanout or not self._is_in_force():
             return receivers
-        group = self._groups.get(id(receivers))
-        if group is None:
+        found = self._groups.get(id(receivers))
+        if found is None:
+            limits = self._context.limits
             self._remembered += len(receivers)
-            limits = self._hub.limits
-            if len(self._groups) >= limits.fanout_groups or self._remembered > limits.cached_receivers:
+            if len(self._groups) >= REMEMBERED_GROUPS or self._remembered > limits.cached_receivers:
                 self.forget()
                 self._remembered = len(receivers)
-            group = self._groups[id(receivers)] = receivers, self._audiences(receivers), {}
-        _, audiences, near = group
+            found = self._groups[id(receivers)] = receivers, self._make_groups(receivers), {}
+        _, groups, near = found
         uid: int | None = sender.credentials.uid
-        if uid not in audiences:
+        if uid not in groups:
             uid = None
-        found = near.get(uid)
-        if found is None:
-            found = near[uid] = self._near(uid, receivers, audiences)
-        return found
+        handed = near.get(uid)
+        if handed is None:
+            handed = near[uid] = self._near(uid, receivers, groups)
+        return handed
 
     def near_runs(self, runs: list[Run], sender: Sender) -> tuple[list[Run], bool]:
-        """The same for each run of packets, and whether there are lines: then each run has to go before the next."""
-        if not self._in_force():
+        """The same for each run of packets, and whether that changed any: then each run has to go before the next."""
+        if not self._is_in_force():
             return runs, False
-        least = self._hub.limits.fanout
+        least = self._context.limits.fanout
         for _, _, receivers in runs:
             if len(receivers) >= least:
                 break
@@ -84,48 +75,50 @@ class Fanouts:
 
     def near_routes(self, routes: list[Routes], sender: Sender) -> tuple[list[Routes], bool]:
         """The same for the receivers of each key of a batch."""
-        if not self._in_force():
+        if not self._is_in_force():
             return routes, False
         found = [self.near(receivers, sender) for receivers in routes]
         return found, any(some is not others for some, others in zip(found, routes, strict=True))
 
-    def _in_force(self) -> bool:
-        """Whether there is anybody to be spared; a line that stands is used until it is empty."""
-        return self._hub.crowd.several or bool(self.standing)
+    def _is_in_force(self) -> bool:
+        """Whether there is anybody to be spared; a queue that has begun is used until it is empty."""
+        return self._context.scheduler.several or bool(self.waiting)
 
-    def _audiences(self, receivers: Routes) -> dict[int, Audience]:
-        alike: dict[Account, list[Connection]] = {}
+    def _make_groups(self, receivers: Routes) -> dict[int, Group]:
+        """The groups of those users who have many clients among some receivers, by user."""
+        context = self._context
+        alike: dict[Account, list[Outgoing]] = {}
         for receiver in receivers:
             # What comes down a link is the matter of the hub below. Who has left is still among them for a moment.
-            if isinstance(receiver, Connection) and receiver.link is None and not receiver.closed:
+            if isinstance(receiver, Outgoing) and not (receiver.is_link or receiver.closed):
                 alike.setdefault(receiver.account, []).append(receiver)
         return {
-            account.uid: Audience(self._line(account), tuple(some))
+            account.uid: Group(self._queue(account), tuple(some))
             for account, some in alike.items()
-            if len(some) >= self._hub.limits.fanout and not self._hub.is_trusted(account.uid)
+            if len(some) >= context.limits.fanout and account.uid not in context.trusted
         }
 
     @staticmethod
-    def _near(uid: int | None, receivers: Routes, audiences: dict[int, Audience]) -> Routes:
-        others = [audience for other, audience in audiences.items() if other != uid]
+    def _near(uid: int | None, receivers: Routes, groups: dict[int, Group]) -> Routes:
+        others = [group for other, group in groups.items() if other != uid]
         if not others:
             return receivers
-        far = {receiver for audience in others for receiver in audience.receivers}
+        far = {receiver for group in others for receiver in group.receivers}
         return (*(receiver for receiver in receivers if receiver not in far), *others)
 
-    def _line(self, account: Account) -> Line:
-        line = self._lines.get(account)
-        if line is None:
-            line = self._lines[account] = Line(self._hub, account)
-        return line
+    def _queue(self, account: Account) -> FanOutQueue:
+        queue = self._queues.get(account)
+        if queue is None:
+            queue = self._queues[account] = FanOutQueue(self._context, account, self.waiting)
+        return queue
 
     def forget(self) -> None:
-        """Somebody left, and must not be remembered."""
+        """Receivers left, or changed what they are, and must not be remembered."""
         self._groups.clear()
         self._remembered = 0
 
     def clear(self) -> None:
         """The hub stops."""
         self.forget()
-        for line in list(self.standing):
-            line.clear()
+        for queue in list(self.waiting):
+            queue.clear()

@@ -7,22 +7,19 @@ that came last is lost and counted. They belong to the thread of the hub's event
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from gevent.event import Event
 from gevent.timeout import Timeout
 
 from ..errors import DisconnectedError
+from ..secrets import Credentials
 from ..statistics import ClientStatistics
+from ..wire.control import Lost
 from ..wire.packets import Message, parse
-
-if TYPE_CHECKING:
-    from ..hub import Hub
-    from ..secrets import Credentials
-    from ..wire.batches import Bundle
-    from ..wire.control import Lost
-    from .parties import Batch, Sender
+from .context import Context
+from .messages import Messages
+from .protocols import Sender
 
 __all__ = ["Inbox"]
 
@@ -34,11 +31,11 @@ class Inbox:
     :class:`~sbuslib.wire.packets.Message` carries its sender. ``with`` closes it at the end.
     """
 
-    def __init__(self, hub: Hub, credentials: Credentials) -> None:
-        self._hub = hub
+    def __init__(self, context: Context, credentials: Credentials) -> None:
+        self._context = context
         self.credentials = credentials
-        self.account = hub.quotas.account(credentials.uid)
-        self._limits = hub.limits
+        self.account = context.quotas.account(credentials.uid)
+        self._limits = context.limits
         self._waiting: deque[tuple[bytes, bytes]] = deque()
         self._bytes = 0
         self._ready = Event()
@@ -60,32 +57,23 @@ class Inbox:
 
     @property
     def refuses(self) -> bool:
-        """Never. Implements :class:`~sbuslib.core.outgoing.Receiver`."""
+        """Never. Implements :class:`~.protocols.Receiver`."""
         return False
 
-    def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
-        """Keep copies of the packets in ``slots``: the hub's side."""
-        for slot in slots:
-            self.deliver_packet(sender, batch.packet(slot))
-
-    def deliver_packet(self, sender: Sender, packet: bytes) -> None:
-        """Keep one packet: the hub's side."""
+    def deliver(self, sender: Sender, messages: Messages) -> None:
+        """Keep copies of messages: the hub's side."""
         if self.closed:
             return
-        self.routed += 1
-        size = self._bytes + len(packet)
-        if len(self._waiting) >= self._limits.queued_packets or size > self._limits.queued_bytes:
-            self.lost["overflow"] = self.lost.get("overflow", 0) + 1
-            return
-        self._bytes = size
-        self._waiting.append((sender.key, packet))
+        for packet in messages.packets():
+            self.routed += 1
+            size = self._bytes + len(packet)
+            if len(self._waiting) >= self._limits.queued_packets or size > self._limits.queued_bytes:
+                self.lost["overflow"] = self.lost.get("overflow", 0) + 1
+                continue
+            self._bytes = size
+            self._waiting.append((sender.key, packet))
         self.peak = max(self.peak, len(self._waiting))
         self._ready.set()
-
-    def deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
-        """Keep messages that came together: the hub's side."""
-        for packet in bundle.plain:
-            self.deliver_packet(sender, packet)
 
     @property
     def takes_batches(self) -> bool:
@@ -103,8 +91,8 @@ class Inbox:
     def statistics(self) -> ClientStatistics:
         """This inbox at this instant."""
         return ClientStatistics(
-            credentials=self._hub.router.namespace.credential_key(self.credentials).decode(),
-            patterns=self._hub.router.count(self),
+            credentials=self._context.router.namespace.credential_key(self.credentials).decode(),
+            patterns=self._context.router.count(self),
             received=0,
             routed=self.routed,
             delivered=self.taken,
@@ -124,7 +112,7 @@ class Inbox:
         """
         while not self._waiting:
             if not self.closed:
-                self._hub.check_here()
+                self._context.check_here()
             else:
                 raise DisconnectedError("the subscription is closed")
             self._ready.clear()
@@ -149,8 +137,8 @@ class Inbox:
     def close(self) -> None:
         """Stop receiving; what waits can still be taken."""
         if not self.closed:
-            if self._hub.started:
-                self._hub.check_here()
+            if self._context.is_serving:
+                self._context.check_here()
             self.closed = True
-            self._hub.forget_inbox(self)
+            self._context.members.forget_inbox(self)
             self._ready.set()

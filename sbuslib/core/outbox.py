@@ -176,7 +176,6 @@ class Outbox:
         "_urgent",
         "_work",
         "bytes",
-        "freed",
         "hard",
         "lost",
         "order",
@@ -205,8 +204,6 @@ class Outbox:
         self.tells = False
         """Whether losses are told, by a notice in the line."""
         self.bytes = 0
-        self.freed = 0
-        """Bytes that have left; whoever looks sets it back."""
         self.peak = 0
         self.lost: Counter[Cause] = Counter()
 
@@ -442,7 +439,6 @@ class Outbox:
         count, size = self._size(packets)
         self.bytes += sign * size
         self._extra += sign * (count - len(packets))
-        self.freed -= sign * size
         change = self._account.force_room if sign > 0 else self._account.give_room
         senders = {sender for _, sender in items}
         for sender in senders:

@@ -1,86 +1,92 @@
-"""What a hub sends to one client: at once, later or not at all. The sending half of a connection.
+"""What a hub sends to one client: at once, later or not at all.
 
-The table of what happens to a message that cannot be sent at once stands in :mod:`sbuslib.core.outbox`; this
-module acts on it. A socket that would block is watched until it is writable; a publisher that is to be
-held has its own reading stopped, by nothing more than stopping a watcher, so it alone waits.
+The table of what happens to a message that cannot be sent at once stands in :mod:`.outbox`; this module acts on it. A
+socket that would block is watched until it is writable. A publisher that is to be held is held by :mod:`.holding`.
 
-Deliveries happen in the middle of the turn of another client, while the hub's area is in use. So nothing
-here logs, calls a stranger's code or closes anything: a receiver that has to go is *condemned*, which the hub
-carries out when the turn has ended.
+Messages are delivered in the middle of the turn of another client, while the hub's area is in use. So nothing here
+logs, calls a stranger's code or closes anything: a receiver that has to go is kicked when the turn has ended
+(``Members.kick_later``).
 """
 
 from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Sequence
+from collections.abc import Set
 from contextlib import suppress
 from time import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Final
 
 from ..secrets import Credentials
-from ..wire.batches import Bundle, Parcel
+from ..wire.batches import Parcel
 from ..wire.control import Lost
+from .context import Context
+from .holding import Holding
+from .messages import Batched, Messages
 from .outbox import Action, Cause, Outbox
-from .parties import Batch, Holdable, Sender
+from .protocols import Holdable, Queue, Sender
 from .quotas import Account
 
-if TYPE_CHECKING:
-    from ..hub import Hub
-
-__all__ = ["READ", "WRITE", "Delivery"]
+__all__ = ["READ", "SEND_RETRY", "WRITE", "Outgoing"]
 
 READ, WRITE = 1, 2  # gevent's names for libev's EV_READ and EV_WRITE
 
+SEND_RETRY: Final = 0.02
+"""Seconds to wait where the kernel has no memory for a packet, though it calls the socket writable."""
 
-class Delivery:
-    """The sending half of a client. Implements :class:`~sbuslib.core.parties.Receiver` and ``Holder``."""
+
+class Outgoing:
+    """The sending half of a client, which is what routes hold.
+
+    Implements :class:`~.protocols.Receiver`, :class:`~.protocols.Holder` and :class:`~.unsent.Waiting`.
+    """
 
     __slots__ = (
         "__weakref__",
         "_batches",
-        "_block_timer",
+        "_context",
         "_direct",
         "_doomed",
         "_echo",
-        "_held",
-        "_held_for_room",
-        "_hub",
+        "_holding",
         "_mute",
         "_notices",
         "_outbox",
+        "_owner",
+        "_queued_answers",
         "_refusal",
         "_refused",
         "_refused_since",
         "_retry",
         "_senders",
-        "_standing_answers",
         "_writer",
         "account",
         "closed",
         "credentials",
         "delivered",
         "grown",
+        "is_link",
         "routed",
         "socket",
     )
 
-    def __init__(self, hub: Hub, sock: socket.SocketType, credentials: Credentials, account: Account) -> None:
-        self._hub = hub
+    def __init__(self, context: Context, sock: socket.SocketType, credentials: Credentials, account: Account) -> None:
+        self._context = context
         self.socket = sock
         self.credentials = credentials
         self.account = account
         self.closed = False
+        self.is_link = False  # whether a whole hub is behind it
         self.grown = False  # whether the kernel was asked for the full send buffer
         self.routed = 0
         self.delivered = 0
-        self._echo = True
+        self._owner: Sender | None = None  # whose messages do not come here: set by echo/off
         self._senders = False
         self._batches = False
         self._notices = False
         self._mute = False  # the other end takes nothing any more, though what it sent may still be unread
-        self._doomed = False  # it is to be let go when the turn has ended
-        self._direct = True  # nothing waits, nothing is to be told, nothing is to be added: send straight on
+        self._doomed = False  # it is kicked when the turn has ended
+        self._direct = True  # nothing waits, nothing is to be told or added: send straight on
         self._outbox: Outbox | None = None  # made when it is first needed: most clients keep up
         # Why messages of a user, from so many bytes on, are lost as long as nothing is released or sent, and the
         # account's count of releases: one that stopped reading costs those who publish next to nothing.
@@ -89,54 +95,104 @@ class Delivery:
         self._refused_since = 0.0
         self._writer: Any = None
         self._retry: Any = None
-        self._held: set[Holdable] = set()
-        self._held_for_room = False
-        self._block_timer: Any = None
-        self._standing_answers = 0  # in the line of this client's user
+        self._holding: Holding | None = None
+        self._queued_answers = 0  # in the fan-out queue of this client's user
 
     # -- messages -----------------------------------------------------------------------------------
 
-    def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
-        """Send the packets in ``slots`` on, or do with them as the receiver chose."""
-        if not self._echo and sender is cast(Sender, self):
+    def deliver(self, sender: Sender, messages: Messages) -> None:
+        """Send messages on, or do with them as the receiver chose."""
+        if sender is self._owner:
             return
-        line = self.account.standing
-        if line is not None and not self._mute and line.takes(sender):
-            line.add(self, sender, batch, slots)
+        queue: Queue | None = self.account.queue
+        if queue is not None and not self._mute and queue.takes(sender):
+            queue.add(self, sender, messages)
             return
-        if self._batches and len(slots) >= self._hub.limits.gathered:
-            bundle = batch.bundle(slots, self._hub.limits.gathered_bytes)
-            if bundle is not None:
-                self._deliver_bundle(sender, bundle)
-                return
-        self.routed += len(slots)
+        if self._batches:
+            messages = messages.as_batch() or messages
+        elif messages.is_batch:
+            messages = messages.as_packets()
+        count = messages.count
+        self.routed += count
         if self._refusal is not None:
             uid, shortest, releases, _ = self._refusal
-            if sender.credentials.uid == uid and batch.shortest >= shortest and self.account.releases == releases:
-                self._refused += len(slots)
+            if sender.credentials.uid == uid and self.account.releases == releases and messages.shortest >= shortest:
+                self._refused += count
                 return
             self._end_refusal()
             self._update()
+        sent = 0
         if self._direct:
-            sent = 0
             try:
-                sent = batch.area.send(self.socket, slots, batch.lengths)
+                sent = messages.send(self.socket)
             except OSError as error:
                 self._send_failed(error.errno)
             self.delivered += sent
-            if sent == len(slots):
-                return
-            slots = slots[sent:]
-            if self._grow():
-                slots = self._send_now(sender, batch, slots)
-        elif not self._waits():
-            slots = self._send_now(sender, batch, slots)
-            if slots and self._grow():
-                slots = self._send_now(sender, batch, slots)
-            if not (self._senders or self._batches):
+        elif self._waits():
+            self._queue(sender, messages)
+            return
+        else:
+            sent = self._send_now(sender, messages)
+            if not self._senders:
                 self._update()
-        if slots and not self._refuse(sender, batch, slots):
-            self._offer(sender, batch.packets(slots))
+        if sent < count and self._grow():
+            messages = messages.after(sent) if sent else messages
+            count -= sent
+            sent = self._send_now(sender, messages)
+        if sent < count:
+            self._queue(sender, messages.after(sent) if sent else messages)
+
+    def _send_now(self, sender: Sender, messages: Messages) -> int:
+        """Send what the kernel takes; how many messages that were."""
+        sent = 0
+        try:
+            wrapper = sender.wrapper if self._senders else None
+            sent = messages.send(self.socket) if wrapper is None else messages.send_wrapped(self.socket, wrapper)
+        except OSError as error:
+            self._send_failed(error.errno)
+        self.delivered += sent
+        return sent
+
+    def _queue(self, sender: Sender, messages: Messages) -> None:
+        """Leave messages that cannot be sent at once to the table."""
+        outbox, count = self.outbox, messages.count
+        if self._mute:
+            # Of one that is closed only the index has not heard yet; it counts no more.
+            if self.closed:
+                self.routed -= count
+            else:
+                outbox.lose("outage", count, time())
+            return
+        if self._doomed:
+            outbox.lose("discard", count, time())
+            return
+        publisher, uid = sender.holdable_by(self), sender.credentials.uid
+        # What is certain to be lost is not copied first.
+        cause = outbox.refuses(uid, publisher is not None, messages.shortest)
+        if cause is not None:
+            self._refuse(cause, uid, messages)
+            return
+        wrapper = sender.wrapper if self._senders else b""
+        if isinstance(messages, Batched):
+            parcel = Parcel.of(messages.batch, wrapper)
+            action = outbox.offer_parcel(parcel, uid, publisher is not None, time())
+            if action is not None:
+                self._carry_out(action, publisher)
+                return
+        packets = messages.packets()
+        if wrapper:
+            packets = [wrapper + packet for packet in packets]
+        self._carry_out(outbox.offer(packets, uid, publisher is not None, time()), publisher)
+
+    def _refuse(self, cause: Cause, uid: int, messages: Messages) -> None:
+        """Lose messages, and remember why."""
+        self.outbox.lose(cause, messages.count, time())
+        # What block means is not the same for every publisher; and one that discards takes what it can at any time.
+        if cause != "discard" and "block" not in (self.outbox.soft, self.outbox.hard):
+            self._refusal = (uid, messages.shortest, self.account.releases, cause)
+            self._refused_since = time()
+        if self._direct or self._notices:
+            self._update()
 
     def _end_refusal(self) -> None:
         """The reason for which the last messages were lost may not hold any more."""
@@ -149,148 +205,39 @@ class Delivery:
             self._outbox.lose(self._refusal[3], self._refused, self._refused_since)
             self._refused = 0
 
-    def _refuse(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> bool:
-        """Lose messages where that is certain before they are copied; whether it was."""
-        outbox = self._outbox
-        if outbox is None or self._mute:
-            return False
-        may_hold = sender.holdable_by(self) is not None
-        cause = outbox.refuses(sender.credentials.uid, may_hold, batch.shortest)
-        if cause is None:
-            return False
-        outbox.lose(cause, len(slots), time())
-        # What block means is not the same for every publisher; and one that discards takes what it can at any time.
-        if cause != "discard" and "block" not in (outbox.soft, outbox.hard):
-            self._refusal = (sender.credentials.uid, batch.shortest, self.account.releases, cause)
-            self._refused_since = time()
-        if self._direct or self._notices:
-            self._update()
-        return True
-
-    def _send_now(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> Sequence[int]:
-        """Send what the kernel takes; the slots of what it did not."""
-        sent = 0
+    def _send_one(self, packet: bytes) -> bool:
+        """Send a packet that is no message; ``False`` if the kernel does not take it."""
         try:
-            if self._senders:
-                sent = batch.area.send_wrapped(self.socket, sender.wrapper, slots, batch.lengths)
-            else:
-                sent = batch.area.send(self.socket, slots, batch.lengths)
-        except OSError as error:
-            self._send_failed(error.errno)
-        self.delivered += sent
-        return slots[sent:]
-
-    def deliver_packet(self, sender: Sender, packet: bytes) -> None:
-        """Send one packet, or do with it as the receiver chose."""
-        if not self._echo and sender is cast(Sender, self):
-            return
-        line = self.account.standing
-        if line is not None and not self._mute and line.takes(sender):
-            line.add_packet(self, sender, packet)
-            return
-        self.routed += 1
-        if not self._waits():
-            wrapped = sender.wrapper + packet if self._senders else packet
-            if self._send_one(wrapped) or (self._grow() and self._send_one(wrapped)):
-                self.delivered += 1
-                return
-        self._offer(sender, [packet])
-
-    def deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
-        """Send messages that came together on, or do with each as the receiver chose."""
-        if not self._echo and sender is cast(Sender, self):
-            return
-        line = self.account.standing
-        if line is not None and not self._mute and line.takes(sender):
-            line.add_bundle(self, sender, bundle)
-            return
-        if self._batches and bundle.count > 1:
-            self._deliver_bundle(sender, bundle)
-            return
-        packets = bundle.plain
-        self.routed += len(packets)
-        if not self._waits():
-            packets = self._send_several(sender, packets)
-            if packets and self._grow():
-                packets = self._send_several(sender, packets)
-        if packets:
-            self._offer(sender, packets)
-
-    def _send_several(self, sender: Sender, packets: list[bytes]) -> list[bytes]:
-        """Send what the kernel takes of packets that lie elsewhere; what it did not."""
-        sent = 0
-        try:
-            wrapped = [sender.wrapper + packet for packet in packets] if self._senders else packets
-            sent = self._hub.gather.send(self.socket, wrapped)
-        except OSError as error:
-            self._send_failed(error.errno)
-        self.delivered += sent
-        return packets[sent:]
-
-    def _deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
-        self.routed += bundle.count
-        if not self._waits():
-            packet = sender.wrapper + bundle.packet if self._senders else bundle.view
-            if self._send_one(packet) or (self._grow() and self._send_one(packet)):
-                self.delivered += bundle.count
-                return
-        if not (self._mute or self._doomed):
-            publisher = sender.holdable_by(self)
-            outbox, uid = self.outbox, sender.credentials.uid
-            cause = outbox.refuses(uid, publisher is not None, bundle.least)
-            if cause is not None:
-                outbox.lose(cause, bundle.count, time())
-                self._update()
-                return
-            parcel = Parcel.of(bundle, sender.wrapper if self._senders else b"")
-            action = outbox.offer_parcel(parcel, uid, publisher is not None, time())
-            if action is not None:
-                self._carry(action, publisher)
-                return
-        self._offer(sender, bundle.plain)
-
-    def _send_one(self, packet: bytes | memoryview) -> bool:
-        """Send a packet that is no part of a turn's; ``False`` if the kernel does not take it."""
-        try:
-            return bool(self._hub.gather.send(self.socket, (packet,)))
+            return bool(self._context.gather.send(self.socket, (packet,)))
         except OSError as error:
             self._send_failed(error.errno)
             return False
 
     def _grow(self) -> bool:
         """The kernel takes no more: whether it does after it was asked for the full buffer."""
-        return not (self.grown or self._mute) and self._hub.buffers.grow(self)
+        return not (self.grown or self._mute) and self._context.buffers.grow(self)
 
     def _waits(self) -> bool:
         """Whether something has to go before the next message, or nothing goes at all."""
         return self._mute or bool(self._outbox) or not self._report()
 
-    def _offer(self, sender: Sender, packets: list[bytes]) -> None:
-        """Leave messages that cannot be sent at once to the table."""
-        outbox = self.outbox
-        if self._mute:
-            # Of one that is closed only the index has not heard yet; it counts no more.
-            if self.closed:
-                self.routed -= len(packets)
-            else:
-                outbox.lose("outage", len(packets), time())
-            return
-        if self._doomed:
-            outbox.lose("discard", len(packets), time())
-            return
-        if self._senders:
-            packets = [sender.wrapper + packet for packet in packets]
-        publisher = sender.holdable_by(self)
-        self._carry(outbox.offer(packets, sender.credentials.uid, publisher is not None, time()), publisher)
-
-    def _carry(self, action: Action, publisher: Holdable | None) -> None:
+    def _carry_out(self, action: Action, publisher: Holdable | None) -> None:
         """Do what the table said."""
         if action is Action.HOLD:
             assert publisher is not None
             self._hold(publisher)
         elif action is Action.DISCONNECT:
             self._doomed = True
-            self._hub.condemn(self, "does not keep up, and asked for error")
+            self._context.members.kick_later(self, "does not keep up, and asked for error")
+        self._update()
+
+    def miss(self, cause: Cause, count: int, since: float) -> None:
+        """Count messages as lost that never reached this queue."""
+        if self.closed:
+            self._context.members.count_lost(cause, count)
+            return
+        self.routed += count
+        self.outbox.lose(cause, count, since)
         self._update()
 
     # -- answers ------------------------------------------------------------------------------------
@@ -299,33 +246,43 @@ class Delivery:
         """Send or queue an answer or a notice: never lost while the client is there."""
         if self._mute:
             return
-        if self.account.standing is not None:
-            stands = self.account.standing.add_answer(self, packet)
-            self._standing_answers += stands
-            if not stands or self.answers > self._hub.limits.queued_answers:
-                self._hub.condemn(self, "too many unread answers")
+        context = self._context
+        queue: Queue | None = self.account.queue
+        if queue is not None:
+            queued = queue.add_answer(self, packet)
+            self._queued_answers += queued
+            if not queued or self.answers > context.limits.queued_answers:
+                context.members.kick_later(self, "too many unread answers")
             return
-        if len(packet) > self._hub.limits.idle_send_buffer:
-            self._hub.buffers.grow(self, for_good=True)  # only those who are trusted get such
+        if len(packet) > context.limits.idle_send_buffer:
+            context.buffers.grow(self, for_good=True)  # only those who are trusted get such
         if not self._waits() and self._send_one(packet):  # after what was lost: that is told first
             return
         if not self._mute and not self.outbox.push_answer(packet):
-            self._hub.condemn(self, "too many unread answers")
+            context.members.kick_later(self, "too many unread answers")
         self._update()
 
-    def answer_from_line(self, packet: bytes) -> None:
-        """The line of this client's user has come to an answer."""
-        self._standing_answers -= 1
+    def answer_from_queue(self, packet: bytes) -> None:
+        """The fan-out queue of this client's user has come to an answer."""
+        self._queued_answers -= 1
         self.answer(packet)
 
-    def miss(self, cause: Cause, count: int, since: float) -> None:
-        """Count messages as lost that were never offered to this client."""
-        if self.closed:
-            self._hub.count_lost(cause, count)
-            return
-        self.routed += count
-        self.outbox.lose(cause, count, since)
-        self._update()
+    def notify(self, packet: bytes) -> None:
+        """Send a notice to a client that asked for them."""
+        if self._notices:
+            self.answer(packet)
+
+    def notify_last(self, packet: bytes) -> None:
+        """Send a notice to a client that is about to be let go, ahead of what waits for it.
+
+        Such a client has often filled its buffer, so that is made larger, as far as the kernel allows.
+        """
+        if self._notices and not self._mute:
+            with suppress(OSError):
+                if not self._context.gather.send(self.socket, (packet,)):
+                    size = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+                    self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)  # of which it makes twice that
+                    self._context.gather.send(self.socket, (packet,))
 
     def _report(self) -> bool:
         """Tell what was lost, to a client that asked for notices; ``False`` when the kernel does not take it now."""
@@ -336,22 +293,27 @@ class Delivery:
         report = outbox.take_report()
         sent = 0
         try:
-            sent = self._hub.gather.send(self.socket, [Lost(*each).encode() for each in report])
+            sent = self._context.gather.send(self.socket, [Lost(*each).encode() for each in report])
         except OSError as error:
             self._send_failed(error.errno)
         outbox.put_report_back(report[sent:])
         return sent == len(report)
 
-    # -- state --------------------------------------------------------------------------------------
+    # -- what waits ---------------------------------------------------------------------------------
 
     @property
     def outbox(self) -> Outbox:
         """What waits, and the modes."""
         if self._outbox is None:
-            self._outbox = Outbox(self._hub.limits, self.account)
+            self._outbox = Outbox(self._context.limits, self.account)
             self._outbox.tells = self._notices
         self._count_refused()
         return self._outbox
+
+    @property
+    def has_outbox(self) -> bool:
+        """Whether anything ever waited, or a mode was chosen."""
+        return self._outbox is not None
 
     @property
     def refuses(self) -> bool:
@@ -361,12 +323,7 @@ class Delivery:
     @property
     def answers(self) -> int:
         """Answers and notices that wait for this client."""
-        return self._standing_answers + (self._outbox.answers if self._outbox is not None else 0)
-
-    @property
-    def wants_notices(self) -> bool:
-        """Whether this client asked for notices."""
-        return self._notices
+        return self._queued_answers + (self._outbox.answers if self._outbox is not None else 0)
 
     @property
     def queued(self) -> int:
@@ -375,12 +332,12 @@ class Delivery:
 
     @property
     def hands_on(self) -> bool:
-        """What leaves it is with the kernel. Implements :class:`~sbuslib.tree.unsent.Behind`."""
+        """Never: what leaves it is with the kernel. Implements :class:`~.unsent.Waiting`."""
         return False
 
     @property
     def in_order(self) -> bool:
-        """Whether messages that wait are sent oldest first. Implements :class:`~sbuslib.tree.unsent.Behind`."""
+        """Whether messages that wait are sent oldest first. Implements :class:`~.unsent.Waiting`."""
         return self._outbox is None or self._outbox.order == "queue"
 
     @property
@@ -395,26 +352,37 @@ class Delivery:
         waits = outbox is not None and (
             bool(outbox) or self._refusal is not None or (self._notices and outbox.has_report)
         )
-        self._direct = not (waits or self._mute or self._senders or self._batches)
-        self._hub.tree.backlog.note(self, waits and not self._mute)
+        self._direct = not (waits or self._mute or self._senders)
+        self._context.unsent.note(self, waits and not self._mute)
         if waits and not self._mute:
             if self._writer is None:
-                self._writer = self._hub.loop.io(self.socket.fileno(), WRITE)
+                self._writer = self._context.loop.io(self.socket.fileno(), WRITE)
                 self._writer.start(self._on_writable)
         else:
             self._stop_writer()
 
-    def set_senders(self, on: bool) -> None:
-        """Whether messages are delivered with their sender."""
-        if on is not self._senders:
-            self._hub.tree.count_senders(1 if on else -1)
-        self._senders = on
-        self._update()
+    # -- what the client chose ----------------------------------------------------------------------
 
     @property
     def takes_batches(self) -> bool:
         """Whether this client asked for many messages in one packet."""
         return self._batches
+
+    @property
+    def wants_notices(self) -> bool:
+        """Whether this client asked for notices."""
+        return self._notices
+
+    def set_echo(self, owner: Sender | None) -> None:
+        """Whose messages do not come back here; ``None``: all come."""
+        self._owner = owner
+
+    def set_senders(self, on: bool) -> None:
+        """Whether messages are delivered with their sender."""
+        if on is not self._senders:
+            self._context.count_senders(1 if on else -1)
+        self._senders = on
+        self._update()
 
     def set_batches(self, on: bool) -> None:
         """Whether messages may be delivered many in one packet. When not, those that wait so are taken apart."""
@@ -430,33 +398,21 @@ class Delivery:
             self._outbox.tells = on
         self._update()
 
-    def notify(self, packet: bytes) -> None:
-        """Send a notice to a client that asked for them."""
-        if self._notices:
-            self.answer(packet)
-
-    def notify_last(self, packet: bytes) -> None:
-        """Send a notice to a client that is about to be let go, ahead of what waits for it.
-
-        Such a client has often filled its buffer, so that is made larger, as far as the kernel allows.
-        """
-        if self._notices and not self._mute:
-            with suppress(OSError):
-                if not self._hub.gather.send(self.socket, (packet,)):
-                    size = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-                    self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)  # of which it makes twice that
-                    self._hub.gather.send(self.socket, (packet,))
+    def changed_modes(self) -> None:
+        """The receiver chose another mode: whoever is held is held anew, if the new one says so."""
+        self._end_refusal()
+        self._release_held(anyway=True)
 
     # -- the socket ---------------------------------------------------------------------------------
 
     def _on_writable(self) -> None:
-        crowd = self._hub.crowd
-        if crowd.may_go(self.account):
+        scheduler = self._context.scheduler
+        if scheduler.may_go(self.account):
             self._send_on()
-            crowd.went()
+            scheduler.went()
         else:
             self._writer.stop()
-            crowd.postpone(self.account, self._watch_again)
+            scheduler.postpone(self.account, self._watch_again)
 
     def _watch_again(self) -> None:
         """What waits for this client may be sent on now."""
@@ -475,11 +431,10 @@ class Delivery:
             if not told and not self._mute:
                 self._pause_sending()
             return
-        batch = self._hub.limits.batch
-        packets = outbox.take(self._hub.crowd.most(self.account, batch) or batch)
+        packets = outbox.take(self._context.limits.batch)
         sent = failure = 0
         try:
-            sent = self._hub.gather.send(self.socket, packets)
+            sent = self._context.gather.send(self.socket, packets)
         except OSError as error:
             # Its number alone: the error knows this frame, and would keep the client until garbage is collected.
             failure = error.errno or errno.EIO
@@ -496,10 +451,10 @@ class Delivery:
                 return
         self._release_held()
         self._update()
-        self._hub.tree.backlog.check()
+        self._context.unsent.check()
         if not outbox:
-            self._flushed(outbox)
-        self._hub.carry_out()
+            self._on_empty()
+        self._context.members.end_turn()
 
     def _send_failed(self, code: int | None) -> bool:
         """A send failed for another reason than that the receiver is slow; whether for good."""
@@ -508,23 +463,26 @@ class Delivery:
         # Such as EPIPE or ECONNRESET: the other end is gone, or takes nothing. Whatever it sent before is
         # still read, up to the packet of length zero that ends it.
         self._mute = True
-        if self._outbox is not None:
-            self._outbox.clear("outage", time())
-            self._flushed(self._outbox)
-        self._release_held()
-        self._update()
+        self._lose_all()
         return True
 
-    def _flushed(self, outbox: Outbox) -> None:
+    def _lose_all(self) -> None:
+        """Nothing will be sent any more."""
+        if self._outbox is not None:
+            self._outbox.clear("outage", time())
+            self._on_empty()
+        self._release_held()
+        self._update()
+
+    def _on_empty(self) -> None:
         """Nothing waits any more."""
         self._end_refusal()
-        self._hub.flushed(outbox.freed)
-        outbox.freed = 0
+        self._context.members.on_outbox_empty()
 
     def _pause_sending(self) -> None:
         """The kernel had no memory: it would call the socket writable all the same, so let time pass."""
         self._writer.stop()
-        self._retry = self._hub.loop.timer(self._hub.limits.send_retry)
+        self._retry = self._context.loop.timer(SEND_RETRY)
         self._retry.start(self._resume_sending)
 
     def _resume_sending(self) -> None:
@@ -538,54 +496,48 @@ class Delivery:
                 watcher.close()
         self._writer = self._retry = None
 
+    def close(self) -> None:
+        """Lose what waits. The socket is its connection's to close."""
+        self.set_senders(False)
+        self.closed = self._mute = True
+        self._owner = None
+        self._context.buffers.release(self)
+        self._lose_all()
+
     # -- holding publishers back --------------------------------------------------------------------
 
     def _hold(self, publisher: Holdable) -> None:
-        self._held_for_room = self.outbox.soft != "block"
-        self._held.add(publisher)
-        publisher.hold(self)
-        if self._block_timer is None:
-            self._block_timer = self._hub.loop.timer(self._hub.limits.block_timeout)
-            self._block_timer.start(self._on_block_timeout)
+        if self._holding is None:
+            context = self._context
+            self._holding = Holding(
+                self, lambda: context.after(context.limits.block_timeout, self._on_block_timeout), context.cancel
+            )
+        self._holding.hold(publisher)
+
+    @property
+    def held(self) -> Set[Holdable]:
+        """The publishers that this receiver holds back."""
+        return self._holding.publishers if self._holding is not None else frozenset()
 
     def _on_block_timeout(self) -> None:
-        self._hub.condemn(self, "held publishers back for too long")
-        self._hub.carry_out()
+        self._context.members.kick_later(self, "held publishers back for too long")
+        self._context.members.end_turn()
 
     def _release_held(self, anyway: bool = False) -> None:
         """Let publishers go on for whom there is room, or all once this receiver is none to wait for."""
-        for publisher in [*self._held]:
-            if anyway or self._mute or self._has_room(publisher):
-                self.forget_held(publisher)
-                publisher.let_go(self)
+        if self._holding is not None:
+            self._holding.release(lambda publisher: anyway or self._mute or self._has_room(publisher))
 
     def _has_room(self, publisher: Holdable) -> bool:
         """Whether what a held publisher waits for has come."""
         outbox = self.outbox
         if not outbox:
             return True
-        uid = publisher.credentials.uid
-        return self._held_for_room and outbox.is_half_empty() and self.account.has_room(uid)
+        if outbox.soft == "block":  # it waits until nothing waits
+            return False
+        return outbox.is_half_empty() and self.account.has_room(publisher.credentials.uid)
 
     def forget_held(self, publisher: Holdable) -> None:
         """A publisher that was held has gone."""
-        self._held.discard(publisher)
-        if not self._held and self._block_timer is not None:
-            self._block_timer.stop()
-            self._block_timer.close()
-            self._block_timer = None
-
-    def changed_modes(self) -> None:
-        """The receiver chose another mode: whoever is held is held anew, if the new one says so."""
-        self._end_refusal()
-        self._release_held(anyway=True)
-
-    def _close_sending(self) -> None:
-        self.set_senders(False)
-        self.closed = self._mute = True
-        self._hub.buffers.release(self)
-        if self._outbox is not None:
-            self._outbox.clear("outage", time())
-            self._flushed(self._outbox)
-        self._release_held()
-        self._update()
+        if self._holding is not None:
+            self._holding.forget(publisher)

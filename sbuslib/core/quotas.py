@@ -18,25 +18,11 @@ Whatever is charged is released by the object that charged it. Source: the accou
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Any
 
 from ..limits import Limits
 
-if TYPE_CHECKING:
-    from .fan_out_queue import Line
-
-__all__ = ["CONNECTION_MEMORY", "PATTERN_MEMORY", "Account", "Quotas", "Room", "Shares"]
-
-
-CONNECTION_MEMORY: Final = 2_048
-"""Bytes of memory that a connection takes, about."""
-PATTERN_MEMORY: Final = 300
-"""Bytes of memory that a pattern takes in the index, about. What is charged for one is a price, of time as well."""
-
-
-def _ignore(_: int) -> None:
-    pass
+__all__ = ["Account", "Quotas", "Room", "Shares"]
 
 
 class Shares:
@@ -140,7 +126,7 @@ class Room:
 class Account(Room):
     """What one user's clients hold: it is itself the room in all their queues."""
 
-    __slots__ = ("connections", "line", "pattern_bytes", "patterns", "standing", "uid")
+    __slots__ = ("connections", "fan_out", "pattern_bytes", "patterns", "queue", "uid")
 
     def __init__(self, uid: int, limits: Limits) -> None:
         super().__init__(limits.user_queued_packets, limits.user_queued_bytes)
@@ -148,15 +134,15 @@ class Account(Room):
         self.connections = 0
         self.patterns = 0
         self.pattern_bytes = 0
-        self.line = Room(limits.fanout_packets, limits.fanout_bytes)
+        self.fan_out = Room(limits.fanout_packets, limits.fanout_bytes)
         """Room for what is to be handed to many of its clients."""
-        self.standing: Line | None = None
-        """The line, while anything stands in it."""
+        self.queue: Any = None
+        """The fan-out queue (:class:`~.protocols.Queue`), while anything waits in it."""
 
     def is_clear(self) -> bool:
         """Whether nothing is charged."""
         charged = self.connections or self.patterns or self.pattern_bytes
-        return not charged and self.is_empty() and self.line.is_empty() and self.standing is None
+        return not charged and self.is_empty() and self.fan_out.is_empty() and self.queue is None
 
 
 class Quotas:
@@ -175,8 +161,6 @@ class Quotas:
         """Bytes of keys remembered as allowed by ``authorize=``."""
         self.send_buffers = Shares(limits.send_buffers)
         """Bytes of send buffers: for :class:`~sbuslib.core.send_buffers.SendBuffers`."""
-        self.on_freed: Callable[[int], object] = _ignore
-        """Is told how many bytes of memory, about, each connection and pattern leaves that is released."""
 
     def account(self, uid: int) -> Account:
         """The account of a user."""
@@ -190,8 +174,8 @@ class Quotas:
         return [account for account in self._accounts.values() if not account.is_clear()]
 
     def waiting(self) -> int:
-        """Bytes in all queues and lines."""
-        return sum(account.queued_bytes.used + account.line.queued_bytes.used for account in self._accounts.values())
+        """Bytes in all queues."""
+        return sum(account.queued_bytes.used + account.fan_out.queued_bytes.used for account in self._accounts.values())
 
     def several(self) -> bool:
         """Whether more than one user has connections."""
@@ -214,7 +198,6 @@ class Quotas:
         self.connections.give(account.uid, 1)
         account.connections -= 1
         self.tidy(account)
-        self.on_freed(CONNECTION_MEMORY)
 
     def tidy(self, account: Account) -> None:
         """Forget an account in which nothing is charged.
@@ -243,7 +226,6 @@ class Quotas:
         account.patterns -= 1
         account.pattern_bytes -= size
         self.tidy(account)
-        self.on_freed(PATTERN_MEMORY)
 
     def is_clear(self) -> bool:
         """Whether nothing is charged to anybody."""

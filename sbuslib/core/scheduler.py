@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..limits import Limits
     from .quotas import Account
 
-__all__ = ["DOOR", "Crowd"]
+__all__ = ["DOOR", "Scheduler"]
 
 DOOR: Final = -1
 """The user id that stands for those who were not accepted yet."""
@@ -53,7 +53,7 @@ class _User:
         self.waiting: deque[Callable[[], None]] = deque()
 
 
-class Crowd:
+class Scheduler:
     """Who may have a turn in this round of an event loop. ``loop`` is gevent's, whose ``now()`` names the round."""
 
     def __init__(self, loop: Any, limits: Limits) -> None:

@@ -1,15 +1,15 @@
-"""Misbehaviour, told once and counted after: what keeps a hostile client from filling the log."""
+"""What clients do that nobody may: logged once and counted after, so that a hostile client cannot fill the log."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable
 
-__all__ = ["Breaches"]
+__all__ = ["Violations"]
 
 
-class Breaches:
-    """Counts breaches by reason, and says which of them to log: the first of each reason and culprit."""
+class Violations:
+    """Counts violations by reason, and says which to log: the first of each reason and user."""
 
     def __init__(self, remembered: int) -> None:
         self.counts: Counter[str] = Counter()
@@ -17,7 +17,7 @@ class Breaches:
         self._told: set[tuple[str, Hashable]] = set()
 
     def note(self, reason: str, who: Hashable) -> bool:
-        """Count one breach of ``who``, such as the id of a user; ``True`` when it is to be logged."""
+        """Count one violation of ``who``, such as the id of a user; ``True`` when it is to be logged."""
         self.counts[reason] += 1
         if (reason, who) in self._told or len(self._told) >= self._remembered:
             return False

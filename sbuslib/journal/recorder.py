@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -35,9 +35,9 @@ from .writer import Durability, Gap, Writer
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from ..core.parties import Batch, Holdable, Sender
+    from ..core.messages import Messages
+    from ..core.protocols import Holdable, Sender
     from ..hub import Hub
-    from ..wire.batches import Bundle
     from ..wire.control import Lost
 
 __all__ = ["Intake", "Recorder", "RecorderStatistics", "Scope"]
@@ -129,7 +129,7 @@ class Recorder:
         return Writer(
             self.directory,
             hub=self.hub.hub_id.decode(),
-            separator=self.hub.router.namespace.separator,
+            separator=self.hub.context.router.namespace.separator,
             durability=self._durability,
             keep_bytes=self._keep_bytes,
             keep_seconds=self._keep_seconds,
@@ -166,10 +166,10 @@ class Recorder:
         Raises :exc:`~sbuslib.errors.StateError` when it records already or the hub is not started,
         :exc:`~sbuslib.errors.JournalInUseError`, :exc:`~sbuslib.errors.CorruptJournalError` and :exc:`OSError`.
         """
-        self.hub.check_here()
+        self.hub.context.check_here()
         if self._intake is not None and not self._intake.ended.is_set():
             raise StateError(f"{self!r}: it is started already")
-        waker = self.hub.loop.async_()
+        waker = self.hub.context.loop.async_()
         try:
             writer = self._make_writer(waker.send)
             writer.open()
@@ -242,7 +242,7 @@ class Recorder:
         if self.hub.started:
             self._intake.is_muted = True
             try:
-                self.hub.publish(self._notices + self.hub.router.namespace.separator + what, payload)
+                self.hub.publish(self._notices + self.hub.context.router.namespace.separator + what, payload)
             finally:
                 self._intake.is_muted = False
 
@@ -283,25 +283,25 @@ class Recorder:
 class Intake(Inbox):
     """What the hub sees of a recorder: takes messages in its turns, and hands them to the writer, many at once.
 
-    Implements :class:`~sbuslib.core.parties.Receiver` and :class:`~sbuslib.core.parties.Holder`.
+    Implements :class:`~sbuslib.core.protocols.Receiver` and :class:`~sbuslib.core.protocols.Holder`.
     """
 
     def __init__(self, hub: Hub, writer: Writer, limits: JournalLimits, *, hold: bool, tells: bool) -> None:
-        super().__init__(hub, hub.embedder_credentials)
+        super().__init__(hub.context, hub.embedder.credentials)
         self.waiting = 0
         self.waiting_bytes = 0
         self.held: set[Holdable] = set()
         self.is_muted = False
         self.ended = Event()
         self.on_close: Callable[[], None] = lambda: None
-        self._namespace = hub.router.namespace
+        self._namespace = hub.context.router.namespace
         self._writer = writer
         self._bounds = limits
         self._hold = hold
         self._tells = tells
         self._parcels: list[Parcel] = []
         self._gaps: dict[str, Gap] = {}
-        self._timer = hub.loop.timer(limits.block_seconds, limits.block_seconds)
+        self._timer = hub.context.loop.timer(limits.block_seconds, limits.block_seconds)
         self._is_timing = False
         self._block_timer: Any = None
         self._is_full = False
@@ -312,30 +312,11 @@ class Intake(Inbox):
 
     # -- messages -----------------------------------------------------------------------------------
 
-    def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
-        """Keep copies of the packets in ``slots``, or what was made of them for clients that take batches."""
-        if self.closed:
+    def deliver(self, sender: Sender, messages: Messages) -> None:
+        """Keep copies of messages, or what was made of them for clients that take batches."""
+        if self.closed or self.is_muted:
             return
-        bundle = batch.bundle_made(slots)
-        if bundle is not None:
-            self.deliver_bundle(sender, bundle)
-        else:
-            packets = batch.copies(slots)
-            self._keep(sender, packets, sum(map(len, packets)))
-
-    def deliver_packet(self, sender: Sender, packet: bytes) -> None:
-        """Keep one packet."""
-        if not (self.closed or self.is_muted):
-            self._keep(sender, [packet], len(packet))
-
-    def deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
-        """Keep messages that came together."""
-        if not (self.closed or self.is_muted):
-            self._keep(sender, Columns(*bundle.columns), bundle.expanded)
-
-    def _keep(self, sender: Sender, messages: Columns | list[bytes], size: int) -> None:
-        """Keep messages, which are ``size`` bytes as packets."""
-        count = len(messages)
+        count, size = messages.count, messages.size
         self.routed += count
         if self._is_full and not self._has_room_for(sender, count):
             return
@@ -345,7 +326,7 @@ class Intake(Inbox):
             # Of who is above us the kernel said nothing to us, but of the hub that hands their messages down.
             is_ours = key.startswith(self._prefix + self._namespace.start)
             self._ids = (key, *(sender.credentials.known() if is_ours else (None, None, None)))
-        self._parcels.append(Parcel(time_ns(), *self._ids, messages))
+        self._parcels.append(Parcel(time_ns(), *self._ids, messages.columns()))
         if not self._is_timing:
             self._is_timing = True
             self._timer.start(self._on_time)
@@ -403,7 +384,7 @@ class Intake(Inbox):
             self.held.add(publisher)
             publisher.hold(self)
             if self._block_timer is None:
-                self._block_timer = self._hub.loop.timer(self._hub.limits.block_timeout)
+                self._block_timer = self._context.loop.timer(self._limits.block_timeout)
                 self._block_timer.start(self._on_block_timeout)
             return True
         cause = "timeout" if self._held_too_long else "overflow"
@@ -437,7 +418,7 @@ class Intake(Inbox):
             self.held.pop().let_go(self)
 
     def forget_held(self, publisher: Holdable) -> None:
-        """A publisher that was held has gone. Implements :class:`~sbuslib.core.parties.Holder`."""
+        """A publisher that was held has gone. Implements :class:`~sbuslib.core.protocols.Holder`."""
         self.held.discard(publisher)
 
     # -- the end ------------------------------------------------------------------------------------
@@ -447,7 +428,7 @@ class Intake(Inbox):
         if not self.closed:
             self._leave()
             self.on_close()
-            self._hub.forget_inbox(self)
+            self._context.members.forget_inbox(self)
         elif not self._writer.is_abandoned:
             self.ended.wait()
 
@@ -459,12 +440,12 @@ class Intake(Inbox):
         if stopped := self._writer.queued_records:
             self.lost["stopped"] = stopped
         if not was_closed:
-            self._hub.forget_inbox(self)
+            self._context.members.forget_inbox(self)
         return sum(self.lost.values())
 
     def _leave(self) -> None:
-        if self._hub.started:
-            self._hub.check_here()
+        if self._context.is_serving:
+            self._context.check_here()
         self._is_full = False
         self.hand_over()
         self.closed = True

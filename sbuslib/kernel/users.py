@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import grp
 import pwd
+from collections.abc import Iterable
 
 from ..errors import UsageError
 
-__all__ = ["resolve_group", "resolve_user"]
+__all__ = ["resolve_group", "resolve_user", "resolve_users", "resolve_users_and_groups"]
 
 
 def resolve_user(user: int | str) -> int:
@@ -30,3 +31,25 @@ def resolve_group(group: str) -> int:
         return grp.getgrnam(group).gr_gid
     except (KeyError, ValueError):
         raise UsageError(f"there is no group {group!r} on this machine") from None
+
+
+def resolve_users(name: str, users: Iterable[int | str] | str | bytes) -> list[int]:
+    """The ids of some users; ``name`` is what the error calls the list.
+
+    Raises :exc:`~sbuslib.errors.UsageError` for what is no list, and for a user that does not exist.
+    """
+    if isinstance(users, (str, bytes)) or not isinstance(users, Iterable):
+        raise UsageError(f"{name} is a list of names and ids, not {users!r}")
+    return [resolve_user(user) for user in users]
+
+
+def resolve_users_and_groups(
+    name: str, members: Iterable[int | str] | str | bytes
+) -> tuple[frozenset[int], frozenset[int]]:
+    """The ids of some users, and of those that are groups, named ``@group``. Raises as :func:`resolve_users`."""
+    if isinstance(members, (str, bytes)) or not isinstance(members, Iterable):
+        raise UsageError(f"{name} is a list of names and ids, not {members!r}")
+    listed = list(members)
+    groups = [one for one in listed if isinstance(one, str) and one.startswith("@")]
+    users = [one for one in listed if one not in groups]
+    return frozenset(resolve_users(name, users)), frozenset(resolve_group(group[1:]) for group in groups)

@@ -19,7 +19,7 @@ from gevent.ssl import SSLContext
 from gevent.timeout import Timeout
 
 from ..clients.reconnect import Backoff
-from ..core.violations import Breaches
+from ..core.violations import Violations
 from ..errors import StateError, UsageError
 from .link import Link, Owner
 from .quota import AddressQuotas, Usage
@@ -61,7 +61,7 @@ class Connections:
         self._links: dict[Link, None] = {}
         self._dialling: dict[HostPort, gevent.Greenlet[..., Any]] = {}
         self._quotas = AddressQuotas(self.limits)
-        self.breaches = Breaches(self.limits.logged_breaches)
+        self.breaches = Violations(self.limits.logged_breaches)
         self.watchers: dict[Callable[[Link], None], None] = {}
         """Called with each connection that has ended."""
         self.changed = Event()

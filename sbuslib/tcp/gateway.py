@@ -60,7 +60,7 @@ class _Bus(Protocol):
 class _HubBus:
     def __init__(self, hub: Hub, patterns: Sequence[bytes]) -> None:
         self._hub = hub
-        self.identity = hub.features.path[-1].decode()  # of a tree of hubs, its root stands for the bus
+        self.identity = hub.tree.path[-1].decode()  # of a tree of hubs, its root stands for the bus
         self._inbox = hub.subscribe(*patterns)
 
     def receive(self) -> list[Message]:
@@ -142,7 +142,7 @@ class Gateway:
     ) -> None:
         if not isinstance(bus, (Hub, Client)):
             raise UsageError(f"a gateway needs a Hub or a Client, not {type(bus).__name__}")
-        separator = bus.router.namespace.separator if isinstance(bus, Hub) else SEPARATOR
+        separator = bus.context.router.namespace.separator if isinstance(bus, Hub) else SEPARATOR
         self._given = bus
         self._peer = peer
         self._limits = peer.limits

@@ -12,8 +12,12 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from ..core.batch_routing import take_batch
+from ..core.messages import Copied
+from ..core.protocols import Holdable, Receiver
+from ..core.turn import Turn
 from ..errors import PacketError, ReservedKeyError
-from ..limits import PACKET_BYTES
+from ..limits import CONTROL_EXTRA, PACKET_BYTES
 from ..matcher import is_literal
 from ..secrets import Credentials
 from ..wire import control
@@ -22,8 +26,6 @@ from ..wire.packets import MSG, Control, encode_control, parse
 from .interest import Feed, Interest, KeyTable
 
 if TYPE_CHECKING:
-    from ..core.connection import Connection
-    from ..core.parties import Holdable, Receiver
     from .tree import Tree
 
 __all__ = ["Link", "Mode", "Voucher"]
@@ -60,9 +62,16 @@ class Voucher:
 class Link:
     """The relay of a hub below, on the hub above."""
 
-    def __init__(self, tree: Tree, connection: Connection, mode: Mode) -> None:
-        limits = tree.hub.limits
-        self.connection = connection
+    is_link = True
+    longest = PACKET_BYTES + CONTROL_EXTRA
+
+    def __init__(self, tree: Tree, turn: Turn, mode: Mode) -> None:
+        context = tree.context
+        limits = context.limits
+        self.turn = turn
+        self.connection = connection = turn.outgoing
+        self.asks = context.authorization.is_asked
+        self._context = context
         self.mode = mode
         self.is_served = mode != "plain"  # else it is a client like any other
         self.lagging = False
@@ -70,11 +79,10 @@ class Link:
         self.interest: Interest | None = None
         self.pruned: KeyTable | None = None
         self._tree = tree
-        self._hub = tree.hub
         self._tuples: dict[tuple[Receiver, ...], tuple[Receiver, ...]] = {}
         self._vouchers: dict[bytes, Voucher] = {}
-        self._was = connection.key  # under the prefix before the last
-        self._is = connection.key
+        self._was = tree.key_of(connection)  # under the prefix before the last
+        self._is = tree.key_of(connection)
         self._questions: deque[bytes] = deque()
         self._feed = Feed()
         self._lost: dict[str, tuple[int, float]] = {}
@@ -84,17 +92,21 @@ class Link:
         self._prunes = float(limits.pruned_keys)
         self._pruned_at = monotonic()
         if mode == "announce":
-            self.interest = Interest(self._hub.router.namespace.separator, limits.link_patterns)
-            others = [patterns for who, patterns in self._hub.router.plain_patterns() if who is not connection]
+            self.interest = Interest(self._context.router.namespace.separator, limits.link_patterns)
+            others = [patterns for who, patterns in self._context.router.plain_patterns() if who is not connection]
             self._feed = Feed([tree.wanted_above(), *others])
         elif mode == "prune":
             self.pruned = KeyTable(limits.pruned_keys, limits.pruned_bytes)
 
     # -- what comes from it -------------------------------------------------------------------------
 
-    def look_up(self, header: bytes, routes: dict[bytes, tuple[Receiver, ...]], times: int = 1) -> tuple[Receiver, ...]:
+    def key_of(self, credentials: Credentials) -> bytes:
+        """As of a client: the kernel's word."""
+        return self._context.router.namespace.credential_key(credentials)
+
+    def look_up(self, turn: Turn, header: bytes, times: int) -> tuple[Receiver, ...]:
         """The receivers of ``times`` messages of this link's: everybody but the link itself."""
-        router = self._hub.router
+        router = self._context.router
         try:
             found = router.routes.get(header)
             if found is None:
@@ -102,13 +114,13 @@ class Link:
         except ReservedKeyError as error:
             self.drop(error.reason, times)
             return ()
-        connection = self.connection
+        connection, routes = self.connection, turn.routes
         found = tuple(receiver for receiver in found if receiver is not connection)
         known = self.pruned is None or any(not router.is_tap(receiver) for receiver in found)
         if not known:
             known = self._prune(header[len(MSG) : -1])
-        if known and len(header) <= self._hub.limits.cached_key_bytes:
-            if len(routes) >= self._hub.limits.cached_keys:
+        if known and len(header) <= self._context.limits.cached_key_bytes:
+            if len(routes) >= self._context.limits.cached_keys:
                 routes.clear()
                 self._tuples.clear()
             found = routes[header] = self._tuples.setdefault(found, found)
@@ -118,7 +130,7 @@ class Link:
         """Count what this link should not have sent, a packet or so many messages; what it asked for is not done."""
         self._tree.dropped[reason] += times
 
-    def take(self, data: bytes) -> None:
+    def command(self, turn: Turn, data: bytes) -> None:
         """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError` for a forgery alone."""
         try:
             packet = parse(data)
@@ -139,14 +151,14 @@ class Link:
                     self._note_lost(packet.payload or b"")
                     return
         try:
-            self.connection.act_on(packet)
+            self._tree.client_role.act_on(turn, packet)
         except PacketError as error:
             self.drop(error.reason)
             if error.reason == "too many patterns":
                 self.connection.answer(encode_control(control.INTEREST_WIDEN))
-                hub, connection = self._hub, self.connection
-                if hub.authorize is None or hub.is_authorized(connection.credentials, "subscribe", b""):
-                    hub.router.subscribe_anyway(b"", connection, connection.account)
+                connection, context = self.connection, self._context
+                if context.authorization.allows(connection.credentials, "subscribe", b""):
+                    context.router.subscribe_anyway(b"", connection, connection.account)
 
     def _note_lost(self, payload: bytes) -> None:
         """Pass on what was lost below, at most once in a while: one packet of the link's is many to others."""
@@ -169,7 +181,7 @@ class Link:
         lost, self._lost = self._lost, {}
         for cause, (count, since) in lost.items():
             self._tree.pass_notice(control.Lost(cause, count, since), self)
-        self._tree.after(self._hub.limits.link_notices, self._tell_lost)
+        self._context.after(self._context.limits.link_notices, self._tell_lost)
 
     def _take_wrapped(self, payload: bytes) -> None:
         try:
@@ -178,40 +190,53 @@ class Link:
             self.drop(error.reason)
             return
         if packet.startswith(BATCH) and self.connection.takes_batches:
-            self.connection.take_batch(packet, self._voucher(sender), control.wrapper_from(sender))
+            take_batch(self.turn, packet, self._voucher(sender), control.wrapper_from(sender))
             return
         header = packet[: packet.find(b"\0") + 1]
         if not header.startswith(MSG) or len(packet) > PACKET_BYTES:
             self.drop("wrapped packet is no message")
             return
-        self.connection.publish_for(self._voucher(sender), header, packet)
+        turn, voucher = self.turn, self._voucher(sender)
+        if turn.knows_allowed(header) or turn.may_publish(header):
+            turn.deliver(turn.look_up(header), voucher, Copied(self._context.gather, [packet]))
 
     def _voucher(self, sender: bytes) -> Voucher:
         voucher = self._vouchers.get(sender)
         if voucher is None:
-            namespace = self._hub.router.namespace
+            namespace = self._context.router.namespace
             # What was under way when our own prefix changed names the link by its old key.
             above = self._is if sender.startswith(self._is + namespace.separator) else self._was
             if not namespace.is_below(sender, above):
                 raise PacketError("forged sender")
-            if len(self._vouchers) >= self._hub.limits.voucher_keys:
+            if len(self._vouchers) >= self._context.limits.voucher_keys:
                 self._vouchers.clear()
-            connection = self.connection
+            connection, key_of = self.connection, self._tree.key_of
             rest = sender[len(above) :]
-            voucher = self._vouchers[sender] = Voucher(lambda: connection.key, connection.credentials, rest)
+            voucher = self._vouchers[sender] = Voucher(lambda: key_of(connection), connection.credentials, rest)
         return voucher
 
     def prefix_changed(self) -> None:
         """This hub's own prefix changed."""
-        self._was, self._is = self._is, self.connection.key
+        self._was, self._is = self._is, self._tree.key_of(self.connection)
         self._vouchers.clear()
+
+    def violated(self, turn: Turn, reason: str) -> None:
+        """It forged a sender."""
+        self._context.members.kick(turn.outgoing, reason)
+
+    def ended(self, turn: Turn, why: str) -> None:
+        """It has gone."""
+        self._context.members.close(turn.outgoing, why)
+
+    def after_turn(self, turn: Turn) -> None:
+        """Nothing."""
 
     # -- keys that nobody wants ---------------------------------------------------------------------
 
     def _prune(self, key: bytes) -> bool:
         """Tell the link not to send a key; ``False`` when that has to wait."""
-        limits = self._hub.limits
-        if key.startswith(self._hub.router.namespace.start):
+        limits = self._context.limits
+        if key.startswith(self._context.router.namespace.start):
             return True
         assert self.pruned is not None
         if key in self.pruned:
@@ -230,14 +255,14 @@ class Link:
         return True
 
     def _tell_graft(self, key: bytes) -> None:
-        self.connection.forget_route(b"MSG %b\0" % key)
+        self.turn.forget_route(b"MSG %b\0" % key)
         self.connection.answer(encode_control(control.INTEREST_GRAFT, key))
 
     def graft_for(self, pattern: bytes) -> None:
         """Somebody else began to want a pattern."""
         if not self.pruned:
             return
-        separator = self._hub.router.namespace.separator
+        separator = self._context.router.namespace.separator
         if is_literal(pattern, separator):
             if pattern not in self.pruned:
                 return
@@ -245,7 +270,7 @@ class Link:
         else:
             found = self.pruned.matched(pattern, separator)
         self._sweeps.append(found)
-        if len(self._sweeps) > self._hub.limits.pruned_sweeps:
+        if len(self._sweeps) > self._context.limits.pruned_sweeps:
             # Forgetting all of them costs less than finding out which, and loses no message.
             self._sweeps = deque([self.pruned.matched(b"", separator)])
 
@@ -257,7 +282,7 @@ class Link:
 
     def _room(self) -> int:
         """How many more answers may wait for the link before it would be let go for it."""
-        return self._hub.limits.queued_answers // 2 - self.connection.answers
+        return self._context.limits.queued_answers // 2 - self.connection.answers
 
     @property
     def is_full(self) -> bool:
@@ -269,7 +294,7 @@ class Link:
         connection = self.connection
         if connection.closed:
             return False
-        senders = bool(self._tree.senders)
+        senders = bool(self._context.senders)
         if self.is_served and self._told_senders is not senders and self._room() > 0:
             self._told_senders = senders
             connection.answer(encode_control(control.SENDERS_ON if senders else control.SENDERS_OFF))

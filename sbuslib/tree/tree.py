@@ -13,21 +13,21 @@ Changes of interest are noted at once and told from a callback of the event loop
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+from ..core.client_role import ClientRole
+from ..core.context import Context
+from ..core.members import Clients
+from ..core.outgoing import Outgoing
+from ..core.protocols import Receiver
+from ..core.turn import Turn
 from ..errors import PacketError, StateError
-from ..limits import CONTROL_EXTRA, PACKET_BYTES
 from ..wire import control
 from ..wire.packets import encode_control
 from .downlink import Link, Mode
-from .unsent import Backlog
-
-if TYPE_CHECKING:
-    from ..core.connection import Connection
-    from ..core.parties import Receiver
-    from ..hub import Hub
 
 __all__ = ["Above", "Tree"]
 
@@ -101,22 +101,26 @@ class _Round:
 class Tree:
     """What one hub knows of the tree that it stands in. Belongs to the hub and its thread."""
 
-    def __init__(self, hub: Hub) -> None:
-        self.hub = hub
+    client_role: ClientRole
+    """What a link is beside a link: set by the hub."""
+
+    def __init__(self, context: Context, clients: Clients, relays: tuple[frozenset[int], frozenset[int]]) -> None:
+        self.context = context
+        self.clients = clients
+        self._relay_users, self._relay_groups = relays
+        self.hub_id = secrets.token_hex(8).encode()
         self.above: Above | None = None
-        self.links: dict[Connection, Link] = {}
+        self.links: dict[Outgoing, Link] = {}
         self.dropped: Counter[str] = Counter()
         """Packets of links that were not theirs to send, by reason."""
-        self.backlog = Backlog(self.after, hub.limits.passing_wait)
-        self.path: tuple[bytes, ...] = (hub.hub_id,)
-        self.senders = 0
+        self.path: tuple[bytes, ...] = (self.hub_id,)
+        context.on_senders = self._on_senders
         self.has_settled = False
-        self._asking: deque[Connection] = deque()
+        self._asking: deque[Outgoing] = deque()
         self._prefix_pending = False
-        self._timers: set[Any] = set()
         self._pumping: Any = None
         self._started = False
-        self._joining: list[tuple[Connection, bytes]] = []
+        self._joining: list[tuple[Outgoing, bytes]] = []
         self._rounds: dict[bytes, _Round] = {}
         self._requests: list[tuple[object, Reply]] = []
         self._open: Counter[object] = Counter()
@@ -129,9 +133,9 @@ class Tree:
         """The hub listens."""
         self._started = True
         self.has_settled = False
-        self.path = (self.hub.hub_id,)
-        self.hub.router.namespace.prefix = b""
-        self.after(self.hub.limits.settle, self._settle)
+        self.path = (self.hub_id,)
+        self.context.router.namespace.prefix = b""
+        self.context.after(self.context.limits.settle, self._settle)
 
     def _settle(self) -> None:
         self.has_settled = True
@@ -156,9 +160,6 @@ class Tree:
         if self._pumping is not None:
             self._pumping.stop()
             self._pumping = None
-        for timer in list(self._timers):
-            self._cancel(timer)
-        self.backlog.clear()
         self._rounds.clear()
         self._round_up = None
         self._requests.clear()
@@ -170,44 +171,31 @@ class Tree:
         """Whether something waits on its way up that can still be sent."""
         return self.above is not None and self.above.is_sending()
 
-    def after(self, seconds: float, function: Callable[[], None]) -> Any:
-        """Call a function later; the timer, for :meth:`_cancel`."""
-        timer = self.hub.loop.timer(seconds)
-        self._timers.add(timer)
-
-        def run() -> None:
-            self._cancel(timer)
-            function()
-
-        timer.start(run)
-        return timer
-
-    def _cancel(self, timer: Any) -> None:
-        if timer in self._timers:
-            self._timers.discard(timer)
-            timer.stop()
-            timer.close()
-
     # -- links below --------------------------------------------------------------------------------
 
-    def add_link(self, connection: Connection) -> None:
+    def add_link(self, turn: Turn) -> None:
         """A client said ``interest/on``: answer how it is served, and begin."""
+        connection = turn.outgoing
         if connection in self.links:
             return
-        hub = self.hub
         mode: Mode = "plain"
-        if hub.is_trusted(connection.credentials.uid):
+        if connection.credentials.uid in self.context.trusted:
             mode = "announce"
-        elif hub.may_relay(connection):
+        elif self._may_relay(connection):
             mode = "prune"
-        link = self.links[connection] = Link(self, connection, mode)
         connection.answer(encode_control(control.INTEREST_ON, mode.encode()))
-        if mode != "plain":
-            connection.become_link(link, PACKET_BYTES + CONTROL_EXTRA)
+        if mode == "plain":
+            return
+        link = self.links[connection] = Link(self, turn, mode)
+        turn.become(link)
+        connection.set_echo(turn.sender)
+        connection.is_link = True
+        self.context.fan_out.forget()
+        self.context.buffers.grow(connection, for_good=True)  # a whole hub is behind it, and what must not be lost
         self._watch()
         self.wake()
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: Outgoing) -> None:
         """A client has gone."""
         link = self.links.pop(connection, None)
         if link is not None:
@@ -223,11 +211,11 @@ class Tree:
     def attach(self, above: Above) -> None:
         """A relay begins. Raises :exc:`~sbuslib.errors.StateError` where there is one."""
         if self.above is not None:
-            raise StateError(f"{self.hub!r} has a relay already: one relay a hub")
+            raise StateError(f"the hub at {self.context.address()} has a relay already: one relay a hub")
         self.above = above
         self._prefix_pending = True
         self._watch()
-        self.after(self.hub.limits.prefix_wait, self._give_up_prefix)
+        self.context.after(self.context.limits.prefix_wait, self._give_up_prefix)
 
     def detach(self) -> None:
         """The relay has ended for good: this hub is a root again."""
@@ -238,7 +226,7 @@ class Tree:
             self.set_prefix(b"")
 
     def _watch(self) -> None:
-        self.hub.router.watch = self._on_want if self.links or self.above is not None else None
+        self.context.router.watch = self._on_want if self.links or self.above is not None else None
 
     def _on_want(self, subscriber: Receiver, pattern: bytes, wanted: bool) -> None:
         """Somebody here began or ceased to hold a pattern: all others may have to know."""
@@ -272,43 +260,52 @@ class Tree:
     def wake(self) -> None:
         """Something is to be told: in the next round of the event loop."""
         if self._pumping is None and self._started:
-            self._pumping = self.hub.loop.run_callback(self._pump)
+            self._pumping = self.context.loop.run_callback(self._pump)
 
     def _pump(self) -> None:
         self._pumping = None
         # Shared out, so that a round of the event loop takes no longer where there are many.
-        steps = max(1, self.hub.limits.interest_steps // (len(self.links) + 1))
+        steps = max(1, self.context.limits.interest_steps // (len(self.links) + 1))
         more = [link.pump(steps) for link in list(self.links.values())]
         if self.above is not None:
             more.append(self.above.pump(steps))
-        self.hub.carry_out()
+        self.context.members.end_turn()
         if any(more) and self._started and self._pumping is None:
             # After a pause, a longer one where a slow link has to make room first.
             waits = any(link.is_full for link in self.links.values())
-            pause = self.hub.limits.send_retry if waits else self.hub.limits.interest_pause
-            self._pumping = self.after(pause, self._pump)
+            pause = self.context.limits.send_retry if waits else self.context.limits.interest_pause
+            self._pumping = self.context.after(pause, self._pump)
 
     # -- senders ------------------------------------------------------------------------------------
 
-    def count_senders(self, change: int) -> None:
-        """One more, or one less, receiver here wants to know who sent what it gets."""
-        before, self.senders = self.senders, self.senders + change
-        if bool(before) is bool(self.senders) or not self._started:
-            return
-        self.wake()  # to tell it only as often as there is room: whoever changes their mind floods no link
+    def _on_senders(self) -> None:
+        """The first receiver here wants to know who sent what it gets, or the last ceased to."""
+        if self._started:
+            self.wake()  # to tell it only as often as there is room: whoever changes their mind floods no link
+
+    def features(self) -> bytes:
+        """What this hub answers to ``hub/features``."""
+        separator = self.context.router.namespace.separator
+        return control.Features(frozenset(control.SUPPORTED), self.hub_id, self.path, separator).encode()
+
+    def _may_relay(self, client: Outgoing) -> bool:
+        """Whether a client's user may join hubs to this one without seeing what concerns everybody."""
+        if client.credentials.uid in self._relay_users:
+            return True
+        return bool(self._relay_groups) and not self._relay_groups.isdisjoint(self.clients.groups_of(client))
 
     # -- path ---------------------------------------------------------------------------------------
 
     def set_path(self, above: tuple[bytes, ...]) -> None:
         """The path to the root goes on with ``above`` after this hub: those below have to know."""
-        path = (self.hub.hub_id, *above)
+        path = (self.hub_id, *above)
         if path == self.path:
             return
         self.path = path
-        packet = encode_control(control.FEATURES, self.hub.features.encode())
+        packet = encode_control(control.FEATURES, self.features())
         for link in list(self.links.values()):
             link.connection.answer(packet)
-        self.hub.carry_out()
+        self.context.members.end_turn()
 
     def joined(self) -> None:
         """The relay has joined, or failed to: whoever asked about the path can be told."""
@@ -320,17 +317,21 @@ class Tree:
 
     # -- prefix -------------------------------------------------------------------------------------
 
-    def whoami(self, connection: Connection) -> None:
+    def whoami(self, connection: Outgoing) -> None:
         """Answer a whoami, once the first prefix is known."""
         if not self._prefix_pending:
-            connection.answer(encode_control(control.WHOAMI, connection.key))
+            connection.answer(encode_control(control.WHOAMI, self.key_of(connection)))
             return
         self._charge(connection)
         self._asking.append(connection)
 
+    def key_of(self, client: Outgoing) -> bytes:
+        """The credential key of a client."""
+        return self.context.router.namespace.credential_key(client.credentials)
+
     def _charge(self, connection: object) -> None:
         self._open[connection] += 1
-        if self._open[connection] > self.hub.limits.queued_answers:
+        if self._open[connection] > self.context.limits.queued_answers:
             raise PacketError("too many unread answers")
 
     def _discharge(self, connection: object) -> None:
@@ -344,8 +345,8 @@ class Tree:
         for connection in asking:
             self._discharge(connection)
             if not connection.closed:
-                connection.answer(encode_control(control.WHOAMI, connection.key))
-        self.hub.carry_out()
+                connection.answer(encode_control(control.WHOAMI, self.key_of(connection)))
+        self.context.members.end_turn()
 
     @property
     def knows_prefix(self) -> bool:
@@ -358,27 +359,26 @@ class Tree:
         Secrets held under another name others now, so they are taken back: those who asked for notices are
         told, and can ask for their new ones; others are disconnected.
         """
-        hub = self.hub
-        changed = hub.router.namespace.prefix != prefix
-        hub.router.namespace.prefix = prefix
+        changed = self.context.router.namespace.prefix != prefix
+        self.context.router.namespace.prefix = prefix
         if changed:
             for link in self.links.values():
                 link.prefix_changed()
-            hub.router.reconsider_all()
-            for connection in list(hub.connections):
-                held = hub.router.forget_secrets(connection, connection.account)
+            self.context.router.reconsider_all()
+            for connection in [client.outgoing for client in self.clients.connections.values()]:
+                held = self.context.router.forget_secrets(connection, connection.account)
                 if connection.wants_notices:
-                    connection.answer(control.NewCredentials(connection.key).encode())
+                    connection.answer(control.NewCredentials(self.key_of(connection)).encode())
                 elif held:
-                    hub.close_connection(connection, "the prefix of its secrets changed")
-            for inbox in list(hub.inboxes):
-                if hub.router.forget_secrets(inbox, inbox.account):
+                    self.context.members.close(connection, "the prefix of its secrets changed")
+            for inbox in list(self.clients.inboxes):
+                if self.context.router.forget_secrets(inbox, inbox.account):
                     inbox.close()
         self._give_up_prefix()
 
     # -- questions that go round the tree -----------------------------------------------------------
 
-    def sync(self, connection: Connection, token: bytes, scope: bytes) -> None:
+    def sync(self, connection: Outgoing, token: bytes, scope: bytes) -> None:
         """Answer a ``hub/sync``, at once or when the rest of the tree has answered."""
         if scope == b"root" and self.above is not None and not self.above.settled:
             self._charge(connection)
@@ -403,7 +403,7 @@ class Tree:
             if self._round_up is None:
                 self._start_round_up()
 
-    def _sync_passed(self, connection: Connection, token: bytes) -> None:
+    def _sync_passed(self, connection: Outgoing, token: bytes) -> None:
         """Answer once all that was published before has left this hub."""
         self._charge(connection)
 
@@ -412,7 +412,7 @@ class Tree:
             if not connection.closed:
                 connection.answer(control.encode_sync(token, b"passed"))
 
-        self.backlog.when_passed(answer)
+        self.context.unsent.when_passed(answer)
 
     def _start_round_up(self) -> None:
         requests, self._requests = self._requests, []
@@ -440,7 +440,7 @@ class Tree:
             elif link.is_served:
                 link.ask(round_.token)
                 round_.waiting.add(link)
-        round_.timer = self.after(self.hub.limits.sync_wait, lambda: self._time_out(round_))
+        round_.timer = self.context.after(self.context.limits.sync_wait, lambda: self._time_out(round_))
         return round_
 
     def answered(self, token: bytes, who: Asked, partial: bool) -> None:
@@ -460,19 +460,19 @@ class Tree:
 
     def _check(self, round_: _Round, anyway: bool = False) -> None:
         if round_.reply(anyway) and self._rounds.pop(round_.token, None) is not None:
-            self._cancel(round_.timer)
+            self.context.cancel(round_.timer)
             if round_ is self._round_up:
                 self._round_up = None
                 if self._requests:
                     self._start_round_up()
-        self.hub.carry_out()
+        self.context.members.end_turn()
 
     # -- notices ------------------------------------------------------------------------------------
 
     def pass_notice(self, notice: control.Lost, origin: Link | None) -> None:
         """Messages were lost between two hubs: tell everybody here who asked for notices."""
-        for connection in list(self.hub.connections):
-            if connection.link is None or connection.link is not origin:
+        for connection in [client.outgoing for client in self.clients.connections.values()]:
+            if origin is None or connection is not origin.connection:
                 connection.notify(notice.encode())
-        for inbox in list(self.hub.inboxes):
+        for inbox in list(self.clients.inboxes):
             inbox.notify(notice)

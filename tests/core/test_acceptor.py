@@ -221,7 +221,7 @@ def test_a_hub_that_stops_while_it_pauses(
         patched.setattr(acceptor_module, "accept", accept)
         hub = make_hub(limits=Limits(accept_pause=0.02))
         connect()
-        eventually(lambda: hub.breaches.counts["accept failed"])
+        eventually(lambda: hub._clients.violations.counts["accept failed"])
         hub.stop()
     assert hub.closed
     ended.clear()

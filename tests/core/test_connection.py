@@ -334,7 +334,7 @@ def test_a_kernel_without_memory_loses_nothing(
         return send
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(hub.area), "send", failing(type(hub.area).send))
+        patched.setattr(type(hub.context.area), "send", failing(type(hub.context.area).send))
         patched.setattr(Gather, "send", failing(Gather.send))
         for number in range(300):
             publisher.publish(b"k", b"%d" % number)
@@ -353,7 +353,7 @@ def test_an_error_of_receive_ends_the_connection(hub: Hub, connect: Connect, mon
         raise OSError(errno.EIO, "broken")
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(hub.area), "receive", fail)
+        patched.setattr(type(hub.context.area), "receive", fail)
         peer.publish(b"k")
         assert peer.is_disconnected()
     other.barrier()

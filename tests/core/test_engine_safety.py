@@ -68,7 +68,7 @@ class Watch:
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     watch = Watch()
-    monkeypatch.setattr(Connection, "turn", watch.turn(Connection.turn))
+    monkeypatch.setattr(Connection, "take_turn", watch.turn(Connection.take_turn))
     for kind in (PlainArea, Area):
         monkeypatch.setattr(kind, "receive", watch.receive(kind.receive))
     before = greenlet.settrace(watch.trace)
@@ -231,8 +231,8 @@ class Scribbling:
     def scribble(self) -> None:
         assert self.hub is not None
         self.calls += 1
-        for offset in self.hub.area.offsets:
-            self.hub.area.data[offset : offset + 64] = b"MSG somebody else's\0secret".ljust(64, b"!")
+        for offset in self.hub.context.area.offsets:
+            self.hub.context.area.data[offset : offset + 64] = b"MSG somebody else's\0secret".ljust(64, b"!")
 
     def authorize(self, credentials: object, verb: str, key: bytes) -> bool:
         self.scribble()

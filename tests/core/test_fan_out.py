@@ -11,7 +11,7 @@ from accounting import balance, settle
 from support import Peer, eventually
 
 from sbuslib import Hub
-from sbuslib.core.fan_out_queue import Line
+from sbuslib.core.fan_out_queue import FanOutQueue
 from sbuslib.statistics import UserStatistics
 from sbuslib.wire.batches import BATCH, Bundle, gather
 
@@ -44,9 +44,9 @@ def account(hub: Hub, uid: int = READER) -> UserStatistics:
 def stopped(hub: Hub) -> Iterator[None]:
     """Lines do not get on meanwhile."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Line, "_work_off", lambda line: 1)
+        patch.setattr(FanOutQueue, "_take_turn", lambda queue: None)
         yield
-    for line in hub.fanouts.standing:
+    for line in hub._fan_outs.waiting:
         line._postpone()
 
 
@@ -88,7 +88,7 @@ def test_a_users_own_messages_do_not_stand_in_line(hub: Hub, connect_as: Connect
     connect_as(PUBLISHER).barrier()
     readers = readers_of(connect_as, b"k")
     hub.publish(b"k", b"1")
-    assert hub.fanouts.standing
+    assert hub._fan_outs.waiting
     own = connect_as(READER)
     own.publish(b"k", b"2")
     own.barrier()
@@ -177,7 +177,7 @@ def test_a_line_goes_on_where_its_last_turn_ended(bus: Bus, connect_as: ConnectA
             before = hub.statistics().delivered
             while hub.statistics().delivered == before:
                 gevent.sleep(0)
-            assert hub.fanouts.standing
+            assert hub._fan_outs.waiting
     settle(hub)
     assert [reader.pending() for reader in readers] == [[message(b"k", number) for number in range(30)]] * len(readers)
 
@@ -200,15 +200,15 @@ def test_who_asks_too_much_while_a_line_stands_is_let_go(
     connect_as(PUBLISHER).barrier()
     greedy, *others = readers_of(connect_as, b"k")
     with monkeypatch.context() as patch:
-        patch.setattr(Line, "_work_off", lambda line: 1)  # it does not get on
+        patch.setattr(FanOutQueue, "_take_turn", lambda queue: None)  # it does not get on
         hub.publish(b"k", b"1")
         for _ in range(3):
             greedy.send(*[b"CMSG hub/sync\0t"] * 4)
             gevent.idle()
-        while not hub.breaches.counts:
+        while not hub._clients.violations.counts:
             gevent.idle()
-    assert hub.breaches.counts == {"too many unread answers": 1}
-    (line,) = hub.fanouts.standing
+    assert hub._clients.violations.counts == {"too many unread answers": 1}
+    (line,) = hub._fan_outs.waiting
     line._postpone()
     settle(hub)
     assert [other.pending() for other in others] == [[message(b"k", 1)]] * len(others)
@@ -222,8 +222,8 @@ def test_what_stands_in_line_is_delivered_when_the_hub_stops(hub: Hub, connect_a
     hub.stop(10)
     for reader in readers:
         assert [reader.receive() for _ in range(101)] == [*(message(b"k", number) for number in range(100)), b""]
-    assert hub.quotas.is_clear()
-    assert not hub.fanouts.standing
+    assert hub.context.quotas.is_clear()
+    assert not hub._fan_outs.waiting
 
 
 def test_closing_a_hub_forgets_what_stands_in_line(hub: Hub, connect_as: ConnectAs) -> None:
@@ -231,8 +231,8 @@ def test_closing_a_hub_forgets_what_stands_in_line(hub: Hub, connect_as: Connect
     readers_of(connect_as, b"k")
     hub.publish(b"k", b"1")
     hub.close()
-    assert hub.quotas.is_clear()
-    assert not hub.fanouts.standing
+    assert hub.context.quotas.is_clear()
+    assert not hub._fan_outs.waiting
     balance(hub)
     assert hub.statistics().lost == {"outage": FANOUT}
 
@@ -286,26 +286,24 @@ def test_what_stands_in_line_for_who_leaves_is_counted(hub: Hub, connect_as: Con
     assert [reader.pending() for reader in readers] == [[message(b"k", 1), message(b"k", 2)]] * len(readers)
 
 
-def test_losses_of_many_groups_are_counted_in_one_place(bus: Bus, connect_as: ConnectAs) -> None:
-    """However many groups of receivers there are, or seem to be: a full line becomes no longer."""
-    hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=4, fanout_groups=3)
+def test_losses_of_many_groups_make_a_full_queue_no_longer(bus: Bus, connect_as: ConnectAs) -> None:
+    """Those of a group are counted in one place; of more groups than a queue may name, for each receiver at once."""
+    hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=4, cached_receivers=3 * FANOUT)
     connect_as(PUBLISHER).barrier()
     first, *_ = readers_of(connect_as, b"k/")
     first.subscribe(b"x")
     with stopped(hub):
         for number in range(20):
-            hub.router.reconsider_all()
+            hub.context.router.reconsider_all()
             hub.publish(b"k/%d" % number)
             hub.publish(b"x")
-        (line,) = hub.fanouts.standing
-        assert len(line._entries) <= 2 + 3 + 1
+        (queue,) = hub._fan_outs.waiting
+        assert len(queue._entries) <= 4 + 3
     settle(hub)
     assert hub.statistics().lost == {"quota": 19 * FANOUT + 19}
     assert len(first.pending()) == 2
-    assert not line._entries
-    assert not line._audiences
-    assert not line._named
-    assert not line._lost
+    assert not queue._entries
+    assert not queue._names
 
 
 def test_a_line_names_no_more_receivers_than_are_remembered(bus: Bus, connect_as: ConnectAs) -> None:
@@ -314,9 +312,9 @@ def test_a_line_names_no_more_receivers_than_are_remembered(bus: Bus, connect_as
     readers = readers_of(connect_as, b"k/")
     with stopped(hub):
         for number in range(20):
-            hub.router.reconsider_all()
+            hub.context.router.reconsider_all()
             hub.publish(b"k/%d" % number)
-            assert sum(len(group[0]) for group in hub.fanouts._groups.values()) <= 3 * FANOUT
+            assert sum(len(group[0]) for group in hub._fan_outs._groups.values()) <= 3 * FANOUT
         assert account(hub).queued_packets == 3
     settle(hub)
     assert hub.statistics().lost == {"quota": 17 * FANOUT}
@@ -335,13 +333,13 @@ def test_answers_of_who_left_make_a_line_no_longer(bus: Bus, connect_as: Connect
             asking.close()
             settle(hub)
             assert hub.statistics().clients == FANOUT + 1
-        (line,) = hub.fanouts.standing
+        (line,) = hub._fan_outs.waiting
         assert len(line._entries) == 1 + 20
         asking = connect_as(READER)
         asking.send(b"CMSG hub/sync\0t")
         assert asking.is_disconnected()
     settle(hub)
-    assert hub.breaches.counts == {"too many unread answers": 1}
+    assert hub._clients.violations.counts == {"too many unread answers": 1}
     assert not line._answers
 
 
@@ -354,25 +352,12 @@ def test_a_line_that_stands_is_used_until_it_is_empty(bus: Bus, connect_as: Conn
     with stopped(hub):
         hub.publish(b"k", b"0")
         other.close()
-        eventually(lambda: not hub.crowd.several)
+        eventually(lambda: not hub.context.scheduler.several)
         for number in range(1, 20):
             hub.publish(b"k", b"%d" % number)
         assert account(hub).queued_packets == 20
     settle(hub)
     assert [reader.pending() for reader in readers] == [[message(b"k", number) for number in range(20)]] * FANOUT
-
-
-def test_memory_of_a_line_is_given_back(hub: Hub, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch) -> None:
-    connect_as(PUBLISHER).barrier()
-    readers = readers_of(connect_as, b"k")
-    freed: list[int] = []
-    monkeypatch.setattr(hub._trimmer, "freed", freed.append)
-    hub.publish(b"k", bytes(1_000))
-    assert hub.quotas.waiting() == len(b"MSG k\0") + 1_000
-    settle(hub)
-    assert sum(freed) == len(b"MSG k\0") + 1_000
-    assert hub.quotas.waiting() == 0
-    assert len(readers[0].pending()) == 1
 
 
 def test_a_relay_is_told_only_when_the_line_is_empty(hub: Hub, connect_as: ConnectAs) -> None:
@@ -381,7 +366,7 @@ def test_a_relay_is_told_only_when_the_line_is_empty(hub: Hub, connect_as: Conne
     readers = readers_of(connect_as, b"k")
     answers: list[int] = []
     hub.publish(b"k", b"1")
-    hub.tree.backlog.when_passed(lambda: answers.append(1))
+    hub.context.unsent.when_passed(lambda: answers.append(1))
     assert not answers
     settle(hub)
     assert answers == [1]

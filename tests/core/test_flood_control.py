@@ -43,8 +43,14 @@ def flood(publisher: Peer, start: int, stop: int, key: bytes = b"k") -> None:
         publisher.publish(key, big(number))
 
 
+def timer_of(connection: Connection) -> Any:
+    """What ends the holding of publishers, while there is any."""
+    holding = connection.outgoing._holding
+    return holding and holding._timer
+
+
 def is_held(connection: Connection) -> bool:
-    return bool(connection._holders)
+    return bool(connection.turn.holders)
 
 
 # -- each cell of the table -------------------------------------------------------------------------------
@@ -58,31 +64,31 @@ def test_each_mode(bus: Bus, connect: Connect, soft: str, hard: str) -> None:
     receiving = slow(hub, reader, b"blocking/soft/" + soft.encode(), b"blocking/hard/" + hard.encode())
     publishing = connection_of(hub, publisher)
     flood(publisher, 0, 10)
-    eventually(lambda: publishing.received == 10)
+    eventually(lambda: publishing.turn.received == 10)
     settle(hub)
     balance(hub)
 
     if soft == "error" or (soft != "discard" and hard == "error"):
-        assert receiving.closed
+        assert receiving.outgoing.closed
         assert hub.statistics().breaches == {"does not keep up, and asked for error": 1}
         assert reader.receive() == b"MSG k\0" + big(0)
         assert reader.is_disconnected()
-        assert sum(receiving.lost.values()) == 9
+        assert sum(receiving.outgoing.lost.values()) == 9
         assert not is_held(publishing)
         publisher.barrier()
         return
 
     kept = {"discard": 1, "queue": 10 if hard == "block" else 5, "block": 10 if hard == "block" else 5}[soft]
     lost = {"discard": {"discard": 9}}.get(soft, {} if hard == "block" else {"overflow": 5})
-    assert (receiving.delivered, receiving.queued, receiving.lost) == (1, kept - 1, lost)
+    assert (receiving.outgoing.delivered, receiving.outgoing.queued, receiving.outgoing.lost) == (1, kept - 1, lost)
     held = soft == "block" or (soft == "queue" and hard == "block")
     assert is_held(publishing) is held
     flood(publisher, 10, 12)
     settle(hub)
-    assert publishing.received == (10 if held else 12)
+    assert publishing.turn.received == (10 if held else 12)
 
     got: list[int] = []
-    while receiving.queued or is_held(publishing):
+    while receiving.outgoing.queued or is_held(publishing):
         got += numbers([reader.receive()])
         balance(hub)
     publisher.barrier()
@@ -123,12 +129,12 @@ def test_each_way_to_be_full(bus: Bus, connect: Connect, limits: dict[str, int],
     receiving = slow(hub, reader, b"blocking/hard/" + hard.encode())
     publishing = connection_of(hub, publisher)
     flood(publisher, 0, 5)
-    eventually(lambda: publishing.received == 5)
+    eventually(lambda: publishing.turn.received == 5)
     settle(hub)
     if hard == "error":
-        assert receiving.lost == {cause: 1, "outage": 3}
+        assert receiving.outgoing.lost == {cause: 1, "outage": 3}
         return
-    assert receiving.lost == ({cause: 1} if hard == "discard" else {})
+    assert receiving.outgoing.lost == ({cause: 1} if hard == "discard" else {})
     assert is_held(publishing) is (hard == "block")
     assert numbers([reader.receive() for _ in range(4)]) == [0, 1, 2, 3]
     publisher.barrier()
@@ -146,13 +152,13 @@ def test_queue_becomes_discard(bus: Bus, connect: Connect) -> None:
     flood(publisher, 0, 3)
     publisher.barrier()
     reader.send(b"CMSG blocking/soft/discard")
-    eventually(lambda: receiving.outbox.soft == "discard")
+    eventually(lambda: receiving.outgoing.outbox.soft == "discard")
     flood(publisher, 3, 6)
     publisher.barrier()
     assert numbers([reader.receive() for _ in range(3)]) == [0, 1, 2]
     flood(publisher, 6, 7)
     assert numbers([reader.receive()]) == [6]
-    assert receiving.lost == {"discard": 3}
+    assert receiving.outgoing.lost == {"discard": 3}
 
 
 @pytest.mark.parametrize("soft_before", ["block", "queue"])
@@ -178,9 +184,9 @@ def test_whoever_is_held_is_held_anew_if_the_new_mode_says_so(
     stays = soft_before if after != b"blocking/soft/queue" else "queue"
     discards = after == b"blocking/hard/discard"
     assert is_held(publishing) is (unknown or not discards)
-    assert receiving.lost == ({"overflow": 1} if discards and not unknown else {})
-    assert receiving.outbox.soft == stays
-    while receiving.queued or is_held(publishing):
+    assert receiving.outgoing.lost == ({"overflow": 1} if discards and not unknown else {})
+    assert receiving.outgoing.outbox.soft == stays
+    while receiving.outgoing.queued or is_held(publishing):
         reader.receive()
     publisher.barrier()
 
@@ -192,7 +198,7 @@ def test_error_becomes_something_else_in_time(bus: Bus, connect: Connect) -> Non
     receiving = slow(hub, reader, b"blocking/soft/error", b"blocking/soft/discard")
     flood(publisher, 0, 5)
     publisher.barrier()
-    assert (receiving.closed, receiving.lost) == (False, {"discard": 4})
+    assert (receiving.outgoing.closed, receiving.outgoing.lost) == (False, {"discard": 4})
 
 
 # -- whom block holds, and until when ---------------------------------------------------------------------
@@ -204,12 +210,12 @@ def test_block_holds_only_the_publisher_at_hand(bus: Bus, connect: Connect) -> N
     slow(hub, reader, b"blocking/soft/block")
     other.subscribe(b"", b"k")
     flood(held, 0, 3)
-    eventually(lambda: sum(is_held(connection) for connection in hub._connections) == 1)
+    eventually(lambda: sum(is_held(connection) for connection in hub._clients.connections.values()) == 1)
     held.send(b"CMSG !/cred/whoami")
     for number in range(200):
         free.publish(b"free", b"%d" % number)
     free.barrier()
-    assert sum(is_held(connection) for connection in hub._connections) == 1
+    assert sum(is_held(connection) for connection in hub._clients.connections.values()) == 1
     assert other.pending()[3:] == [b"MSG free\0%d" % number for number in range(200)]
     other.publish(b"free", b"of the other")
     assert other.receive() == b"MSG free\0of the other"
@@ -225,12 +231,12 @@ def test_one_publisher_held_by_two_receivers(bus: Bus, connect: Connect) -> None
     slow(hub, second, b"blocking/soft/block")
     publishing = connection_of(hub, publisher)
     flood(publisher, 0, 2)
-    eventually(lambda: len(publishing._holders) == 2)
+    eventually(lambda: len(publishing.turn.holders) == 2)
     flood(publisher, 2, 3)
     assert numbers([first.receive() for _ in range(2)]) == [0, 1]
     settle(hub)
-    assert len(publishing._holders) == 1
-    assert publishing.received == 2
+    assert len(publishing.turn.holders) == 1
+    assert publishing.turn.received == 2
     assert numbers([second.receive() for _ in range(2)]) == [0, 1]
     publisher.barrier()
     assert numbers([first.receive(), second.receive()]) == [2, 2]
@@ -244,11 +250,11 @@ def test_soft_block_lets_go_when_nothing_waits_and_hard_block_at_half(bus: Bus, 
         publishing = connection_of(hub, publisher)
         flood(publisher, 0, 6)
         eventually(partial(is_held, publishing))
-        assert receiving.queued == (5 if at else 4)
+        assert receiving.outgoing.queued == (5 if at else 4)
         while is_held(publishing):
             reader.receive()
             settle(hub)
-        assert receiving.queued == at
+        assert receiving.outgoing.queued == at
         publisher.close()
         reader.close()
         eventually(lambda: hub.statistics().clients == 0)
@@ -261,8 +267,8 @@ def test_nobody_is_held_for_ever(bus: Bus, connect: Connect, caplog: pytest.LogC
     receiving = slow(hub, reader, b"blocking/soft/block")
     witness.subscribe(b"k")
     flood(publisher, 0, 3)
-    eventually(lambda: receiving.closed)
-    assert receiving.lost == {"outage": 2}
+    eventually(lambda: receiving.outgoing.closed)
+    assert receiving.outgoing.lost == {"outage": 2}
     assert hub.statistics().breaches == {"held publishers back for too long": 1}
     (record,) = caplog.records
     assert "held publishers back for too long" in record.getMessage()
@@ -283,13 +289,13 @@ def test_a_receiver_that_makes_room_now_and_then_is_not_let_go(bus: Bus, connect
     for number in range(5):
         flood(publisher, 2 * number, 2 * number + 2)
         eventually(lambda: is_held(publishing))
-        timers.add(id(receiving._block_timer))
-        kept = receiving._block_timer
+        timers.add(id(timer_of(receiving)))
+        kept = timer_of(receiving)
         assert numbers([reader.receive(), reader.receive()]) == [2 * number, 2 * number + 1]
         eventually(lambda: not is_held(publishing))
-        assert receiving._block_timer is None
+        assert timer_of(receiving) is None
         assert not kept.active
-    assert not receiving.closed
+    assert not receiving.outgoing.closed
 
 
 # -- knots ------------------------------------------------------------------------------------------------
@@ -301,9 +307,9 @@ def test_a_client_cannot_block_on_itself(bus: Bus, connect: Connect, modes: tupl
     peer = connect()
     connection = slow(hub, peer, *modes)
     flood(peer, 0, 10)
-    eventually(lambda: connection.received == 10)
+    eventually(lambda: connection.turn.received == 10)
     assert not is_held(connection)
-    assert connection.lost == {"overflow": 5}
+    assert connection.outgoing.lost == {"overflow": 5}
     assert numbers([peer.receive() for _ in range(5)]) == [0, 1, 2, 3, 4]
     peer.barrier()
 
@@ -325,7 +331,7 @@ def test_two_that_block_on_each_other(bus: Bus, connect: Connect, reads: bool) -
         assert not is_held(first)
         assert not is_held(second)
     else:
-        eventually(lambda: first.closed or second.closed)
+        eventually(lambda: first.outgoing.closed or second.outgoing.closed)
         eventually(lambda: not (is_held(first) or is_held(second)))
 
 
@@ -338,8 +344,8 @@ def test_a_ring_that_blocks_on_each_other_comes_apart(bus: Bus, connect: Connect
     ring = [slow(hub, peer, b"blocking/soft/block", pattern=b"%d" % n) for n, peer in enumerate(peers)]
     for n, peer in enumerate(peers):
         flood(peer, 0, 3, b"%d" % ((n + 1) % 5))
-    eventually(lambda: any(connection.closed for connection in ring))
-    eventually(lambda: not any(is_held(connection) for connection in hub._connections))
+    eventually(lambda: any(connection.outgoing.closed for connection in ring))
+    eventually(lambda: not any(is_held(connection) for connection in hub._clients.connections.values()))
     witness.barrier()
 
 
@@ -354,11 +360,11 @@ def test_a_held_publisher_that_disconnects(bus: Bus, connect: Connect) -> None:
     flood(publisher, 3, 6)
     publisher.close()
     settle(hub)
-    assert not publishing.closed
+    assert not publishing.outgoing.closed
     assert numbers([reader.receive() for _ in range(6)]) == [0, 1, 2, 3, 4, 5]
-    eventually(lambda: publishing.closed)
-    assert not receiving._held
-    assert receiving._block_timer is None
+    eventually(lambda: publishing.outgoing.closed)
+    assert not receiving.outgoing.held
+    assert timer_of(receiving) is None
     reader.barrier()
 
 
@@ -370,9 +376,9 @@ def test_a_held_publisher_that_is_thrown_out(bus: Bus, connect: Connect) -> None
     publishing = connection_of(hub, publisher)
     flood(publisher, 0, 3)
     publisher.send(b"nonsense")  # in the turn that gets it held
-    eventually(lambda: publishing.closed)
-    assert not receiving._held
-    assert receiving._block_timer is None
+    eventually(lambda: publishing.outgoing.closed)
+    assert not receiving.outgoing.held
+    assert timer_of(receiving) is None
     assert numbers([reader.receive() for _ in range(3)]) == [0, 1, 2]
 
 
@@ -390,9 +396,9 @@ def test_a_holder_that_disconnects(bus: Bus, connect: Connect, how: str) -> None
         reader.send(b"nonsense")
     eventually(lambda: not is_held(publishing))
     publisher.barrier()
-    eventually(lambda: receiving.closed)
-    assert receiving.lost == {"outage": 2}
-    assert receiving._block_timer is None
+    eventually(lambda: receiving.outgoing.closed)
+    assert receiving.outgoing.lost == {"outage": 2}
+    assert timer_of(receiving) is None
 
 
 def test_two_that_hold_each_other_and_die(bus: Bus, connect: Connect) -> None:
@@ -414,10 +420,10 @@ def test_a_hub_that_stops_while_publishers_are_held(bus: Bus, connect: Connect) 
     reader, publisher = connect(), connect()
     receiving = slow(hub, reader, b"blocking/soft/block")
     flood(publisher, 0, 3)
-    eventually(lambda: receiving._held)
+    eventually(lambda: receiving.outgoing.held)
     hub.stop(0)
-    assert receiving._block_timer is None
-    assert hub.quotas.is_clear()
+    assert timer_of(receiving) is None
+    assert hub.context.quotas.is_clear()
     balance(hub)
 
 
@@ -463,14 +469,14 @@ def test_whose_block_is_honoured(
     publishing = connection_of(hub, publisher)
     assert (receiving.credentials.uid, publishing.credentials.uid) == (receiver_uid, publisher_uid)
     flood(publisher, 0, 8)
-    eventually(lambda: publishing.received == 8)
+    eventually(lambda: publishing.turn.received == 8)
     assert is_held(publishing) is holds
     if holds:
-        assert receiving.lost == ({"overflow": 3} if b"soft" in mode else {})
+        assert receiving.outgoing.lost == ({"overflow": 3} if b"soft" in mode else {})
     else:
-        assert receiving.lost == {"overflow": 3}
+        assert receiving.outgoing.lost == {"overflow": 3}
         publisher.barrier()
-    while receiving.queued or is_held(publishing):
+    while receiving.outgoing.queued or is_held(publishing):
         reader.receive()
     publisher.barrier()
 
@@ -499,8 +505,8 @@ def test_a_stranger_cannot_stall_publishers_in_turn(bus: Bus, connect_as: Connec
         flood(publisher, number, number + 1)
         publisher.barrier()
     assert numbers(witness.pending()) == [0, 1, 2, 3, 4]
-    assert not receiving._held
-    assert not receiving.closed
+    assert not receiving.outgoing.held
+    assert not receiving.outgoing.closed
 
 
 # -- shares -----------------------------------------------------------------------------------------------
@@ -513,17 +519,17 @@ def test_those_who_flood_take_from_one_another(bus: Bus, connect_as: ConnectAs) 
     for pattern in (b"one", b"other"):
         receivers.append(connect_as(1001))
         connections.append(slow(hub, receivers[-1], pattern=pattern))
-    account = connections[0].account
-    assert connections[1].account is account
+    account = connections[0].outgoing.account
+    assert connections[1].outgoing.account is account
     first, second = connect_as(1002), connect_as(1003)
     flood(first, 0, 600, b"one")
     first.barrier()
-    assert connections[0].queued == 512
+    assert connections[0].outgoing.queued == 512
     flood(second, 0, 600, b"other")
     second.barrier()
-    assert connections[1].queued == 170
+    assert connections[1].outgoing.queued == 170
     assert (account.packets.held(1002), account.packets.held(1003)) == (512, 170)
-    assert connections[0].lost == {"quota": 600 - 1 - 512}
+    assert connections[0].outgoing.lost == {"quota": 600 - 1 - 512}
     user = next(user for user in hub.statistics().per_user if user.uid == 1001)
     assert user.queued_packets == 682
     assert user.queued_bytes == 512 * (BIG + 8) + 170 * (BIG + 10)
@@ -532,7 +538,7 @@ def test_those_who_flood_take_from_one_another(bus: Bus, connect_as: ConnectAs) 
     assert account.packets.held(1002) == 0
     flood(second, 600, 1_000, b"other")
     second.barrier()
-    assert connections[1].queued == 512
+    assert connections[1].outgoing.queued == 512
     for _ in range(513):
         receivers[1].receive()
     assert account.packets.used == account.queued_bytes.used == 0
@@ -546,12 +552,12 @@ def test_a_flooded_user_does_not_cost_another(bus: Bus, connect_as: ConnectAs) -
     publisher = connect_as(1003)
     flood(publisher, 0, 4)
     publisher.barrier()
-    assert receiving.queued == 3
+    assert receiving.outgoing.queued == 3
     assert numbers([spared.receive() for _ in range(4)]) == [0, 1, 2, 3]
     flood(publisher, 4, 8)
     publisher.barrier()
     assert numbers([spared.receive() for _ in range(4)]) == [4, 5, 6, 7]
-    assert receiving.lost == {}
+    assert receiving.outgoing.lost == {}
 
 
 def test_block_does_not_get_around_a_users_maximum(bus: Bus, connect: Connect) -> None:
@@ -565,8 +571,8 @@ def test_block_does_not_get_around_a_users_maximum(bus: Bus, connect: Connect) -
         flood(publishers[-1], 0, 30, b"%d" % number)
         settle(hub)
         balance(hub)
-        assert receiving.account.packets.used <= 40
-    assert receiving.account.packets.used == 40
+        assert receiving.outgoing.account.packets.used <= 40
+    assert receiving.outgoing.account.packets.used == 40
     assert hub.statistics().lost["quota"] == 4 * 30 - 4 - 40
     for reader in readers:
         reader.pending()
@@ -623,9 +629,9 @@ def test_a_loss_is_told_before_what_is_asked_after_it(bus: Bus, connect: Connect
     flood(publisher, 0, 7)
     publisher.barrier()
     got = [reader.receive()]
-    eventually(lambda: receiving.queued == 1)
+    eventually(lambda: receiving.outgoing.queued == 1)
     got.append(reader.receive())
-    eventually(lambda: receiving.queued == 0)  # the last of them fills the kernel's buffer
+    eventually(lambda: receiving.outgoing.queued == 0)  # the last of them fills the kernel's buffer
     if full:
         reader.send(WHOAMI)
         settle(hub)
@@ -647,7 +653,7 @@ def test_a_loss_is_told_before_an_answer_with_all_of_it(bus: Bus, connect: Conne
         flood(publisher, start, start + 5)
         settle(hub)
         publisher.barrier()
-    assert receiving.refuses
+    assert receiving.outgoing.refuses
     got = [reader.receive()]
     reader.send(WHOAMI)
     assert numbers(got) == [0]
@@ -668,8 +674,8 @@ def test_a_discarding_receiver_is_told_once_a_gap(bus: Bus, connect: Connect, en
     else:
         for number in range(101):
             hub.publish(b"k", big(number))
-    assert receiving.lost == {"discard": 100}
-    assert not receiving.closed
+    assert receiving.outgoing.lost == {"discard": 100}
+    assert not receiving.outgoing.closed
     got = [reader.receive(), reader.receive()]
     assert numbers(got) == [0]
     assert lost_notice(got[1]) == ("discard", 100)
@@ -687,8 +693,8 @@ def test_a_receiver_beyond_its_share_is_told_once_a_gap(bus: Bus, connect: Conne
     receiving = slow(hub, reader, b"notices/on")
     flood(publisher, 3, 104)
     publisher.barrier()
-    assert receiving.lost == {"quota": 100}
-    assert not receiving.closed
+    assert receiving.outgoing.lost == {"quota": 100}
+    assert not receiving.outgoing.closed
     got = [reader.receive(), reader.receive()]
     assert numbers(got) == [3]
     assert lost_notice(got[1]) == ("quota", 100)
@@ -707,7 +713,7 @@ def test_losses_of_several_causes(bus: Bus, connect: Connect) -> None:
     publisher.publish(b"k", bytes(40_000))
     publisher.barrier()
     reader.send(b"CMSG blocking/soft/discard")
-    eventually(lambda: receiving.outbox.soft == "discard")
+    eventually(lambda: receiving.outgoing.outbox.soft == "discard")
     flood(publisher, 5, 7)
     publisher.barrier()
     got += [reader.receive() for _ in range(4)]
@@ -716,7 +722,7 @@ def test_losses_of_several_causes(bus: Bus, connect: Connect) -> None:
     for packet in got[3:]:
         cause, count = lost_notice(packet)
         told[cause] = told.get(cause, 0) + count
-    assert told == receiving.lost == {"overflow": 3, "discard": 2, "oversize": 1}
+    assert told == receiving.outgoing.lost == {"overflow": 3, "discard": 2, "oversize": 1}
 
 
 def test_a_client_that_asks_for_nothing_sees_the_plain_protocol(bus: Bus, connect: Connect) -> None:
@@ -763,7 +769,7 @@ def test_who_does_not_keep_up_is_told_why(bus: Bus, connect: Connect, modes: tup
     reader, publisher = connect(), connect()
     receiving = slow(hub, reader, b"notices/on", *modes)
     flood(publisher, 0, 3)
-    eventually(lambda: receiving.closed)
+    eventually(lambda: receiving.outgoing.closed)
     assert numbers([reader.receive()]) == [0]
     assert reader.receive() == b"CMSG notice/kicked\0" + reason
     assert reader.is_disconnected()

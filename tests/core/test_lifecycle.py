@@ -82,7 +82,7 @@ def test_nothing_of_an_earlier_start_is_left(hub: Hub, connect: Connect) -> None
     hub.stop()
     hub.start()
     hub.publish(b"k", b"x")
-    assert hub.router.route(b"MSG k\0") == ()
+    assert hub.context.router.route(b"MSG k\0") == ()
     assert old.is_disconnected()
 
 
@@ -215,11 +215,11 @@ def test_patterns_of_an_earlier_start_do_not_wait_for_its_event_loop(address: st
         thread = threading.Thread(target=serve)
         thread.start()
         thread.join()
-    assert hub.router.pattern_count() == 0
+    assert hub.context.router.pattern_count() == 0
     with hub, Client(address) as client:
         client.subscribe(*[b"%d" % number for number in range(10)])
         client.close()
-        eventually(lambda: hub.router.pattern_count() == 0)
+        eventually(lambda: hub.context.router.pattern_count() == 0)
 
 
 def test_stop_when_empty(make_hub: MakeHub, connect: Connect) -> None:

@@ -18,7 +18,7 @@ from support import Peer, eventually
 from sbuslib import Hub, Limits
 from sbuslib.core import scheduler as crowd_module
 from sbuslib.core.quotas import Account
-from sbuslib.core.scheduler import DOOR, Crowd
+from sbuslib.core.scheduler import DOOR, Scheduler
 
 pytest_plugins = ["accounting_fixtures"]
 
@@ -127,7 +127,7 @@ class Bench:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, costs: dict[int, float]) -> None:
         self.loop = Loop()
-        self.crowd = Crowd(self.loop, LIMITS)
+        self.crowd = Scheduler(self.loop, LIMITS)
         self.crowd.several = True
         self.costs = costs
         self.accounts = {uid: Account(uid, LIMITS) for uid in costs}
@@ -353,7 +353,7 @@ def test_a_hub_whose_users_crowd_loses_nothing(bus: Callable[..., Hub], connect_
     gevent.joinall(greenlets, raise_error=True)
     assert len(got) == len(publishers)
     assert all(numbers == list(range(150)) for numbers in got.values())
-    assert not hub.crowd.anybody_waits()
+    assert not hub.context.scheduler.anybody_waits()
 
 
 def test_slow_readers_have_their_turns_too(
@@ -370,21 +370,21 @@ def test_slow_readers_have_their_turns_too(
         publisher.publish(b"k", big(number))
     publisher.barrier()
     turns: Counter[float] = Counter()
-    original = Crowd.may_go
+    original = Scheduler.may_go
 
-    def may_go(crowd: Crowd, account: Account) -> bool:
+    def may_go(crowd: Scheduler, account: Account) -> bool:
         may = original(crowd, account)
         if may and account.uid == 1002:
-            turns[hub.loop.now()] += 1
+            turns[hub.context.loop.now()] += 1
         return may
 
-    monkeypatch.setattr(Crowd, "may_go", may_go)
+    monkeypatch.setattr(Scheduler, "may_go", may_go)
     for number in range(3):  # each makes all of them writable at once
         assert [numbers([reader.receive()]) for reader in readers] == [[number]] * len(readers)
     eventually(lambda: not hub.statistics().queued)
     assert sum(turns.values()) >= 2 * len(readers)
     assert max(turns.values()) <= 2
-    assert not hub.crowd.anybody_waits()
+    assert not hub.context.scheduler.anybody_waits()
 
 
 def test_a_slow_reader_that_leaves_while_its_turn_is_put_off(
@@ -397,20 +397,20 @@ def test_a_slow_reader_that_leaves_while_its_turn_is_put_off(
     for number in range(3):
         publisher.publish(b"k", big(number))
     publisher.barrier()
-    original = Crowd.postpone
+    original = Scheduler.postpone
 
-    def postpone(crowd: Crowd, account: Account, resume: Callable[[], None]) -> None:
+    def postpone(crowd: Scheduler, account: Account, resume: Callable[[], None]) -> None:
         original(crowd, account, resume)
         hub.kick(receiving, "on purpose")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Crowd, "may_go", lambda crowd, account: account.uid != 1002)
-        patched.setattr(Crowd, "postpone", postpone)
+        patched.setattr(Scheduler, "may_go", lambda crowd, account: account.uid != 1002)
+        patched.setattr(Scheduler, "postpone", postpone)
         assert numbers([reader.receive()]) == [0]
-        eventually(lambda: receiving.closed)
+        eventually(lambda: receiving.outgoing.closed)
     settle(hub)
-    assert receiving.lost == {"outage": 2}
-    assert not hub.crowd.anybody_waits()
+    assert receiving.outgoing.lost == {"outage": 2}
+    assert not hub.context.scheduler.anybody_waits()
 
 
 def test_patterns_of_who_left_go_a_few_each_round(make_hub: Callable[..., Hub], connect: Callable[..., Peer]) -> None:
@@ -420,13 +420,13 @@ def test_patterns_of_who_left_go_a_few_each_round(make_hub: Callable[..., Hub], 
     leaver.subscribe(*(b"p/%d" % number for number in range(200)))
     other.barrier()
     steps: list[Any] = []
-    original = hub.router.forget_some
+    original = hub.context.router.forget_some
 
     def forget_some(count: int) -> bool:
-        steps.append(hub.loop.now())
+        steps.append(hub.context.loop.now())
         return original(count)
 
-    hub.router.forget_some = forget_some  # type: ignore[method-assign]
+    hub.context.router.forget_some = forget_some  # type: ignore[method-assign]
     leaver.close()
     eventually(lambda: not hub.statistics().patterns)
     assert len(steps) >= 40
@@ -539,7 +539,7 @@ def test_nobody_is_resumed_once_it_is_closed(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_hub_that_stops_leaves_no_turn_to_come(hub: Hub) -> None:
     resumed: list[int] = []
-    hub.crowd.postpone(hub.quotas.account(OTHER), lambda: resumed.append(OTHER))
+    hub.context.scheduler.postpone(hub.context.quotas.account(OTHER), lambda: resumed.append(OTHER))
     hub.close()
     gevent.sleep(0.001)
     assert not resumed
@@ -587,13 +587,13 @@ def test_offences_are_what_a_client_does_by_itself(bus: Callable[..., Hub], conn
         publisher.publish(b"k", big(number))
     publisher.barrier()
     assert hub.statistics().breaches == {"does not keep up, and asked for error": 1}
-    assert not hub.crowd._offences
+    assert not hub.context.scheduler._offences
     connect_as(1003).send(b"nonsense")
-    eventually(lambda: hub.crowd._offences.keys() == {1003})
+    eventually(lambda: hub.context.scheduler._offences.keys() == {1003})
     for _ in range(2):
         connect_as(1002)
     eventually(lambda: "too many connections" in hub.statistics().breaches)
-    assert hub.crowd._offences.keys() == {1003}
+    assert hub.context.scheduler._offences.keys() == {1003}
 
 
 def test_who_has_little_to_say_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -684,7 +684,7 @@ def test_an_error_in_a_turn_that_was_put_off_stops_nobody_else(
     one.subscribe(b"k")
     other.subscribe(b"o")
     failed: list[object] = []
-    work_off = type(next(iter(hub.connections)))._work_off
+    work_off = type(next(iter(hub._clients.connections.values())))._work_off
 
     def fail_once(connection: object) -> None:
         failed.append(connection)
@@ -692,7 +692,7 @@ def test_an_error_in_a_turn_that_was_put_off_stops_nobody_else(
             raise MemoryError
         work_off(connection)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(type(next(iter(hub.connections))), "_work_off", fail_once)
+    monkeypatch.setattr(type(next(iter(hub._clients.connections.values()))), "_work_off", fail_once)
     monkeypatch.setattr(gevent.get_hub(), "handle_error", lambda *_: None)
     for number in range(64):
         one.publish(b"k", b"%d" % number)

@@ -14,7 +14,7 @@ from support import Peer, eventually
 from sbuslib import Hub, Limits
 from sbuslib.core import scheduler as crowd_module
 from sbuslib.core.quotas import Account
-from sbuslib.core.scheduler import DOOR, Crowd
+from sbuslib.core.scheduler import DOOR, Scheduler
 
 pytest_plugins = ["accounting_fixtures"]
 
@@ -52,7 +52,7 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, overhead: float = 1e-6, stolen: float = 0.0) -> None:
         self.loop, self.cpu, self.overhead, self.stolen = Loop(), 1.0, overhead, stolen
-        self.crowd = Crowd(self.loop, Limits())
+        self.crowd = Scheduler(self.loop, Limits())
         self.crowd.several = True
         self.accounts: dict[int, Account] = {}
         self.speakers: list[Speaker] = []

@@ -24,7 +24,7 @@ LONG = bytes(100_000)
 
 
 def size(connection: Connection) -> int:
-    return connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    return connection.outgoing.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
 
 
 def charged(hub: Hub, uid: int = 0) -> int:
@@ -38,7 +38,7 @@ def test_who_keeps_up_with_short_messages_needs_no_more(bus: Bus, connect: Conne
     for number in range(100):
         publisher.publish(b"k", b"%d" % number)
         assert reader.receive() == b"MSG k\0%d" % number
-    assert [size(connection) for connection in hub.connections] == [SMALL, SMALL]
+    assert [size(connection) for connection in hub._clients.connections.values()] == [SMALL, SMALL]
     assert charged(hub) == 0
 
 
@@ -50,7 +50,7 @@ def test_who_falls_behind_has_the_full_one(bus: Bus, connect: Connect) -> None:
     for number in range(200):
         publisher.publish(b"k", b"%d" % number)
     publisher.barrier()
-    assert receiving.queued == 0  # the full one takes them all
+    assert receiving.outgoing.queued == 0  # the full one takes them all
     assert (size(receiving), charged(hub)) == (FULL, FULL)
     assert reader.pending() == [b"MSG k\0%d" % number for number in range(200)]
     reader.close()
@@ -72,7 +72,7 @@ def test_a_long_packet_goes_at_once(bus: Bus, connect: Connect, senders: bool, e
     else:
         publisher.publish(b"k", LONG)
     assert reader.receive().endswith(b"MSG k\0" + LONG)
-    assert (size(receiving), receiving.lost) == (FULL, {})
+    assert (size(receiving), receiving.outgoing.lost) == (FULL, {})
 
 
 def test_who_fell_behind_before_a_long_packet_came(bus: Bus, connect: Connect) -> None:
@@ -86,7 +86,7 @@ def test_who_fell_behind_before_a_long_packet_came(bus: Bus, connect: Connect) -
     for number in range(100):
         publisher.publish(b"k", b"%d" % number)
     publisher.barrier()
-    assert (size(receiving), receiving.queued > 0) == (SMALL, True)
+    assert (size(receiving), receiving.outgoing.queued > 0) == (SMALL, True)
     publisher.publish(b"k", LONG)
     publisher.barrier()
     filler.close()
@@ -109,7 +109,7 @@ def test_a_share_that_is_used_up(bus: Bus, connect_as: ConnectAs) -> None:
     settle(hub)
     assert charged(hub, 1001) == 4 * FULL
     assert sorted(map(size, receiving)) == [SMALL, FULL, FULL, FULL, FULL]
-    assert [connection.lost for connection in receiving].count({"quota": 1}) == 1
+    assert [connection.outgoing.lost for connection in receiving].count({"quota": 1}) == 1
     (short,) = (connection for connection in receiving if size(connection) == SMALL)
     publisher.publish(b"k", b"x")
     publisher.barrier()
@@ -117,7 +117,7 @@ def test_a_share_that_is_used_up(bus: Bus, connect_as: ConnectAs) -> None:
     other.subscribe(b"j")
     other.publish(b"j", bytes(20_000))
     assert other.receive() == b"MSG j\0" + bytes(20_000)
-    assert connection_of(hub, other).lost == {}
+    assert connection_of(hub, other).outgoing.lost == {}
 
 
 def test_a_buffer_is_taken_back_from_who_has_read_all(bus: Bus, connect: Connect) -> None:
@@ -133,7 +133,7 @@ def test_a_buffer_is_taken_back_from_who_has_read_all(bus: Bus, connect: Connect
             publisher.publish(b"%d" % number, LONG)
             assert reader.receive() == b"MSG %d\0" % number + LONG
             assert charged(hub) <= 2 * FULL
-    assert [connection.lost for connection in receiving] == [{}] * 6
+    assert [connection.outgoing.lost for connection in receiving] == [{}] * 6
     assert sum(size(connection) == FULL for connection in receiving) == 2
     # The one whose turn it was last did not read, so it keeps its own.
     publisher.publish(b"5", LONG)
@@ -148,10 +148,10 @@ def test_a_link_keeps_its_own(bus: Bus, connect: Connect) -> None:
     link, other = connect(), connect()
     link.send(b"CMSG interest/on")
     linked = connection_of(hub, link)
-    assert linked.link is not None
+    assert linked.outgoing.is_link
     assert (size(linked), charged(hub)) == (FULL, FULL)
     receiving = connection_of(hub, other)
-    assert not hub.buffers.grow(receiving)
+    assert not hub.context.buffers.grow(receiving.outgoing)
     assert (size(linked), size(receiving)) == (FULL, SMALL)
 
 

@@ -96,19 +96,19 @@ def test_one_that_closes_its_reading_half(bus: Bus, connect: Connect, mode: byte
     receiving = narrow(hub, half)
     for number in range(5):
         publisher.publish(b"k", big(number))
-    eventually(lambda: receiving.queued)
+    eventually(lambda: receiving.outgoing.queued)
     half.socket.shutdown(socket.SHUT_RD)
     half.publish(b"k", b"%08d" % 5)
     got = numbers([reader.receive() for _ in range(6)])
     assert sorted(got) == [*range(6)]
     if mode == b"block":
-        eventually(lambda: receiving.closed)
+        eventually(lambda: receiving.outgoing.closed)
         assert hub.statistics().breaches == {"held publishers back for too long": 1}
     else:
         publisher.barrier()
         half.close()
-        eventually(lambda: receiving.closed)
-    assert receiving.lost == {"outage": 5}
+        eventually(lambda: receiving.outgoing.closed)
+    assert receiving.outgoing.lost == {"outage": 5}
     balance(hub)
 
 
@@ -154,7 +154,7 @@ def test_a_trickle_of_packets_in_and_out(bus: Bus, connect_as: ConnectAs) -> Non
     lost = hub.statistics().lost
     assert lost["overflow"] > 0
     assert told <= lost["overflow"]
-    eventually(lambda: hub.ignored == 300)
+    eventually(lambda: hub.context.ignored == 300)
 
 
 # -- clocks --------------------------------------------------------------------------------------------------
@@ -177,15 +177,15 @@ def test_a_clock_that_is_set(bus: Bus, connect: Connect, monkeypatch: pytest.Mon
     for number in range(10):
         publisher.publish(b"l", big(number))
     publisher.barrier()
-    assert losing.lost == {"overflow": 6}
+    assert losing.outgoing.lost == {"overflow": 6}
     holder.send(b"SUB k", b"CMSG blocking/soft/block")
     holding = narrow(hub, holder)
     patient.subscribe(b"k")
     for number in range(3):
         publisher.publish(b"k", big(number))
     eventually(lambda: connection_held(hub))
-    assert not holding.closed
-    eventually(lambda: holding.closed)  # after block_timeout, by a clock that only goes on
+    assert not holding.outgoing.closed
+    eventually(lambda: holding.outgoing.closed)  # after block_timeout, by a clock that only goes on
     assert hub.statistics().breaches == {"held publishers back for too long": 1}
     assert numbers([patient.receive() for _ in range(3)]) == [0, 1, 2]
     got = [loser.receive() for _ in range(5)]
@@ -195,7 +195,7 @@ def test_a_clock_that_is_set(bus: Bus, connect: Connect, monkeypatch: pytest.Mon
 
 
 def connection_held(hub: Hub) -> bool:
-    return any(connection._holders for connection in hub.connections)
+    return any(connection.turn.holders for connection in hub._clients.connections.values())
 
 
 # -- everything at once --------------------------------------------------------------------------------------
@@ -263,4 +263,4 @@ def test_a_soak(bus: Bus, connect_as: ConnectAs) -> None:
     told = hub.statistics()
     # Who does not keep up is a matter of how fast this machine is; what is against the protocol is not.
     assert told.breaches.keys() >= {"unknown verb", "message without NUL", "secret pattern of another"}
-    assert connection_of(hub, reader).lost == {}
+    assert connection_of(hub, reader).outgoing.lost == {}

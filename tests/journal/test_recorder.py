@@ -297,7 +297,7 @@ def test_a_directory_that_cannot_be_made(hub: Hub, folder: str) -> None:
     recorder = Recorder(hub, os.path.join(folder, "file", "journal"))
     with pytest.raises(OSError, match="Not a directory"):
         recorder.start()
-    assert len(hub.inboxes) == 0
+    assert len(hub._clients.inboxes) == 0
 
 
 def test_what_a_hub_says_of_it(hub: Hub, journal: str, disk: Disk) -> None:

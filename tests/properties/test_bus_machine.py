@@ -180,7 +180,7 @@ class BusMachine(RuleBasedStateMachine):
                 if not self.hub.statistics().clients:
                     break
             assert self.hub.statistics().clients == 0
-            assert self.hub.quotas.is_clear()
+            assert self.hub.context.quotas.is_clear()
             balance(self.hub)
         finally:
             for client in [*self.clients, *self.gone]:
@@ -216,13 +216,13 @@ class BusMachine(RuleBasedStateMachine):
     def add(self, uid: int, pattern: bytes) -> None:
         self.count += 1
         self.next_credentials = Credentials(gid=uid, uid=uid, pid=self.count)
-        before = set(self.hub._connections)
+        before = set(self.hub._clients.connections.values())
         sock = connect(parse_address(self.folder + "/bus"), 425_984)
         sock.send(b"SUB " + pattern)
         settle(self.hub)
-        (connection,) = self.hub._connections - before
-        connection.grown = True  # and so it stays as small as the next line makes it
-        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        (connection,) = set(self.hub._clients.connections.values()) - before
+        connection.outgoing.grown = True  # and so it stays as small as the next line makes it
+        connection.outgoing.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         share = self.shares.setdefault(uid, Share(self.limits))
         self.clients.append(Client(self.count, uid, sock, connection, share))
         self.clients[-1].patterns[pattern] += 1
@@ -348,7 +348,8 @@ class BusMachine(RuleBasedStateMachine):
         settle(self.hub)
         balance(self.hub)
         by_connection = {client.connection: client for client in self.clients}
-        assert self.hub._connections == by_connection.keys()
+        by_outgoing: dict[object, Client] = {client.connection.outgoing: client for client in self.clients}
+        assert set(self.hub._clients.connections.values()) == by_connection.keys()
         for connection, client in by_connection.items():
             connection._lone = None  # what is sent at once then comes in one batch, as the model has it
             told = connection.statistics()
@@ -356,12 +357,12 @@ class BusMachine(RuleBasedStateMachine):
             assert (told.routed, told.delivered, told.queued) == (client.routed, client.delivered, len(client.waiting))
             assert told.lost == +client.lost
             assert told.patterns == len(+client.patterns)
-            assert {by_connection[holder] for holder in connection._holders} == client.holders  # type: ignore[index]
-            assert {by_connection[held] for held in connection._held} == client.holds  # type: ignore[index]
+            assert {by_outgoing[holder] for holder in connection.turn.holders} == client.holders
+            assert {by_connection[held] for held in connection.outgoing.held} == client.holds
             if client.kernel is not None and not client.leaving:
                 assert client.sock.recv(LARGEST * 2, socket.MSG_PEEK) == client.kernel
         for uid, share in self.shares.items():
-            account = self.hub.quotas.account(uid)
+            account = self.hub.context.quotas.account(uid)
             assert (account.packets._held, account.queued_bytes._held) == (
                 {sender: held[0] for sender, held in share.held.items()},
                 {sender: held[1] for sender, held in share.held.items()},
@@ -388,7 +389,7 @@ class BusMachine(RuleBasedStateMachine):
         orders = {}
         for packet in packets:
             key = key_of(packet)
-            found = [by_connection[connection] for connection in self.hub.router._look_up(key)]
+            found = [by_connection[connection] for connection in self.hub.context.router._look_up(key)]
             assert sorted(client.number for client in found) == [c.number for c in self.clients if c.wants(key)]
             orders[key] = found
         return orders
@@ -507,7 +508,7 @@ class BusMachine(RuleBasedStateMachine):
         """As :meth:`observe`, of a moment that is past: no pattern has come or gone since."""
         by_connection: dict[Any, Client] = {client.connection: client for client in self.clients}
         keys = {key_of(packet) for packet in packets}
-        found = {key: self.hub.router._look_up(key) for key in keys}
+        found = {key: self.hub.context.router._look_up(key) for key in keys}
         return {
             key: [by_connection[c] for c in connections if c in by_connection] for key, connections in found.items()
         }

@@ -377,5 +377,5 @@ def test_a_link_that_asks_and_does_not_read_is_let_go_once(world: World, slave: 
     hub = world.hubs["top"]
     eventually(lambda: len(hub.tree.links) == 1)
     assert hub.statistics().breaches == {"too many unread answers": 1}
-    assert hub.quotas.connections.held(12_345) == hub.quotas.account(12_345).connections == 1
+    assert hub.context.quotas.connections.held(12_345) == hub.context.quotas.account(12_345).connections == 1
     assert own(other)

@@ -113,7 +113,7 @@ def test_an_outage_keeps_the_prefix_and_a_new_one_is_told(world: World) -> None:
 def test_the_embedder_stands_under_the_prefix(world: World) -> None:
     world.chain("top", "left")
     hub = world.hubs["left"]
-    assert hub.whoami() == hub.router.namespace.prefix + own_key()
+    assert hub.whoami() == hub.context.router.namespace.prefix + own_key()
     inbox = hub.subscribe(hub.whoami() + b"/box")
     world.client("top").publish(hub.whoami() + b"/box", b"1")
     assert inbox.get(PATIENCE).payload == b"1"
@@ -163,7 +163,7 @@ def test_senders_are_the_kernels_word_at_each_hop(world: World) -> None:
     for client in clients.values():
         client.senders(False)
     settle(*clients.values())
-    assert all(not hub.tree.senders for hub in world.hubs.values())
+    assert all(not hub.context.senders for hub in world.hubs.values())
 
 
 def test_the_longest_message_crosses_with_its_sender(world: World) -> None:
@@ -258,7 +258,7 @@ if not child:
             pass
     with Hub(folder + "/other") if master == "there" else top as hub:
         gevent.sleep(0.02)  # ten times the longest pause
-        print(relay.state, len(hub.connections), end=" ", flush=True)
+        print(relay.state, len(hub._clients.connections.values()), end=" ", flush=True)
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 if master == "away":

@@ -130,7 +130,7 @@ def test_what_a_link_should_not_batch_is_dropped_and_counted(world: World) -> No
     assert [(m.key, m.payload) for m in got] == [*good, bad[0], bad[3], bad[0], bad[3], (b"last", b"")]
     assert [m.sender for m in got] == [below] * 4 + [key] * 3
     assert hub.tree.dropped == {"reserved token in a key": 4, "malformed batch": 1}
-    assert not hub.breaches.counts
+    assert not hub._clients.violations.counts
 
 
 def test_a_forged_sender_of_a_batch_ends_the_link(world: World) -> None:

@@ -112,8 +112,12 @@ def test_what_one_turn_held_is_put_together(hub: Hub, connect: Connect) -> None:
     balance(hub)
 
 
-def test_few_or_long_messages_are_not_put_together(make_hub: MakeHub, connect: Connect) -> None:
-    make_hub(limits=Limits(gathered=4, gathered_bytes=1_000))
+def test_few_or_long_messages_are_not_put_together(
+    make_hub: MakeHub, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sbuslib.core.messages.COALESCED", 4)
+    monkeypatch.setattr("sbuslib.core.messages.COALESCED_BYTES", 1_000)
+    make_hub()
     reader, publisher = batching(connect(), b""), connect()
     few, long = [b"MSG k\0%d" % number for number in range(3)], [b"MSG k\0" + bytes(400)] * 10
     publisher.send(*few)
@@ -254,15 +258,17 @@ def test_a_batch_that_waits_counts_as_its_messages(bus: Bus, connect: Connect) -
     receiving = narrow(hub, reader)
     publisher.send(b"MSG k\0" + big(0), batch(numbered(10, 1)), batch(numbered(10, 11)))
     publisher.barrier()
-    assert (receiving.routed, receiving.delivered, receiving.queued) == (21, 1, 20)
-    assert receiving.account.packets.held(receiving.credentials.uid) == 20
+    assert (receiving.outgoing.routed, receiving.outgoing.delivered, receiving.outgoing.queued) == (21, 1, 20)
+    assert receiving.outgoing.account.packets.held(receiving.credentials.uid) == 20
     publisher.send(batch(numbered(10, 21)))  # of which a part fits
     publisher.barrier()
-    assert receiving.queued == 25
-    assert receiving.lost == {"overflow": 5}
+    assert receiving.outgoing.queued == 25
+    assert receiving.outgoing.lost == {"overflow": 5}
     balance(hub)
     assert read_all(reader) == list(range(26))
-    assert receiving.queued == receiving.account.packets.used == receiving.account.queued_bytes.used == 0
+    assert (
+        receiving.outgoing.queued == receiving.outgoing.account.packets.used == receiving.outgoing.account.queued_bytes.used == 0
+    )
 
 
 @pytest.mark.parametrize("soft", ["discard", "error"])
@@ -274,8 +280,8 @@ def test_what_is_not_kept_is_lost_message_by_message(bus: Bus, connect: Connect,
     reader.barrier()
     publisher.send(b"MSG k\0" + big(0), batch(numbered(10, 1)))
     publisher.barrier()
-    assert receiving.lost == {"discard": 10}
-    assert receiving.closed is (soft == "error")
+    assert receiving.outgoing.lost == {"discard": 10}
+    assert receiving.outgoing.closed is (soft == "error")
 
 
 @pytest.mark.parametrize("hard", [b"", b"blocking/hard/block"], ids=["soft", "hard"])
@@ -287,11 +293,11 @@ def test_block_holds_the_publisher_of_a_batch(bus: Bus, connect: Connect, hard: 
     reader.barrier()
     publisher.send(b"MSG k\0" + big(0), *[batch(numbered(6, start)) for start in range(1, 61, 6)])
     settle(hub)
-    assert receiving._held
-    assert receiving.queued < 30
+    assert receiving.outgoing.held
+    assert receiving.outgoing.queued < 30
     assert [number for _ in range(70) for number in read_all(reader)] == list(range(61))
     publisher.barrier()
-    assert receiving.lost == {}
+    assert receiving.outgoing.lost == {}
     balance(hub)
 
 
@@ -327,7 +333,7 @@ def test_other_orders_hold_message_by_message(
     publisher.barrier()
     if late:
         reader.send(b"CMSG order/" + order)
-        eventually(lambda: receiving.outbox.order == order.decode())
+        eventually(lambda: receiving.outgoing.outbox.order == order.decode())
     assert [number for _ in range(40) for number in read_all(reader)] == expected
     balance(hub)
 
@@ -340,7 +346,7 @@ def test_a_batch_longer_than_the_connection_takes_goes_in_pieces(bus: Bus, conne
     publisher.send(batch(numbered(10)))
     publisher.barrier()
     assert [number for _ in range(20) for number in read_all(reader)] == list(range(10))
-    assert receiving.lost == {}
+    assert receiving.outgoing.lost == {}
     balance(hub)
 
 
@@ -378,5 +384,9 @@ def test_a_long_key_does_not_become_more_than_it_may(bus: Bus, connect: Connect)
     for _ in range(8):
         publisher.send(longest)
     publisher.barrier()
-    assert receiving.outbox.bytes <= 2 * BATCH_EXPANDED
-    assert receiving.routed == 8 * BATCH_MESSAGES == receiving.delivered + receiving.queued + receiving.lost["overflow"]
+    assert receiving.outgoing.outbox.bytes <= 2 * BATCH_EXPANDED
+    assert (
+        receiving.outgoing.routed
+        == 8 * BATCH_MESSAGES
+        == receiving.outgoing.delivered + receiving.outgoing.queued + receiving.outgoing.lost["overflow"]
+    )

@@ -15,10 +15,10 @@ from math import inf
 from time import monotonic
 from typing import Protocol
 
-__all__ = ["Backlog", "Behind"]
+__all__ = ["Unsent", "Waiting"]
 
 
-class Behind(Protocol):
+class Waiting(Protocol):
     """A receiver for which messages wait."""
 
     @property
@@ -47,13 +47,13 @@ class _Asked:
 
     __slots__ = ("answer", "due", "until")
 
-    def __init__(self, answer: Callable[[], None], due: dict[Behind, float], until: float) -> None:
+    def __init__(self, answer: Callable[[], None], due: dict[Waiting, float], until: float) -> None:
         self.answer = answer
         self.due = due
         self.until = until
 
 
-class Backlog:
+class Unsent:
     """The receivers of one hub for which messages wait, and the questions that wait for them.
 
     :param after: calls a function after so many seconds.
@@ -63,12 +63,12 @@ class Backlog:
     def __init__(self, after: Callable[[float, Callable[[], None]], object], wait: float) -> None:
         self._after = after
         self._wait = wait
-        self._behind: dict[Behind, None] = {}
-        self._lagging: set[Behind] = set()
+        self._behind: dict[Waiting, None] = {}
+        self._lagging: set[Waiting] = set()
         self._asked: deque[_Asked] = deque()
         self._timing = False
 
-    def note(self, receiver: Behind, waits: bool) -> None:
+    def note(self, receiver: Waiting, waits: bool) -> None:
         """Whether anything waits for a receiver may have changed."""
         if not waits:
             self._lagging.discard(receiver)
@@ -88,7 +88,7 @@ class Backlog:
         self.check()
 
     @staticmethod
-    def _due(receivers: Iterable[Behind]) -> dict[Behind, float]:
+    def _due(receivers: Iterable[Waiting]) -> dict[Waiting, float]:
         """How much each has to have been sent until all that waits for it now was."""
         return {receiver: receiver.delivered + receiver.queued if receiver.in_order else inf for receiver in receivers}
 

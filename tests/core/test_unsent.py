@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sbuslib.tree.unsent import Backlog
+from sbuslib.core.unsent import Unsent
 
 
 class Queue:
@@ -16,7 +16,7 @@ class Queue:
         self.in_order = in_order
         self.hands_on = hands_on
 
-    def send(self, count: int, backlog: Backlog) -> None:
+    def send(self, count: int, backlog: Unsent) -> None:
         self.queued -= count
         self.delivered += count
         backlog.note(self, bool(self.queued))
@@ -38,9 +38,9 @@ class Timers:
             function()
 
 
-def make(*queues: Queue, wait: float = 60.0) -> tuple[Backlog, Timers, list[int]]:
+def make(*queues: Queue, wait: float = 60.0) -> tuple[Unsent, Timers, list[int]]:
     timers = Timers()
-    backlog = Backlog(timers.after, wait)
+    backlog = Unsent(timers.after, wait)
     for queue in queues:
         backlog.note(queue, True)
     return backlog, timers, []

@@ -1,0 +1,180 @@
+"""The routing of batches, which are many messages in one packet.
+
+The hub looks each distinct key of a batch up once. Where all keys go to the same receivers, those that asked for
+batches are handed the packet as it came, and not one of its messages is touched. Else each receiver is handed a batch
+of what goes to it, made once for all who get the same; and one that did not ask gets plain packets.
+
+A batch is checked whole, each of its keys included, before any of it goes anywhere: what is refused is refused
+whole. A batch that is too much for one turn goes on in the next with the rest of it, as plain packets do; the rest
+of a batch is a batch.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from ..errors import PacketError
+from ..wire.batches import Bundle
+from .messages import Batched
+from .protocols import Receiver, Routes, Sender
+from .turn import Turn
+
+if TYPE_CHECKING:
+    from mmap import mmap
+
+__all__ = ["take_batch"]
+
+_AT_ONCE: Final = 512
+"""Messages of a batch that are regrouped in one go. For each group of receivers all of them are looked at."""
+
+_CHEAP: Final = 16
+"""How many messages of a batch cost as much to pick out as one costs to deliver by itself."""
+
+
+def take_batch(
+    turn: Turn, data: bytes | mmap, sender: Sender, wrapper: bytes = b"", start: int = 0, length: int | None = None
+) -> None:
+    """Route a batch that was published by ``sender``; what is too much for this turn is put off.
+
+    It is ``length`` bytes of ``data`` from ``start`` on. Not while the hub's area is in use where ``authorize=``
+    has to be asked. Raises :exc:`~sbuslib.errors.PacketError` for a violation, of which nothing has gone
+    anywhere then.
+    """
+    try:
+        batch = Bundle.parse(data, start, length)
+    except PacketError as error:
+        if not turn.role.is_link:
+            raise
+        turn.role.drop(error.reason)
+        return
+    routes = _known_routes(turn, batch)
+    if None in routes.values():
+        _check_keys(turn, batch, routes)
+        if turn.closed:
+            return  # by what authorize= did
+    left = _look_up_some(turn, batch, routes, sender)
+    while left is not None:
+        if turn.is_over:
+            turn.put_off_first(wrapper + left.packet)
+            return
+        left = _look_up_some(turn, left, routes, sender)
+
+
+def _known_routes(turn: Turn, batch: Bundle) -> dict[bytes, Routes | None]:
+    """The receivers of each key, as far as they are remembered."""
+    turn.refresh()
+    get = turn.routes.get
+    return {key: get(b"MSG %b\0" % key) for key in batch.keys}
+
+
+def _check_keys(turn: Turn, batch: Bundle, routes: dict[bytes, Routes | None]) -> None:
+    """Raise :exc:`~sbuslib.errors.PacketError` unless this client may publish under each of these keys.
+
+    Of a link, what it may not is dropped and counted instead, here or when it is looked up.
+    """
+    check_key = turn.context.router.namespace.check_key
+    for number, key in enumerate(batch.keys):
+        if routes[key] is not None:
+            continue
+        header = b"MSG %b\0" % key
+        if not turn.knows_allowed(header):
+            if not turn.may_publish(header, batch.times(number)):
+                routes[key] = ()
+        elif not turn.role.is_link:
+            check_key(key)
+
+
+def _look_up_some(turn: Turn, batch: Bundle, routes: dict[bytes, Routes | None], sender: Sender) -> Bundle | None:
+    """Deliver messages from the first on whose keys can be looked up without this taking long; the rest."""
+    if None not in routes.values():
+        return _spread(turn, batch, [found for key in batch.keys if (found := routes[key]) is not None], sender)
+    keys, numbers = batch.keys, batch.numbers
+    used = batch.used()
+    stop = batch.count
+    until = monotonic() + turn.context.limits.turn_time
+    for position, number in enumerate(used):
+        key = keys[number]
+        if routes[key] is None:
+            if position and monotonic() > until:
+                assert numbers is not None
+                stop = numbers.index(number)
+                break
+            routes[key] = turn.look_up(b"MSG %b\0" % key, batch.times(number))
+    now, rest = batch, None
+    if stop < batch.count:
+        now, rest = batch.part(0, stop), batch.part(stop, batch.count)
+    elif len(used) < len(keys):
+        now = batch.part(0, stop)
+    more = _spread(turn, now, [found for key in now.keys if (found := routes[key]) is not None], sender)
+    if rest is not None:
+        turn.spent = max(turn.spent, turn.context.limits.turn_deliveries)
+    return rest if more is None else batch.part(stop - more.count, batch.count)
+
+
+def _spread(turn: Turn, batch: Bundle, routes: list[Routes], sender: Sender) -> Bundle | None:
+    """Hand each receiver what goes to it; the rest where that is too much for one go. ``routes``: of each key."""
+    routes, one_by_one = turn.context.fan_out.near_routes(routes, sender)
+    room = max(1, turn.context.limits.turn_deliveries - turn.spent)
+    rest: Bundle | None = None
+    if routes.count(routes[0]) == len(routes):
+        return _spread_whole(turn, batch, routes[0], sender, room)
+    fits = min(_AT_ONCE, max(1, room // max(map(len, routes))))
+    if fits < batch.count:
+        rest = batch.part(fits, batch.count)
+    of = dict(zip(batch.keys, routes, strict=True))
+    batch = batch.part(0, fits)
+    routes = [of[key] for key in batch.keys]
+    turn.received += batch.count
+    if one_by_one:
+        _spread_in_order(turn, batch, routes, sender)
+    else:
+        _spread_by_receiver(turn, batch, routes, sender)
+    return rest
+
+
+def _spread_whole(turn: Turn, batch: Bundle, receivers: Routes, sender: Sender, room: int) -> Bundle | None:
+    """Hand a batch to receivers that all get all of it; the rest where that is too much for one go."""
+    rest: Bundle | None = None
+    opened = [receiver.takes_batches for receiver in receivers].count(False)
+    fits = max(1, room // opened) if opened else batch.count
+    if fits < batch.count:
+        batch, rest = batch.part(0, fits), batch.part(fits, batch.count)
+    turn.received += batch.count
+    turn.spent += len(receivers) - opened + opened * batch.count
+    messages = Batched(turn.context.gather, batch)
+    for receiver in receivers:
+        receiver.deliver(sender, messages)
+    return rest
+
+
+def _spread_by_receiver(turn: Turn, batch: Bundle, routes: list[Routes], sender: Sender) -> None:
+    """Hand each receiver what goes to it, made once for all who get the same."""
+    gather = turn.context.gather
+    mine: dict[Receiver, list[int]] = {}
+    for number, found in enumerate(routes):
+        for receiver in found:
+            mine.setdefault(receiver, []).append(number)
+    parts: dict[tuple[int, ...], Batched] = {}
+    for receiver, numbers in mine.items():
+        wanted = tuple(numbers)
+        part = parts.get(wanted)
+        if part is None:
+            whole = len(wanted) == len(routes)
+            part = parts[wanted] = Batched(gather, batch if whole else batch.select(wanted))
+            turn.spent += 0 if whole else batch.count // _CHEAP
+        turn.spent += 1 if receiver.takes_batches else part.count
+        receiver.deliver(sender, part)
+
+
+def _spread_in_order(turn: Turn, batch: Bundle, routes: list[Routes], sender: Sender) -> None:
+    """Hand on messages in the order in which they came: others may have to follow what goes into a fan-out queue."""
+    start = 0
+    for receivers, some in groupby(map(routes.__getitem__, batch.numbers or bytes(batch.count))):
+        stop = start + len(list(some))
+        part = Batched(turn.context.gather, batch.part(start, stop))
+        start = stop
+        for receiver in receivers:
+            turn.spent += 1 if receiver.takes_batches else part.count
+            receiver.deliver(sender, part)

@@ -1,0 +1,152 @@
+"""What a client may say to a hub: subscriptions, control messages, and messages under any key that is not reserved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from ..errors import PacketError
+from ..limits import PACKET_BYTES
+from ..secrets import Credentials
+from ..wire import control
+from ..wire.modes import HARD, ORDER, SOFT
+from ..wire.packets import Control, Packet, Subscribe, Unsubscribe, encode_control, parse
+from .context import Context
+from .outgoing import Outgoing
+from .protocols import Routes
+from .turn import Turn
+
+__all__ = ["ClientRole", "Neighbours"]
+
+_SOFT = {control.SOFT + mode.encode(): mode for mode in SOFT}
+_HARD = {control.HARD + mode.encode(): mode for mode in HARD}
+_ORDER = {control.ORDER + order.encode(): order for order in ORDER}
+
+TOKEN_BYTES: Final = 64
+"""Longest token of a ``hub/sync``. It is echoed, so it must not amplify."""
+
+
+class Neighbours(Protocol):
+    """The tree that the hub stands in, as far as clients ask about it."""
+
+    def whoami(self, client: Outgoing) -> None:
+        """Answer a ``whoami``, once the first prefix is known."""
+        ...
+
+    def sync(self, client: Outgoing, token: bytes, scope: bytes) -> None:
+        """Answer a ``hub/sync``. Raises :exc:`~sbuslib.errors.PacketError` where too many wait."""
+        ...
+
+    def add_link(self, turn: Turn) -> None:
+        """A client says that it is the relay of a hub below."""
+        ...
+
+
+class ClientRole:
+    """The role of every client of one hub. Implements :class:`~.turn.Role`."""
+
+    is_link = False
+    longest = PACKET_BYTES
+
+    def __init__(
+        self,
+        context: Context,
+        neighbours: Neighbours,
+        features: Callable[[], bytes],
+        statistics: Callable[[], bytes],
+    ) -> None:
+        self._context = context
+        self._neighbours = neighbours
+        self._features = features
+        self._statistics = statistics
+        self.asks = context.authorization.is_asked
+
+    def key_of(self, credentials: Credentials) -> bytes:
+        return self._context.router.namespace.credential_key(credentials)
+
+    def look_up(self, turn: Turn, header: bytes, times: int) -> Routes:
+        router = self._context.router
+        found = router.routes.get(header)
+        return router.route(header) if found is None else found
+
+    def command(self, turn: Turn, packet: bytes) -> None:
+        self.act_on(turn, parse(packet))
+
+    def act_on(self, turn: Turn, packet: Packet) -> None:
+        """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError`."""
+        context, client = self._context, turn.outgoing
+        if isinstance(packet, Control):
+            self._control(turn, packet)
+        elif isinstance(packet, Subscribe):
+            if not context.authorization.allows(client.credentials, "subscribe", packet.pattern):
+                raise PacketError("subscription refused")
+            context.router.subscribe(packet.pattern, client, client.credentials, client.account)
+            turn.refresh()
+        else:
+            assert isinstance(packet, Unsubscribe)
+            if not context.router.unsubscribe(packet.pattern, client, client.account):
+                context.ignored += 1
+            turn.refresh()
+
+    def _control(self, turn: Turn, packet: Control) -> None:
+        context, client = self._context, turn.outgoing
+        match packet.key:
+            case control.WHOAMI:
+                self._neighbours.whoami(client)
+            case control.ECHO_OFF:
+                client.set_echo(turn.sender)
+            case control.ECHO_ON:
+                client.set_echo(None)
+            case control.SENDERS_ON:
+                client.set_senders(True)
+            case control.SENDERS_OFF:
+                client.set_senders(False)
+            case control.BATCH_ON:
+                client.set_batches(True)
+            case control.BATCH_OFF:
+                client.set_batches(False)
+            case control.NOTICES_ON:
+                client.set_notices(True)
+            case control.NOTICES_OFF:
+                client.set_notices(False)
+            case control.STATISTICS:
+                trusted = client.credentials.uid in context.trusted
+                client.answer(encode_control(control.STATISTICS, self._statistics() if trusted else b""))
+            case control.FEATURES:
+                client.answer(encode_control(control.FEATURES, self._features()))
+            case control.SYNC:
+                token, _, scope = (packet.payload or b"").partition(b"\0")
+                if len(token) > TOKEN_BYTES:
+                    raise PacketError("token too long")
+                self._neighbours.sync(client, token, scope)
+            case control.INTEREST_ON:
+                self._neighbours.add_link(turn)
+            case key:
+                if not self._choose_mode(client, key):
+                    context.ignored += 1
+
+    @staticmethod
+    def _choose_mode(client: Outgoing, key: bytes) -> bool:
+        """Take a control message as a choice of flood control mode; ``False`` when it is none."""
+        if key in _SOFT:
+            client.outbox.soft = _SOFT[key]
+        elif key in _HARD:
+            client.outbox.hard = _HARD[key]
+        elif key in _ORDER:
+            client.outbox.order = _ORDER[key]
+        else:
+            return False
+        client.changed_modes()
+        return True
+
+    def drop(self, reason: str, times: int = 1) -> None:
+        raise AssertionError("what a client may not do is a violation")
+
+    def violated(self, turn: Turn, reason: str) -> None:
+        self._context.members.kick(turn.outgoing, reason)
+
+    def ended(self, turn: Turn, why: str) -> None:
+        self._context.members.close(turn.outgoing, why)
+
+    def after_turn(self, turn: Turn) -> None:
+        pass

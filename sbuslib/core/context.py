@@ -1,0 +1,203 @@
+"""What all parts of one hub share, and what a part may ask of the whole.
+
+Each part is given a :class:`Context`, or less, and never the hub. What it may ask of the whole is :class:`Members`;
+of the fan-out queues, :class:`FanOut`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import gevent
+
+from ..errors import StateError
+from ..kernel.areas import Gather, PlainArea, make_area
+from ..limits import Limits
+from ..secrets import Credentials
+from .authorization import Authorization
+from .outbox import Cause
+from .protocols import Receiver, Routes, Run, Sender
+from .quotas import Quotas
+from .router import Router
+from .scheduler import Scheduler
+from .send_buffers import SendBuffers
+from .unsent import Unsent
+
+__all__ = ["Context", "FanOut", "Members"]
+
+PASSED_WAIT: Final = 1.0
+"""Seconds that an answer to ``hub/sync passed`` waits for a receiver that takes nothing: see :mod:`.unsent`."""
+
+
+class Members(Protocol):
+    """The clients of a hub, as its parts know them: by what routes hold of each."""
+
+    def kick(self, member: Receiver, reason: str) -> None:
+        """Let a client go for what it did, tell it, and count it. Not while the area is in use."""
+        ...
+
+    def close(self, member: Receiver, why: str) -> None:
+        """A client has gone."""
+        ...
+
+    def kick_later(self, member: Receiver, reason: str) -> None:
+        """Kick a client as soon as the turn at hand has ended."""
+        ...
+
+    def end_turn(self) -> None:
+        """A turn has ended: kick those for whom that was put off."""
+        ...
+
+    def count_lost(self, cause: Cause, count: int) -> None:
+        """Messages were lost for a client that has left meanwhile."""
+        ...
+
+    def forget_inbox(self, inbox: Receiver) -> None:
+        """An inbox of the embedder was closed."""
+        ...
+
+    @property
+    def on_outbox_empty(self) -> Callable[[], None]:
+        """To be called when nothing waits any more for one of the receivers."""
+        ...
+
+
+class FanOut(Protocol):
+    """The fan-out queues, as those see them who route messages: see :mod:`.fan_out`."""
+
+    def near(self, receivers: Routes, sender: Sender) -> Routes:
+        """To whom a message is handed at once: their queue stands for many clients of one user."""
+        ...
+
+    def near_runs(self, runs: list[Run], sender: Sender) -> tuple[list[Run], bool]:
+        """The same for each run of packets, and whether that changed any."""
+        ...
+
+    def near_routes(self, routes: list[Routes], sender: Sender) -> tuple[list[Routes], bool]:
+        """The same for the receivers of each key of a batch."""
+        ...
+
+    def forget(self) -> None:
+        """Receivers left, or changed what they are."""
+        ...
+
+
+class Context:
+    """What all parts of a hub share. It lives as long as the hub; the parts below :meth:`start` are made anew by it."""
+
+    members: Members
+    """Set by the hub, as the next."""
+    fan_out: FanOut
+
+    loop: Any
+    """gevent's event loop of the thread that started the hub. This and the next three: from :meth:`start` on."""
+    area: PlainArea
+    """Where packets are received: good from the receive call to the end of the turn, for the turn's client alone."""
+    gather: Gather
+    scheduler: Scheduler
+
+    def __init__(
+        self,
+        limits: Limits,
+        quotas: Quotas,
+        authorization: Authorization,
+        *,
+        trusted: frozenset[int],
+        separator: bytes,
+        address: Callable[[], str],
+    ) -> None:
+        self.limits = limits
+        self.quotas = quotas
+        self.authorization = authorization
+        self.trusted = trusted
+        self.address = address
+        self.router: Router[Receiver] = Router(limits, quotas, separator)
+        self.buffers = SendBuffers(limits, quotas.send_buffers)
+        self.unsent = Unsent(self.after, PASSED_WAIT)
+        self.ignored = 0
+        """Control messages and unsubscriptions that meant nothing."""
+        self.senders = 0
+        """How many receivers want to know who sent what they get."""
+        self.on_senders: Callable[[], None] = lambda: None
+        """Called when the first begins or the last ceases to."""
+        self._timers: set[Any] = set()
+        self._pid = 0  # of the process that serves; 0: none
+        self._event_loop: Any = None
+
+    # -- the event loop -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """The hub is about to serve from the event loop of this thread."""
+        self._pid = os.getpid()
+        self._event_loop = gevent.get_hub()
+        self.loop = self._event_loop.loop
+        self._counts_rounds = hasattr(self.loop, "iteration")  # libev does
+        self.area = make_area(self.limits.batch)
+        self.gather = Gather()
+        self.scheduler = Scheduler(self.loop, self.limits)
+
+    def stop(self) -> None:
+        """The hub serves no more."""
+        self._pid = 0
+        self.cancel_all()
+        self.area.close()
+
+    def cancel_all(self) -> None:
+        """Call nothing later, and have nobody resumed."""
+        self.scheduler.close()
+        for timer in list(self._timers):
+            self.cancel(timer)
+        self.unsent.clear()
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the hub is started."""
+        return bool(self._pid)
+
+    def check_here(self) -> None:
+        """Raise :exc:`~sbuslib.errors.StateError` unless the hub serves from this thread of this process."""
+        if self._pid not in (0, os.getpid()):
+            raise StateError(f"the hub at {self.address()} belongs to process {self._pid}, of which this is a fork")
+        if not self._pid:
+            raise StateError(f"the hub at {self.address()} is not started: start it first")
+        if gevent.get_hub() is not self._event_loop:
+            raise StateError(
+                f"the hub at {self.address()} belongs to the thread that started it: use a Client in this one"
+            )
+
+    def round(self) -> int:
+        """The number of the event loop's round; always 0 where it does not count them."""
+        number: int = self.loop.iteration if self._counts_rounds else 0
+        return number
+
+    def after(self, seconds: float, function: Callable[[], None]) -> Any:
+        """Call a function later; the timer, for :meth:`cancel`."""
+        timer = self.loop.timer(seconds)
+        self._timers.add(timer)
+
+        def run() -> None:
+            self.cancel(timer)
+            function()
+
+        timer.start(run)
+        return timer
+
+    def cancel(self, timer: Any) -> None:
+        """Do not call what :meth:`after` was given."""
+        if timer in self._timers:
+            self._timers.discard(timer)
+            timer.stop()
+            timer.close()
+
+    def may_hold(self, publisher: Credentials, receiver: Credentials) -> bool:
+        """Whether a receiver in ``block`` mode may hold a publisher back."""
+        uid = receiver.known()[1]  # an unknown user is nobody's own
+        return uid is not None and (uid == publisher.uid or uid in self.trusted)
+
+    def count_senders(self, change: int) -> None:
+        """One more, or one less, receiver here wants to know who sent what it gets."""
+        before, self.senders = self.senders, self.senders + change
+        if bool(before) is not bool(self.senders):
+            self.on_senders()

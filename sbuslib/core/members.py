@@ -1,0 +1,194 @@
+"""The clients and inboxes of one hub: who is admitted, who is let go, and what all of them together have done."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from ..kernel.sockets import peer_groups
+from ..secrets import Credentials
+from ..wire import control
+from .connection import Connection
+from .context import Context
+from .inbox import Inbox
+from .outbox import Cause
+from .outgoing import Outgoing
+from .protocols import Receiver
+from .quotas import Account
+from .turn import Role
+from .violations import Violations
+
+__all__ = ["Clients"]
+
+logger = logging.getLogger("sbuslib")
+
+FORGOTTEN_A_ROUND: Final = 128
+"""Patterns of those who left that are taken out of the index in one round of the event loop: dead ones
+match nobody, so it may take its time."""
+
+
+class Clients:
+    """Who takes part in one hub. Implements :class:`~.context.Members`.
+
+    ``role`` is what each client begins as, and is set before the first one is admitted.
+    """
+
+    role: Role
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.connections: dict[Receiver, Connection] = {}
+        """By what routes hold of each."""
+        self.inboxes: set[Inbox] = set()
+        self.violations = Violations(context.limits.logged_breaches)
+        self.peak = self.total = 0
+        self.received = self.routed = self.delivered = 0
+        """Of those who have left."""
+        self.lost: Counter[str] = Counter()
+        self.on_forget: Callable[[Outgoing], None] = lambda client: None
+        """Called with each client that has gone."""
+        self.on_last: Callable[[], None] = lambda: None
+        """Called when the last client has left."""
+        self.on_outbox_empty: Callable[[], None] = lambda: None
+        """Called when nothing waits any more for one of the receivers."""
+        self._to_kick: list[tuple[Receiver, str]] = []
+        self._forgetting: Any = None
+
+    # -- clients ------------------------------------------------------------------------------------
+
+    def admit(self, sock: socket.SocketType, credentials: Credentials) -> None:
+        """A client connected. Closes ``sock`` where its user, or the hub, can have no more."""
+        context = self._context
+        account = context.quotas.open(credentials.uid)
+        if account is None:
+            sock.close()
+            self.report("too many connections", credentials)
+            return
+        connection = Connection(context, sock, credentials, account, self.role)
+        self.connections[connection.outgoing] = connection
+        self.total += 1
+        self.peak = max(self.peak, len(self.connections))
+        context.scheduler.several = context.quotas.several()
+
+    def close(self, member: Receiver, why: str) -> None:
+        """A client has gone."""
+        logger.debug("client %s of %s: %s", member.credentials, self._context.address(), why)
+        self.forget(member)
+        if not self.connections:
+            self.on_last()
+
+    def kick(self, member: Receiver, reason: str) -> None:
+        """Let a client go for what it did, tell it, and count it. Not while the area is in use."""
+        connection = self.connections.get(member)
+        if connection is not None and not connection.outgoing.closed:
+            connection.outgoing.notify_last(control.Kicked(reason).encode())
+            self.close(member, reason)
+            self.report(reason, member.credentials)
+
+    def kick_later(self, member: Receiver, reason: str) -> None:
+        """Kick a client as soon as the turn at hand has ended."""
+        self._to_kick.append((member, reason))
+
+    def end_turn(self) -> None:
+        """A turn has ended: kick those for whom that was put off."""
+        while self._to_kick:
+            self.kick(*self._to_kick.pop())
+
+    def report(self, reason: str, credentials: Credentials) -> None:
+        """Count what a client did wrong, and log it the first time."""
+        if self.violations.note(reason, credentials.uid):
+            logger.warning(
+                "sbus hub at %s disconnected process %d of user %d: %s (further ones are only counted)",
+                self._context.address(),
+                credentials.pid,
+                credentials.uid,
+                reason,
+            )
+
+    def forget(self, member: Receiver) -> None:
+        """Close a connection, and keep nothing of it but what it did."""
+        connection = self.connections.pop(member, None)
+        if connection is None:
+            return
+        context, client = self._context, connection.outgoing
+        connection.close()  # first, since what follows may end with kicking it as well
+        self.on_forget(client)
+        self._retire(client, client.account)
+        context.fan_out.forget()
+        context.quotas.close(client.account)
+        context.scheduler.several = context.quotas.several()
+        self.received += connection.turn.received
+        self.routed += client.routed
+        self.delivered += client.delivered
+        self.lost.update(client.lost)
+
+    def count_lost(self, cause: Cause, count: int) -> None:
+        """Messages were lost for a client that has left meanwhile."""
+        self.routed += count
+        self.lost[cause] += count
+
+    def groups_of(self, client: Outgoing) -> frozenset[int]:
+        """The group of a client's process when it connected, and its supplementary ones."""
+        return peer_groups(client.socket) | {client.credentials.gid}
+
+    # -- inboxes ------------------------------------------------------------------------------------
+
+    def add_inbox(self, inbox: Inbox) -> None:
+        """The embedder receives."""
+        self.inboxes.add(inbox)
+        self._context.count_senders(1)
+
+    def forget_inbox(self, inbox: Receiver) -> None:
+        """An inbox was closed."""
+        assert isinstance(inbox, Inbox)
+        self.inboxes.discard(inbox)
+        self._context.count_senders(-1)
+        self._retire(inbox, inbox.account)
+        self.routed += inbox.routed
+        self.delivered += inbox.delivered
+        self.lost.update(inbox.lost)
+
+    # -- patterns of those who left -----------------------------------------------------------------
+
+    def _retire(self, receiver: Receiver, account: Account) -> None:
+        if self._context.router.retire(receiver, account) and self._forgetting is None:
+            self._forget_some()
+
+    def _forget_some(self) -> None:
+        """Take the patterns of those who left out of the index: some now, and some in each round to come."""
+        self.end_forgetting()
+        if self._context.router.forget_some(FORGOTTEN_A_ROUND):
+            # A timer and no callback of the loop, since such run in the same round until it has lasted a while.
+            self._forgetting = self._context.loop.timer(0.0)
+            self._forgetting.start(self._forget_some, update=False)
+
+    def end_forgetting(self) -> None:
+        """Put off what is left of that."""
+        if self._forgetting is not None:
+            self._forgetting.close()
+            self._forgetting = None
+
+    # -- the end ------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """The hub stops: close all, and take all their patterns out of the index."""
+        for member in list(self.connections):
+            self.forget(member)
+        for inbox in list(self.inboxes):
+            inbox.close()
+        while self._context.router.forget_some(FORGOTTEN_A_ROUND):
+            pass
+        self.end_forgetting()
+
+    def abandon(self) -> None:
+        """In the child of a fork: let go of the parent's clients without a word to them."""
+        for connection in self.connections.values():
+            connection.close()
+        self.connections.clear()
+        for inbox in list(self.inboxes):
+            inbox.closed = True
+        self.inboxes.clear()
+        self.end_forgetting()

@@ -1,0 +1,294 @@
+"""Messages on their way to receivers: the one form in which they are handed over.
+
+They come in three forms: where they were received (:class:`InArea`), copied (:class:`Copied`), and many in one packet
+(:class:`Batched`). Each knows how to send itself, how to copy itself and how much it counts, so that a receiver asks
+nothing else. What is made of messages, such as copies or a batch, is made once, however many receivers ask for it.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import Protocol
+
+from ..kernel.areas import Gather, PlainArea
+from ..wire.batches import Bundle, gather
+from ..wire.columns import Columns
+
+__all__ = ["COALESCED", "COALESCED_BYTES", "Batched", "Copied", "InArea", "Messages", "Received"]
+
+COALESCED = 8
+"""Fewest messages of one turn that are put into one packet for a receiver that takes batches. Making a batch costs a
+few sends."""
+
+COALESCED_BYTES = 65_536
+"""Most bytes of such a packet. Beyond that, copying costs more than the calls that it saves."""
+
+
+class Messages(Protocol):
+    """One or more messages of one sender, in order."""
+
+    is_batch: bool
+    """Whether they are many in one packet."""
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes of all of them, as packets of their own."""
+        ...
+
+    @property
+    def shortest(self) -> int:
+        """None of them is shorter, in bytes."""
+        ...
+
+    def send(self, sock: socket.SocketType) -> int:
+        """Send them; how many messages went before the kernel would have blocked. Raises :exc:`OSError`."""
+        ...
+
+    def send_wrapped(self, sock: socket.SocketType, wrapper: bytes) -> int:
+        """As :meth:`send`, with ``wrapper`` before each packet."""
+        ...
+
+    def after(self, sent: int) -> Messages:
+        """The messages after the first ``sent``, as :meth:`send` told."""
+        ...
+
+    def packets(self) -> list[bytes]:
+        """A packet for each message, copied. Each packet is copied once, however many receivers keep it."""
+        ...
+
+    def columns(self) -> Columns | Sequence[bytes]:
+        """Their columns, if a batch was made of them already, else packets: for a receiver that keeps all of them."""
+        ...
+
+    def keep(self) -> Messages:
+        """The same, good beyond the turn."""
+        ...
+
+    def as_batch(self) -> Messages | None:
+        """The same as one packet, where that is worth it."""
+        ...
+
+    def as_packets(self) -> Messages:
+        """The same as one packet for each."""
+        ...
+
+
+class Received:
+    """What one receive call brought. It lies in the hub's area, and is good until the turn ends."""
+
+    __slots__ = ("_copies", "_shortest", "_slices", "area", "gather", "lengths")
+
+    def __init__(self, area: PlainArea, gather: Gather, lengths: Sequence[int], shortest: int = 0) -> None:
+        self.area = area
+        self.gather = gather
+        self.lengths = lengths
+        self._copies: dict[int, bytes] = {}
+        self._slices: dict[Sequence[int], InArea] | None = None
+        self._shortest = shortest
+
+    @property
+    def shortest(self) -> int:
+        """The length of the shortest packet."""
+        if not self._shortest:
+            self._shortest = min(self.lengths)
+        return self._shortest
+
+    def slice(self, slots: range) -> InArea:
+        """The packets in neighbouring slots."""
+        return InArea(self, slots)
+
+    def pick(self, slots: list[int]) -> InArea:
+        """The packets in some slots; one object for all who get the same, so that a batch is made of them once."""
+        if self._slices is None:
+            self._slices = {}
+        which = tuple(slots)
+        found = self._slices.get(which)
+        if found is None:
+            found = self._slices[which] = InArea(self, slots)
+        return found
+
+    def packet(self, slot: int) -> bytes:
+        """A copy of one packet."""
+        copy = self._copies.get(slot)
+        if copy is None:
+            copy = self._copies[slot] = self.area.packet(slot, self.lengths[slot])
+        return copy
+
+    def packets(self, slots: Sequence[int]) -> list[bytes]:
+        """Copies of several packets."""
+        copies = self._copies
+        if copies:
+            return [self.packet(slot) for slot in slots]
+        made = self.area.packets(slots, self.lengths)
+        copies.update(zip(slots, made, strict=True))
+        return made
+
+
+class InArea:
+    """Messages where they were received. Good until the turn ends."""
+
+    __slots__ = ("_batch", "_received", "count", "slots")
+    is_batch = False
+
+    def __init__(self, received: Received, slots: Sequence[int]) -> None:
+        self._received = received
+        self._batch: Batched | bool | None = None  # False: not worth it
+        self.slots = slots
+        self.count = len(slots)
+
+    @property
+    def size(self) -> int:
+        lengths, slots = self._received.lengths, self.slots
+        if isinstance(slots, range):
+            return sum(lengths[slots.start : slots.stop])
+        return sum(map(lengths.__getitem__, slots))
+
+    @property
+    def shortest(self) -> int:
+        return self._received.shortest
+
+    def send(self, sock: socket.SocketType) -> int:
+        received = self._received
+        return received.area.send(sock, self.slots, received.lengths)
+
+    def send_wrapped(self, sock: socket.SocketType, wrapper: bytes) -> int:
+        received = self._received
+        return received.area.send_wrapped(sock, wrapper, self.slots, received.lengths)
+
+    def after(self, sent: int) -> InArea:
+        return InArea(self._received, self.slots[sent:])
+
+    def packets(self) -> list[bytes]:
+        return self._received.packets(self.slots)
+
+    def columns(self) -> Columns | Sequence[bytes]:
+        if isinstance(self._batch, Batched):
+            return self._batch.columns()
+        received = self._received
+        # Not remembered: the journal takes all that there is, mostly alone.
+        return received.packets(self.slots) if received._copies else received.area.packets(self.slots, received.lengths)
+
+    def keep(self) -> Copied:
+        return Copied(self._received.gather, self.packets(), self._batch)
+
+    def as_batch(self) -> Messages | None:
+        if self._batch is None:
+            self._batch = _coalesce(self._received.gather, self) or False
+        return self._batch or None  # type: ignore[return-value]
+
+    def as_packets(self) -> InArea:
+        return self
+
+
+class Copied:
+    """Messages that were copied, or came from elsewhere: a packet each."""
+
+    __slots__ = ("_batch", "_gather", "_packets", "_shortest", "_size", "count")
+    is_batch = False
+
+    def __init__(self, gather: Gather, packets: list[bytes], batch: Batched | bool | None = None) -> None:
+        self._gather = gather
+        self._packets = packets
+        self._batch = batch
+        self._size = self._shortest = 0
+        self.count = len(packets)
+
+    @property
+    def size(self) -> int:
+        if not self._size:
+            self._size = sum(map(len, self._packets))
+        return self._size
+
+    @property
+    def shortest(self) -> int:
+        if not self._shortest:
+            self._shortest = min(map(len, self._packets))
+        return self._shortest
+
+    def send(self, sock: socket.SocketType) -> int:
+        return self._gather.send_to_many(sock, self._packets)
+
+    def send_wrapped(self, sock: socket.SocketType, wrapper: bytes) -> int:
+        return self._gather.send(sock, [wrapper + packet for packet in self._packets])
+
+    def after(self, sent: int) -> Copied:
+        return Copied(self._gather, self._packets[sent:])
+
+    def packets(self) -> list[bytes]:
+        return self._packets
+
+    def columns(self) -> Columns | Sequence[bytes]:
+        return self._batch.columns() if isinstance(self._batch, Batched) else self._packets
+
+    def keep(self) -> Copied:
+        return self
+
+    def as_batch(self) -> Messages | None:
+        if self._batch is None:
+            self._batch = _coalesce(self._gather, self) or False
+        return self._batch or None  # type: ignore[return-value]
+
+    def as_packets(self) -> Copied:
+        return self
+
+
+class Batched:
+    """Many messages in one packet."""
+
+    __slots__ = ("_gather", "_plain", "batch", "count")
+    is_batch = True
+
+    def __init__(self, gather: Gather, batch: Bundle) -> None:
+        self._gather = gather
+        self._plain: Copied | None = None
+        self.batch = batch
+        self.count = batch.count
+
+    @property
+    def size(self) -> int:
+        return self.batch.expanded
+
+    @property
+    def shortest(self) -> int:
+        return self.batch.least
+
+    def send(self, sock: socket.SocketType) -> int:
+        return self.count if self._gather.send(sock, (self.batch.view,)) else 0
+
+    def send_wrapped(self, sock: socket.SocketType, wrapper: bytes) -> int:
+        return self.count if self._gather.send(sock, (wrapper + self.batch.packet,)) else 0
+
+    def after(self, sent: int) -> Batched:
+        assert not sent, "a batch goes whole or not at all"
+        return self
+
+    def packets(self) -> list[bytes]:
+        return self.batch.plain
+
+    def columns(self) -> Columns:
+        return Columns(*self.batch.columns)
+
+    def keep(self) -> Batched:
+        return Batched(self._gather, self.batch.copy())
+
+    def as_batch(self) -> Messages:
+        return self if self.count > 1 else self.as_packets()
+
+    def as_packets(self) -> Copied:
+        if self._plain is None:
+            self._plain = Copied(self._gather, self.batch.plain, self)
+        return self._plain
+
+
+def _coalesce(to_send: Gather, messages: InArea | Copied) -> Batched | None:
+    """Several packets as one, where there are enough of them and they are not too long."""
+    if messages.count < COALESCED or messages.size > COALESCED_BYTES:
+        return None
+    made = gather(messages.packets())
+    return None if made is None else Batched(to_send, made)

@@ -1,0 +1,267 @@
+"""The hot path: from what one receive call brought to the receivers of each packet.
+
+Packets for the same receivers form a *run*, which is handed to each receiver at once, from where it lies. Nothing here
+yields, calls a stranger's code or logs while the area is in use; what has to wait is copied out.
+
+A turn's packets go to each receiver in the order in which they came. A packet that is no message is acted on only after
+those before it were sent, so an answer never overtakes what it speaks of.
+
+How long a turn lasts is not only a matter of how many packets it takes: one may go to thousands, or bear a key that
+takes long to look up. So a turn is cut short where it comes to too much. What is left of it is copied out and goes on
+in a turn to come, before anything else is received.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Final
+
+from ..errors import PacketError
+from ..kernel.areas import LONGEST_HEAD
+from ..wire.batches import BATCH
+from ..wire.packets import MSG
+from .batch_routing import take_batch
+from .messages import Copied, Received
+from .protocols import Receiver, Routes, Run
+from .turn import Turn
+
+__all__ = ["route", "route_copies", "route_one"]
+
+_FIRST: Final = range(1)
+
+_MANY: Final = 8
+"""Packets of one receive call from which on it pays to look at all of them at once."""
+
+
+def route_one(turn: Turn, received: Received, length: int) -> bool:
+    """Hand on the only packet of a receive call, if it is a message with known receivers; whether it is."""
+    turn.refresh()
+    data = received.area.data
+    receivers = turn.routes.get(data[: data.find(b"\0", 0, length) + 1])
+    if receivers is None:
+        return False
+    turn.deliver(receivers, turn.sender, received.slice(_FIRST))
+    return True
+
+
+def route(turn: Turn, received: Received) -> list[bytes]:
+    """Find the runs of packets that go to the same receivers, and forward them.
+
+    Returns copies of the packets that are left: those that are too much for this turn, and all from the first
+    on about which ``authorize=`` has to be asked, which is a stranger's code and so has to wait until the area
+    is free. Raises :exc:`~sbuslib.errors.PacketError` for a violation, once all before it has gone.
+    """
+    turn.refresh()
+    if len(received.lengths) >= _MANY:
+        known = _known_runs(turn, received)
+        if known is not None:
+            return _left_from(received, _forward(turn, received, known))
+    turn.misses = False
+    return _route_each(turn, received)
+
+
+def _left_from(received: Received, slot: int | None, stop: int | None = None) -> list[bytes]:
+    """Copies of the packets from a slot on."""
+    stop = len(received.lengths) if stop is None else stop
+    return received.packets(range(slot, stop)) if slot is not None and slot < stop else []
+
+
+def _route_each(turn: Turn, received: Received) -> list[bytes]:
+    """Look at each packet, as :func:`route`."""
+    area, lengths = received.area, received.lengths
+    data = area.data
+    find = data.find
+    get = turn.routes.get
+    until = 0.0
+    stop = len(lengths)  # where what is left begins
+    runs: list[Run] = []
+    receivers: Routes = ()
+    header: bytes | None = None
+    size = start = 0
+    slot = -1
+    try:
+        for offset, length in zip(area.offsets, lengths, strict=False):
+            slot += 1
+            if length >= size and data[offset : offset + size] == header:
+                continue
+            end = find(b"\0", offset, offset + length) + 1
+            new_header = data[offset:end]
+            found = get(new_header)
+            if found is None:
+                turn.misses = True
+                if not turn.knows_allowed(new_header):
+                    stop = slot
+                    break
+                if not (end and new_header.startswith(MSG)):
+                    if slot > start:
+                        runs.append((start, slot, receivers))
+                    start = slot + 1
+                    header, size = None, 0
+                    cut = _forward(turn, received, runs)
+                    runs = []
+                    if cut is None and _act(turn, received, slot, new_header):
+                        cut = start
+                    if cut is not None:
+                        return _left_from(received, cut)
+                    continue
+                now = monotonic()
+                if not until:
+                    until = now + turn.context.limits.turn_time
+                elif now > until:
+                    turn.spent = turn.context.limits.turn_deliveries
+                    stop = slot
+                    break
+                found = turn.look_up(new_header)
+            if header is None:
+                start = slot
+            elif found is not receivers:
+                runs.append((start, slot, receivers))
+                start = slot
+            header, size, receivers = new_header, len(new_header), found
+    except PacketError:
+        # What came before a violation was accepted, and goes out first.
+        if header is not None and slot > start:
+            runs.append((start, slot, receivers))
+        cut = _forward(turn, received, runs)
+        if cut is None:
+            raise
+        return _left_from(received, cut, slot + 1)
+    if header is not None and stop > start:
+        runs.append((start, stop, receivers))
+    cut = _forward(turn, received, runs)
+    return _left_from(received, stop if cut is None else cut)
+
+
+def _act(turn: Turn, received: Received, slot: int, header: bytes) -> bool:
+    """Act on a packet that is no message; whether those after it have to wait for a turn to come."""
+    held = False
+    if turn.batches and header == BATCH:
+        area = received.area
+        take_batch(turn, area.data, turn.sender, b"", area.offsets[slot], received.lengths[slot])
+        held = bool(turn.holders)  # many batches would be more than there is room for
+    else:
+        turn.commands += 1
+        turn.role.command(turn, received.packet(slot))
+    return held or bool(turn.left)
+
+
+def _known_runs(turn: Turn, received: Received) -> list[Run] | None:
+    """The runs of nothing but messages whose receivers are remembered; ``None`` where there is anything else.
+
+    What most receive calls bring, and so done in few calls for all packets: that takes a third of the time of looking
+    at each.
+    """
+    area, lengths = received.area, received.lengths
+    count = len(lengths)
+    get = turn.routes.get
+    data, offsets = area.data, area.offsets
+    size = data.find(b"\0", 0, lengths[0]) + 1
+    header = data[:size]
+    receivers = get(header)
+    if receivers is None or size > LONGEST_HEAD or received.shortest < size:
+        return None
+    heads = area.heads(count, size)
+    if heads[-1] == header and heads.count(header) == count:
+        return [(0, count, receivers)]
+    if turn.misses:
+        return None
+    # A head of another length than its packet's header is equal to no header at all, and is looked at by itself.
+    found = list(map(get, heads))
+    if None in found:
+        for slot, others in enumerate(found):
+            if others is None:
+                offset = offsets[slot]
+                found[slot] = get(data[offset : data.find(b"\0", offset, offset + lengths[slot]) + 1])
+    runs: list[Run] = []
+    start = 0
+    for slot, others in enumerate(found):
+        if others is not receivers:
+            if others is None:
+                return None
+            runs.append((start, slot, receivers))
+            start, receivers = slot, others
+    runs.append((start, count, receivers))
+    return runs
+
+
+def _forward(turn: Turn, received: Received, runs: list[Run]) -> int | None:
+    """Hand each receiver its packets. Where that is too much for one turn, the first slot that is left."""
+    if not runs:
+        return None
+    cut: int | None = None
+    runs, one_by_one = turn.context.fan_out.near_runs(runs, turn.sender)
+    spent = turn.spent
+    for start, end, receivers in runs:
+        spent += (end - start) * len(receivers)
+    if spent > turn.context.limits.turn_deliveries:
+        runs, cut = _cut(turn, runs)
+    else:
+        turn.spent = spent
+    sender = turn.sender
+    if len(runs) == 1 or one_by_one:
+        for start, end, receivers in runs:
+            turn.received += end - start
+            messages = received.slice(range(start, end))
+            for receiver in receivers:
+                receiver.deliver(sender, messages)
+        return cut
+    mine: dict[Receiver, list[int]] = {}
+    for start, end, receivers in runs:
+        turn.received += end - start
+        for receiver in receivers:
+            if receiver in mine:
+                mine[receiver].extend(range(start, end))
+            else:
+                mine[receiver] = list(range(start, end))
+    for receiver, slots in mine.items():
+        receiver.deliver(sender, received.pick(slots))
+    return cut
+
+
+def _cut(turn: Turn, runs: list[Run]) -> tuple[list[Run], int | None]:
+    """As many of ``runs`` as are not too much for one turn, at least one packet of it; the first slot left.
+
+    Receivers that lose it all do not count: they cost no less where it is done a packet at a time.
+    """
+    limit = turn.context.limits.turn_deliveries
+    room = limit - turn.spent
+    least = 0 if turn.spent else 1
+    fitting: list[Run] = []
+    for start, end, receivers in runs:
+        taking = sum(not receiver.refuses for receiver in receivers) or 1
+        cost = (end - start) * taking
+        if cost > room:
+            count = max(room // taking, least)
+            if count:
+                fitting.append((start, start + count, receivers))
+            turn.spent = limit
+            return fitting, start + count
+        room -= cost
+        least = 0
+        fitting.append((start, end, receivers))
+    turn.spent = limit - room
+    return fitting, None
+
+
+def route_copies(turn: Turn) -> None:
+    """Go on with what is left of the last receive call, for the length of a turn.
+
+    Raises :exc:`~sbuslib.errors.PacketError` for a violation.
+    """
+    until = monotonic() + turn.context.limits.turn_time
+    while turn.left and not turn.closed:
+        _route_copy(turn, turn.left.popleft())
+        if turn.is_over or monotonic() > until:
+            break
+
+
+def _route_copy(turn: Turn, packet: bytes) -> None:
+    """Act on one packet that was copied out, and ask ``authorize=`` about what it did not decide yet."""
+    header = packet[: packet.find(b"\0") + 1]
+    if turn.batches and packet.startswith(BATCH):
+        take_batch(turn, packet, turn.sender)
+    elif not header.startswith(MSG):
+        turn.commands += 1
+        turn.role.command(turn, packet)
+    elif turn.knows_allowed(header) or turn.may_publish(header):
+        turn.deliver(turn.look_up(header), turn.sender, Copied(turn.context.gather, [packet]))

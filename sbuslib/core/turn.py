@@ -1,0 +1,223 @@
+"""What one client publishes, a turn at a time: what is remembered of it between packets and between turns.
+
+A *turn* takes what one receive call brought and hands it on. What to do with it is told in :mod:`.routing`; what the
+client is, and so what it may, is its :class:`Role`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Set
+from typing import Final, Protocol
+
+from ..errors import PacketError
+from ..secrets import Credentials
+from ..wire.packets import MSG
+from .context import Context
+from .messages import Messages
+from .outgoing import Outgoing
+from .protocols import Holder, Routes, Sender
+
+__all__ = ["Role", "Turn"]
+
+ALLOWED_KEY: Final = 128
+"""Bytes that a key remembered as allowed is charged beside its own: about what Python needs for it."""
+
+_NOTHING: Final[deque[bytes]] = deque(maxlen=0)
+_NOBODY: Final[frozenset[Holder]] = frozenset()
+
+
+class Role(Protocol):
+    """What a connection is: a client, a link from a hub below, the link to the hub above."""
+
+    asks: bool
+    """Whether ``authorize=`` is asked about its keys."""
+    is_link: bool
+    """Whether it speaks for many: what a client would be kicked for is then only counted, by :meth:`drop`."""
+    longest: int
+    """Length of the longest packet it may send, in bytes."""
+
+    def key_of(self, credentials: Credentials) -> bytes:
+        """The credential key that goes with what it publishes."""
+        ...
+
+    def look_up(self, turn: Turn, header: bytes, times: int) -> Routes:
+        """The receivers of so many messages with this header. Raises :exc:`~sbuslib.errors.PacketError`."""
+        ...
+
+    def command(self, turn: Turn, packet: bytes) -> None:
+        """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError` for a violation."""
+        ...
+
+    def drop(self, reason: str, times: int = 1) -> None:
+        """Count messages that a link should not have sent."""
+        ...
+
+    def violated(self, turn: Turn, reason: str) -> None:
+        """It did what nobody may. The turn has ended."""
+        ...
+
+    def ended(self, turn: Turn, why: str) -> None:
+        """The other end closed the connection, or it broke. The turn has ended."""
+        ...
+
+    def after_turn(self, turn: Turn) -> None:
+        """A turn has ended, and the hub's area is free: do what was put off."""
+        ...
+
+
+class Turn:
+    """What is remembered of one client's publishing."""
+
+    __slots__ = (
+        "_allowed",
+        "_allowed_bytes",
+        "_version",
+        "asks",
+        "commands",
+        "context",
+        "end",
+        "holders",
+        "left",
+        "misses",
+        "outgoing",
+        "received",
+        "role",
+        "routes",
+        "sender",
+        "spent",
+    )
+
+    def __init__(self, context: Context, sender: Sender, outgoing: Outgoing, role: Role) -> None:
+        self.context = context
+        self.sender = sender
+        self.outgoing = outgoing
+        self.received = 0  # messages, ever
+        self.commands = 0  # packets that were no message, ever
+        self.spent = 0  # deliveries of the turn at hand
+        self.left: deque[bytes] = _NOTHING  # copies of packets that were too much for one turn
+        self.end: tuple[bool, str] | None = None  # what follows those: whether a violation, and which end
+        self.holders: Set[Holder] = _NOBODY  # who has stopped the reading from this client
+        self.misses = False  # whether the last receive call brought other than messages with known receivers
+        self._allowed: set[bytes] | None = None  # headers that authorize= said yes to
+        self._allowed_bytes = 0
+        self._version = context.router.version
+        self.become(role)
+
+    def become(self, role: Role) -> None:
+        """This client is something else from now on."""
+        self.role = role
+        self.asks = role.asks
+        # Most read the router's own cache. Whoever is not told of every receiver, or has to be asked about, has its
+        # own, in which a new header is not found.
+        self.routes: dict[bytes, Routes] = {} if role.asks or role.is_link else self.context.router.routes
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection was closed."""
+        return self.outgoing.closed
+
+    @property
+    def batches(self) -> bool:
+        """Whether this client may send many messages in one packet."""
+        return self.outgoing.takes_batches
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more of this client's messages may be handed on in this turn."""
+        return bool(self.holders) or self.spent >= self.context.limits.turn_deliveries
+
+    def hold(self, by: Holder) -> None:
+        """``by`` has stopped the reading from this client."""
+        self.holders = {*self.holders, by}
+
+    def let_go(self, by: Holder) -> None:
+        """``by`` has room again, or is no more."""
+        self.holders = self.holders - {by} or _NOBODY
+
+    def put_off(self, packets: Iterable[bytes]) -> None:
+        """Go on with these packets, which are copies, in a turn to come."""
+        if self.left is _NOTHING:
+            self.left = deque()
+        self.left.extend(packets)
+
+    def put_off_first(self, packet: bytes) -> None:
+        """Go on with this packet before all others that are left."""
+        if self.left is _NOTHING:
+            self.left = deque()
+        self.left.appendleft(packet)
+
+    def forget_left(self) -> None:
+        """Nothing is left; an empty deque of a client that is idle is 760 bytes."""
+        self.left = _NOTHING
+
+    # -- receivers ----------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Forget receivers that may be wrong by now."""
+        version = self.context.router.version
+        if self._version != version:
+            self._version = version
+            if self.routes is not self.context.router.routes:
+                self.routes.clear()
+
+    def forget_route(self, header: bytes) -> None:
+        """Look a header up again when it comes next."""
+        if self.routes is not self.context.router.routes:
+            self.routes.pop(header, None)
+
+    def look_up(self, header: bytes, times: int = 1) -> Routes:
+        """The receivers of so many messages with this header. Raises :exc:`~sbuslib.errors.PacketError`."""
+        return self.role.look_up(self, header, times)
+
+    def deliver(self, receivers: Routes, sender: Sender, messages: Messages) -> None:
+        """Hand each receiver messages that came over this connection."""
+        receivers = self.context.fan_out.near(receivers, sender)
+        self.received += messages.count
+        self.spent += len(receivers)
+        for receiver in receivers:
+            receiver.deliver(sender, messages)
+
+    # -- authorize= ---------------------------------------------------------------------------------
+
+    def knows_allowed(self, header: bytes) -> bool:
+        """Whether ``authorize=`` said yes to a header before, or is not asked."""
+        return not self.asks or (self._allowed is not None and header in self._allowed)
+
+    def may_publish(self, header: bytes, times: int = 1) -> bool:
+        """Ask ``authorize=`` about the key of so many messages. Not while the hub's area is in use.
+
+        A no is counted as dropped for a link; for others it raises :exc:`~sbuslib.errors.PacketError`.
+        """
+        try:
+            self.context.router.namespace.check_key(header[len(MSG) : -1])
+            if not self.context.authorization.allows(self.outgoing.credentials, "publish", header[len(MSG) : -1]):
+                raise PacketError("publishing refused")
+        except PacketError as error:
+            if not self.role.is_link:
+                raise
+            self.role.drop(error.reason, times)
+            return False
+        self._remember_allowed(header)
+        return True
+
+    def _remember_allowed(self, header: bytes) -> None:
+        limits, quotas = self.context.limits, self.context.quotas
+        if len(header) > limits.cached_key_bytes:
+            return
+        uid, size = self.outgoing.account.uid, len(header) + ALLOWED_KEY
+        if self._allowed is None:
+            self._allowed = set()
+        if len(self._allowed) >= limits.cached_keys or not quotas.allowed.take(uid, size):
+            self.forget_allowed()
+            if not quotas.allowed.take(uid, size):
+                return  # other clients of this user remember as much as they may all together
+        self._allowed.add(header)
+        self._allowed_bytes += size
+
+    def forget_allowed(self) -> None:
+        """Ask ``authorize=`` about every key again."""
+        if self._allowed:
+            self.context.quotas.allowed.give(self.outgoing.account.uid, self._allowed_bytes)
+            self._allowed.clear()
+            self._allowed_bytes = 0
