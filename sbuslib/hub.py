@@ -29,11 +29,12 @@ from .core.inbox import Inbox
 from .core.outbox import Cause
 from .core.outgoing import Delivery
 from .core.parties import Holdable, Receiver
-from .core.quotas import Quotas
+from .core.quotas import Account, Quotas
 from .core.router import Router
 from .core.scheduler import Crowd
 from .core.send_buffers import SendBuffers
 from .core.trimming import Trimmer
+from .core.user_work import UserWork
 from .core.violations import Breaches
 from .errors import KeyFormatError, PacketError, StateError, UsageError
 from .kernel.areas import Gather, PlainArea, make_area
@@ -182,7 +183,6 @@ class Hub:
         self._received = self._routed = self._delivered = 0
         self._lost: Counter[str] = Counter()
         self._condemned: list[tuple[Delivery, str]] = []
-        self._forgetting: Any = None
 
     def _connections_most(self) -> int:
         """How many clients there are descriptors for."""
@@ -241,6 +241,7 @@ class Hub:
         self.area: PlainArea = make_area(self.limits.batch)
         self.gather = Gather()
         self.crowd = Crowd(self.loop, self.limits)
+        self._forgetting = UserWork(self.crowd, self._forget_some)
         self._trimmer = Trimmer(self.loop, self.limits, self.quotas.waiting)
         self.quotas.on_freed = self._trimmer.freed
         self._me = _Embedder(self)
@@ -297,8 +298,7 @@ class Hub:
                 self._forget(connection)
             for inbox in list(self._inboxes):
                 inbox.close()
-            while self.router.forget_some(self.limits.user_patterns):
-                pass
+            self.router.forget_all_retired()
             self._close_timers()  # or a start in another thread would wait for the loop of this one
             self.area.close()
             self._listener = None
@@ -460,27 +460,15 @@ class Hub:
         self._lost[cause] += count
 
     def _retire(self, receiver: Connection | Inbox) -> None:
-        if self.router.retire(receiver, receiver.account) and self._forgetting is None:
-            self._forget_some()
+        if self.router.retire(receiver, receiver.account) and not self._stopping:
+            self._forgetting.begin(receiver.account)
 
-    def _forget_some(self) -> None:
-        """Take the patterns of those who left out of the index: some now, and some in each round to come."""
-        self._end_forgetting()
-        count = self.limits.forgotten_per_round
-        if self.crowd.crowded:  # nobody waits for it but the user whose patterns they were
-            count = max(1, count // 8)
-        if self.router.forget_some(count) and not self._stopping:
-            # A timer and no callback of the loop, since such run in the same round until it has lasted a while.
-            self._forgetting = self.loop.timer(0.0)
-            self._forgetting.start(self._forget_some, update=False)
-
-    def _end_forgetting(self) -> None:
-        if self._forgetting is not None:
-            self._forgetting.close()
-            self._forgetting = None
+    def _forget_some(self, account: Account) -> bool:
+        """Take some patterns of a user's clients that left out of the index, in a turn of that user."""
+        return self.router.forget_some(self.limits.forgotten_per_round, account.uid)
 
     def _close_timers(self) -> None:
-        self._end_forgetting()
+        self._forgetting.end()
         self.crowd.close()
         self._trimmer.close()
 

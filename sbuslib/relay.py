@@ -327,23 +327,30 @@ class Relay:
         """Whether some of what was wanted here before this relay was started is still to be told."""
         return bool(self._feed)
 
-    def watch(self, pattern: bytes, wanted: bool) -> None:
-        """Somebody here began or ceased to want a pattern. Implements :class:`~sbuslib.tree.tree.Above`."""
+    def watch(self, pattern: bytes, wanted: bool, user: int) -> None:
+        """A user here began or ceased to want a pattern. Implements :class:`~sbuslib.tree.tree.Above`."""
         for one in narrow(pattern, self._import, self._separator):
             if wanted:
-                self.interest.add(one)
+                self.interest.add(one, user)
             else:
-                self.interest.remove(one)
+                self.interest.remove(one, user)
 
-    def pump(self, steps: int) -> bool:
+    def pump(self, steps: int, user: int) -> bool:
         """Subscribe and unsubscribe above, some of what is due. Implements :class:`~sbuslib.tree.tree.Above`."""
-        for pattern in self._feed.take(steps):
-            self.watch(pattern, True)
-        more = self.interest.work(steps)
-        more = self.demand.work(steps) or more or self.is_feeding
-        if self._talk is not None and self._talk.joined:
-            more = self._talk.tell() or more
+        more = False
+        if user == os.getuid():  # the hub's own work
+            for pattern in self._feed.take(steps):
+                self.watch(pattern, True, user)
+            more = self.demand.work(steps) or self.is_feeding
+        more = self.interest.work(steps, user) or more
+        if self._talk is not None:
+            self._talk.tell()
         return more
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the hub above has to read first. Implements :class:`~sbuslib.tree.tree.Above`."""
+        return self._talk is not None and self._talk.is_full
 
     def ask(self, token: bytes) -> bool:
         """Ask the hub above about the rest of the tree. Implements :class:`~sbuslib.tree.tree.Above`."""

@@ -64,7 +64,6 @@ class Link:
         limits = tree.hub.limits
         self.connection = connection
         self.mode = mode
-        self.is_served = mode != "plain"  # else it is a client like any other
         self.lagging = False
         self.complete = False
         self.interest: Interest | None = None
@@ -80,7 +79,8 @@ class Link:
         self._lost: dict[str, tuple[int, float]] = {}
         self._telling = False
         self._told_senders = False
-        self._sweeps: deque[Iterator[bytes | None]] = deque()
+        self._sweeps: dict[int, deque[Iterator[bytes | None]]] = {}  # by the user whose patterns they are for
+        self._account = connection.account
         self._prunes = float(limits.pruned_keys)
         self._pruned_at = monotonic()
         if mode == "announce":
@@ -233,8 +233,18 @@ class Link:
         self.connection.forget_route(b"MSG %b\0" % key)
         self.connection.answer(encode_control(control.INTEREST_GRAFT, key))
 
-    def graft_for(self, pattern: bytes) -> None:
-        """Somebody else began to want a pattern."""
+    def watch(self, pattern: bytes, wanted: bool, user: int) -> None:
+        """Another user, or the hub above, began (``True``) or ceased to want a pattern."""
+        if self.interest is None:
+            if wanted:
+                self._graft_for(pattern, user)
+        elif wanted:
+            self.interest.add(pattern, user)
+        else:
+            self.interest.remove(pattern, user)
+
+    def _graft_for(self, pattern: bytes, user: int) -> None:
+        """Have the link send what a pattern matches of the keys that it was told not to send."""
         if not self.pruned:
             return
         separator = self._hub.router.namespace.separator
@@ -244,10 +254,11 @@ class Link:
             found: Iterator[bytes | None] = iter([pattern])
         else:
             found = self.pruned.matched(pattern, separator)
-        self._sweeps.append(found)
-        if len(self._sweeps) > self._hub.limits.pruned_sweeps:
+        self._sweeps.setdefault(user, deque()).append(found)
+        if sum(map(len, self._sweeps.values())) > self._hub.limits.pruned_sweeps:
             # Forgetting all of them costs less than finding out which, and loses no message.
-            self._sweeps = deque([self.pruned.matched(b"", separator)])
+            most = max(self._sweeps, key=lambda one: len(self._sweeps[one]))
+            self._sweeps = {most: deque([self.pruned.matched(b"", separator)])}
 
     # -- what is told -------------------------------------------------------------------------------
 
@@ -260,44 +271,64 @@ class Link:
         return self._hub.limits.queued_answers // 2 - self.connection.answers
 
     @property
-    def is_full(self) -> bool:
-        """Whether the link has to read before it can be told more."""
-        return self._room() <= 0
-
-    def pump(self, steps: int) -> bool:
-        """Tell some of what has changed, after up to ``steps`` steps of each kind; whether there is more to do."""
-        connection = self.connection
-        if connection.closed:
+    def is_told(self) -> bool:
+        """Whether the link was told all that others want: jobs that are left only reduce what it was told of."""
+        if self._feed or self._told_senders is not bool(self._tree.senders):
             return False
+        return not self._sweeps if self.interest is None else self.interest.is_told
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is more to tell, for which the link has to read first."""
+        return self._room() <= 0 and not (self.is_told and not self._questions)
+
+    def pump(self, steps: int, user: int) -> bool:
+        """Do up to ``steps`` steps of a user's jobs, and tell what has changed; whether the user has more to do."""
+        if self.connection.closed:
+            return False
+        self._tell_senders()
+        interest = self.interest
+        more = self._announce(interest, steps, user) if interest is not None else self._graft(steps, user)
+        if self.is_told:
+            self._tell_told()
+        return more
+
+    def _tell_senders(self) -> None:
         senders = bool(self._tree.senders)
-        if self.is_served and self._told_senders is not senders and self._room() > 0:
+        if self._told_senders is not senders and self._room() > 0:
             self._told_senders = senders
-            connection.answer(encode_control(control.SENDERS_ON if senders else control.SENDERS_OFF))
-        more = untold = self._told_senders is not senders and self.is_served
-        if self.interest is not None:
+            self.connection.answer(encode_control(control.SENDERS_ON if senders else control.SENDERS_OFF))
+
+    def _announce(self, interest: Interest, steps: int, user: int) -> bool:
+        """Tell which patterns are wanted; whether this user has more to do for it."""
+        if user == self._account.uid:
             for pattern in self._feed.take(steps):
-                self.interest.add(pattern)
-            self.interest.work(steps)
-            for added, pattern in self.interest.take(max(0, self._room())):
-                key = control.INTEREST_ADD if added else control.INTEREST_REMOVE
-                connection.answer(encode_control(key, pattern))
-            untold = untold or bool(self._feed) or not self.interest.is_told
-            more = untold or not self.interest.settled
-        elif self.pruned is not None:
-            while self._sweeps and steps > 0 and self._room() > 0:
-                steps -= 1
-                try:
-                    key_ = next(self._sweeps[0])
-                except StopIteration:
-                    self._sweeps.popleft()
-                    continue
-                if key_ is not None and self.pruned.discard(key_):
-                    self._tell_graft(key_)
-            more = untold = untold or bool(self._sweeps)
-        if not untold:
-            if not self.complete and self._tree.has_settled:
-                self.complete = True
-                connection.answer(encode_control(control.INTEREST_COMPLETE))
-            while self._questions and self._room() > 0:
-                connection.answer(encode_control(control.INTEREST_SYNC, self._questions.popleft()))
-        return more or bool(self._questions)
+                interest.add(pattern, user)
+        more = interest.work(steps, user)
+        for added, pattern in interest.take(max(0, self._room())):
+            self.connection.answer(encode_control(control.INTEREST_ADD if added else control.INTEREST_REMOVE, pattern))
+        return more or (user == self._account.uid and bool(self._feed))
+
+    def _graft(self, steps: int, user: int) -> bool:
+        """Tell which keys are wanted again, of those that the link was told not to send; whether the user has more."""
+        assert self.pruned is not None
+        while (sweeps := self._sweeps.get(user)) and steps > 0 and self._room() > 0:
+            steps -= 1
+            try:
+                key = next(sweeps[0])
+            except StopIteration:
+                sweeps.popleft()
+                if not sweeps:
+                    del self._sweeps[user]
+                continue
+            if key is not None and self.pruned.discard(key):
+                self._tell_graft(key)
+        return user in self._sweeps and self._room() > 0
+
+    def _tell_told(self) -> None:
+        """All is told: say so where that was asked."""
+        if not self.complete and self._tree.has_settled:
+            self.complete = True
+            self.connection.answer(encode_control(control.INTEREST_COMPLETE))
+        while self._questions and self._room() > 0:
+            self.connection.answer(encode_control(control.INTEREST_SYNC, self._questions.popleft()))

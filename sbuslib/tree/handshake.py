@@ -7,6 +7,7 @@ outlives the connection belongs to :class:`sbuslib.relay.Relay`.
 from __future__ import annotations
 
 import logging
+import os
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -172,20 +173,33 @@ class Conversation:
             if self.mode in ("announce", "prune"):
                 self._up.say(notice.encode())
 
-    def tell(self) -> bool:
+    @property
+    def is_full(self) -> bool:
+        """Whether there is more to tell, for which the hub above has to read first."""
+        if not self.joined or self._up.room > 0:
+            return False
+        return not self._relay.interest.is_told or self._owes_senders
+
+    @property
+    def _owes_senders(self) -> bool:
+        """Whether the hub above has yet to hear that senders are wanted, or no longer."""
+        return self._features is not None and self._told_senders is not bool(self._hub.tree.senders)
+
+    def tell(self) -> None:
         """Subscribe and unsubscribe above and say whether senders are wanted, as far as there is room.
 
-        Then ask what waits for that to be in force. Whether there is more to tell.
+        Then ask what waits for that to be in force.
         """
+        if not self.joined:
+            return
         interest, up = self._relay.interest, self._up
-        senders = bool(self._hub.tree.senders)
-        if self._told_senders is not senders and self._features is not None and up.room > 0:
-            self._told_senders = senders
-            up.say(encode_control(control.SENDERS_ON if senders else control.SENDERS_OFF))
+        if self._owes_senders and up.room > 0:
+            self._told_senders = not self._told_senders
+            up.say(encode_control(control.SENDERS_ON if self._told_senders else control.SENDERS_OFF))
         changes = interest.take(max(0, up.room))
         up.say(*(encode_subscribe(p) if added else encode_unsubscribe(p) for added, p in changes))
         if not interest.is_told or self._relay.is_feeding:
-            return self.joined
+            return
         while self._questions and self.joined:
             token = self._questions.popleft()
             asked = b"r" + token
@@ -194,7 +208,6 @@ class Conversation:
                 up.say(encode_control(control.SYNC, asked + b"\0tree"))
             else:
                 self._hub.tree.answered(token, self._relay, False)
-        return False
 
     def ask(self, token: bytes) -> bool:
         """Ask the hub above about the rest of the tree, in time; ``False`` when it cannot be asked."""
@@ -233,7 +246,7 @@ class Conversation:
             case control.INTEREST_GRAFT:
                 demand.graft(payload)
             case control.INTEREST_WIDEN:
-                relay.interest.widen()
+                relay.interest.widen(os.getuid())
                 self._hub.tree.wake()
             case control.INTEREST_SYNC:
                 self._hub.tree.sync_below(lambda scope, token=payload: self._say_synced(token, scope))  # type: ignore[misc]

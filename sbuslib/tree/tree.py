@@ -8,15 +8,19 @@ Who owns what:
   whole tree. It feeds each change of what is wanted to all who have to hear of it.
 * :class:`sbuslib.relay.Relay` joins the hub to the one above, and is known here as :class:`Above`.
 
-Changes of interest are noted at once and told from a callback of the event loop, a bounded number in each round.
+A change of what is wanted is noted at once. What follows from it for the links is worked out and told in turns of the
+user who made the change (:class:`~sbuslib.core.user_work.UserWork`). What the hub above changes counts as made by the
+hub's own user.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from ..core.user_work import UserWork
 from ..errors import PacketError, StateError
 from ..limits import CONTROL_EXTRA, PACKET_BYTES
 from ..wire import control
@@ -27,6 +31,7 @@ from .unsent import Backlog
 if TYPE_CHECKING:
     from ..core.connection import Connection
     from ..core.parties import Receiver
+    from ..core.quotas import Account
     from ..hub import Hub
 
 __all__ = ["Above", "Tree"]
@@ -38,12 +43,17 @@ class Above(Protocol):
     settled: bool
     """Whether it has joined, or failed to: not in between."""
 
-    def pump(self, steps: int) -> bool:
-        """Tell the hub above some of what has changed, after up to ``steps`` steps; whether there is more."""
+    def pump(self, steps: int, user: int) -> bool:
+        """Do up to ``steps`` steps of a user's jobs, and tell what has changed; whether the user has more to do."""
         ...
 
-    def watch(self, pattern: bytes, wanted: bool) -> None:
-        """Somebody here began (``True``) or ceased to want a pattern."""
+    @property
+    def is_full(self) -> bool:
+        """Whether the hub above has to read before it can be told more, and there is more to tell."""
+        ...
+
+    def watch(self, pattern: bytes, wanted: bool, user: int) -> None:
+        """A user here began (``True``) or ceased to want a pattern."""
         ...
 
     def ask(self, token: bytes) -> bool:
@@ -114,7 +124,10 @@ class Tree:
         self._asking: deque[Connection] = deque()
         self._prefix_pending = False
         self._timers: set[Any] = set()
-        self._pumping: Any = None
+        self._told_path: set[Connection] = set()
+        self._own: Account = hub.quotas.account(os.getuid())
+        self._work: UserWork[Account] | None = None  # while the hub is started
+        self._full: dict[int, Account] = {}  # users whose changes wait for room on a link
         self._started = False
         self._joining: list[tuple[Connection, bytes]] = []
         self._rounds: dict[bytes, _Round] = {}
@@ -128,6 +141,7 @@ class Tree:
     def start(self) -> None:
         """The hub listens."""
         self._started = True
+        self._work = UserWork(self.hub.crowd, self._tell_some)
         self.has_settled = False
         self.path = (self.hub.hub_id,)
         self.hub.router.namespace.prefix = b""
@@ -153,9 +167,11 @@ class Tree:
         self._forget_all()
 
     def _forget_all(self) -> None:
-        if self._pumping is not None:
-            self._pumping.stop()
-            self._pumping = None
+        if self._work is not None:
+            self._work.end()
+            self._work = None
+        self._full.clear()
+        self._told_path.clear()
         for timer in list(self._timers):
             self._cancel(timer)
         self.backlog.clear()
@@ -191,7 +207,11 @@ class Tree:
     # -- links below --------------------------------------------------------------------------------
 
     def add_link(self, connection: Connection) -> None:
-        """A client said ``interest/on``: answer how it is served, and begin."""
+        """A client said ``interest/on``: answer how it is served, and begin.
+
+        Anybody may say so. Who is to be told nothing of what others want is no link: of such a client the hub
+        remembers only that it is told when the path to the root changes, which is how loops are found.
+        """
         if connection in self.links:
             return
         hub = self.hub
@@ -200,15 +220,18 @@ class Tree:
             mode = "announce"
         elif hub.may_relay(connection):
             mode = "prune"
-        link = self.links[connection] = Link(self, connection, mode)
         connection.answer(encode_control(control.INTEREST_ON, mode.encode()))
-        if mode != "plain":
-            connection.become_link(link, PACKET_BYTES + CONTROL_EXTRA)
+        self._told_path.add(connection)
+        if mode == "plain":
+            return
+        link = self.links[connection] = Link(self, connection, mode)
+        connection.become_link(link, PACKET_BYTES + CONTROL_EXTRA)
         self._watch()
-        self.wake()
+        self.wake(connection.account)
 
     def forget(self, connection: Connection) -> None:
         """A client has gone."""
+        self._told_path.discard(connection)
         link = self.links.pop(connection, None)
         if link is not None:
             self._watch()
@@ -240,53 +263,52 @@ class Tree:
     def _watch(self) -> None:
         self.hub.router.watch = self._on_want if self.links or self.above is not None else None
 
-    def _on_want(self, subscriber: Receiver, pattern: bytes, wanted: bool) -> None:
+    def _on_want(self, subscriber: Receiver, account: Account, pattern: bytes, wanted: bool) -> None:
         """Somebody here began or ceased to hold a pattern: all others may have to know."""
         if self.above is not None:
-            self.above.watch(pattern, wanted)
+            self.above.watch(pattern, wanted, account.uid)
         for connection, link in self.links.items():
             if connection is not subscriber:
-                self._tell(link, pattern, wanted)
-        self.wake()
+                link.watch(pattern, wanted, account.uid)
+        self.wake(account)
 
     def on_above(self, pattern: bytes, wanted: bool) -> None:
         """The hub above began or ceased to want a pattern."""
         for link in self.links.values():
-            self._tell(link, pattern, wanted)
+            link.watch(pattern, wanted, self._own.uid)
         self.wake()
-
-    @staticmethod
-    def _tell(link: Link, pattern: bytes, wanted: bool) -> None:
-        if link.interest is not None:
-            if wanted:
-                link.interest.add(pattern)
-            else:
-                link.interest.remove(pattern)
-        elif wanted:
-            link.graft_for(pattern)
 
     def wanted_above(self) -> list[bytes]:
         """The patterns that the hub above is taken to want."""
         return self.above.wanted_above() if self.above is not None else []
 
-    def wake(self) -> None:
-        """Something is to be told: in the next round of the event loop."""
-        if self._pumping is None and self._started:
-            self._pumping = self.hub.loop.run_callback(self._pump)
+    # -- what is told -------------------------------------------------------------------------------
 
-    def _pump(self) -> None:
-        self._pumping = None
-        # Shared out, so that a round of the event loop takes no longer where there are many.
-        steps = max(1, self.hub.limits.interest_steps // (len(self.links) + 1))
-        more = [link.pump(steps) for link in list(self.links.values())]
-        if self.above is not None:
-            more.append(self.above.pump(steps))
+    def wake(self, account: Account | None = None) -> None:
+        """A user changed something that others have to be told; ``None``: the hub itself did."""
+        if self._work is not None:
+            self._work.begin(account if account is not None else self._own)
+
+    def _tell_some(self, account: Account) -> bool:
+        """Do some of what a user's changes have left to do, and tell what has changed; whether there is more."""
+        links: list[Link | Above] = [*self.links.values(), *([self.above] if self.above is not None else [])]
+        # Shared out, so that a turn takes no longer where there are many.
+        steps = max(1, self.hub.limits.interest_steps // max(1, len(links)))
+        more = [link.pump(steps, account.uid) for link in links]
+        if any(link.is_full for link in links):
+            self._wait_for_room(account)
         self.hub.carry_out()
-        if any(more) and self._started and self._pumping is None:
-            # After a pause, a longer one where a slow link has to make room first.
-            waits = any(link.is_full for link in self.links.values())
-            pause = self.hub.limits.send_retry if waits else self.hub.limits.interest_pause
-            self._pumping = self.after(pause, self._pump)
+        return any(more) and self._started
+
+    def _wait_for_room(self, account: Account) -> None:
+        if not self._full:
+            self.after(self.hub.limits.send_retry, self._try_again)
+        self._full[account.uid] = account
+
+    def _try_again(self) -> None:
+        full, self._full = self._full, {}
+        for account in full.values():
+            self.wake(account)
 
     # -- senders ------------------------------------------------------------------------------------
 
@@ -306,8 +328,8 @@ class Tree:
             return
         self.path = path
         packet = encode_control(control.FEATURES, self.hub.features.encode())
-        for link in list(self.links.values()):
-            link.connection.answer(packet)
+        for connection in list(self._told_path):
+            connection.answer(packet)
         self.hub.carry_out()
 
     def joined(self) -> None:
@@ -437,7 +459,7 @@ class Tree:
         for link in self.links.values():
             if link.lagging:
                 round_.partial.add(link)
-            elif link.is_served:
+            else:
                 link.ask(round_.token)
                 round_.waiting.add(link)
         round_.timer = self.after(self.hub.limits.sync_wait, lambda: self._time_out(round_))

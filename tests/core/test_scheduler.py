@@ -422,9 +422,9 @@ def test_patterns_of_who_left_go_a_few_each_round(make_hub: Callable[..., Hub], 
     steps: list[Any] = []
     original = hub.router.forget_some
 
-    def forget_some(count: int) -> bool:
+    def forget_some(count: int, user: int) -> bool:
         steps.append(hub.loop.now())
-        return original(count)
+        return original(count, user)
 
     hub.router.forget_some = forget_some  # type: ignore[method-assign]
     leaver.close()
