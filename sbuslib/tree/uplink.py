@@ -1,20 +1,19 @@
 """The two halves of a relay's link to the hub above: what comes down, and what goes up.
 
-:class:`Down` is the reading half of one connection: a :class:`~.Connection` whose client is the hub
-above, so what comes from there takes the hub's own path. :class:`Up` is the sending half: it is among the receivers
-of what has to go up, and stays there when the link breaks, as the place where that is kept. What both are told to
-do, :class:`sbuslib.relay.Relay` decides.
+:class:`Down` is the reading half of one connection: a :class:`~.Connection` whose client is the hub above, so what
+comes from there takes the same path as what comes from any client. :class:`Up` is the sending half. It receives what
+has to go up, and stays among the hub's receivers when the link breaks: what it cannot send it keeps
+(:mod:`sbuslib.tree.outage`). :class:`Uplink` is what both ask of whoever holds them.
 """
 
 from __future__ import annotations
 
 import errno
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
-from time import time
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, Protocol
 
 from ..core.connection import Connection
 from ..core.outgoing import WRITE
@@ -27,22 +26,55 @@ from ..wire import control
 from ..wire.batches import BATCH, Bundle, gather
 from ..wire.packets import MSG, Control, encode_control, parse
 from .downlink import Voucher
+from .outage import Item, Kept, Losses
+from .tree import Tree
 
-if TYPE_CHECKING:
-    from ..relay import Relay
+__all__ = ["Down", "Up", "Uplink"]
 
-__all__ = ["Down", "Up"]
+
+class Uplink(Protocol):
+    """The link to the hub above, as its two halves know it."""
+
+    tree: Tree
+    dropped: Counter[str]
+    """Packets from above that should not have come, by reason."""
+
+    def take_control(self, packet: Control) -> None:
+        """Act on a control packet from above."""
+        ...
+
+    def link_ended(self, down: Down, why: str) -> None:
+        """The connection ended."""
+        ...
+
+    def may_come(self, key: bytes) -> bool:
+        """Whether a message may come down."""
+        ...
+
+    def wants(self, key: bytes, secret: bool) -> bool:
+        """Whether a message goes up."""
+        ...
+
+    @property
+    def has_features(self) -> bool:
+        """Whether the hub above knows more than the plain protocol."""
+        ...
+
+    def tell_losses(self) -> None:
+        """Tell what was lost on its way up, if anybody can be told now."""
+        ...
 
 
 class Down(Connection):
-    """What comes from the hub above, on one connection. Its packets are taken apart in the turn, acted on after it."""
+    """What comes from the hub above, on one connection. Control packets are acted on after the turn they came in."""
 
-    __slots__ = ("_controls", "_relay", "_vouchers")
+    __slots__ = ("_controls", "_up", "_uplink", "_vouchers")
 
-    def __init__(self, relay: Relay, sock: socket.SocketType) -> None:
-        hub = relay.hub
+    def __init__(self, uplink: Uplink, up: Up, sock: socket.SocketType) -> None:
+        hub = uplink.tree.hub
         credentials = peer_credentials(sock)
-        self._relay = relay
+        self._uplink = uplink
+        self._up = up
         self._controls: deque[Control] = deque()
         self._vouchers: dict[bytes, Voucher] = {}
         super().__init__(hub, sock, credentials, hub.quotas.account(credentials.uid))
@@ -63,30 +95,30 @@ class Down(Connection):
         """Take one batch; then act on what was not a message, as the hub's area is free again."""
         had = super().turn()
         while self._controls and not self.closed:
-            self._relay.take_control(self._controls.popleft())
+            self._uplink.take_control(self._controls.popleft())
         return had
 
     def _misbehaved(self, reason: str) -> None:
-        self._relay.link_ended(self, reason)
+        self._uplink.link_ended(self, reason)
 
     def _ended(self, why: str) -> None:
-        self._relay.link_ended(self, why)
+        self._uplink.link_ended(self, why)
 
     def _look_up(self, header: bytes, times: int = 1) -> tuple[Receiver, ...]:
         """The receivers here: never the relay, and nobody for what was not asked for."""
-        router, relay = self._hub.router, self._relay
+        router, uplink = self._hub.router, self._uplink
         key = header[len(MSG) : -1]
         try:
             found = router.routes.get(header)
             if found is None:
                 found = router.route(header)
         except ReservedKeyError as error:
-            relay.dropped[error.reason] += times
+            uplink.dropped[error.reason] += times
             return ()
-        if not relay.may_come(key):
-            relay.dropped["not asked for"] += times
+        if not uplink.may_come(key):
+            uplink.dropped["not asked for"] += times
             return ()
-        up = relay.up
+        up = self._up
         found = tuple(receiver for receiver in found if receiver is not up)
         if len(self._routes) >= self._hub.limits.cached_keys:
             self._routes.clear()
@@ -98,7 +130,7 @@ class Down(Connection):
         return True
 
     def _excuse(self, reason: str) -> None:
-        self._relay.dropped[reason] += 1
+        self._uplink.dropped[reason] += 1
 
     def _command(self, data: bytes) -> None:
         if data.startswith(BATCH):
@@ -116,7 +148,7 @@ class Down(Connection):
             if (header != BATCH and not header.startswith(MSG)) or len(inner) > PACKET_BYTES:
                 raise PacketError("wrapped packet is no message")
         except PacketError as error:
-            self._relay.dropped[error.reason] += 1
+            self._uplink.dropped[error.reason] += 1
             return
         voucher = self._vouchers.get(sender)
         if voucher is None:
@@ -129,8 +161,6 @@ class Down(Connection):
         self.deliver_to(self._routes.get(header) or self._look_up(header), voucher, inner)
 
 
-Item: TypeAlias = tuple[Sender | None, bytes]
-
 _BATCHES: Final = 8
 """How many times as many messages are taken in one go where they can be sent together."""
 
@@ -138,27 +168,24 @@ _BATCHES: Final = 8
 class Up:
     """What goes to the hub above. Implements :class:`~sbuslib.core.parties.Receiver`."""
 
-    def __init__(self, relay: Relay) -> None:
-        self._relay = relay
-        self._hub = relay.hub
+    def __init__(self, uplink: Uplink) -> None:
+        self._uplink = uplink
+        self._tree = uplink.tree
+        self._hub = self._tree.hub
         self.credentials = self._hub.embedder_credentials
         self.socket: socket.SocketType | None = None
         self.wrap = False
         self.takes_batches = False  # whether the hub above was told that many messages may be in one packet
         self.open = False  # whether messages may be sent
-        self.offered = self.forwarded = self.suppressed = self.lost = self.uncertain = 0
-        self.waiting: deque[Item] = deque()
-        self.bytes = 0
-        self.messages = 0
+        self.offered = self.forwarded = self.suppressed = 0
+        self.waiting = Kept(self._hub.limits.link_packets, self._hub.limits.link_buffer)
+        self.losses = Losses(lambda: self._tree.after(self._hub.limits.link_notices, self._tell_losses))
         self._controls: deque[bytes] = deque()
         self._writer: Any = None
         self._marks: deque[tuple[bytes, int]] = deque()  # what was asked, and how many had been sent by then
         self._marked = self._acknowledged = 0
         self._mark_timer = False
         self._tokens = 0
-        self._untold_lost = self._untold_uncertain = 0
-        self._lost_since = 0.0
-        self._telling = False
 
     # -- messages -----------------------------------------------------------------------------------
 
@@ -222,27 +249,14 @@ class Up:
                 self._keep(sender, packet)
 
     def _keep(self, sender: Sender, packet: bytes) -> None:
-        limits = self._hub.limits
-        if self.bytes + len(packet) > limits.link_buffer or self.messages >= limits.link_packets:
-            self._lose()
-            return
-        self.bytes += len(packet)
-        self.messages += 1
-        self.waiting.append((sender, packet))
-        self._update()
+        if self.waiting.add(sender, packet):
+            self._update()
+        else:
+            self.losses.lose()
 
-    def _lose(self) -> None:
-        if not self._untold_lost:
-            self._lost_since = time()
-        self.lost += 1
-        self._untold_lost += 1
-        if not self._telling:
-            self._telling = True
-            self._hub.tree.after(self._hub.limits.link_notices, self._tell)
-
-    def _tell(self) -> None:
-        self._telling = False
-        self._relay.tell_losses()
+    def _tell_losses(self) -> None:
+        self.losses.told_later()
+        self._uplink.tell_losses()
 
     def _sent(self, count: int) -> None:
         if not count:
@@ -259,7 +273,7 @@ class Up:
             self.mark()
         elif not self._mark_timer:
             self._mark_timer = True
-            self._hub.tree.after(limits.link_ack_pause, self._on_mark_timer)
+            self._tree.after(limits.link_ack_pause, self._on_mark_timer)
 
     def _on_mark_timer(self) -> None:
         self._mark_timer = False
@@ -270,7 +284,7 @@ class Up:
 
     def mark(self) -> None:
         """Ask the hub above to answer once it has passed on all that was sent until now."""
-        if self._relay.has_features:
+        if self._uplink.has_features:
             self._tokens += 1
             token = b"a%x" % self._tokens
             packet = encode_control(control.SYNC, token + b"\0passed")
@@ -278,10 +292,7 @@ class Up:
             token, packet = control.WHOAMI, encode_control(control.WHOAMI)
         self._marks.append((token, self.forwarded))
         self._marked = self.forwarded
-        if self.waiting:
-            self.waiting.appendleft((None, packet))  # it speaks of what was sent, not of what waits
-        else:
-            self.waiting.append((None, packet))
+        self.waiting.ask(packet)  # before what waits, since it speaks of what was sent
         self._flush()
 
     def acknowledged(self, token: bytes) -> None:
@@ -326,7 +337,7 @@ class Up:
     @property
     def queued(self) -> int:
         """Messages that wait. With those below, implements :class:`~sbuslib.tree.unsent.Behind`."""
-        return self.messages
+        return self.waiting.messages
 
     @property
     def delivered(self) -> int:
@@ -349,22 +360,10 @@ class Up:
         self.socket = None
         self.open = self.takes_batches = False
         self._controls.clear()
-        self.waiting = deque(item for item in self.waiting if item[0] is not None)
-        uncertain = self.forwarded - self._acknowledged
-        self.uncertain += uncertain
-        self._untold_uncertain += uncertain
+        self.waiting.forget_questions()
+        self.losses.add_uncertain(self.forwarded - self._acknowledged)
         self._marks.clear()
         self._marked = self._acknowledged = self.forwarded
-
-    def take_report(self) -> list[control.Lost]:
-        """What was lost and what is uncertain, and was not told yet."""
-        report = []
-        if self._untold_lost:
-            report.append(control.Lost("upstream", self._untold_lost, self._lost_since))
-        if self._untold_uncertain:
-            report.append(control.Lost("uncertain", self._untold_uncertain, time()))
-        self._untold_lost = self._untold_uncertain = 0
-        return report
 
     def _flush(self) -> None:
         """Send what the kernel takes, and watch for room if there is more."""
@@ -386,22 +385,20 @@ class Up:
                 packets, counts = self._gather(items)
                 sent = sum(counts[: hub.gather.send(self.socket, packets)]) if packets else 0
             except OSError as error:
-                self._put_back(items)
+                self.waiting.put_back(items)
                 if error.errno == errno.EMSGSIZE and items and self.takes_batches:
                     self.takes_batches = False  # each alone may fit
                     continue
                 if error.errno == errno.EMSGSIZE and items:
-                    sender, packet = self.waiting.popleft()
+                    sender, _ = self.waiting.take()
                     if sender is not None:
-                        self.bytes -= len(packet)
-                        self.messages -= 1
-                        self._lose()
+                        self.losses.lose()
                     continue
                 if error.errno in NO_MEMORY:
-                    hub.tree.after(hub.limits.send_retry, self._flush)
+                    self._tree.after(hub.limits.send_retry, self._flush)
                     return
                 break  # the reading half learns of the end
-            self._put_back(items[sent:])
+            self.waiting.put_back(items[sent:])
             self._sent(sum(sender is not None for sender, _ in items[:sent]))
             if sent < len(items):
                 break
@@ -435,34 +432,24 @@ class Up:
         return packets, counts
 
     def _may_send(self) -> bool:
-        return self.open or self.waiting[0][0] is None
+        return self.open or self.waiting.begins_with_question
 
     def _take(self) -> list[Item]:
         """The next of what waits, without what nobody above wants any more."""
         items: list[Item] = []
-        relay = self._relay
         most = self._hub.limits.batch * (_BATCHES if self.takes_batches else 1)
         while self.waiting and len(items) < most and self._may_send():
-            sender, packet = self.waiting.popleft()
+            sender, packet = self.waiting.take()
             if sender is not None:
-                self.bytes -= len(packet)
-                self.messages -= 1
                 key = packet[len(MSG) : packet.find(b"\0")]
-                if not relay.wants(key, key.startswith(self._hub.router.namespace.start)):
+                if not self._uplink.wants(key, key.startswith(self._hub.router.namespace.start)):
                     self.suppressed += 1
                     continue
             items.append((sender, packet))
         return items
 
-    def _put_back(self, items: list[Item]) -> None:
-        for sender, packet in reversed(items):
-            self.waiting.appendleft((sender, packet))
-            if sender is not None:
-                self.bytes += len(packet)
-                self.messages += 1
-
     def _update(self) -> None:
-        self._hub.tree.backlog.note(self, bool(self.messages))
+        self._tree.backlog.note(self, bool(self.waiting.messages))
         wants = self.socket is not None and bool(self._controls or (self.waiting and self._may_send()))
         if not wants:
             self._stop_writer()
@@ -473,7 +460,7 @@ class Up:
 
     def _on_writable(self) -> None:
         self._flush()
-        self._hub.tree.backlog.check()
+        self._tree.backlog.check()
         if not self.waiting:
             self._hub.flushed()
 

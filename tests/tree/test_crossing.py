@@ -87,7 +87,7 @@ def test_the_oldest_prune_is_forgotten_by_a_graft(world: World) -> None:
     def forgotten() -> bool:
         publisher.publish(b"3")
         publisher.sync()
-        return relay.demand.pruned.keys() == [b"1", b"2", b"3"]
+        return relay.above.demand.pruned.keys() == [b"1", b"2", b"3"]
 
     eventually(forgotten)
 
