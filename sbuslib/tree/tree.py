@@ -4,9 +4,11 @@ Who owns what:
 
 * :mod:`sbuslib.tree.interest` decides, without I/O, which patterns a link has to hold.
 * :class:`sbuslib.tree.downlink.Link` is what a hub knows of one relay below.
-* :class:`Tree` is the rest: the prefix and who waits for it, the path to the root, questions that go round the
-  whole tree. It feeds each change of what is wanted to all who have to hear of it.
-* :class:`sbuslib.relay.Relay` joins the hub to the one above, and is known here as :class:`Above`.
+* :mod:`sbuslib.tree.prefixes` knows who waits for the hub's prefix, and :mod:`sbuslib.tree.questions` who has to answer
+  before a ``hub/sync`` is answered.
+* :class:`Tree` is the rest: the links, the path to the root, and each change of what is wanted, which it tells all
+  who have to hear of it.
+* The hub above is known here as :class:`Above`. :class:`sbuslib.relay.Relay` joins the two.
 
 A change of what is wanted is noted at once. What follows from it for the links is worked out and told in turns of the
 user who made the change (:class:`~sbuslib.core.user_work.UserWork`). What the hub above changes counts as made by the
@@ -16,16 +18,18 @@ hub's own user.
 from __future__ import annotations
 
 import os
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..core.user_work import UserWork
-from ..errors import PacketError, StateError
+from ..errors import StateError
 from ..limits import CONTROL_EXTRA, PACKET_BYTES
 from ..wire import control
 from ..wire.packets import encode_control
 from .downlink import Link, Mode
+from .prefixes import Prefix
+from .questions import Questions, Reply
 from .unsent import Backlog
 
 if TYPE_CHECKING:
@@ -82,32 +86,6 @@ class Above(Protocol):
         ...
 
 
-Asked: TypeAlias = "Link | Above"
-Reply: TypeAlias = Callable[[bytes], None]
-
-
-class _Round:
-    """One question that goes round the tree, on behalf of several who asked: who has not answered yet."""
-
-    def __init__(self, token: bytes, requests: list[tuple[object, Reply]]) -> None:
-        self.token = token
-        self.requests = requests
-        self.waiting: set[Asked] = set()
-        self.partial: set[Asked] = set()
-        self.timer: Any = None
-
-    def reply(self, anyway: bool = False) -> bool:
-        """Answer those whose question is answered; whether that were all."""
-        left = []
-        for origin, reply in self.requests:
-            if (missing := self.waiting - {origin}) and not anyway:
-                left.append((origin, reply))
-            else:
-                reply(b"partial" if missing or self.partial - {origin} else b"tree")
-        self.requests = left
-        return not left
-
-
 class Tree:
     """What one hub knows of the tree that it stands in. Belongs to the hub and its thread."""
 
@@ -121,20 +99,14 @@ class Tree:
         self.path: tuple[bytes, ...] = (hub.hub_id,)
         self.senders = 0
         self.has_settled = False
-        self._asking: deque[Connection] = deque()
-        self._prefix_pending = False
+        self.questions = Questions(self, self.backlog, hub.limits)
+        self.prefix = Prefix(self.questions)
         self._timers: set[Any] = set()
         self._told_path: set[Connection] = set()
         self._own: Account = hub.quotas.account(os.getuid())
         self._work: UserWork[Account] | None = None  # while the hub is started
         self._full: dict[int, Account] = {}  # users whose changes wait for room on a link
         self._started = False
-        self._joining: list[tuple[Connection, bytes]] = []
-        self._rounds: dict[bytes, _Round] = {}
-        self._requests: list[tuple[object, Reply]] = []
-        self._open: Counter[object] = Counter()
-        self._round_up: _Round | None = None
-        self._tokens = 0
 
     # -- lifecycle ----------------------------------------------------------------------------------
 
@@ -173,32 +145,33 @@ class Tree:
         self._full.clear()
         self._told_path.clear()
         for timer in list(self._timers):
-            self._cancel(timer)
+            self.cancel(timer)
         self.backlog.clear()
-        self._rounds.clear()
-        self._round_up = None
-        self._requests.clear()
-        self._open.clear()
-        self._joining.clear()
-        self._asking.clear()
+        self.questions.clear()
+        self.prefix.clear()
 
     def is_sending(self) -> bool:
         """Whether something waits on its way up that can still be sent."""
         return self.above is not None and self.above.is_sending()
 
     def after(self, seconds: float, function: Callable[[], None]) -> Any:
-        """Call a function later; the timer, for :meth:`_cancel`."""
+        """Call a function later; the timer, for :meth:`cancel`."""
         timer = self.hub.loop.timer(seconds)
         self._timers.add(timer)
 
         def run() -> None:
-            self._cancel(timer)
+            self.cancel(timer)
             function()
 
         timer.start(run)
         return timer
 
-    def _cancel(self, timer: Any) -> None:
+    def carry_out(self) -> None:
+        """A turn has ended: kick whoever was to be kicked after it."""
+        self.hub.carry_out()
+
+    def cancel(self, timer: Any) -> None:
+        """End a timer that :meth:`after` made, unless it has ended."""
         if timer in self._timers:
             self._timers.discard(timer)
             timer.stop()
@@ -235,11 +208,7 @@ class Tree:
         link = self.links.pop(connection, None)
         if link is not None:
             self._watch()
-            for round_ in list(self._rounds.values()):
-                round_.waiting.discard(link)
-                self._check(round_)
-        if self._open.pop(connection, None):
-            self._requests = [request for request in self._requests if request[0] is not connection]
+        self.questions.forget(connection, link)
 
     # -- the hub above ------------------------------------------------------------------------------
 
@@ -248,9 +217,9 @@ class Tree:
         if self.above is not None:
             raise StateError(f"{self.hub!r} has a relay already: one relay a hub")
         self.above = above
-        self._prefix_pending = True
+        self.prefix.expect()
         self._watch()
-        self.after(self.hub.limits.prefix_wait, self._give_up_prefix)
+        self.after(self.hub.limits.prefix_wait, self._settle_prefix)
 
     def detach(self) -> None:
         """The relay has ended for good: this hub is a root again."""
@@ -334,45 +303,17 @@ class Tree:
 
     def joined(self) -> None:
         """The relay has joined, or failed to: whoever asked about the path can be told."""
-        joining, self._joining = self._joining, []
-        for connection, token in joining:
-            self._discharge(connection)
-            if not connection.closed:
-                connection.answer(control.encode_sync(token, b"root"))
+        self.questions.joined()
 
     # -- prefix -------------------------------------------------------------------------------------
 
     def whoami(self, connection: Connection) -> None:
-        """Answer a whoami, once the first prefix is known."""
-        if not self._prefix_pending:
-            connection.answer(encode_control(control.WHOAMI, connection.key))
-            return
-        self._charge(connection)
-        self._asking.append(connection)
+        """Answer a ``whoami``, once the first prefix is known."""
+        self.prefix.whoami(connection)
 
-    def _charge(self, connection: object) -> None:
-        self._open[connection] += 1
-        if self._open[connection] > self.hub.limits.queued_answers:
-            raise PacketError("too many unread answers")
-
-    def _discharge(self, connection: object) -> None:
-        self._open[connection] -= 1
-        if self._open[connection] <= 0:
-            del self._open[connection]
-
-    def _give_up_prefix(self) -> None:
-        self._prefix_pending = False
-        asking, self._asking = self._asking, deque()
-        for connection in asking:
-            self._discharge(connection)
-            if not connection.closed:
-                connection.answer(encode_control(control.WHOAMI, connection.key))
+    def _settle_prefix(self) -> None:
+        self.prefix.settle()
         self.hub.carry_out()
-
-    @property
-    def knows_prefix(self) -> bool:
-        """Whether the hub knows under which prefix its credentials stand, or has given up asking."""
-        return not self._prefix_pending
 
     def set_prefix(self, prefix: bytes) -> None:
         """Credentials here stand under ``prefix`` from now on.
@@ -396,98 +337,19 @@ class Tree:
             for inbox in list(hub.inboxes):
                 if hub.router.forget_secrets(inbox, inbox.account):
                     inbox.close()
-        self._give_up_prefix()
-
-    # -- questions that go round the tree -----------------------------------------------------------
+        self._settle_prefix()
 
     def sync(self, connection: Connection, token: bytes, scope: bytes) -> None:
         """Answer a ``hub/sync``, at once or when the rest of the tree has answered."""
-        if scope == b"root" and self.above is not None and not self.above.settled:
-            self._charge(connection)
-            self._joining.append((connection, token))
-        elif scope == b"root":
-            connection.answer(control.encode_sync(token, b"root"))
-        elif scope == b"passed":
-            self._sync_passed(connection, token)
-        elif scope != b"tree":
-            connection.answer(control.encode_sync(token, b"local"))
-        elif self.above is None and not self.links:
-            connection.answer(control.encode_sync(token, b"tree"))
-        else:
-            self._charge(connection)
+        self.questions.sync(connection, self.links.get(connection, connection), token, scope)
 
-            def reply(answer: bytes) -> None:
-                self._discharge(connection)
-                if not connection.closed:
-                    connection.answer(control.encode_sync(token, answer))
-
-            self._requests.append((self.links.get(connection, connection), reply))
-            if self._round_up is None:
-                self._start_round_up()
-
-    def _sync_passed(self, connection: Connection, token: bytes) -> None:
-        """Answer once all that was published before has left this hub."""
-        self._charge(connection)
-
-        def answer() -> None:
-            self._discharge(connection)
-            if not connection.closed:
-                connection.answer(control.encode_sync(token, b"passed"))
-
-        self.backlog.when_passed(answer)
-
-    def _start_round_up(self) -> None:
-        requests, self._requests = self._requests, []
-        self._round_up = round_ = self._make_round(requests)
-        if self.above is not None and not self.above.stands_apart:
-            if self.above.ask(round_.token):
-                round_.waiting.add(self.above)
-            else:
-                round_.partial.add(self.above)
-        self.wake()
-        self._check(round_)
+    def answered(self, token: bytes, who: object, partial: bool) -> None:
+        """A hub beside this one answered a question."""
+        self.questions.answered(token, who, partial)
 
     def sync_below(self, reply: Reply) -> None:
         """The hub above asks when all it told is in force below."""
-        self._check(self._make_round([(None, reply)]))
-        self.wake()
-
-    def _make_round(self, requests: list[tuple[object, Reply]]) -> _Round:
-        self._tokens += 1
-        round_ = _Round(b"%x" % self._tokens, requests)
-        self._rounds[round_.token] = round_
-        for link in self.links.values():
-            if link.lagging:
-                round_.partial.add(link)
-            else:
-                link.ask(round_.token)
-                round_.waiting.add(link)
-        round_.timer = self.after(self.hub.limits.sync_wait, lambda: self._time_out(round_))
-        return round_
-
-    def answered(self, token: bytes, who: Asked, partial: bool) -> None:
-        """A hub beside this one answered a question."""
-        round_ = self._rounds.get(token)
-        if round_ is not None and who in round_.waiting:
-            round_.waiting.discard(who)
-            if partial:
-                round_.partial.add(who)
-            self._check(round_)
-
-    def _time_out(self, round_: _Round) -> None:
-        for who in round_.waiting:
-            if isinstance(who, Link):
-                who.lagging = True  # it keeps nobody waiting again until it has answered
-        self._check(round_, anyway=True)
-
-    def _check(self, round_: _Round, anyway: bool = False) -> None:
-        if round_.reply(anyway) and self._rounds.pop(round_.token, None) is not None:
-            self._cancel(round_.timer)
-            if round_ is self._round_up:
-                self._round_up = None
-                if self._requests:
-                    self._start_round_up()
-        self.hub.carry_out()
+        self.questions.sync_below(reply)
 
     # -- notices ------------------------------------------------------------------------------------
 
