@@ -53,9 +53,9 @@ class Hub:
         for message in hub.subscribe(b"room/*/temp"):
             ...
 
-    **Greenlets:** none while it serves (``stop_when_empty`` stops it from one). Each client is two watchers of the event
-    loop, whose callbacks never block; the listening socket is one more. The methods here are for the thread that called
-    :meth:`start`, and raise :exc:`~sbuslib.errors.StateError` in any other and in a forked child. Of them, only
+    **Greenlets:** none while it serves (``stop_when_empty`` stops it from one). Each client is two watchers of the
+    event loop, whose callbacks never block; the listening socket is one more. The methods here are for the thread that
+    called :meth:`start`, and raise :exc:`~sbuslib.errors.StateError` in any other and in a forked child. Of them, only
     :meth:`stop`, :meth:`serve_forever` and the inboxes' ``get`` wait.
 
     :param listener: an address as :func:`~sbuslib.wire.addresses.parse_address` reads it, a bound socket, or a
@@ -188,6 +188,7 @@ class Hub:
         self._stopped = Event()
         self._flushed = Event()
         self.context.start()
+        self._clients.start()
         self._me = Embedder(self.context)
         self.tree.start()
         try:

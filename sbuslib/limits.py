@@ -347,7 +347,7 @@ class Limits(_Numbers, frozen=True, kw_only=True):
         ),
     ] = 8
     forgotten_per_round: Annotated[
-        int, Meta(description="Patterns of clients that left taken out of the index in one go; dead ones match nobody.")
+        int, Meta(description="Patterns of clients that left taken out of the index in one turn of their user.")
     ] = 128
     backlog: Annotated[
         int, Meta(description="Connections that may wait to be accepted; the kernel caps it at net.core.somaxconn.")
@@ -448,11 +448,12 @@ class Limits(_Numbers, frozen=True, kw_only=True):
         int, Meta(description="Patterns announced over a link before they are widened to what they have in common.")
     ] = 65_536
     interest_steps: Annotated[
-        int, Meta(description="Steps of a link's bookkeeping in one go: each takes microseconds.")
+        int,
+        Meta(
+            description="Steps, of some microseconds each, that one turn spends on what a user's subscriptions change "
+            "for the links. They are shared out among the links."
+        ),
     ] = 256
-    interest_pause: Annotated[
-        float, Meta(description="Seconds between two such goes, in which a slow link may take what it was told.")
-    ] = 0.001
     pruned_keys: Annotated[
         int,
         Meta(description="Keys that a link of another user is told not to send. The oldest makes room for another."),

@@ -74,7 +74,7 @@ class HubStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class RelayStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """A relay at one instant; counts are since it was made.
 
-    ``state`` is one of :data:`sbuslib.relay.STATES`, ``epoch`` counts the times that it joined, and ``mode`` is how
+    ``state`` is one of :data:`sbuslib.tree.above.STATES`, ``epoch`` counts the times that it joined, ``mode`` is how
     the hub above serves it (``announce``, ``prune`` or ``plain``). ``interest_up`` is how many patterns it holds there,
     ``interest_down`` how many the hub above announced, ``pruned`` how many keys it said that nobody wants. Of the
     messages published here, ``suppressed`` never went up as nobody above wants them. The others were ``forwarded``

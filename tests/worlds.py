@@ -62,6 +62,16 @@ class World:
     def peer(self, name: str) -> Peer:
         return self._stack.enter_context(Peer(self.address(name)))
 
+    def peer_of(self, name: str, uid: int) -> Peer:
+        """A raw connection of another user, greeted by the hub."""
+        before = self.uids.copy()
+        self.uids[name] = uid
+        peer = self.peer(name)
+        peer.barrier()
+        self.uids.clear()
+        self.uids.update(before)
+        return peer
+
     def close(self) -> None:
         self._stack.close()
         for relay in self.relays.values():

@@ -7,8 +7,8 @@ else the user's clients are to be sent on behalf of others, answers included, go
 What waits is bounded in messages and bytes, which are charged to their sender's user, in answers, and in the names of
 receivers, of which a thousand may stand for one message. What finds no room is lost (cause ``quota``). What waits for a
 client that leaves is lost too, and so is all of it when the hub stops (cause ``outage``). Losses of a group are counted
-once for all of it, and told to each of its receivers when their next turn comes. How far one receiver may fall behind is a matter of its own
-queue and not of this one.
+once for all of it, and told to each of its receivers when their next turn comes. How far one receiver may fall behind
+is a matter of its own queue and not of this one.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from ..kernel.sockets import peer_groups
 from ..secrets import Credentials
@@ -19,15 +19,16 @@ from .outgoing import Outgoing
 from .protocols import Receiver
 from .quotas import Account
 from .turn import Role
+from .user_work import UserWork
 from .violations import Violations
 
 __all__ = ["Clients"]
 
 logger = logging.getLogger("sbuslib")
 
-FORGOTTEN_A_ROUND: Final = 128
-"""Patterns of those who left that are taken out of the index in one round of the event loop: dead ones
-match nobody, so it may take its time."""
+FORGOTTEN_A_TURN: Final = 128
+"""Patterns of those who left that are taken out of the index in one turn: dead ones match nobody, so it may take its
+time."""
 
 
 class Clients:
@@ -55,7 +56,7 @@ class Clients:
         self.on_outbox_empty: Callable[[], None] = lambda: None
         """Called when nothing waits any more for one of the receivers."""
         self._to_kick: list[tuple[Receiver, str]] = []
-        self._forgetting: Any = None
+        self._stopping = False
 
     # -- clients ------------------------------------------------------------------------------------
 
@@ -153,35 +154,30 @@ class Clients:
 
     # -- patterns of those who left -----------------------------------------------------------------
 
+    def start(self) -> None:
+        """The hub serves from now on."""
+        self._forgetting = UserWork(self._context.scheduler, self._forget_some)
+
     def _retire(self, receiver: Receiver, account: Account) -> None:
-        if self._context.router.retire(receiver, account) and self._forgetting is None:
-            self._forget_some()
+        if self._context.router.retire(receiver, account) and not self._stopping:
+            self._forgetting.begin(account)
 
-    def _forget_some(self) -> None:
-        """Take the patterns of those who left out of the index: some now, and some in each round to come."""
-        self.end_forgetting()
-        if self._context.router.forget_some(FORGOTTEN_A_ROUND):
-            # A timer and no callback of the loop, since such run in the same round until it has lasted a while.
-            self._forgetting = self._context.loop.timer(0.0)
-            self._forgetting.start(self._forget_some, update=False)
-
-    def end_forgetting(self) -> None:
-        """Put off what is left of that."""
-        if self._forgetting is not None:
-            self._forgetting.close()
-            self._forgetting = None
+    def _forget_some(self, account: Account) -> bool:
+        """Take some patterns of a user's clients that left out of the index, in a turn of that user."""
+        return self._context.router.forget_some(FORGOTTEN_A_TURN, account.uid)
 
     # -- the end ------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """The hub stops: close all, and take all their patterns out of the index."""
+        self._stopping = True
         for member in list(self.connections):
             self.forget(member)
         for inbox in list(self.inboxes):
             inbox.close()
-        while self._context.router.forget_some(FORGOTTEN_A_ROUND):
-            pass
-        self.end_forgetting()
+        self._context.router.forget_all_retired()
+        self._forgetting.end()
+        self._stopping = False
 
     def abandon(self) -> None:
         """In the child of a fork: let go of the parent's clients without a word to them."""
@@ -191,4 +187,4 @@ class Clients:
         for inbox in list(self.inboxes):
             inbox.closed = True
         self.inboxes.clear()
-        self.end_forgetting()
+        self._forgetting.end()

@@ -361,6 +361,18 @@ class Outgoing:
         else:
             self._stop_writer()
 
+    @property
+    def key(self) -> bytes:
+        """The credential key of this client, under the hub's prefix."""
+        return self._context.router.namespace.credential_key(self.credentials)
+
+    def become_link(self, owner: Sender) -> None:
+        """A whole hub is behind this client: what ``owner`` publishes never comes back, and nothing is to be lost."""
+        self.is_link = True
+        self.set_echo(owner)
+        self._context.fan_out.forget()
+        self._context.buffers.grow(self, for_good=True)
+
     # -- what the client chose ----------------------------------------------------------------------
 
     @property

@@ -35,15 +35,15 @@ class Router(Generic[S]):
         self.routes: dict[bytes, tuple[S, ...]] = {}
         self.version = 0
         """Goes up whenever a remembered route may have become wrong: for caches elsewhere."""
-        self.watch: Callable[[S, bytes, bool], None] | None = None
-        """Called with each plain pattern that a subscriber begins (``True``) or ceases to hold."""
+        self.watch: Callable[[S, Account, bytes, bool], None] | None = None
+        """Called with each plain pattern that a subscriber begins (``True``) or ceases to hold, and its account."""
         self._above: tuple[S, Callable[[bytes, bool], bool]] | None = None
         self._limits = limits
         self._quotas = quotas
         self._plain: Subscriptions[S] = Subscriptions(separator)
         self._secret: Subscriptions[S] = Subscriptions(separator)
         self._taps: dict[S, bool] = {}
-        self._retired: deque[tuple[S, Account]] = deque()
+        self._retired: dict[int, deque[tuple[S, Account]]] = {}  # subscribers that left, by user
         self._tuples: dict[tuple[S, ...], tuple[S, ...]] = {}
         # What routes held when it was last full. A key in use moves back from here at its next miss, so two
         # generations do what an eviction list would, at no cost for a hit.
@@ -83,7 +83,7 @@ class Router(Generic[S]):
         if index.add(pattern, subscriber):
             self.reconsider(pattern)
             if self.watch is not None and index is self._plain:
-                self.watch(subscriber, pattern, True)
+                self.watch(subscriber, account, pattern, True)
 
     def subscribe_anyway(self, pattern: bytes, subscriber: S, account: Account) -> None:
         """Put a plain pattern in force whatever the account holds: for a link that must not go without."""
@@ -92,7 +92,7 @@ class Router(Generic[S]):
             self._plain.add(pattern, subscriber)
             self.reconsider(pattern)
             if self.watch is not None:
-                self.watch(subscriber, pattern, True)
+                self.watch(subscriber, account, pattern, True)
 
     def unsubscribe(self, pattern: bytes, subscriber: S, account: Account) -> bool:
         """Take one ``SUB`` back; ``False`` when there was none to take."""
@@ -102,11 +102,11 @@ class Router(Generic[S]):
             self._quotas.give_pattern(account, self._size(pattern))
             self.reconsider(pattern)
             if self.watch is not None and index is self._plain:
-                self.watch(subscriber, pattern, False)
+                self.watch(subscriber, account, pattern, False)
         return gone is not None
 
     def retire(self, subscriber: S, account: Account) -> bool:
-        """``subscriber`` wants nothing any more. ``True`` when :meth:`forget_some` has work to do.
+        """``subscriber`` wants nothing any more. ``True`` when :meth:`forget_some` has work to do for its user.
 
         Its patterns leave the index in small steps, since there may be a hundred thousand; until then it is
         still among the receivers, and must ignore what it is given.
@@ -115,25 +115,33 @@ class Router(Generic[S]):
             self.reconsider_all()
         self._tuples.clear()  # whoever is named in one would never be freed
         if self.count(subscriber):
-            self._retired.append((subscriber, account))
-        return bool(self._retired)
+            self._retired.setdefault(account.uid, deque()).append((subscriber, account))
+        return account.uid in self._retired
 
-    def forget_some(self, count: int) -> bool:
-        """Take up to ``count`` patterns of retired subscribers out of the index; whether more are left."""
-        while count and self._retired:
-            subscriber, account = self._retired[0]
+    def forget_some(self, count: int, user: int) -> bool:
+        """Take up to ``count`` patterns of a user's retired subscribers out of the index; whether more are left."""
+        while count and (retired := self._retired.get(user)):
+            subscriber, account = retired[0]
             pattern = self._plain.discard_one(subscriber)
             if pattern is not None and self.watch is not None:
-                self.watch(subscriber, pattern, False)
+                self.watch(subscriber, account, pattern, False)
             if pattern is None:
                 pattern = self._secret.discard_one(subscriber)
             if pattern is None:
-                self._retired.popleft()
+                retired.popleft()
+                if not retired:
+                    del self._retired[user]
                 continue
             self._quotas.give_pattern(account, self._size(pattern))
             self.reconsider(pattern)
             count -= 1
-        return bool(self._retired)
+        return user in self._retired
+
+    def forget_all_retired(self) -> None:
+        """Take all patterns of retired subscribers out of the index, at once."""
+        for user in list(self._retired):
+            while self.forget_some(1_024, user):
+                pass
 
     def forget_secrets(self, subscriber: S, account: Account) -> bool:
         """Take all secret patterns of a subscriber back; whether there were any."""

@@ -26,7 +26,6 @@ from gevent.event import Event
 from ..core.inbox import Inbox
 from ..errors import JournalError, StateError, UsageError
 from ..statistics import ClientStatistics
-from ..wire.columns import Columns
 from ..wire.packets import check_key
 from .limits import JournalLimits
 from .parcels import Parcel

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from time import monotonic
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from ..core.batch_routing import take_batch
 from ..core.messages import Copied
-from ..core.protocols import Holdable, Receiver
+from ..core.protocols import Holdable, Receiver, Routes
 from ..core.turn import Turn
 from ..errors import PacketError, ReservedKeyError
 from ..limits import CONTROL_EXTRA, PACKET_BYTES
@@ -28,13 +28,17 @@ from .interest import Feed, Interest, KeyTable
 if TYPE_CHECKING:
     from .tree import Tree
 
-__all__ = ["Link", "Mode", "Voucher"]
+__all__ = ["VOUCHERS", "Link", "Mode", "Voucher"]
 
 Mode: TypeAlias = Literal["announce", "prune", "plain"]
 
 
+VOUCHERS: Final = 4_096
+"""Senders behind one link that are remembered: as many again are made anew."""
+
+
 class Voucher:
-    """Somebody behind a link, as the hub at its other end says. Implements :class:`~sbuslib.core.parties.Sender`."""
+    """Somebody behind a link, as the hub at its other end says. Implements :class:`~sbuslib.core.protocols.Sender`."""
 
     __slots__ = ("_rest", "_through", "credentials")
 
@@ -60,35 +64,34 @@ class Voucher:
 
 
 class Link:
-    """The relay of a hub below, on the hub above."""
+    """The relay of a hub below, on the hub above. Implements :class:`~sbuslib.core.turn.Role`."""
 
     is_link = True
     longest = PACKET_BYTES + CONTROL_EXTRA
 
     def __init__(self, tree: Tree, turn: Turn, mode: Mode) -> None:
-        context = tree.context
+        context = self._context = tree.context
         limits = context.limits
-        self.turn = turn
-        self.connection = connection = turn.outgoing
         self.asks = context.authorization.is_asked
-        self._context = context
+        self.connection = connection = turn.outgoing
+        self._turn = turn
         self.mode = mode
-        self.is_served = mode != "plain"  # else it is a client like any other
         self.lagging = False
         self.complete = False
         self.interest: Interest | None = None
         self.pruned: KeyTable | None = None
         self._tree = tree
-        self._tuples: dict[tuple[Receiver, ...], tuple[Receiver, ...]] = {}
+        self._tuples: dict[Routes, Routes] = {}
         self._vouchers: dict[bytes, Voucher] = {}
-        self._was = tree.key_of(connection)  # under the prefix before the last
-        self._is = tree.key_of(connection)
+        self._was = connection.key  # under the prefix before the last
+        self._is = connection.key
         self._questions: deque[bytes] = deque()
         self._feed = Feed()
         self._lost: dict[str, tuple[int, float]] = {}
         self._telling = False
         self._told_senders = False
-        self._sweeps: deque[Iterator[bytes | None]] = deque()
+        self._sweeps: dict[int, deque[Iterator[bytes | None]]] = {}  # by the user whose patterns they are for
+        self._account = connection.account
         self._prunes = float(limits.pruned_keys)
         self._pruned_at = monotonic()
         if mode == "announce":
@@ -97,14 +100,16 @@ class Link:
             self._feed = Feed([tree.wanted_above(), *others])
         elif mode == "prune":
             self.pruned = KeyTable(limits.pruned_keys, limits.pruned_bytes)
+        turn.become(self)
+        connection.become_link(turn.sender)
 
     # -- what comes from it -------------------------------------------------------------------------
 
     def key_of(self, credentials: Credentials) -> bytes:
-        """As of a client: the kernel's word."""
-        return self._context.router.namespace.credential_key(credentials)
+        """As of any client: the kernel's word."""
+        return self.connection.key
 
-    def look_up(self, turn: Turn, header: bytes, times: int) -> tuple[Receiver, ...]:
+    def look_up(self, turn: Turn, header: bytes, times: int) -> Routes:
         """The receivers of ``times`` messages of this link's: everybody but the link itself."""
         router = self._context.router
         try:
@@ -156,7 +161,7 @@ class Link:
             self.drop(error.reason)
             if error.reason == "too many patterns":
                 self.connection.answer(encode_control(control.INTEREST_WIDEN))
-                connection, context = self.connection, self._context
+                context, connection = self._context, self.connection
                 if context.authorization.allows(connection.credentials, "subscribe", b""):
                     context.router.subscribe_anyway(b"", connection, connection.account)
 
@@ -190,13 +195,13 @@ class Link:
             self.drop(error.reason)
             return
         if packet.startswith(BATCH) and self.connection.takes_batches:
-            take_batch(self.turn, packet, self._voucher(sender), control.wrapper_from(sender))
+            take_batch(self._turn, packet, self._voucher(sender), control.wrapper_from(sender))
             return
         header = packet[: packet.find(b"\0") + 1]
         if not header.startswith(MSG) or len(packet) > PACKET_BYTES:
             self.drop("wrapped packet is no message")
             return
-        turn, voucher = self.turn, self._voucher(sender)
+        turn, voucher = self._turn, self._voucher(sender)
         if turn.knows_allowed(header) or turn.may_publish(header):
             turn.deliver(turn.look_up(header), voucher, Copied(self._context.gather, [packet]))
 
@@ -208,20 +213,20 @@ class Link:
             above = self._is if sender.startswith(self._is + namespace.separator) else self._was
             if not namespace.is_below(sender, above):
                 raise PacketError("forged sender")
-            if len(self._vouchers) >= self._context.limits.voucher_keys:
+            if len(self._vouchers) >= VOUCHERS:
                 self._vouchers.clear()
-            connection, key_of = self.connection, self._tree.key_of
+            connection = self.connection
             rest = sender[len(above) :]
-            voucher = self._vouchers[sender] = Voucher(lambda: key_of(connection), connection.credentials, rest)
+            voucher = self._vouchers[sender] = Voucher(lambda: connection.key, connection.credentials, rest)
         return voucher
 
     def prefix_changed(self) -> None:
         """This hub's own prefix changed."""
-        self._was, self._is = self._is, self._tree.key_of(self.connection)
+        self._was, self._is = self._is, self.connection.key
         self._vouchers.clear()
 
     def violated(self, turn: Turn, reason: str) -> None:
-        """It forged a sender."""
+        """It forged a sender, or sent a packet that is too long."""
         self._context.members.kick(turn.outgoing, reason)
 
     def ended(self, turn: Turn, why: str) -> None:
@@ -229,7 +234,7 @@ class Link:
         self._context.members.close(turn.outgoing, why)
 
     def after_turn(self, turn: Turn) -> None:
-        """Nothing."""
+        """Nothing was put off."""
 
     # -- keys that nobody wants ---------------------------------------------------------------------
 
@@ -255,11 +260,21 @@ class Link:
         return True
 
     def _tell_graft(self, key: bytes) -> None:
-        self.turn.forget_route(b"MSG %b\0" % key)
+        self._turn.forget_route(b"MSG %b\0" % key)
         self.connection.answer(encode_control(control.INTEREST_GRAFT, key))
 
-    def graft_for(self, pattern: bytes) -> None:
-        """Somebody else began to want a pattern."""
+    def watch(self, pattern: bytes, wanted: bool, user: int) -> None:
+        """Another user, or the hub above, began (``True``) or ceased to want a pattern."""
+        if self.interest is None:
+            if wanted:
+                self._graft_for(pattern, user)
+        elif wanted:
+            self.interest.add(pattern, user)
+        else:
+            self.interest.remove(pattern, user)
+
+    def _graft_for(self, pattern: bytes, user: int) -> None:
+        """Have the link send what a pattern matches of the keys that it was told not to send."""
         if not self.pruned:
             return
         separator = self._context.router.namespace.separator
@@ -269,10 +284,11 @@ class Link:
             found: Iterator[bytes | None] = iter([pattern])
         else:
             found = self.pruned.matched(pattern, separator)
-        self._sweeps.append(found)
-        if len(self._sweeps) > self._context.limits.pruned_sweeps:
+        self._sweeps.setdefault(user, deque()).append(found)
+        if sum(map(len, self._sweeps.values())) > self._context.limits.pruned_sweeps:
             # Forgetting all of them costs less than finding out which, and loses no message.
-            self._sweeps = deque([self.pruned.matched(b"", separator)])
+            most = max(self._sweeps, key=lambda one: len(self._sweeps[one]))
+            self._sweeps = {most: deque([self.pruned.matched(b"", separator)])}
 
     # -- what is told -------------------------------------------------------------------------------
 
@@ -285,44 +301,64 @@ class Link:
         return self._context.limits.queued_answers // 2 - self.connection.answers
 
     @property
-    def is_full(self) -> bool:
-        """Whether the link has to read before it can be told more."""
-        return self._room() <= 0
-
-    def pump(self, steps: int) -> bool:
-        """Tell some of what has changed, after up to ``steps`` steps of each kind; whether there is more to do."""
-        connection = self.connection
-        if connection.closed:
+    def is_told(self) -> bool:
+        """Whether the link was told all that others want: jobs that are left only reduce what it was told of."""
+        if self._feed or self._told_senders is not bool(self._context.senders):
             return False
+        return not self._sweeps if self.interest is None else self.interest.is_told
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is more to tell, for which the link has to read first."""
+        return self._room() <= 0 and not (self.is_told and not self._questions)
+
+    def pump(self, steps: int, user: int) -> bool:
+        """Do up to ``steps`` steps of a user's jobs, and tell what has changed; whether the user has more to do."""
+        if self.connection.closed:
+            return False
+        self._tell_senders()
+        interest = self.interest
+        more = self._announce(interest, steps, user) if interest is not None else self._graft(steps, user)
+        if self.is_told:
+            self._tell_told()
+        return more
+
+    def _tell_senders(self) -> None:
         senders = bool(self._context.senders)
-        if self.is_served and self._told_senders is not senders and self._room() > 0:
+        if self._told_senders is not senders and self._room() > 0:
             self._told_senders = senders
-            connection.answer(encode_control(control.SENDERS_ON if senders else control.SENDERS_OFF))
-        more = untold = self._told_senders is not senders and self.is_served
-        if self.interest is not None:
+            self.connection.answer(encode_control(control.SENDERS_ON if senders else control.SENDERS_OFF))
+
+    def _announce(self, interest: Interest, steps: int, user: int) -> bool:
+        """Tell which patterns are wanted; whether this user has more to do for it."""
+        if user == self._account.uid:
             for pattern in self._feed.take(steps):
-                self.interest.add(pattern)
-            self.interest.work(steps)
-            for added, pattern in self.interest.take(max(0, self._room())):
-                key = control.INTEREST_ADD if added else control.INTEREST_REMOVE
-                connection.answer(encode_control(key, pattern))
-            untold = untold or bool(self._feed) or not self.interest.is_told
-            more = untold or not self.interest.settled
-        elif self.pruned is not None:
-            while self._sweeps and steps > 0 and self._room() > 0:
-                steps -= 1
-                try:
-                    key_ = next(self._sweeps[0])
-                except StopIteration:
-                    self._sweeps.popleft()
-                    continue
-                if key_ is not None and self.pruned.discard(key_):
-                    self._tell_graft(key_)
-            more = untold = untold or bool(self._sweeps)
-        if not untold:
-            if not self.complete and self._tree.has_settled:
-                self.complete = True
-                connection.answer(encode_control(control.INTEREST_COMPLETE))
-            while self._questions and self._room() > 0:
-                connection.answer(encode_control(control.INTEREST_SYNC, self._questions.popleft()))
-        return more or bool(self._questions)
+                interest.add(pattern, user)
+        more = interest.work(steps, user)
+        for added, pattern in interest.take(max(0, self._room())):
+            self.connection.answer(encode_control(control.INTEREST_ADD if added else control.INTEREST_REMOVE, pattern))
+        return more or (user == self._account.uid and bool(self._feed))
+
+    def _graft(self, steps: int, user: int) -> bool:
+        """Tell which keys are wanted again, of those that the link was told not to send; whether the user has more."""
+        assert self.pruned is not None
+        while (sweeps := self._sweeps.get(user)) and steps > 0 and self._room() > 0:
+            steps -= 1
+            try:
+                key = next(sweeps[0])
+            except StopIteration:
+                sweeps.popleft()
+                if not sweeps:
+                    del self._sweeps[user]
+                continue
+            if key is not None and self.pruned.discard(key):
+                self._tell_graft(key)
+        return user in self._sweeps and self._room() > 0
+
+    def _tell_told(self) -> None:
+        """All is told: say so where that was asked."""
+        if not self.complete and self._tree.has_settled:
+            self.complete = True
+            self.connection.answer(encode_control(control.INTEREST_COMPLETE))
+        while self._questions and self._room() > 0:
+            self.connection.answer(encode_control(control.INTEREST_SYNC, self._questions.popleft()))

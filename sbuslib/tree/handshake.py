@@ -1,16 +1,16 @@
-"""What a relay and the hub above say to each other over one connection, from the greeting to its end.
+"""What this hub and the one above say to each other over one connection, from the greeting to its end.
 
-Each is an epoch of its own: the hub above is told everything again, and what it said before is forgotten. What
-outlives the connection belongs to :class:`sbuslib.relay.Relay`.
+What outlives the connection is known here as :class:`Standing`.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from gevent.timeout import Timeout
 
@@ -22,14 +22,12 @@ from ..wire.packets import (
     encode_subscribe,
     encode_unsubscribe,
 )
-from .interest import in_loop
-from .uplink import Down
+from .demand import Demand
+from .interest import Interest, in_loop
+from .tree import Above
+from .uplink import Down, Up, Uplink
 
-if TYPE_CHECKING:
-    from ..relay import Relay
-    from .uplink import Up
-
-__all__ = ["Conversation", "LinkError", "LoopError"]
+__all__ = ["Conversation", "LinkError", "LoopError", "Standing"]
 
 logger = logging.getLogger("sbuslib")
 
@@ -42,12 +40,41 @@ class LoopError(LinkError):
     """Joining would make this hub stand above itself."""
 
 
+class Standing(Uplink, Above, Protocol):
+    """What is known of the hub above from one connection to the next."""
+
+    interest: Interest
+    """What this hub wants from above."""
+    demand: Demand
+    """What the hub above wants."""
+    lost_above: int
+    """Messages for this hub that the hub above lost."""
+
+    @property
+    def is_feeding(self) -> bool:
+        """Whether ``interest`` does not have everything yet."""
+        ...
+
+    def wait_for_change(self) -> None:
+        """Wait until something has changed."""
+        ...
+
+    def note_change(self) -> None:
+        """Something has changed."""
+        ...
+
+    def stand_apart(self, error: LoopError) -> None:
+        """The hub above is below this one: end the link."""
+        ...
+
+
 class Conversation:
     """One connection to the hub above. :meth:`join` waits, in the relay's greenlet; nothing else does."""
 
-    def __init__(self, relay: Relay, up: Up, sock: socket.SocketType) -> None:
-        self._relay = relay
-        self._hub = relay.hub
+    def __init__(self, standing: Standing, up: Up, sock: socket.SocketType) -> None:
+        self._standing = standing
+        self._tree = standing.tree
+        self._context = self._tree.context
         self._up = up
         self.mode = "plain"
         """How the hub above serves this one."""
@@ -65,8 +92,14 @@ class Conversation:
         self._questions: deque[bytes] = deque()
         self._rounds: dict[bytes, bytes] = {}
         self._told_senders = False
-        self.down = Down(relay, sock)
+        self.down = Down(standing, up)
+        self._connection = self.down.connect(sock)
         up.connect(sock)
+
+    @property
+    def received(self) -> int:
+        """Messages that came down."""
+        return self._connection.turn.received
 
     # -- the greeting -------------------------------------------------------------------------------
 
@@ -75,14 +108,14 @@ class Conversation:
 
         Raises :exc:`LinkError`, :exc:`LoopError` and :exc:`TimeoutError`; the connection is then to be ended.
         """
-        tree, up = self._hub.tree, self._up
+        tree, up = self._tree, self._up
         # A hub that knows no features stays silent about them: whichever answer comes first tells.
         hello = [control.FEATURES, control.ECHO_OFF, control.NOTICES_ON, control.WHOAMI]
         up.say(*map(encode_control, hello))
         self._await(lambda: bool(self._key), "no answer to whoami")
         features = self._features
         if features is not None and control.INTEREST_ON in features.words:
-            separator = self._hub.router.namespace.separator
+            separator = self._context.router.namespace.separator
             if features.separator != separator:
                 raise LinkError(f"its separator is {features.separator!r}, ours {separator!r}")
             self._check_path(features)
@@ -105,14 +138,14 @@ class Conversation:
         self.joined = True
 
     def _await(self, condition: Callable[[], bool], what: str) -> None:
-        with Timeout(self._hub.limits.link_wait, TimeoutError(what)):
+        with Timeout(self._context.limits.link_wait, TimeoutError(what)):
             while not condition():
                 if self.ended:
                     raise self._loop or LinkError(self.why)
-                self._relay.wait_for_change()
+                self._standing.wait_for_change()
 
     def _check_path(self, features: control.Features) -> None:
-        if in_loop(self._hub.hub_id, features.path, self._hub.limits.path_hubs):
+        if in_loop(self._tree.hub_id, features.path, self._context.limits.path_hubs):
             raise LoopError("this hub is above that one: joining it would make a loop, so it stays apart")
 
     def begin(self) -> None:
@@ -129,7 +162,7 @@ class Conversation:
             self._up.let_through()
         elif self._complete:
             if self.mode == "announce":
-                self._relay.demand.want_all(False)
+                self._standing.demand.want_all(False)
             self._up.let_through()
 
     def end(self, why: str) -> None:
@@ -138,7 +171,7 @@ class Conversation:
         self.joined = False
         self.why = self.why or why
         self._up.disconnect()
-        self.down.close()
+        self._connection.close()
 
     def unanswered(self) -> list[bytes]:
         """The questions of the tree that the hub above did not answer."""
@@ -148,12 +181,12 @@ class Conversation:
 
     def take_key(self) -> None:
         """Stand under our credential key on the hub above."""
-        secrets = self._key + self._hub.router.namespace.separator
+        secrets = self._key + self._context.router.namespace.separator
         if secrets != self._secrets:
             self._secrets = secrets
             self._up.say(encode_subscribe(secrets))
-            self._hub.tree.set_prefix(secrets)
-            self._hub.router.reconsider_all()
+            self._tree.set_prefix(secrets)
+            self._context.router.reconsider_all()
 
     def is_ours(self, key: bytes) -> bool:
         """Whether a secret key is one that the hub above was asked for."""
@@ -163,29 +196,45 @@ class Conversation:
         """Tell, here and above, what was lost on its way up and what is uncertain."""
         if not self.joined:
             return
-        for notice in self._up.take_report():
+        for notice in self._up.losses.take_report():
             if after_outage:
                 logger.warning(
-                    "sbus hub at %s: %d messages to the hub above: %s", self._hub.address, notice.count, notice.cause
+                    "sbus hub at %s: %d messages to the hub above: %s",
+                    self._context.address(),
+                    notice.count,
+                    notice.cause,
                 )
-            self._hub.tree.pass_notice(notice, None)
+            self._tree.pass_notice(notice, None)
             if self.mode in ("announce", "prune"):
                 self._up.say(notice.encode())
 
-    def tell(self) -> bool:
+    @property
+    def is_full(self) -> bool:
+        """Whether there is more to tell, for which the hub above has to read first."""
+        if not self.joined or self._up.room > 0:
+            return False
+        return not self._standing.interest.is_told or self._owes_senders
+
+    @property
+    def _owes_senders(self) -> bool:
+        """Whether the hub above has yet to hear that senders are wanted, or no longer."""
+        return self._features is not None and self._told_senders is not bool(self._context.senders)
+
+    def tell(self) -> None:
         """Subscribe and unsubscribe above and say whether senders are wanted, as far as there is room.
 
-        Then ask what waits for that to be in force. Whether there is more to tell.
+        Then ask what waits for that to be in force.
         """
-        interest, up = self._relay.interest, self._up
-        senders = bool(self._hub.tree.senders)
-        if self._told_senders is not senders and self._features is not None and up.room > 0:
-            self._told_senders = senders
-            up.say(encode_control(control.SENDERS_ON if senders else control.SENDERS_OFF))
+        if not self.joined:
+            return
+        interest, up = self._standing.interest, self._up
+        if self._owes_senders and up.room > 0:
+            self._told_senders = not self._told_senders
+            up.say(encode_control(control.SENDERS_ON if self._told_senders else control.SENDERS_OFF))
         changes = interest.take(max(0, up.room))
         up.say(*(encode_subscribe(p) if added else encode_unsubscribe(p) for added, p in changes))
-        if not interest.is_told or self._relay.is_feeding:
-            return self.joined
+        if not interest.is_told or self._standing.is_feeding:
+            return
         while self._questions and self.joined:
             token = self._questions.popleft()
             asked = b"r" + token
@@ -193,8 +242,7 @@ class Conversation:
                 self._rounds[asked] = token
                 up.say(encode_control(control.SYNC, asked + b"\0tree"))
             else:
-                self._hub.tree.answered(token, self._relay, False)
-        return False
+                self._tree.answered(token, self._standing, False)
 
     def ask(self, token: bytes) -> bool:
         """Ask the hub above about the rest of the tree, in time; ``False`` when it cannot be asked."""
@@ -207,7 +255,7 @@ class Conversation:
     def take_control(self, packet: Control) -> None:
         """Act on a control packet from above: for the reading half."""
         payload = packet.payload or b""
-        relay, demand = self._relay, self._relay.demand
+        standing, demand = self._standing, self._standing.demand
         match packet.key:
             case control.WHOAMI:
                 if self._key and not self.has_features:
@@ -233,10 +281,10 @@ class Conversation:
             case control.INTEREST_GRAFT:
                 demand.graft(payload)
             case control.INTEREST_WIDEN:
-                relay.interest.widen()
-                self._hub.tree.wake()
+                standing.interest.widen(os.getuid())
+                self._tree.wake()
             case control.INTEREST_SYNC:
-                self._hub.tree.sync_below(lambda scope, token=payload: self._say_synced(token, scope))  # type: ignore[misc]
+                self._tree.sync_below(lambda scope, token=payload: self._say_synced(token, scope))  # type: ignore[misc]
             case control.SENDERS_ON | control.SENDERS_OFF:
                 self._up.wrap = packet.key == control.SENDERS_ON
             case control.NOTICE_CREDENTIALS:
@@ -248,14 +296,14 @@ class Conversation:
             case control.NOTICE_LOST:
                 self._take_lost(payload)
             case _:
-                self._hub.ignored += 1
-        relay.note_change()
+                self._context.ignored += 1
+        standing.note_change()
 
     def _take_features(self, payload: bytes) -> None:
         try:
             self._features = control.Features.decode(payload)
         except PacketError as error:
-            self._relay.dropped[error.reason] += 1
+            self._standing.dropped[error.reason] += 1
             return
         self.has_features = True
         self._features_seen += 1
@@ -265,27 +313,27 @@ class Conversation:
             self._check_path(self._features)
         except LoopError as error:
             self._loop = error
-            self._relay.stand_apart(error)
+            self._standing.stand_apart(error)
             return
-        self._hub.tree.set_path(self._features.path)
+        self._tree.set_path(self._features.path)
 
     def _take_lost(self, payload: bytes) -> None:
         try:
             notice = control.decode_notice(control.NOTICE_LOST, payload)
         except PacketError as error:
-            self._relay.dropped[error.reason] += 1
+            self._standing.dropped[error.reason] += 1
             return
         # Of the other causes, what was lost is ours: messages for this link that the hub above could not queue.
         if isinstance(notice, control.Lost) and notice.cause in control.LINK_CAUSES:
-            self._hub.tree.pass_notice(notice, None)
+            self._tree.pass_notice(notice, None)
         elif isinstance(notice, control.Lost):
-            self._relay.lost_above += notice.count
+            self._standing.lost_above += notice.count
 
     def _take_sync(self, token: bytes, scope: bytes) -> None:
         if token == b"root":
             self._confirmed = True
         elif token in self._rounds:
-            self._hub.tree.answered(self._rounds.pop(token), self._relay, scope != b"tree")
+            self._tree.answered(self._rounds.pop(token), self._standing, scope != b"tree")
         else:
             self._up.acknowledged(token)
 

@@ -18,11 +18,20 @@ every key has just *j* stars there; if *t* is the stem itself, they have any num
 the last place. A pattern that ends in the separator matches keys of any greater length, the others keys of
 one length only, which decides the rest.
 
-**What is announced.** A link holds every pattern that somebody behind it wants, but for those that another covers:
-these are *hidden*, each below one *witness*. Witnesses may be hidden themselves, so a pattern that covers a
-hundred thousand takes them over without touching them. What does take as long as there are patterns, when a
-wide one comes or goes, is done in steps by :meth:`Interest.work`, and in an order that leaves no gap: a pattern
-that goes is given up only after all that it hid have been announced or have found another witness.
+**What is announced.** A link holds every pattern that somebody behind it wants, except those that another pattern
+covers. These are *hidden*, each below one *witness*. A witness may be hidden itself, so a pattern that covers a
+hundred thousand others takes them over without touching them.
+
+**Jobs.** When a wide pattern comes or goes, every pattern below it may have to be looked at. That is done in steps, by
+:meth:`Interest.work`, and each job belongs to the user whose change began it. The jobs of one user may wait for any
+length of time while those of others go on, and no wanted pattern is without cover meanwhile:
+
+* a pattern that goes is given up only after all that it hid have been announced or have found another witness;
+* a hidden pattern that is wanted no more stays below its witness as long as it hides others itself (it is *fading*), so
+  whoever takes its witness away comes upon them;
+* what is to be added is told before what is to be removed.
+
+A job that waits leaves at worst more announced than need be.
 """
 
 from __future__ import annotations
@@ -140,11 +149,11 @@ def in_loop(hub_id: bytes, path: Iterable[bytes], most: int) -> bool:
 class Interest:
     """What one link holds at its other end: counted wants, those that another covers left out.
 
-    Feed it with :meth:`add` and :meth:`remove`; as long as :meth:`work` says so, there is more to do; and
-    :meth:`take` tells what has to be told to the other end. Counts may pass through less than nothing: a snapshot
-    may be fed in slices while what has changed since comes in between.
+    Call :meth:`add` and :meth:`remove` for each change, :meth:`work` until there is no more to do for that user, and
+    :meth:`take` for what the other end has to be told. A count may be below zero for a while: patterns that were
+    wanted before may be added in slices, while changes come in between.
 
-    :param most: how many patterns are announced at most, before they are widened: to the first segment that most of
+    :param most: how many patterns are announced at most before they are widened: to the first segment that most of
         them have in common, and in the end to the empty pattern.
     """
 
@@ -157,8 +166,9 @@ class Interest:
         self._hidden: dict[bytes, dict[bytes, None]] = {}  # by witness
         self._leaving: dict[bytes, None] = {}  # announced, wanted no more, and still hiding others
         self._root: _Node[bytes] = _Node()  # of all that is announced but for what is leaving
-        self._jobs: deque[Iterator[None]] = deque()
-        self._changes: OrderedDict[bytes, bool] = OrderedDict()
+        self._jobs: dict[int, deque[Iterator[None]]] = {}  # by the user whose change began them
+        self._to_add: OrderedDict[bytes, None] = OrderedDict()  # what the other end has to be told
+        self._to_remove: OrderedDict[bytes, None] = OrderedDict()
         self._widened: dict[bytes, None] = {}
         self._families: dict[bytes, int] = {}  # how many of what is announced
         self._widen_at = most
@@ -185,50 +195,50 @@ class Interest:
     @property
     def settled(self) -> bool:
         """Whether nothing is left to do or to tell."""
-        return not self._jobs and not self._changes
+        return not self._jobs and self.is_told
 
     @property
     def is_told(self) -> bool:
-        """Whether the other end was told all that it has to know: what is left to do takes back what is in excess."""
-        return not self._changes
+        """Whether the other end was told all that it has to know. Jobs that are left only reduce what it holds."""
+        return not self._to_add and not self._to_remove
 
     # -- wants --------------------------------------------------------------------------------------
 
-    def add(self, pattern: bytes) -> None:
-        """Somebody wants ``pattern``."""
+    def add(self, pattern: bytes, user: int = 0) -> None:
+        """Somebody wants ``pattern``. The jobs that follow belong to ``user``."""
         count = self._wants.get(pattern, 0) + 1
         if count:
             self._wants[pattern] = count
         else:
             del self._wants[pattern]
         if count == 1 and pattern not in self._widened:
-            self._want(pattern)
+            self._want(pattern, user)
 
-    def remove(self, pattern: bytes) -> None:
-        """Somebody who wanted ``pattern`` no longer does."""
+    def remove(self, pattern: bytes, user: int = 0) -> None:
+        """Somebody who wanted ``pattern`` no longer does. The jobs that follow belong to ``user``."""
         count = self._wants.get(pattern, 0) - 1
         if count:
             self._wants[pattern] = count
         else:
             del self._wants[pattern]
             if pattern not in self._widened:
-                self._unwant(pattern)
+                self._unwant(pattern, user)
             if self._widened and len(self._wants) * 2 <= self.most:
-                self._narrow_again()
+                self._narrow_again(user)
 
     def _is_wanted(self, pattern: bytes) -> bool:
         return self._wants.get(pattern, 0) > 0 or pattern in self._widened
 
-    def _want(self, pattern: bytes) -> None:
+    def _want(self, pattern: bytes, user: int) -> None:
         if pattern in self._leaving:
             del self._leaving[pattern]
             self._insert(pattern)
-            self._jobs.append(self._hide_below(pattern))
+            self._begin(self._hide_below(pattern), user)
         elif pattern not in self._witness:
-            self._place(pattern)
-        self._look_at_room()
+            self._place(pattern, user)
+        self._look_at_room(user)
 
-    def _place(self, pattern: bytes) -> None:
+    def _place(self, pattern: bytes, user: int) -> None:
         """Hide a pattern below one that covers it, or announce it."""
         witness = self._find_cover(pattern)
         if witness is not None:
@@ -240,31 +250,41 @@ class Interest:
         self._insert(pattern)
         self._note(pattern, True)
         if not is_literal(pattern, self._separator):
-            self._jobs.append(self._hide_below(pattern))
+            self._begin(self._hide_below(pattern), user)
 
     def _hide(self, pattern: bytes, witness: bytes) -> None:
         self._witness[pattern] = witness
         self._hidden.setdefault(witness, {})[pattern] = None
 
-    def _unwant(self, pattern: bytes) -> None:
-        witness = self._witness.pop(pattern, None)
-        if witness is not None:
-            self._let_go(pattern, witness)
-            if pattern in self._hidden:
-                self._jobs.append(self._rehome(pattern))
-        elif pattern in self._announced and pattern not in self._leaving:
-            self._extract(pattern)
-            if pattern in self._hidden:
-                self._leaving[pattern] = None
-                self._jobs.append(self._leave(pattern))
-            else:
-                self._give_up(pattern)
-
-    def _let_go(self, pattern: bytes, witness: bytes) -> None:
+    def _unhide(self, pattern: bytes) -> None:
+        witness = self._witness.pop(pattern)
         hidden = self._hidden[witness]
         del hidden[pattern]
         if not hidden:
             del self._hidden[witness]
+
+    def _pop_hidden(self, witness: bytes) -> bytes:
+        """Take one of the patterns that a witness hides from it."""
+        hidden = self._hidden[witness]
+        pattern, _ = hidden.popitem()  # from the end: a dictionary's start is slow to find once it is empty
+        del self._witness[pattern]
+        if not hidden:
+            del self._hidden[witness]
+        return pattern
+
+    def _unwant(self, pattern: bytes, user: int) -> None:
+        if pattern in self._witness:
+            if pattern in self._hidden:
+                self._begin(self._fade(pattern, user), user)
+            else:
+                self._unhide(pattern)
+        elif pattern in self._announced and pattern not in self._leaving:
+            self._extract(pattern)
+            if pattern in self._hidden:
+                self._leaving[pattern] = None
+                self._begin(self._leave(pattern, user), user)
+            else:
+                self._give_up(pattern)
 
     def _give_up(self, pattern: bytes) -> None:
         del self._announced[pattern]
@@ -276,19 +296,24 @@ class Interest:
             del self._families[family]
         self._note(pattern, False)
 
-    # -- work in steps ------------------------------------------------------------------------------
+    # -- jobs ---------------------------------------------------------------------------------------
 
-    def work(self, steps: int) -> bool:
-        """Do up to ``steps`` steps of what is left to do; whether there is more."""
-        while self._jobs and steps > 0:
+    def _begin(self, job: Iterator[None], user: int) -> None:
+        self._jobs.setdefault(user, deque()).append(job)
+
+    def work(self, steps: int, user: int = 0) -> bool:
+        """Do up to ``steps`` steps of the jobs that a user's changes began; whether there is more to do."""
+        while steps > 0 and (jobs := self._jobs.get(user)):
             steps -= 1
             try:
-                next(self._jobs[0])
+                next(jobs[0])
             except StopIteration:
-                self._jobs.popleft()
+                jobs.popleft()
+                if not jobs:
+                    del self._jobs[user]
                 if not self._jobs:
-                    self._look_at_room()
-        return bool(self._jobs)
+                    self._look_at_room(user)
+        return user in self._jobs
 
     def _hide_below(self, pattern: bytes) -> Iterator[None]:
         """Hide what a pattern that was just announced covers."""
@@ -301,40 +326,43 @@ class Interest:
                 self._give_up(other)
                 self._hide(other, pattern)
 
-    def _rehome(self, witness: bytes) -> Iterator[None]:
-        """Find another witness for what was hidden below a hidden pattern that nobody wants any more."""
-        while hidden := self._hidden.get(witness):
-            if self._is_wanted(witness):
-                return
-            pattern, _ = hidden.popitem()  # from the end: a dictionary's start is slow to find once it is empty
-            del self._witness[pattern]
+    def _fade(self, pattern: bytes, user: int) -> Iterator[None]:
+        """Find other witnesses for what a hidden pattern hides that is wanted no more, and then forget it."""
+        while not self._is_wanted(pattern) and pattern in self._witness:
+            hidden = self._hidden.get(pattern)
             if not hidden:
-                del self._hidden[witness]
-            self._place(pattern)
+                self._unhide(pattern)
+                return
+            below = self._pop_hidden(pattern)
+            if self._is_wanted(below):
+                self._place(below, user)
+            else:
+                self._hide(below, self._witness[pattern])  # it is fading too
             yield
 
-    def _leave(self, witness: bytes) -> Iterator[None]:
-        """Announce what a pattern hid that nobody wants any more, and then give it up."""
-        while witness in self._leaving:
-            hidden = self._hidden.get(witness)
+    def _leave(self, pattern: bytes, user: int) -> Iterator[None]:
+        """Announce what a pattern hides that is wanted no more, and then give it up."""
+        while pattern in self._leaving:
+            hidden = self._hidden.get(pattern)
             if not hidden:
-                del self._leaving[witness]
-                self._give_up(witness)
+                del self._leaving[pattern]
+                self._give_up(pattern)
                 return
-            pattern, _ = hidden.popitem()
-            del self._witness[pattern]
-            if not hidden:
-                del self._hidden[witness]
-            self._place(pattern)
+            below = self._pop_hidden(pattern)
+            if self._is_wanted(below):
+                self._place(below, user)
+            elif below in self._hidden:  # it is fading: take over what it hides, one by one
+                self._hide(self._pop_hidden(below), pattern)
+                self._hide(below, pattern)
             yield
 
     # -- widening -----------------------------------------------------------------------------------
 
-    def widen(self) -> None:
+    def widen(self, user: int = 0) -> None:
         """The other end takes no more patterns: ask it for everything."""
-        self._widen_to(b"")
+        self._widen_to(b"", user)
 
-    def _look_at_room(self) -> None:
+    def _look_at_room(self, user: int) -> None:
         """Where too much is announced, cover the largest family of patterns by what they have in common."""
         count = len(self._announced)
         # While work is left it may still become less, and looking takes a while: not for each pattern that comes.
@@ -344,46 +372,48 @@ class Interest:
         largest = max(self._families, key=self._families.__getitem__)
         # One that would not make at least half of the room free again is not worth having.
         worth = self._families[largest] * 2 >= self.most and largest not in self._widened
-        self._widen_to(largest if worth else b"")
+        self._widen_to(largest if worth else b"", user)
 
     def _family(self, pattern: bytes) -> bytes:
         """The first segment with its separator, which covers all that begin so; empty where there is no such."""
         first, separator, _ = pattern.partition(self._separator)
         return first + separator if separator else b""
 
-    def _widen_to(self, pattern: bytes) -> None:
+    def _widen_to(self, pattern: bytes, user: int) -> None:
         if pattern in self._widened:
             return
         wanted = self._is_wanted(pattern)
         self._widened[pattern] = None
         if not wanted:
-            self._want(pattern)
+            self._want(pattern, user)
 
-    def _narrow_again(self) -> None:
+    def _narrow_again(self, user: int) -> None:
         widened, self._widened = self._widened, {}
         for pattern in widened:
             if not self._is_wanted(pattern):
-                self._unwant(pattern)
+                self._unwant(pattern, user)
 
     # -- what to tell -------------------------------------------------------------------------------
 
     def _note(self, pattern: bytes, added: bool) -> None:
-        if self._changes.get(pattern, added) is not added:
-            del self._changes[pattern]  # the other end has not heard of the opposite
+        to_do, opposite = (self._to_add, self._to_remove) if added else (self._to_remove, self._to_add)
+        if pattern in opposite:
+            del opposite[pattern]  # which the other end has not heard of
         else:
-            self._changes[pattern] = added
+            to_do[pattern] = None
 
     def take(self, count: int) -> list[tuple[bool, bytes]]:
         """Up to ``count`` changes to tell, in order: whether it was added (or removed), and the pattern."""
         taken: list[tuple[bool, bytes]] = []
-        while self._changes and len(taken) < count:
-            pattern, added = self._changes.popitem(last=False)
-            taken.append((added, pattern))
+        for added, patterns in (True, self._to_add), (False, self._to_remove):
+            while patterns and len(taken) < count:
+                taken.append((added, patterns.popitem(last=False)[0]))
         return taken
 
     def restart(self) -> None:
         """The other end has forgotten all: it has to be told everything again."""
-        self._changes = OrderedDict.fromkeys(self._announced, True)
+        self._to_add = OrderedDict.fromkeys(self._announced)
+        self._to_remove.clear()
 
     # -- the index of what is announced -------------------------------------------------------------
 

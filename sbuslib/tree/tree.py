@@ -4,30 +4,38 @@ Who owns what:
 
 * :mod:`sbuslib.tree.interest` decides, without I/O, which patterns a link has to hold.
 * :class:`sbuslib.tree.downlink.Link` is what a hub knows of one relay below.
-* :class:`Tree` is the rest: the prefix and who waits for it, the path to the root, questions that go round the
-  whole tree. It feeds each change of what is wanted to all who have to hear of it.
-* :class:`sbuslib.relay.Relay` joins the hub to the one above, and is known here as :class:`Above`.
+* :mod:`sbuslib.tree.prefixes` knows who waits for the hub's prefix, and :mod:`sbuslib.tree.questions` who has to answer
+  before a ``hub/sync`` is answered.
+* :class:`Tree` is the rest: the links, the path to the root, and each change of what is wanted, which it tells all
+  who have to hear of it.
+* The hub above is known here as :class:`Above`. :class:`sbuslib.relay.Relay` joins the two.
 
-Changes of interest are noted at once and told from a callback of the event loop, a bounded number in each round.
+A change of what is wanted is noted at once. What follows from it for the links is worked out and told in turns of the
+user who made the change (:class:`~sbuslib.core.user_work.UserWork`). What the hub above changes counts as made by the
+hub's own user.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
-from collections import Counter, deque
-from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from collections import Counter
+from typing import Protocol
 
 from ..core.client_role import ClientRole
 from ..core.context import Context
 from ..core.members import Clients
-from ..core.outgoing import Outgoing
+from ..core.outgoing import SEND_RETRY, Outgoing
 from ..core.protocols import Receiver
+from ..core.quotas import Account
 from ..core.turn import Turn
-from ..errors import PacketError, StateError
+from ..core.user_work import UserWork
+from ..errors import StateError
 from ..wire import control
 from ..wire.packets import encode_control
 from .downlink import Link, Mode
+from .prefixes import Prefix
+from .questions import Questions, Reply
 
 __all__ = ["Above", "Tree"]
 
@@ -38,12 +46,17 @@ class Above(Protocol):
     settled: bool
     """Whether it has joined, or failed to: not in between."""
 
-    def pump(self, steps: int) -> bool:
-        """Tell the hub above some of what has changed, after up to ``steps`` steps; whether there is more."""
+    def pump(self, steps: int, user: int) -> bool:
+        """Do up to ``steps`` steps of a user's jobs, and tell what has changed; whether the user has more to do."""
         ...
 
-    def watch(self, pattern: bytes, wanted: bool) -> None:
-        """Somebody here began (``True``) or ceased to want a pattern."""
+    @property
+    def is_full(self) -> bool:
+        """Whether the hub above has to read before it can be told more, and there is more to tell."""
+        ...
+
+    def watch(self, pattern: bytes, wanted: bool, user: int) -> None:
+        """A user here began (``True``) or ceased to want a pattern."""
         ...
 
     def ask(self, token: bytes) -> bool:
@@ -72,66 +85,39 @@ class Above(Protocol):
         ...
 
 
-Asked: TypeAlias = "Link | Above"
-Reply: TypeAlias = Callable[[bytes], None]
-
-
-class _Round:
-    """One question that goes round the tree, on behalf of several who asked: who has not answered yet."""
-
-    def __init__(self, token: bytes, requests: list[tuple[object, Reply]]) -> None:
-        self.token = token
-        self.requests = requests
-        self.waiting: set[Asked] = set()
-        self.partial: set[Asked] = set()
-        self.timer: Any = None
-
-    def reply(self, anyway: bool = False) -> bool:
-        """Answer those whose question is answered; whether that were all."""
-        left = []
-        for origin, reply in self.requests:
-            if (missing := self.waiting - {origin}) and not anyway:
-                left.append((origin, reply))
-            else:
-                reply(b"partial" if missing or self.partial - {origin} else b"tree")
-        self.requests = left
-        return not left
-
-
 class Tree:
     """What one hub knows of the tree that it stands in. Belongs to the hub and its thread."""
 
     client_role: ClientRole
-    """What a link is beside a link: set by the hub."""
+    """What a link may say besides what only links say: set by the hub."""
 
     def __init__(self, context: Context, clients: Clients, relays: tuple[frozenset[int], frozenset[int]]) -> None:
         self.context = context
         self.clients = clients
-        self._relay_users, self._relay_groups = relays
         self.hub_id = secrets.token_hex(8).encode()
+        """16 hexadecimal digits that no other hub has."""
+        self._relay_users, self._relay_groups = relays
+        context.on_senders = self._on_senders
         self.above: Above | None = None
         self.links: dict[Outgoing, Link] = {}
         self.dropped: Counter[str] = Counter()
         """Packets of links that were not theirs to send, by reason."""
         self.path: tuple[bytes, ...] = (self.hub_id,)
-        context.on_senders = self._on_senders
         self.has_settled = False
-        self._asking: deque[Outgoing] = deque()
-        self._prefix_pending = False
-        self._pumping: Any = None
+        self.questions = Questions(self, context)
+        self.prefix = Prefix(self.questions)
+        self._told_path: set[Outgoing] = set()
+        self._own: Account = context.quotas.account(os.getuid())
+        self._work: UserWork[Account] | None = None  # while the hub is started
+        self._full: dict[int, Account] = {}  # users whose changes wait for room on a link
         self._started = False
-        self._joining: list[tuple[Outgoing, bytes]] = []
-        self._rounds: dict[bytes, _Round] = {}
-        self._requests: list[tuple[object, Reply]] = []
-        self._open: Counter[object] = Counter()
-        self._round_up: _Round | None = None
-        self._tokens = 0
 
     # -- lifecycle ----------------------------------------------------------------------------------
 
     def start(self) -> None:
         """The hub listens."""
         self._started = True
+        self._work = UserWork(self.context.scheduler, self._tell_some)
         self.has_settled = False
         self.path = (self.hub_id,)
         self.context.router.namespace.prefix = b""
@@ -157,24 +143,30 @@ class Tree:
         self._forget_all()
 
     def _forget_all(self) -> None:
-        if self._pumping is not None:
-            self._pumping.stop()
-            self._pumping = None
-        self._rounds.clear()
-        self._round_up = None
-        self._requests.clear()
-        self._open.clear()
-        self._joining.clear()
-        self._asking.clear()
+        if self._work is not None:
+            self._work.end()
+            self._work = None
+        self._full.clear()
+        self._told_path.clear()
+        self.questions.clear()
+        self.prefix.clear()
 
     def is_sending(self) -> bool:
         """Whether something waits on its way up that can still be sent."""
         return self.above is not None and self.above.is_sending()
 
+    def _everybody(self) -> list[Outgoing]:
+        """The clients, links among them."""
+        return [connection.outgoing for connection in self.clients.connections.values()]
+
     # -- links below --------------------------------------------------------------------------------
 
     def add_link(self, turn: Turn) -> None:
-        """A client said ``interest/on``: answer how it is served, and begin."""
+        """A client said ``interest/on``: answer how it is served, and begin.
+
+        Anybody may say so. Who is to be told nothing of what others want is no link: of such a client the hub
+        remembers only that it is told when the path to the root changes, which is how loops are found.
+        """
         connection = turn.outgoing
         if connection in self.links:
             return
@@ -184,27 +176,26 @@ class Tree:
         elif self._may_relay(connection):
             mode = "prune"
         connection.answer(encode_control(control.INTEREST_ON, mode.encode()))
+        self._told_path.add(connection)
         if mode == "plain":
             return
-        link = self.links[connection] = Link(self, turn, mode)
-        turn.become(link)
-        connection.set_echo(turn.sender)
-        connection.is_link = True
-        self.context.fan_out.forget()
-        self.context.buffers.grow(connection, for_good=True)  # a whole hub is behind it, and what must not be lost
+        self.links[connection] = Link(self, turn, mode)
         self._watch()
-        self.wake()
+        self.wake(connection.account)
+
+    def _may_relay(self, client: Outgoing) -> bool:
+        """Whether a client's user may join hubs to this one without seeing what concerns everybody."""
+        if client.credentials.uid in self._relay_users:
+            return True
+        return bool(self._relay_groups) and not self._relay_groups.isdisjoint(self.clients.groups_of(client))
 
     def forget(self, connection: Outgoing) -> None:
         """A client has gone."""
+        self._told_path.discard(connection)
         link = self.links.pop(connection, None)
         if link is not None:
             self._watch()
-            for round_ in list(self._rounds.values()):
-                round_.waiting.discard(link)
-                self._check(round_)
-        if self._open.pop(connection, None):
-            self._requests = [request for request in self._requests if request[0] is not connection]
+        self.questions.forget(connection, link)
 
     # -- the hub above ------------------------------------------------------------------------------
 
@@ -213,9 +204,9 @@ class Tree:
         if self.above is not None:
             raise StateError(f"the hub at {self.context.address()} has a relay already: one relay a hub")
         self.above = above
-        self._prefix_pending = True
+        self.prefix.expect()
         self._watch()
-        self.context.after(self.context.limits.prefix_wait, self._give_up_prefix)
+        self.context.after(self.context.limits.prefix_wait, self._settle_prefix)
 
     def detach(self) -> None:
         """The relay has ended for good: this hub is a root again."""
@@ -228,71 +219,63 @@ class Tree:
     def _watch(self) -> None:
         self.context.router.watch = self._on_want if self.links or self.above is not None else None
 
-    def _on_want(self, subscriber: Receiver, pattern: bytes, wanted: bool) -> None:
+    def _on_want(self, subscriber: Receiver, account: Account, pattern: bytes, wanted: bool) -> None:
         """Somebody here began or ceased to hold a pattern: all others may have to know."""
         if self.above is not None:
-            self.above.watch(pattern, wanted)
+            self.above.watch(pattern, wanted, account.uid)
         for connection, link in self.links.items():
             if connection is not subscriber:
-                self._tell(link, pattern, wanted)
-        self.wake()
+                link.watch(pattern, wanted, account.uid)
+        self.wake(account)
 
     def on_above(self, pattern: bytes, wanted: bool) -> None:
         """The hub above began or ceased to want a pattern."""
         for link in self.links.values():
-            self._tell(link, pattern, wanted)
+            link.watch(pattern, wanted, self._own.uid)
         self.wake()
-
-    @staticmethod
-    def _tell(link: Link, pattern: bytes, wanted: bool) -> None:
-        if link.interest is not None:
-            if wanted:
-                link.interest.add(pattern)
-            else:
-                link.interest.remove(pattern)
-        elif wanted:
-            link.graft_for(pattern)
 
     def wanted_above(self) -> list[bytes]:
         """The patterns that the hub above is taken to want."""
         return self.above.wanted_above() if self.above is not None else []
 
-    def wake(self) -> None:
-        """Something is to be told: in the next round of the event loop."""
-        if self._pumping is None and self._started:
-            self._pumping = self.context.loop.run_callback(self._pump)
+    # -- what is told -------------------------------------------------------------------------------
 
-    def _pump(self) -> None:
-        self._pumping = None
-        # Shared out, so that a round of the event loop takes no longer where there are many.
-        steps = max(1, self.context.limits.interest_steps // (len(self.links) + 1))
-        more = [link.pump(steps) for link in list(self.links.values())]
-        if self.above is not None:
-            more.append(self.above.pump(steps))
+    def wake(self, account: Account | None = None) -> None:
+        """A user changed something that others have to be told; ``None``: the hub itself did."""
+        if self._work is not None:
+            self._work.begin(account if account is not None else self._own)
+
+    def _tell_some(self, account: Account) -> bool:
+        """Do some of what a user's changes have left to do, and tell what has changed; whether there is more."""
+        links: list[Link | Above] = [*self.links.values(), *([self.above] if self.above is not None else [])]
+        # Shared out, so that a turn takes no longer where there are many.
+        steps = max(1, self.context.limits.interest_steps // max(1, len(links)))
+        more = [link.pump(steps, account.uid) for link in links]
+        if any(link.is_full for link in links):
+            self._wait_for_room(account)
         self.context.members.end_turn()
-        if any(more) and self._started and self._pumping is None:
-            # After a pause, a longer one where a slow link has to make room first.
-            waits = any(link.is_full for link in self.links.values())
-            pause = self.context.limits.send_retry if waits else self.context.limits.interest_pause
-            self._pumping = self.context.after(pause, self._pump)
+        return any(more) and self._started
+
+    def _wait_for_room(self, account: Account) -> None:
+        if not self._full:
+            self.context.after(SEND_RETRY, self._try_again)
+        self._full[account.uid] = account
+
+    def _try_again(self) -> None:
+        full, self._full = self._full, {}
+        for account in full.values():
+            self.wake(account)
 
     # -- senders ------------------------------------------------------------------------------------
 
     def _on_senders(self) -> None:
         """The first receiver here wants to know who sent what it gets, or the last ceased to."""
-        if self._started:
-            self.wake()  # to tell it only as often as there is room: whoever changes their mind floods no link
+        self.wake()  # to tell it only as often as there is room: whoever changes their mind floods no link
 
     def features(self) -> bytes:
         """What this hub answers to ``hub/features``."""
         separator = self.context.router.namespace.separator
         return control.Features(frozenset(control.SUPPORTED), self.hub_id, self.path, separator).encode()
-
-    def _may_relay(self, client: Outgoing) -> bool:
-        """Whether a client's user may join hubs to this one without seeing what concerns everybody."""
-        if client.credentials.uid in self._relay_users:
-            return True
-        return bool(self._relay_groups) and not self._relay_groups.isdisjoint(self.clients.groups_of(client))
 
     # -- path ---------------------------------------------------------------------------------------
 
@@ -303,55 +286,23 @@ class Tree:
             return
         self.path = path
         packet = encode_control(control.FEATURES, self.features())
-        for link in list(self.links.values()):
-            link.connection.answer(packet)
+        for connection in list(self._told_path):
+            connection.answer(packet)
         self.context.members.end_turn()
 
     def joined(self) -> None:
         """The relay has joined, or failed to: whoever asked about the path can be told."""
-        joining, self._joining = self._joining, []
-        for connection, token in joining:
-            self._discharge(connection)
-            if not connection.closed:
-                connection.answer(control.encode_sync(token, b"root"))
+        self.questions.joined()
 
     # -- prefix -------------------------------------------------------------------------------------
 
     def whoami(self, connection: Outgoing) -> None:
-        """Answer a whoami, once the first prefix is known."""
-        if not self._prefix_pending:
-            connection.answer(encode_control(control.WHOAMI, self.key_of(connection)))
-            return
-        self._charge(connection)
-        self._asking.append(connection)
+        """Answer a ``whoami``, once the first prefix is known."""
+        self.prefix.whoami(connection)
 
-    def key_of(self, client: Outgoing) -> bytes:
-        """The credential key of a client."""
-        return self.context.router.namespace.credential_key(client.credentials)
-
-    def _charge(self, connection: object) -> None:
-        self._open[connection] += 1
-        if self._open[connection] > self.context.limits.queued_answers:
-            raise PacketError("too many unread answers")
-
-    def _discharge(self, connection: object) -> None:
-        self._open[connection] -= 1
-        if self._open[connection] <= 0:
-            del self._open[connection]
-
-    def _give_up_prefix(self) -> None:
-        self._prefix_pending = False
-        asking, self._asking = self._asking, deque()
-        for connection in asking:
-            self._discharge(connection)
-            if not connection.closed:
-                connection.answer(encode_control(control.WHOAMI, self.key_of(connection)))
+    def _settle_prefix(self) -> None:
+        self.prefix.settle()
         self.context.members.end_turn()
-
-    @property
-    def knows_prefix(self) -> bool:
-        """Whether the hub knows under which prefix its credentials stand, or has given up asking."""
-        return not self._prefix_pending
 
     def set_prefix(self, prefix: bytes) -> None:
         """Credentials here stand under ``prefix`` from now on.
@@ -359,119 +310,41 @@ class Tree:
         Secrets held under another name others now, so they are taken back: those who asked for notices are
         told, and can ask for their new ones; others are disconnected.
         """
-        changed = self.context.router.namespace.prefix != prefix
-        self.context.router.namespace.prefix = prefix
+        router = self.context.router
+        changed = router.namespace.prefix != prefix
+        router.namespace.prefix = prefix
         if changed:
             for link in self.links.values():
                 link.prefix_changed()
-            self.context.router.reconsider_all()
-            for connection in [client.outgoing for client in self.clients.connections.values()]:
-                held = self.context.router.forget_secrets(connection, connection.account)
+            router.reconsider_all()
+            for connection in self._everybody():
+                held = router.forget_secrets(connection, connection.account)
                 if connection.wants_notices:
-                    connection.answer(control.NewCredentials(self.key_of(connection)).encode())
+                    connection.answer(control.NewCredentials(connection.key).encode())
                 elif held:
                     self.context.members.close(connection, "the prefix of its secrets changed")
             for inbox in list(self.clients.inboxes):
-                if self.context.router.forget_secrets(inbox, inbox.account):
+                if router.forget_secrets(inbox, inbox.account):
                     inbox.close()
-        self._give_up_prefix()
-
-    # -- questions that go round the tree -----------------------------------------------------------
+        self._settle_prefix()
 
     def sync(self, connection: Outgoing, token: bytes, scope: bytes) -> None:
         """Answer a ``hub/sync``, at once or when the rest of the tree has answered."""
-        if scope == b"root" and self.above is not None and not self.above.settled:
-            self._charge(connection)
-            self._joining.append((connection, token))
-        elif scope == b"root":
-            connection.answer(control.encode_sync(token, b"root"))
-        elif scope == b"passed":
-            self._sync_passed(connection, token)
-        elif scope != b"tree":
-            connection.answer(control.encode_sync(token, b"local"))
-        elif self.above is None and not self.links:
-            connection.answer(control.encode_sync(token, b"tree"))
-        else:
-            self._charge(connection)
+        self.questions.sync(connection, self.links.get(connection, connection), token, scope)
 
-            def reply(answer: bytes) -> None:
-                self._discharge(connection)
-                if not connection.closed:
-                    connection.answer(control.encode_sync(token, answer))
-
-            self._requests.append((self.links.get(connection, connection), reply))
-            if self._round_up is None:
-                self._start_round_up()
-
-    def _sync_passed(self, connection: Outgoing, token: bytes) -> None:
-        """Answer once all that was published before has left this hub."""
-        self._charge(connection)
-
-        def answer() -> None:
-            self._discharge(connection)
-            if not connection.closed:
-                connection.answer(control.encode_sync(token, b"passed"))
-
-        self.context.unsent.when_passed(answer)
-
-    def _start_round_up(self) -> None:
-        requests, self._requests = self._requests, []
-        self._round_up = round_ = self._make_round(requests)
-        if self.above is not None and not self.above.stands_apart:
-            if self.above.ask(round_.token):
-                round_.waiting.add(self.above)
-            else:
-                round_.partial.add(self.above)
-        self.wake()
-        self._check(round_)
+    def answered(self, token: bytes, who: object, partial: bool) -> None:
+        """A hub beside this one answered a question."""
+        self.questions.answered(token, who, partial)
 
     def sync_below(self, reply: Reply) -> None:
         """The hub above asks when all it told is in force below."""
-        self._check(self._make_round([(None, reply)]))
-        self.wake()
-
-    def _make_round(self, requests: list[tuple[object, Reply]]) -> _Round:
-        self._tokens += 1
-        round_ = _Round(b"%x" % self._tokens, requests)
-        self._rounds[round_.token] = round_
-        for link in self.links.values():
-            if link.lagging:
-                round_.partial.add(link)
-            elif link.is_served:
-                link.ask(round_.token)
-                round_.waiting.add(link)
-        round_.timer = self.context.after(self.context.limits.sync_wait, lambda: self._time_out(round_))
-        return round_
-
-    def answered(self, token: bytes, who: Asked, partial: bool) -> None:
-        """A hub beside this one answered a question."""
-        round_ = self._rounds.get(token)
-        if round_ is not None and who in round_.waiting:
-            round_.waiting.discard(who)
-            if partial:
-                round_.partial.add(who)
-            self._check(round_)
-
-    def _time_out(self, round_: _Round) -> None:
-        for who in round_.waiting:
-            if isinstance(who, Link):
-                who.lagging = True  # it keeps nobody waiting again until it has answered
-        self._check(round_, anyway=True)
-
-    def _check(self, round_: _Round, anyway: bool = False) -> None:
-        if round_.reply(anyway) and self._rounds.pop(round_.token, None) is not None:
-            self.context.cancel(round_.timer)
-            if round_ is self._round_up:
-                self._round_up = None
-                if self._requests:
-                    self._start_round_up()
-        self.context.members.end_turn()
+        self.questions.sync_below(reply)
 
     # -- notices ------------------------------------------------------------------------------------
 
     def pass_notice(self, notice: control.Lost, origin: Link | None) -> None:
         """Messages were lost between two hubs: tell everybody here who asked for notices."""
-        for connection in [client.outgoing for client in self.clients.connections.values()]:
+        for connection in self._everybody():
             if origin is None or connection is not origin.connection:
                 connection.notify(notice.encode())
         for inbox in list(self.clients.inboxes):

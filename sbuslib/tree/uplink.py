@@ -1,108 +1,142 @@
 """The two halves of a relay's link to the hub above: what comes down, and what goes up.
 
-:class:`Down` is the reading half of one connection: a :class:`~.Connection` whose client is the hub
-above, so what comes from there takes the hub's own path. :class:`Up` is the sending half: it is among the receivers
-of what has to go up, and stays there when the link breaks, as the place where that is kept. What both are told to
-do, :class:`sbuslib.relay.Relay` decides.
+:class:`Down` is the role of the connection on its reading half: to this hub it is a connection like any other, so what
+comes from above takes the same path as what comes from any client. :class:`Up` is the sending half. It receives what
+has to go up, and stays among the hub's receivers when the link breaks: what it cannot send it keeps
+(:mod:`sbuslib.tree.outage`). :class:`Uplink` is what both ask of whoever holds them.
 """
 
 from __future__ import annotations
 
 import errno
 import socket
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
 from contextlib import suppress
-from time import time
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, Protocol
 
+from ..core.batch_routing import take_batch
 from ..core.connection import Connection
-from ..core.outgoing import WRITE
-from ..core.parties import Batch, Receiver, Sender
+from ..core.embedder import Embedder
+from ..core.messages import COALESCED, COALESCED_BYTES, Copied, Messages
+from ..core.outgoing import SEND_RETRY, WRITE
+from ..core.protocols import Routes, Sender
+from ..core.turn import Turn
 from ..errors import PacketError, ReservedKeyError
 from ..kernel.dialer import NO_MEMORY
 from ..kernel.sockets import peer_credentials
 from ..limits import BATCH_KEYS, CONTROL_EXTRA, PACKET_BYTES
+from ..secrets import Credentials
 from ..wire import control
-from ..wire.batches import BATCH, Bundle, gather
+from ..wire.batches import BATCH, gather
 from ..wire.packets import MSG, Control, encode_control, parse
-from .downlink import Voucher
+from .downlink import VOUCHERS, Voucher
+from .outage import Item, Kept, Losses
+from .tree import Tree
 
-if TYPE_CHECKING:
-    from ..relay import Relay
-
-__all__ = ["Down", "Up"]
+__all__ = ["Down", "Up", "Uplink"]
 
 
-class Down(Connection):
-    """What comes from the hub above, on one connection. Its packets are taken apart in the turn, acted on after it."""
+class Uplink(Protocol):
+    """The link to the hub above, as its two halves know it."""
 
-    __slots__ = ("_controls", "_relay", "_vouchers")
+    tree: Tree
+    dropped: Counter[str]
+    """Packets from above that should not have come, by reason."""
 
-    def __init__(self, relay: Relay, sock: socket.SocketType) -> None:
-        hub = relay.hub
-        credentials = peer_credentials(sock)
-        self._relay = relay
-        self._controls: deque[Control] = deque()
-        self._vouchers: dict[bytes, Voucher] = {}
-        super().__init__(hub, sock, credentials, hub.quotas.account(credentials.uid))
-        self._asks = False  # the hub above has asked already
-        self._longest = PACKET_BYTES + CONTROL_EXTRA
-        self._routes = {}
+    def take_control(self, packet: Control) -> None:
+        """Act on a control packet from above."""
+        ...
+
+    def link_ended(self, down: Down, why: str) -> None:
+        """The connection ended."""
+        ...
+
+    def may_come(self, key: bytes) -> bool:
+        """Whether a message may come down."""
+        ...
+
+    def wants(self, key: bytes, secret: bool) -> bool:
+        """Whether a message goes up."""
+        ...
 
     @property
-    def key(self) -> bytes:
+    def has_features(self) -> bool:
+        """Whether the hub above knows more than the plain protocol."""
+        ...
+
+    def tell_losses(self) -> None:
+        """Tell what was lost on its way up, if anybody can be told now."""
+        ...
+
+
+class Down:
+    """The role of what comes from the hub above, on one connection. Implements :class:`~sbuslib.core.turn.Role`.
+
+    Control packets are acted on after the turn they came in, since that may end the connection.
+    """
+
+    asks = False  # the hub above has asked already
+    is_link = True
+    longest = PACKET_BYTES + CONTROL_EXTRA
+
+    def __init__(self, uplink: Uplink, up: Up) -> None:
+        self._uplink = uplink
+        self._context = uplink.tree.context
+        self._up = up
+        self._controls: deque[Control] = deque()
+        self._vouchers: dict[bytes, Voucher] = {}
+
+    def connect(self, sock: socket.SocketType) -> Connection:
+        """Read from a connection to the hub above."""
+        credentials = peer_credentials(sock)
+        account = self._context.quotas.account(credentials.uid)
+        return Connection(self._context, sock, credentials, account, self)
+
+    def key_of(self, credentials: Credentials) -> bytes:
         """Nobody's: who published is known only where the hub above tells."""
         return b""
 
-    def holdable_by(self, receiver: Receiver) -> None:
-        """A link is never held back."""
-        return
+    def after_turn(self, turn: Turn) -> None:
+        """Act on what was not a message, as the hub's area is free again."""
+        while self._controls and not turn.closed:
+            self._uplink.take_control(self._controls.popleft())
 
-    def turn(self) -> bool:
-        """Take one batch; then act on what was not a message, as the hub's area is free again."""
-        had = super().turn()
-        while self._controls and not self.closed:
-            self._relay.take_control(self._controls.popleft())
-        return had
+    def violated(self, turn: Turn, reason: str) -> None:
+        """It did what no hub does."""
+        self._uplink.link_ended(self, reason)
 
-    def _misbehaved(self, reason: str) -> None:
-        self._relay.link_ended(self, reason)
+    def ended(self, turn: Turn, why: str) -> None:
+        """The hub above has gone."""
+        self._uplink.link_ended(self, why)
 
-    def _ended(self, why: str) -> None:
-        self._relay.link_ended(self, why)
+    def drop(self, reason: str, times: int = 1) -> None:
+        """Count what should not have come."""
+        self._uplink.dropped[reason] += times
 
-    def _look_up(self, header: bytes, times: int = 1) -> tuple[Receiver, ...]:
+    def look_up(self, turn: Turn, header: bytes, times: int) -> Routes:
         """The receivers here: never the relay, and nobody for what was not asked for."""
-        router, relay = self._hub.router, self._relay
-        key = header[len(MSG) : -1]
+        router, uplink, routes = self._context.router, self._uplink, turn.routes
         try:
             found = router.routes.get(header)
             if found is None:
                 found = router.route(header)
         except ReservedKeyError as error:
-            relay.dropped[error.reason] += times
+            self.drop(error.reason, times)
             return ()
-        if not relay.may_come(key):
-            relay.dropped["not asked for"] += times
+        if not uplink.may_come(header[len(MSG) : -1]):
+            self.drop("not asked for", times)
             return ()
-        up = relay.up
+        up = self._up
         found = tuple(receiver for receiver in found if receiver is not up)
-        if len(self._routes) >= self._hub.limits.cached_keys:
-            self._routes.clear()
-        self._routes[header] = found
+        if len(routes) >= self._context.limits.cached_keys:
+            routes.clear()
+        routes[header] = found
         return found
 
-    @property
-    def _is_excused(self) -> bool:
-        return True
-
-    def _excuse(self, reason: str) -> None:
-        self._relay.dropped[reason] += 1
-
-    def _command(self, data: bytes) -> None:
+    def command(self, turn: Turn, data: bytes) -> None:
+        """Act on a packet that is no message of an unknown sender."""
         if data.startswith(BATCH):
-            self.take_batch(data, self)
+            take_batch(turn, data, turn.sender)
             return
         try:
             packet = parse(data)
@@ -116,133 +150,84 @@ class Down(Connection):
             if (header != BATCH and not header.startswith(MSG)) or len(inner) > PACKET_BYTES:
                 raise PacketError("wrapped packet is no message")
         except PacketError as error:
-            self._relay.dropped[error.reason] += 1
+            self.drop(error.reason)
             return
+        voucher = self._voucher(turn, sender)
+        if header == BATCH:
+            take_batch(turn, inner, voucher, control.wrapper_from(sender))
+            return
+        receivers = turn.routes.get(header) or turn.look_up(header)
+        turn.deliver(receivers, voucher, Copied(self._context.gather, [inner]))
+
+    def _voucher(self, turn: Turn, sender: bytes) -> Voucher:
         voucher = self._vouchers.get(sender)
         if voucher is None:
-            if len(self._vouchers) >= self._hub.limits.voucher_keys:
+            if len(self._vouchers) >= VOUCHERS:
                 self._vouchers.clear()
-            voucher = self._vouchers[sender] = Voucher(bytes, self.credentials, sender)
-        if header == BATCH:
-            self.take_batch(inner, voucher, control.wrapper_from(sender))
-            return
-        self.deliver_to(self._routes.get(header) or self._look_up(header), voucher, inner)
+            voucher = self._vouchers[sender] = Voucher(bytes, turn.outgoing.credentials, sender)
+        return voucher
 
-
-Item: TypeAlias = tuple[Sender | None, bytes]
 
 _BATCHES: Final = 8
 """How many times as many messages are taken in one go where they can be sent together."""
 
 
 class Up:
-    """What goes to the hub above. Implements :class:`~sbuslib.core.parties.Receiver`."""
+    """What goes to the hub above. Implements :class:`~sbuslib.core.protocols.Receiver`."""
 
-    def __init__(self, relay: Relay) -> None:
-        self._relay = relay
-        self._hub = relay.hub
-        self.credentials = self._hub.embedder_credentials
+    def __init__(self, uplink: Uplink) -> None:
+        self._uplink = uplink
+        self._tree = uplink.tree
+        self._context = self._tree.context
+        self.credentials = Embedder(self._context).credentials
         self.socket: socket.SocketType | None = None
         self.wrap = False
         self.takes_batches = False  # whether the hub above was told that many messages may be in one packet
         self.open = False  # whether messages may be sent
-        self.offered = self.forwarded = self.suppressed = self.lost = self.uncertain = 0
-        self.waiting: deque[Item] = deque()
-        self.bytes = 0
-        self.messages = 0
+        self.offered = self.forwarded = self.suppressed = 0
+        self.waiting = Kept(self._context.limits.link_packets, self._context.limits.link_buffer)
+        self.losses = Losses(lambda: self._context.after(self._context.limits.link_notices, self._tell_losses))
         self._controls: deque[bytes] = deque()
         self._writer: Any = None
         self._marks: deque[tuple[bytes, int]] = deque()  # what was asked, and how many had been sent by then
         self._marked = self._acknowledged = 0
         self._mark_timer = False
         self._tokens = 0
-        self._untold_lost = self._untold_uncertain = 0
-        self._lost_since = 0.0
-        self._telling = False
 
     # -- messages -----------------------------------------------------------------------------------
 
     @property
     def refuses(self) -> bool:
-        """Never. Implements :class:`~sbuslib.core.outgoing.Receiver`."""
+        """Never. Implements :class:`~sbuslib.core.protocols.Receiver`."""
         return False
 
-    def deliver(self, sender: Sender, batch: Batch, slots: Sequence[int]) -> None:
-        """Send the packets in ``slots`` up, or keep copies."""
-        if self.takes_batches and len(slots) >= self._hub.limits.gathered:
-            bundle = batch.bundle(slots, self._hub.limits.gathered_bytes)
-            if bundle is not None:
-                self.deliver_bundle(sender, bundle)
-                return
-        self.offered += len(slots)
+    def deliver(self, sender: Sender, messages: Messages) -> None:
+        """Send messages up, or keep them."""
+        if self.takes_batches:
+            messages = messages.as_batch() or messages
+        elif messages.is_batch:
+            messages = messages.as_packets()
+        count, sent = messages.count, 0
+        self.offered += count
         if self.open and not self.waiting and not self._controls:
             assert self.socket is not None
-            sent = 0
-            try:
-                if self.wrap:
-                    sent = batch.area.send_wrapped(self.socket, sender.wrapper, slots, batch.lengths)
-                else:
-                    sent = batch.area.send(self.socket, slots, batch.lengths)
-            except OSError:
-                pass  # the queue's own sending tells why
+            with suppress(OSError):  # the queue's own sending tells why
+                wrapper = sender.wrapper if self.wrap else None
+                sent = messages.send(self.socket) if wrapper is None else messages.send_wrapped(self.socket, wrapper)
             self._sent(sent)
-            if sent == len(slots):
-                return
-            slots = slots[sent:]
-        for slot in slots:
-            self._keep(sender, batch.packet(slot))
-
-    def deliver_packet(self, sender: Sender, packet: bytes) -> None:
-        """Send one packet up, or keep it."""
-        self.offered += 1
-        if self.open and not self.waiting and not self._controls:
-            assert self.socket is not None
-            with suppress(OSError):
-                if self._hub.gather.send(self.socket, (sender.wrapper + packet if self.wrap else packet,)):
-                    self._sent(1)
-                    return
-        self._keep(sender, packet)
-
-    def deliver_bundle(self, sender: Sender, bundle: Bundle) -> None:
-        """Send messages that came together up, or keep each."""
-        self.offered += bundle.count
-        done = 0
-        if self.open and not self.waiting and not self._controls:
-            assert self.socket is not None
-            wrapper = sender.wrapper if self.wrap else b""
-            whole = self.takes_batches and bundle.count > 1
-            packets = [bundle.packet] if whole else bundle.plain
-            with suppress(OSError):
-                done = self._hub.gather.send(self.socket, [wrapper + packet for packet in packets])
-            if whole:
-                done *= bundle.count
-            self._sent(done)
-        if done < bundle.count:
-            for packet in bundle.plain[done:]:
+        if sent < count:
+            for packet in (messages.after(sent) if sent else messages).packets():
                 self._keep(sender, packet)
 
     def _keep(self, sender: Sender, packet: bytes) -> None:
-        limits = self._hub.limits
-        if self.bytes + len(packet) > limits.link_buffer or self.messages >= limits.link_packets:
-            self._lose()
-            return
-        self.bytes += len(packet)
-        self.messages += 1
-        self.waiting.append((sender, packet))
-        self._update()
+        if self.waiting.add(sender, packet):
+            self._update()
+        else:
+            self.losses.lose()
 
-    def _lose(self) -> None:
-        if not self._untold_lost:
-            self._lost_since = time()
-        self.lost += 1
-        self._untold_lost += 1
-        if not self._telling:
-            self._telling = True
-            self._hub.tree.after(self._hub.limits.link_notices, self._tell)
-
-    def _tell(self) -> None:
-        self._telling = False
-        self._relay.tell_losses()
+    def _tell_losses(self) -> None:
+        self.losses.told_later()
+        self._uplink.tell_losses()
 
     def _sent(self, count: int) -> None:
         if not count:
@@ -252,25 +237,29 @@ class Up:
 
     def _consider_mark(self) -> None:
         """Ask for an acknowledgement, now or in a while, if there is anything to acknowledge."""
-        limits = self._hub.limits
+        limits = self._context.limits
         if self.socket is None or self.forwarded == self._marked or len(self._marks) >= limits.link_asked:
             return
         if self.forwarded - self._marked >= limits.link_acks:
             self.mark()
         elif not self._mark_timer:
             self._mark_timer = True
-            self._hub.tree.after(limits.link_ack_pause, self._on_mark_timer)
+            self._context.after(limits.link_ack_pause, self._on_mark_timer)
 
     def _on_mark_timer(self) -> None:
         self._mark_timer = False
-        if self.socket is not None and self.forwarded > self._marked and len(self._marks) < self._hub.limits.link_asked:
+        if (
+            self.socket is not None
+            and self.forwarded > self._marked
+            and len(self._marks) < self._context.limits.link_asked
+        ):
             self.mark()
 
     # -- acknowledgements ---------------------------------------------------------------------------
 
     def mark(self) -> None:
         """Ask the hub above to answer once it has passed on all that was sent until now."""
-        if self._relay.has_features:
+        if self._uplink.has_features:
             self._tokens += 1
             token = b"a%x" % self._tokens
             packet = encode_control(control.SYNC, token + b"\0passed")
@@ -278,10 +267,7 @@ class Up:
             token, packet = control.WHOAMI, encode_control(control.WHOAMI)
         self._marks.append((token, self.forwarded))
         self._marked = self.forwarded
-        if self.waiting:
-            self.waiting.appendleft((None, packet))  # it speaks of what was sent, not of what waits
-        else:
-            self.waiting.append((None, packet))
+        self.waiting.ask(packet)  # before what waits, since it speaks of what was sent
         self._flush()
 
     def acknowledged(self, token: bytes) -> None:
@@ -307,7 +293,7 @@ class Up:
     @property
     def room(self) -> int:
         """How many more of them may wait."""
-        return self._hub.limits.queued_answers - len(self._controls)
+        return self._context.limits.queued_answers - len(self._controls)
 
     # -- the socket ---------------------------------------------------------------------------------
 
@@ -326,7 +312,7 @@ class Up:
     @property
     def queued(self) -> int:
         """Messages that wait. With those below, implements :class:`~sbuslib.tree.unsent.Behind`."""
-        return self.messages
+        return self.waiting.messages
 
     @property
     def delivered(self) -> int:
@@ -349,34 +335,22 @@ class Up:
         self.socket = None
         self.open = self.takes_batches = False
         self._controls.clear()
-        self.waiting = deque(item for item in self.waiting if item[0] is not None)
-        uncertain = self.forwarded - self._acknowledged
-        self.uncertain += uncertain
-        self._untold_uncertain += uncertain
+        self.waiting.forget_questions()
+        self.losses.add_uncertain(self.forwarded - self._acknowledged)
         self._marks.clear()
         self._marked = self._acknowledged = self.forwarded
 
-    def take_report(self) -> list[control.Lost]:
-        """What was lost and what is uncertain, and was not told yet."""
-        report = []
-        if self._untold_lost:
-            report.append(control.Lost("upstream", self._untold_lost, self._lost_since))
-        if self._untold_uncertain:
-            report.append(control.Lost("uncertain", self._untold_uncertain, time()))
-        self._untold_lost = self._untold_uncertain = 0
-        return report
-
     def _flush(self) -> None:
         """Send what the kernel takes, and watch for room if there is more."""
-        hub = self._hub
+        context = self._context
         while self.socket is not None and (self._controls or (self.waiting and self._may_send())):
             items: list[Item] = []
             try:
                 if self._controls:
-                    packets = [self._controls.popleft() for _ in range(min(hub.limits.batch, len(self._controls)))]
+                    packets = [self._controls.popleft() for _ in range(min(context.limits.batch, len(self._controls)))]
                     sent = 0
                     try:
-                        sent = hub.gather.send(self.socket, packets)
+                        sent = context.gather.send(self.socket, packets)
                     finally:
                         self._controls.extendleft(reversed(packets[sent:]))
                     if sent < len(packets):
@@ -384,24 +358,22 @@ class Up:
                     continue
                 items = self._take()
                 packets, counts = self._gather(items)
-                sent = sum(counts[: hub.gather.send(self.socket, packets)]) if packets else 0
+                sent = sum(counts[: context.gather.send(self.socket, packets)]) if packets else 0
             except OSError as error:
-                self._put_back(items)
+                self.waiting.put_back(items)
                 if error.errno == errno.EMSGSIZE and items and self.takes_batches:
                     self.takes_batches = False  # each alone may fit
                     continue
                 if error.errno == errno.EMSGSIZE and items:
-                    sender, packet = self.waiting.popleft()
+                    sender, _ = self.waiting.take()
                     if sender is not None:
-                        self.bytes -= len(packet)
-                        self.messages -= 1
-                        self._lose()
+                        self.losses.lose()
                     continue
                 if error.errno in NO_MEMORY:
-                    hub.tree.after(hub.limits.send_retry, self._flush)
+                    self._context.after(SEND_RETRY, self._flush)
                     return
                 break  # the reading half learns of the end
-            self._put_back(items[sent:])
+            self.waiting.put_back(items[sent:])
             self._sent(sum(sender is not None for sender, _ in items[:sent]))
             if sent < len(items):
                 break
@@ -412,7 +384,6 @@ class Up:
         if not self.takes_batches:
             packets = [sender.wrapper + one if sender is not None and self.wrap else one for sender, one in items]
             return packets, [1] * len(items)
-        limits = self._hub.limits
         packets, counts = [], []
         start = 0
         while start < len(items):
@@ -421,11 +392,11 @@ class Up:
             if sender is not None:
                 for other, packet in items[stop : start + BATCH_KEYS]:
                     size += len(packet)
-                    if other is None or (self.wrap and other is not sender) or size > limits.gathered_bytes:
+                    if other is None or (self.wrap and other is not sender) or size > COALESCED_BYTES:
                         break
                     stop += 1
             some = [packet for _, packet in items[start:stop]]
-            bundle = gather(some) if len(some) >= limits.gathered else None
+            bundle = gather(some) if len(some) >= COALESCED else None
             if bundle is not None:
                 some = [bundle.packet]
             wrapper = sender.wrapper if self.wrap and sender is not None else b""
@@ -435,47 +406,37 @@ class Up:
         return packets, counts
 
     def _may_send(self) -> bool:
-        return self.open or self.waiting[0][0] is None
+        return self.open or self.waiting.begins_with_question
 
     def _take(self) -> list[Item]:
         """The next of what waits, without what nobody above wants any more."""
         items: list[Item] = []
-        relay = self._relay
-        most = self._hub.limits.batch * (_BATCHES if self.takes_batches else 1)
+        most = self._context.limits.batch * (_BATCHES if self.takes_batches else 1)
         while self.waiting and len(items) < most and self._may_send():
-            sender, packet = self.waiting.popleft()
+            sender, packet = self.waiting.take()
             if sender is not None:
-                self.bytes -= len(packet)
-                self.messages -= 1
                 key = packet[len(MSG) : packet.find(b"\0")]
-                if not relay.wants(key, key.startswith(self._hub.router.namespace.start)):
+                if not self._uplink.wants(key, key.startswith(self._context.router.namespace.start)):
                     self.suppressed += 1
                     continue
             items.append((sender, packet))
         return items
 
-    def _put_back(self, items: list[Item]) -> None:
-        for sender, packet in reversed(items):
-            self.waiting.appendleft((sender, packet))
-            if sender is not None:
-                self.bytes += len(packet)
-                self.messages += 1
-
     def _update(self) -> None:
-        self._hub.tree.backlog.note(self, bool(self.messages))
+        self._context.unsent.note(self, bool(self.waiting.messages))
         wants = self.socket is not None and bool(self._controls or (self.waiting and self._may_send()))
         if not wants:
             self._stop_writer()
         elif self._writer is None:
             assert self.socket is not None
-            self._writer = self._hub.loop.io(self.socket.fileno(), WRITE)
+            self._writer = self._context.loop.io(self.socket.fileno(), WRITE)
             self._writer.start(self._on_writable)
 
     def _on_writable(self) -> None:
         self._flush()
-        self._hub.tree.backlog.check()
+        self._context.unsent.check()
         if not self.waiting:
-            self._hub.flushed()
+            self._context.members.on_outbox_empty()
 
     def _stop_writer(self) -> None:
         if self._writer is not None:

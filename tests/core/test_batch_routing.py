@@ -267,7 +267,10 @@ def test_a_batch_that_waits_counts_as_its_messages(bus: Bus, connect: Connect) -
     balance(hub)
     assert read_all(reader) == list(range(26))
     assert (
-        receiving.outgoing.queued == receiving.outgoing.account.packets.used == receiving.outgoing.account.queued_bytes.used == 0
+        receiving.outgoing.queued
+        == receiving.outgoing.account.packets.used
+        == receiving.outgoing.account.queued_bytes.used
+        == 0
     )
 
 

@@ -48,7 +48,7 @@ def account(router: Router[Any]) -> Account:
 def leave(router: Router[Any], subscriber: object) -> None:
     """Retire a subscriber, and take everything it held out of the index."""
     router.retire(subscriber, account(router))
-    while router.forget_some(1):
+    while router.forget_some(1, ME.uid):
         pass
 
 

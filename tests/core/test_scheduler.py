@@ -407,9 +407,9 @@ def test_a_slow_reader_that_leaves_while_its_turn_is_put_off(
         patched.setattr(Scheduler, "may_go", lambda crowd, account: account.uid != 1002)
         patched.setattr(Scheduler, "postpone", postpone)
         assert numbers([reader.receive()]) == [0]
-        eventually(lambda: receiving.outgoing.closed)
+        eventually(lambda: receiving.closed)
     settle(hub)
-    assert receiving.outgoing.lost == {"outage": 2}
+    assert receiving.lost == {"outage": 2}
     assert not hub.context.scheduler.anybody_waits()
 
 
@@ -422,9 +422,9 @@ def test_patterns_of_who_left_go_a_few_each_round(make_hub: Callable[..., Hub], 
     steps: list[Any] = []
     original = hub.context.router.forget_some
 
-    def forget_some(count: int) -> bool:
+    def forget_some(count: int, user: int) -> bool:
         steps.append(hub.context.loop.now())
-        return original(count)
+        return original(count, user)
 
     hub.context.router.forget_some = forget_some  # type: ignore[method-assign]
     leaver.close()

@@ -348,6 +348,7 @@ class BusMachine(RuleBasedStateMachine):
         settle(self.hub)
         balance(self.hub)
         by_connection = {client.connection: client for client in self.clients}
+        by_publisher: dict[object, Client] = {client.connection: client for client in self.clients}
         by_outgoing: dict[object, Client] = {client.connection.outgoing: client for client in self.clients}
         assert set(self.hub._clients.connections.values()) == by_connection.keys()
         for connection, client in by_connection.items():
@@ -358,7 +359,7 @@ class BusMachine(RuleBasedStateMachine):
             assert told.lost == +client.lost
             assert told.patterns == len(+client.patterns)
             assert {by_outgoing[holder] for holder in connection.turn.holders} == client.holders
-            assert {by_connection[held] for held in connection.outgoing.held} == client.holds
+            assert {by_publisher[held] for held in connection.outgoing.held} == client.holds
             if client.kernel is not None and not client.leaving:
                 assert client.sock.recv(LARGEST * 2, socket.MSG_PEEK) == client.kernel
         for uid, share in self.shares.items():

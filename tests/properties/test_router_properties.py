@@ -32,7 +32,7 @@ class RouterMachine(RuleBasedStateMachine):
 
     def leave(self, who: str) -> None:
         self.router.retire(who, self.account)
-        while self.router.forget_some(1):
+        while self.router.forget_some(1, self.account.uid):
             pass
 
     @rule(pattern=TEXTS, who=st.sampled_from("xyz"))

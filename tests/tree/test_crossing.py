@@ -87,7 +87,7 @@ def test_the_oldest_prune_is_forgotten_by_a_graft(world: World) -> None:
     def forgotten() -> bool:
         publisher.publish(b"3")
         publisher.sync()
-        return relay.demand.pruned.keys() == [b"1", b"2", b"3"]
+        return relay.above.demand.pruned.keys() == [b"1", b"2", b"3"]
 
     eventually(forgotten)
 
@@ -166,9 +166,9 @@ def test_interest_that_others_cover_is_left_out(world: World) -> None:
     settle(client)
     eventually(lambda: world.relays["left"].statistics().interest_up == 1)
     link = next(iter(world.hubs["top"].tree.links))
-    eventually(lambda: world.hubs["top"].router.count(link) == 2)  # with its secrets
+    eventually(lambda: world.hubs["top"].context.router.count(link) == 2)  # with its secrets
     client.unsubscribe(b"room/")
-    eventually(lambda: world.hubs["top"].router.count(link) == 501)
+    eventually(lambda: world.hubs["top"].context.router.count(link) == 501)
 
 
 def test_interest_that_exceeds_a_quota_is_widened_and_the_link_stays(world: World) -> None:

@@ -168,7 +168,7 @@ def test_a_flood_of_patterns_widens_the_flooder_and_harms_nobody(world: World) -
     client.subscribe(*(b"mine/%d" % n for n in range(50)))
     client.publish(b"mine/7", b"x")
     assert client.receive(PATIENCE).payload == b"x"
-    assert world.hubs["top"].quotas.account(12_345).patterns <= 101
+    assert world.hubs["top"].context.quotas.account(12_345).patterns <= 101
 
 
 def test_endless_keys_cost_a_bounded_table(world: World, slave: Callable[[], Peer]) -> None:
@@ -243,7 +243,7 @@ def test_a_hostile_slave_gains_nothing_and_harms_no_sibling(world: World, slave:
     settle(alice, operator)
     hostile = slave()
     key = own(hostile)
-    siblings = world.hubs["left"].router.namespace.prefix
+    siblings = world.hubs["left"].context.router.namespace.prefix
 
     for secret in (box, siblings, siblings[:-1], alice.whoami(), operator.whoami() + b"/box", key + b"0/x"):
         hostile.send(b"SUB " + secret)

@@ -106,6 +106,9 @@ def test_loops() -> None:
     assert in_loop(b"1", [b"2", b"3"], 2)
 
 
+USERS = (0, 1, 2)
+
+
 class OtherEnd:
     """What the other end holds after each change it was told."""
 
@@ -122,14 +125,15 @@ class OtherEnd:
                 self.held.remove(one)
 
     def settle(self) -> None:
-        while self.interest.work(100):
-            pass
+        for user in USERS:
+            while self.interest.work(100, user):
+                pass
         self.tell()
         assert self.interest.settled
 
 
 class InterestMachine(RuleBasedStateMachine):
-    """Wants come and go, work is done and changes are told in any order: nothing wanted is ever missing."""
+    """Wants come and go, users have their turns and changes are told in any order: nothing wanted is ever missing."""
 
     most = 1_000
 
@@ -140,24 +144,24 @@ class InterestMachine(RuleBasedStateMachine):
         self.wants: Counter[bytes] = Counter()
         self.told: set[bytes] = set()  # wanted, and told since without a break
 
-    @rule(one=pattern)
-    def add(self, one: bytes) -> None:
-        self.interest.add(one)
+    @rule(one=pattern, user=st.sampled_from(USERS))
+    def add(self, one: bytes, user: int) -> None:
+        self.interest.add(one, user)
         self.wants[one] += 1
 
-    @rule(data=st.data())
-    def remove(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), user=st.sampled_from(USERS))
+    def remove(self, data: st.DataObject, user: int) -> None:
         if self.wants:
             one = data.draw(st.sampled_from(sorted(self.wants)))
-            self.interest.remove(one)
+            self.interest.remove(one, user)
             self.wants[one] -= 1
             self.wants = +self.wants
             if one not in self.wants:
                 self.told.discard(one)
 
-    @rule(steps=st.integers(1, 5))
-    def work(self, steps: int) -> None:
-        self.interest.work(steps)
+    @rule(steps=st.integers(1, 5), user=st.sampled_from(USERS))
+    def work(self, steps: int, user: int) -> None:
+        self.interest.work(steps, user)
 
     @rule(count=st.integers(1, 3))
     def tell(self, count: int) -> None:
@@ -267,6 +271,43 @@ def test_a_widened_interest_narrows_again() -> None:
         interest.remove(b"%d" % n)
     end.settle()
     assert end.held == {b"3", b"4"}
+
+
+def test_jobs_of_one_user_do_not_hold_up_those_of_another() -> None:
+    interest = Interest()
+    end = OtherEnd(interest)
+    for n in range(1_000):
+        interest.add(b"room/%d" % n, 1)
+    interest.add(b"hall/*", 2)
+    interest.add(b"room/", 1)  # which takes a thousand steps
+    interest.add(b"hall/", 2)
+    assert not interest.work(100, 2)
+    end.tell()
+    assert {held for held in end.held if held.startswith(b"hall")} == {b"hall/"}
+    assert len(end.held) == 1_002
+    assert interest.work(100, 1)
+    end.settle()
+    assert end.held == {b"hall/", b"room/"}
+
+
+def test_a_pattern_is_covered_while_its_witness_fades_and_that_of_the_witness_leaves() -> None:
+    interest = Interest()
+    end = OtherEnd(interest)
+    interest.add(b"a/b/c", 1)
+    interest.add(b"a/b/", 1)
+    end.settle()
+    interest.add(b"a/", 2)
+    end.settle()
+    assert end.held == {b"a/"}
+    interest.remove(b"a/b/", 1)  # the user has no turn, so its job waits
+    interest.remove(b"a/", 2)
+    while interest.work(1, 2):
+        end.tell()
+        assert any(covers(held, b"a/b/c") for held in end.held)
+    end.tell()
+    assert end.held == {b"a/b/c"}
+    end.settle()
+    assert end.held == {b"a/b/c"}
 
 
 @pytest.mark.parametrize(("most", "most_bytes"), [(3, 1_000), (1_000, 3)])

@@ -22,7 +22,7 @@ def test_credentials_of_each_floor(world: World) -> None:
     world.chain("top", "middle", "bottom")
     keys = [key_of(world.client(name)) for name in ("top", "middle", "bottom")]
     assert [key.count(b"!/cred/") for key in keys] == [1, 2, 3]
-    middle = world.hubs["middle"].router.namespace.prefix
+    middle = world.hubs["middle"].context.router.namespace.prefix
     assert keys[1].startswith(middle)
     assert keys[2].startswith(middle)
 
@@ -225,7 +225,7 @@ def test_a_relay_that_stops_leaves_a_root(world: World) -> None:
     assert client.sync("tree") == "tree"
     assert world.hubs["left"].tree.path == (world.hubs["left"].hub_id,)
     eventually(lambda: not world.hubs["top"].tree.links)
-    assert world.hubs["top"].router.watch is None
+    assert world.hubs["top"].context.router.watch is None
     world.relay("left", "top")
     assert key_of(client).count(b"!/cred/") == 2
 

@@ -1,0 +1,299 @@
+"""The hub above, as a hub with a relay knows it: over one connection after another, and in the outages between them.
+
+:class:`HubAbove` holds what outlives a connection: what is wanted from above (:mod:`sbuslib.tree.interest`), what the
+hub above wants (:mod:`sbuslib.tree.demand`), and what is kept for it (:mod:`sbuslib.tree.outage`). It is what the
+:class:`~sbuslib.tree.tree.Tree` and the router ask. What is said on one connection is in :mod:`sbuslib.tree.handshake`;
+:class:`sbuslib.relay.Relay` dials.
+
+Each connection is an *epoch*: the hub above is told everything again, and what it said before is forgotten.
+
+What goes up: never what came from above, and never a secret under this hub's own prefix. Of the rest, what the hub
+above announced that it wants or, where it only prunes, what it did not prune. While it is away, and until it has said
+that its interest is complete, everything is kept. What comes down is what was subscribed to up there.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import Counter
+from typing import Literal, Protocol, TypeAlias
+
+from gevent.event import Event
+
+from ..wire.packets import Control
+from .demand import Demand, index
+from .handshake import Conversation, LinkError, LoopError
+from .interest import Feed, Interest, narrow
+from .tree import Tree
+from .uplink import Down, Up
+
+__all__ = ["STATES", "HubAbove", "Keeper", "State"]
+
+State: TypeAlias = Literal["stopped", "connecting", "joining", "joined", "outage", "loop"]
+STATES: tuple[State, ...] = ("stopped", "connecting", "joining", "joined", "outage", "loop")
+"""Of a link: ``connecting`` before it ever joined, ``outage`` between two epochs, and ``loop`` while the hub above is
+below this one."""
+
+
+class Keeper(Protocol):
+    """Whoever dials the hub above."""
+
+    def stop(self) -> None:
+        """Leave the hub above for good."""
+        ...
+
+    def abandoned(self) -> None:
+        """This is the child of a fork: do nothing more."""
+        ...
+
+    def report(self, reason: str) -> None:
+        """Log what keeps this hub apart."""
+        ...
+
+
+class HubAbove:
+    """The hub above. Implements :class:`~sbuslib.tree.tree.Above` and :class:`~sbuslib.tree.handshake.Standing`.
+
+    :param keeper: is told what ends a connection, and stopped with the hub.
+    :param export: patterns that may go up; ``None``: all.
+    :param import_: patterns that may come down, likewise.
+    """
+
+    def __init__(self, tree: Tree, keeper: Keeper, export: list[bytes] | None, import_: list[bytes] | None) -> None:
+        self.tree = tree
+        context = tree.context
+        self._keeper = keeper
+        self._router = context.router
+        self._limits = context.limits
+        self._separator = context.router.namespace.separator
+        self._import = import_
+        self._imports = index(import_, self._separator)
+        self.demand = Demand(context.router, context.limits, export, tree.on_above)
+        self.interest = Interest(self._separator, context.limits.link_patterns)
+        self._feed = Feed()
+        self._changed = Event()
+        self.up: Up | None = None
+        self.talk: Conversation | None = None
+        self.state: State = "stopped"
+        self.settled = True
+        self.epoch = 0
+        self.dropped: Counter[str] = Counter()
+        self.lost_above = 0
+        self._received = 0
+        self._address = ""
+        self._apart = False
+
+    # -- its life -----------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The relay starts. Raises :exc:`~sbuslib.errors.StateError` when the hub has another."""
+        # From here on changes of what is wanted come by watch(); what was wanted before is fed in slices.
+        self.tree.attach(self)
+        self.interest = Interest(self._separator, self._limits.link_patterns)
+        self._feed = Feed(patterns for _, patterns in self._router.plain_patterns())
+        if self.up is None:
+            self.up = Up(self)
+        self.state = "connecting"
+        self.settled = False
+        self._router.set_above(self.up, self.wants)
+        self.demand.want_all(True)
+        self.tree.wake()
+
+    def leave(self) -> None:
+        """The relay stops: the hub is a root again."""
+        self.end_link("stopped")
+        self.state = "stopped"
+        self.settled = True
+        if self.up is not None:
+            self.tree.context.unsent.note(self.up, False)
+        self._router.set_above(None, self.wants)
+        self.demand.end()
+        self.tree.joined()
+        self.tree.detach()
+        self.note_change()
+
+    def close(self) -> None:
+        """The hub stops. Implements :class:`~sbuslib.tree.tree.Above`."""
+        self._keeper.stop()
+
+    def abandon(self) -> None:
+        """In the child of a fork: let go of the connection, and leave the parent's alone."""
+        self._keeper.abandoned()
+        self.state = "stopped"
+        self.settled = True
+        self._router.set_above(None, self.wants)
+        talk, self.talk = self.talk, None
+        if talk is not None:
+            talk.end("forked")
+
+    def wait_for_change(self) -> None:
+        """Wait until something has changed: for greenlets."""
+        changed = self._changed
+        changed.wait()
+
+    def note_change(self) -> None:
+        """Something has changed."""
+        changed, self._changed = self._changed, Event()
+        changed.set()
+
+    # -- one connection -----------------------------------------------------------------------------
+
+    def stay(self, sock: socket.SocketType, address: str) -> bool:
+        """Join over a connection, and stay until it ends; whether it came to joining. For the relay's greenlet."""
+        assert self.up is not None
+        self._address = address
+        self.state = "joining"
+        self.settled = False
+        talk = self.talk = Conversation(self, self.up, sock)
+        joined = False
+        try:
+            talk.join()
+            joined = True
+            self._joined(talk)
+            while not talk.ended:
+                self.wait_for_change()
+        except LoopError as error:
+            self.stand_apart(error)
+        except (LinkError, TimeoutError) as error:
+            self.end_link(str(error))
+            self._keeper.report(f"{address}: {error}")
+        except BaseException:
+            self.end_link("stopped")
+            raise
+        if self.state not in ("loop", "stopped"):
+            self.state = "outage" if self.epoch else "connecting"
+        if joined:
+            self._keeper.report(f"{address}: the link ended: {talk.why}")
+        return joined
+
+    def _joined(self, talk: Conversation) -> None:
+        self.epoch += 1
+        self.state = "joined"
+        self._apart = False
+        self.settled = True
+        self.interest.restart()
+        talk.begin()
+        self.tree.joined()
+        self.tree.wake()
+        self.note_change()
+
+    def missed(self) -> None:
+        """No hub above could be joined for now."""
+        self.settled = True
+        self.tree.joined()
+
+    def stand_apart(self, error: LoopError) -> None:
+        """The hub above is below this one: end the link."""
+        self.end_link(str(error))
+        self.state = "loop"
+        self._apart = True
+        self._keeper.report(f"{self._address}: {error}")
+
+    def link_ended(self, down: Down, why: str) -> None:
+        """The connection ended. Implements :class:`~sbuslib.tree.uplink.Uplink`."""
+        if self.talk is not None and down is self.talk.down:
+            self.end_link(why)
+
+    def end_link(self, why: str) -> None:
+        """End the connection, if there is one."""
+        talk, self.talk = self.talk, None
+        if talk is None:
+            return
+        was_joined = talk.joined
+        self._received += talk.received
+        talk.end(why)
+        self.demand.begin_anew()  # and what comes is kept
+        if was_joined:
+            self.state = "outage"
+        self.settled = True
+        self.tree.set_path(())
+        for token in talk.unanswered():
+            self.tree.answered(token, self, True)
+        self.tree.wake()
+        self.note_change()
+
+    def take_control(self, packet: Control) -> None:
+        """Act on a control packet from above. Implements :class:`~sbuslib.tree.uplink.Uplink`."""
+        if self.talk is not None:
+            self.talk.take_control(packet)
+
+    @property
+    def has_features(self) -> bool:
+        """Whether the hub above knows more than the plain protocol."""
+        return self.talk is not None and self.talk.has_features
+
+    def tell_losses(self) -> None:
+        """Tell what was lost on its way up, if anybody can be told now."""
+        if self.talk is not None:
+            self.talk.tell_losses()
+
+    # -- what crosses -------------------------------------------------------------------------------
+
+    def wants(self, key: bytes, secret: bool) -> bool:
+        """Whether a message goes up: what the hub's router asks."""
+        if secret:
+            namespace = self._router.namespace
+            # Before the first prefix is known, nobody can tell whose a secret is: it goes both ways.
+            return not (namespace.prefix and key.startswith(namespace.prefix + namespace.start))
+        return self.demand.wants(key)
+
+    def may_come(self, key: bytes) -> bool:
+        """Whether a message may come down."""
+        if key.startswith(self._router.namespace.start):
+            return self.talk is not None and self.talk.is_ours(key)
+        return self._imports is None or bool(self._imports.subscribers(key))
+
+    @property
+    def is_feeding(self) -> bool:
+        """Whether some of what was wanted here before the relay was started is still to be told."""
+        return bool(self._feed)
+
+    @property
+    def received(self) -> int:
+        """Messages that came down."""
+        return self._received + (self.talk.received if self.talk is not None else 0)
+
+    # -- what the tree asks: for the rest of tree.Above ---------------------------------------------
+
+    def wanted_above(self) -> list[bytes]:
+        """The patterns that the hub above is taken to want."""
+        return self.demand.patterns()
+
+    def watch(self, pattern: bytes, wanted: bool, user: int) -> None:
+        """A user here began (``True``) or ceased to want a pattern."""
+        for one in narrow(pattern, self._import, self._separator):
+            if wanted:
+                self.interest.add(one, user)
+            else:
+                self.interest.remove(one, user)
+
+    def pump(self, steps: int, user: int) -> bool:
+        """Do up to ``steps`` steps of a user's jobs, and tell what has changed; whether the user has more to do."""
+        more = False
+        if user == os.getuid():  # the hub's own work
+            for pattern in self._feed.take(steps):
+                self.watch(pattern, True, user)
+            more = self.demand.work(steps) or self.is_feeding
+        more = self.interest.work(steps, user) or more
+        if self.talk is not None:
+            self.talk.tell()
+        return more
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is more to tell, for which the hub above has to read first."""
+        return self.talk is not None and self.talk.is_full
+
+    def ask(self, token: bytes) -> bool:
+        """Ask the hub above about the rest of the tree; ``False`` when it cannot be asked."""
+        return self.talk is not None and self.talk.ask(token)
+
+    @property
+    def stands_apart(self) -> bool:
+        """Whether joining would make a loop, so that this hub is the root of its tree."""
+        return self._apart
+
+    def is_sending(self) -> bool:
+        """Whether something waits that can be sent."""
+        return self.up is not None and self.up.open and bool(self.up.waiting)

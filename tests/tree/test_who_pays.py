@@ -1,0 +1,168 @@
+"""Whose turns are spent on what a change of one user's subscriptions means for links and indexes."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from support import Peer, eventually
+from worlds import FAST, World, settle
+
+from sbuslib import Hub
+from sbuslib.core.quotas import Account
+from sbuslib.tree.downlink import Link
+from sbuslib.tree.interest import Interest
+
+STRANGER, RELAY = 12_345, 54_321
+
+
+class Turns:
+    """Watches the turns that a hub's scheduler gives: whose it is now."""
+
+    def __init__(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now: int | None = None
+        crowd = type(hub.context.scheduler)
+        may_go, went = crowd.may_go, crowd.went
+
+        def watched_may_go(scheduler: object, account: Account) -> bool:
+            if not may_go(hub.context.scheduler, account):
+                return False
+            self.now = account.uid
+            return True
+
+        def watched_went(scheduler: object, *clients: int) -> None:
+            self.now = None
+            went(hub.context.scheduler, *clients)
+
+        monkeypatch.setattr(crowd, "may_go", watched_may_go)
+        monkeypatch.setattr(crowd, "went", watched_went)
+
+
+@pytest.fixture
+def stranger(world: World) -> Peer:
+    """A client of a user that the hub does not know, which holds 300 patterns."""
+    world.hub("top", relays=[RELAY], limits=msgspec.structs.replace(FAST, interest_steps=5, forgotten_per_round=5))
+    peer = world.peer_of("top", STRANGER)
+    peer.subscribe(*(b"a/%d" % n for n in range(300)))
+    return peer
+
+
+def interest_of(world: World) -> Interest:
+    (link,) = world.hubs["top"].tree.links.values()
+    assert link.interest is not None
+    return link.interest
+
+
+def test_whoever_changes_a_pattern_pays_for_what_that_means_to_a_link(
+    world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = world.peer("top")
+    link.send(b"CMSG interest/on")
+    link.barrier()
+    interest = interest_of(world)
+    eventually(lambda: len(interest) == 300 and interest.settled)
+    turns = Turns(world.hubs["top"], monkeypatch)
+    spent: list[tuple[int | None, int, int]] = []
+    work = Interest.work
+
+    def watched_work(self: Interest, steps: int, user: int = 0) -> bool:
+        spent.append((turns.now, user, steps))
+        return work(self, steps, user)
+
+    monkeypatch.setattr(Interest, "work", watched_work)
+    for _ in range(2):
+        stranger.subscribe(b"a/")
+        eventually(lambda: interest.announced == [b"a/"] and interest.settled)
+        stranger.send(b"UNSUB a/")
+        stranger.barrier()
+        eventually(lambda: len(interest.announced) == 300 and interest.settled)
+    assert sum(user == STRANGER for _, user, _ in spent) >= 4 * 300 // 5
+    assert all(turn == user for turn, user, _ in spent)
+    assert max(steps for _, _, steps in spent) == 5
+
+
+def test_the_work_of_one_user_holds_up_no_other(world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = world.peer("top")
+    link.send(b"CMSG interest/on")
+    client = world.client("top")
+    client.subscribe(b"first")
+    interest = interest_of(world)
+    eventually(lambda: interest.settled and len(interest) == 301)
+    work = Interest.work
+    with monkeypatch.context() as patched:
+        # As if the stranger's turns were all without effect.
+        patched.setattr(Interest, "work", lambda self, steps, user: user == STRANGER or work(self, steps, user))
+        stranger.subscribe(b"a/")
+        link.pending()
+        client.subscribe(b"second")
+        eventually(lambda: b"CMSG interest/add\0second" in link.pending())
+        assert len(interest.announced) == 303, "nothing of what the stranger's pattern covers was taken back"
+    eventually(lambda: interest.settled and sorted(interest.announced) == [b"a/", b"first", b"second"])
+
+
+def test_whoever_subscribes_pays_for_the_keys_that_are_wanted_again(
+    world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = world.peer_of("top", RELAY)
+    link.send(b"CMSG interest/on")
+    for n in range(50):
+        link.publish(b"key/%d" % n)
+    assert sum(packet.startswith(b"CMSG interest/prune") for packet in link.pending()) == 50
+    turns = Turns(world.hubs["top"], monkeypatch)
+    told: list[int | None] = []
+    tell_graft = Link._tell_graft
+
+    def watched(self: Link, key: bytes) -> None:
+        told.append(turns.now)
+        tell_graft(self, key)
+
+    monkeypatch.setattr(Link, "_tell_graft", watched)
+    stranger.subscribe(b"key/*")
+    eventually(lambda: len(told) == 50)
+    assert set(told) == {STRANGER}
+
+
+def test_whoever_leaves_pays_for_the_patterns_that_are_left(
+    world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = world.hubs["top"]
+    client = world.client("top")
+    turns = Turns(hub, monkeypatch)
+    spent: list[tuple[int | None, int]] = []
+    forget_some = hub.context.router.forget_some
+
+    def watched(count: int, user: int) -> bool:
+        spent.append((turns.now, count))
+        return forget_some(count, user)
+
+    monkeypatch.setattr(hub.context.router, "forget_some", watched)
+    stranger.close()
+    eventually(lambda: not hub.statistics().patterns)
+    assert len(spent) >= 300 // 5
+    assert set(spent) == {(STRANGER, 5)}
+    client.subscribe(b"k")
+    settle(client)
+
+
+def test_a_client_that_is_told_nothing_is_no_link(world: World) -> None:
+    hub = world.hub("top", relays=[RELAY])
+    plain = [world.peer_of("top", STRANGER) for _ in range(20)]
+    for peer in plain:
+        peer.send(b"CMSG interest/on")
+        assert peer.receive() == b"CMSG interest/on\0plain"
+    assert not hub.tree.links
+    assert hub.context.router.watch is None, "a subscription calls nothing"
+    client = world.client("top")
+    client.subscribe(b"k")
+    assert client.sync("tree") == "tree"
+    assert [peer.pending() for peer in plain] == [[]] * 20
+
+
+def test_a_client_that_is_no_link_learns_of_a_new_path(world: World) -> None:
+    world.hub("above")
+    world.hub("top")
+    plain = world.peer_of("top", STRANGER)
+    plain.send(b"CMSG interest/on")
+    assert plain.receive() == b"CMSG interest/on\0plain"
+    world.relay("top", "above")
+    told = [packet for packet in plain.pending() if packet.startswith(b"CMSG hub/features")]
+    assert world.hubs["above"].hub_id in told[-1], "or a ring of such relays would not be found out"
