@@ -88,9 +88,10 @@ class Down(Connection):
             return ()
         up = relay.up
         found = tuple(receiver for receiver in found if receiver is not up)
-        if len(self._routes) >= self._hub.limits.cached_keys:
-            self._routes.clear()
-        self._routes[header] = found
+        if len(header) <= self._hub.limits.cached_key_bytes:  # or the router has not remembered it, and will not tell
+            if len(self._routes) >= self._hub.limits.cached_keys:
+                self._routes.clear()
+            self._routes[header] = found
         return found
 
     @property
