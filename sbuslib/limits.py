@@ -95,20 +95,14 @@ class Limits(_Numbers, frozen=True, kw_only=True):
         int,
         Meta(description="Bytes of those patterns. The index takes some ten times as much memory."),
     ] = 16 * 1024 * 1024
-    segment_bytes: Annotated[
+    user_pattern_steps: Annotated[
         int,
         Meta(
-            description="Bytes that each segment of a pattern with a wildcard counts for beside its own: it may be a "
-            "node of the index, of some 300 bytes, even where it is empty."
+            description="Steps that all patterns of one user may add to the look-up of one key: for each place and "
+            "number of stars in use among them, the segments from the first star on. room/*/x takes 2, and with it a "
+            "hundred thousand that have other words there. A step takes a third of a microsecond."
         ),
-    ] = 32
-    branching_bytes: Annotated[
-        int,
-        Meta(
-            description="Bytes that a pattern with wildcards in three segments or more counts for beside its own: a "
-            "hundred thousand such could match one key of somebody else, which would take as many steps."
-        ),
-    ] = 4_096
+    ] = 1_024
     cached_keys: Annotated[
         int,
         Meta(description="Keys whose receivers are remembered. A remembered key saves the walk through the index."),

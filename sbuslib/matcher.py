@@ -18,8 +18,23 @@ of a pattern therefore matches the segment *s* of a key in just two ways:
   *s* must go on, for once the key has ended a further star would find nothing.
 
 So a node of the trie keeps its children by their whole text, and beside them, by stem, those that end in
-stars; a lookup costs one probe for the text and one for each length of stem in use there. Patterns
+stars; a look-up costs one probe for the text and one for each length of stem in use there. Patterns
 without ``*`` that do not end in a separator match one key only and stand in a plain dictionary.
+
+**What a look-up costs.** The *shape* of a pattern tells which of its segments end in stars, and of each of those
+how long the stem is and how many stars follow; it tells nothing of any text. One key meets at most one node of
+each shape: where the shape has no stars, the node's segment is the key's own, and where it has, the stem is as many
+bytes of the key's segment as the shape says. So among the nodes that a key reaches, no two have the same shape.
+Those without stars are one chain, no longer than the deepest pattern. Each other one lies on the path of some
+pattern, at or after its first segment with stars: it is counted in the *steps* of that pattern's shape, which are
+the segments from the first with stars to the last. The same holds for each probe by a length of stem, as there is
+a pattern that goes on so. **So a look-up visits at most as many nodes as all distinct shapes in use have steps,
+and the one chain; and probes at most twice as often.** ``*/a``, ``*/b`` and a hundred thousand like them are one
+shape of two steps; ``*/x``, ``**/x``, ``a*/x``, ``ab*/x`` are four. What one user may add to that sum is bounded in
+:mod:`sbuslib.core.quotas`. Source: the search by tuples of Srinivasan, Suri and Varghese, "Packet Classification
+using Tuple Space Search" (SIGCOMM 1999), whose tuples are these shapes.
+
+Nothing here walks along the bytes of a key in Python: a key may have 400,000 of them, all stars.
 
 This module knows nothing of the reserved token ``!``: see :mod:`sbuslib.secrets`.
 """
@@ -31,10 +46,20 @@ from typing import Generic, TypeVar
 
 from .errors import UsageError
 
-__all__ = ["SEPARATOR", "Subscriptions", "check_separator", "is_literal", "matches"]
+__all__ = [
+    "SEPARATOR",
+    "Shapes",
+    "Subscriptions",
+    "check_separator",
+    "cut",
+    "is_literal",
+    "matches",
+    "segments_match",
+    "shape_of",
+    "stars_after",
+]
 
 SEPARATOR = b"/"
-_STAR = ord("*")
 
 S = TypeVar("S", bound=Hashable)
 
@@ -57,27 +82,103 @@ def matches(pattern: bytes, key: bytes, separator: bytes = SEPARATOR) -> bool:
     >>> matches(b"room/*/temp", b"room/1/temp"), matches(b"room/", b"room/1/temp"), matches(b"a/*", b"a/")
     (True, True, False)
     """
-    p = k = 0
-    pattern_end, key_end = len(pattern), len(key)
-    while k < key_end:
-        if p == pattern_end:
-            return p == 0 or pattern[p - 1 :] == separator
-        if pattern[p] == key[k]:
-            p += 1
-            k += 1
-        elif pattern[p] == _STAR:
-            p += 1
-            k = key.find(separator, k)
-            if k < 0:
-                k = key_end
-        else:
+    return segments_match(*cut(pattern, separator), key, separator)
+
+
+def cut(pattern: bytes, separator: bytes = SEPARATOR) -> tuple[list[bytes], bool]:
+    """The segments of ``pattern``, and whether it matches whatever lies below the last of them.
+
+    >>> cut(b"a/*"), cut(b"a/*/"), cut(b"")
+    (([b'a', b'*'], False), ([b'a', b'*'], True), ([], True))
+    """
+    segments = pattern.split(separator)
+    below = not segments[-1]
+    if below:
+        segments.pop()
+    return segments, below
+
+
+def segments_match(segments: list[bytes], below: bool, key: bytes, separator: bytes = SEPARATOR) -> bool:
+    """:func:`matches` for a pattern that was :func:`cut` before: for one pattern and many keys."""
+    count = len(segments)
+    parts = key.split(separator, count)
+    if len(parts) != count + below:
+        return False
+    last = -1 if below else count - 1  # which segment of the pattern meets the last one of the key
+    for number, segment in enumerate(segments):
+        part = parts[number]
+        if segment == part:
+            continue
+        stem = segment.rstrip(b"*")
+        stars = len(segment) - len(stem)
+        if not stars or not part.startswith(stem):
             return False
-    return p == pattern_end
+        met = stars_after(part, len(stem))
+        if number != last:
+            if met >= stars:
+                return False
+        elif met != stars - 1 or len(stem) + met == len(part):
+            return False
+    return True
+
+
+def stars_after(text: bytes, start: int) -> int:
+    """How many stars ``text`` has in a row from ``start`` on."""
+    if not text.startswith(b"*", start):
+        return 0
+    rest = text[start:]
+    return len(rest) - len(rest.lstrip(b"*"))
+
+
+def shape_of(pattern: bytes, separator: bytes = SEPARATOR) -> bytes:
+    """Which segments end in stars, with the length of each stem and the number of its stars; empty if none does.
+
+    >>> shape_of(b"room/*/temp"), shape_of(b"house/*/door"), shape_of(b"a/b**/"), shape_of(b"a/b/")
+    (b'/0*1/', b'/0*1/', b'/1*2', b'')
+    """
+    if b"*" not in pattern:
+        return b""
+    marks = []
+    for segment in cut(pattern, separator)[0]:
+        stem = segment.rstrip(b"*")
+        marks.append(b"%d*%d" % (len(stem), len(segment) - len(stem)) if len(stem) < len(segment) else b"")
+    return b"/".join(marks) if any(marks) else b""
+
+
+class Shapes:
+    """The distinct shapes of some patterns, and how many steps they come to: what they may add to one look-up."""
+
+    __slots__ = ("_counts", "steps")
+
+    def __init__(self) -> None:
+        self._counts: dict[bytes, int] = {}
+        self.steps = 0
+
+    def would_add(self, shape: bytes) -> int:
+        """The steps that one more pattern of this shape adds: none when there is one already."""
+        if not shape or shape in self._counts:
+            return 0
+        return shape.lstrip(b"/").count(b"/") + 1
+
+    def add(self, shape: bytes) -> None:
+        """One more pattern has this shape."""
+        if shape:
+            self.steps += self.would_add(shape)
+            self._counts[shape] = self._counts.get(shape, 0) + 1
+
+    def remove(self, shape: bytes) -> None:
+        """One of the patterns of this shape has gone."""
+        if shape:
+            left = self._counts.pop(shape) - 1
+            if left:
+                self._counts[shape] = left
+            else:
+                self.steps -= self.would_add(shape)
 
 
 def is_literal(pattern: bytes, separator: bytes = SEPARATOR) -> bool:
     """Whether ``pattern`` matches one key only: itself."""
-    return bool(pattern) and _STAR not in pattern and not pattern.endswith(separator)
+    return bool(pattern) and b"*" not in pattern and not pattern.endswith(separator)
 
 
 class _Node(Generic[S]):
@@ -103,7 +204,7 @@ class _Node(Generic[S]):
             self.children = {}
         node = self.children.get(segment)
         if node is None:
-            node = self.children[segment] = _Node()
+            node = self.children[segment] = type(self)()
             stem = segment.rstrip(b"*")
             if len(stem) < len(segment):
                 if self.starred is None or self.lengths is None:
@@ -152,10 +253,9 @@ class _Node(Generic[S]):
             by_count = self.starred.get(segment[:length]) if length <= size else None
             if by_count is None:
                 continue
-            met = length
-            while met < size and segment[met] == _STAR:
-                met += 1
-            met -= length  # stars of the key that a star of the pattern equals
+            met = 0  # stars of the key that stars of the pattern equal: counted no further than patterns here go
+            if segment.startswith(b"*", length):
+                met = stars_after(segment[length : length + max(by_count)], 0)
             if last:
                 node = by_count.get(met + 1) if length + met < size else None
                 if node is not None:
@@ -215,7 +315,7 @@ class Subscriptions(Generic[S]):
         if is_literal(pattern, self._separator):
             self._literal.setdefault(pattern, {})[subscriber] = None
             return True
-        segments, below = self._cut(pattern)
+        segments, below = cut(pattern, self._separator)
         node = self._root
         for segment in segments:
             node = node.child(segment)
@@ -250,14 +350,6 @@ class Subscriptions(Generic[S]):
         self._forget(pattern, subscriber)
         return pattern
 
-    def _cut(self, pattern: bytes) -> tuple[list[bytes], bool]:
-        """The segments of ``pattern``, and whether it goes on matching below the last of them."""
-        segments = pattern.split(self._separator)
-        below = not segments[-1]
-        if below:
-            segments.pop()
-        return segments, below
-
     def _forget(self, pattern: bytes, subscriber: S) -> None:
         if is_literal(pattern, self._separator):
             subscribers = self._literal[pattern]
@@ -265,7 +357,7 @@ class Subscriptions(Generic[S]):
             if not subscribers:
                 del self._literal[pattern]
             return
-        segments, below = self._cut(pattern)
+        segments, below = cut(pattern, self._separator)
         path = [self._root]
         for segment in segments:
             path.append(path[-1].child(segment))
@@ -281,7 +373,10 @@ class Subscriptions(Generic[S]):
             self._depth = max(self._depths, default=0)
 
     def subscribers(self, key: bytes) -> tuple[S, ...]:
-        """Everybody with at least one pattern that matches ``key``, each once, in no order of meaning."""
+        """Everybody with at least one pattern that matches ``key``, each once, in no order of meaning.
+
+        Visits no more nodes than the shapes in use have steps, and one chain: see the module's docstring.
+        """
         literal = self._literal.get(key)
         root = self._root
         if not (self._depth or root.below):

@@ -30,6 +30,9 @@ OVERFLOW_ID = 65_534
 """What the kernel reports for a user or group that has no name in our user namespace: nobody in
 particular, so nothing can be bound to it."""
 
+_DEEPEST = 64
+"""Most hubs that a sender's credential key leads through: more is no tree, and would take long to look at."""
+
 
 class Credentials(msgspec.Struct, frozen=True, order=True):
     """What the kernel says of the process at the other end of a Unix-domain socket (``SO_PEERCRED``).
@@ -73,7 +76,7 @@ class Namespace:
         """Whether ``sender`` is a credential key that extends ``above``, another, by one or more credentials."""
         if not sender.startswith(above + self.separator + self.start):
             return False
-        fields = sender[len(above) + len(self.separator) :].split(self.separator)
+        fields = sender[len(above) + len(self.separator) :].split(self.separator, 5 * _DEEPEST)
         return len(fields) % 5 == 0 and all(
             fields[at] == RESERVED
             and fields[at + 1] == b"cred"

@@ -13,7 +13,7 @@ from sbuslib import matcher
 from sbuslib.core.quotas import Quotas
 from sbuslib.core.router import Router
 from sbuslib.limits import Limits
-from sbuslib.matcher import Subscriptions, check_separator, is_literal, matches
+from sbuslib.matcher import Shapes, Subscriptions, check_separator, is_literal, matches, shape_of, stars_after
 from sbuslib.secrets import Credentials
 from sbuslib.wire.packets import message_header
 
@@ -201,3 +201,60 @@ def test_long_stems_of_others_cost_a_short_key_nothing() -> None:
 
 def test_the_examples_in_the_docstrings() -> None:
     assert doctest.testmod(matcher).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("pattern", "shape", "steps"),
+    [
+        (b"", b"", 0),
+        (b"a/b/", b"", 0),
+        (b"a*b/c", b"", 0),  # a star that does not end its segment is a byte like any other
+        (b"*", b"0*1", 1),
+        (b"*/a", b"0*1/", 2),
+        (b"a/*", b"/0*1", 1),
+        (b"a/b**/c/*/d/", b"/1*2//0*1/", 4),
+    ],
+)
+def test_shapes(pattern: bytes, shape: bytes, steps: int) -> None:
+    assert shape_of(pattern) == shape
+    shapes = Shapes()
+    assert shapes.would_add(shape) == steps
+    shapes.add(shape)
+    assert shapes.would_add(shape) == 0
+    shapes.add(shape)
+    assert shapes.steps == steps
+    shapes.remove(shape)
+    assert shapes.steps == steps
+    shapes.remove(shape)
+    assert shapes.steps == 0
+    assert shapes.would_add(shape) == steps
+
+
+def test_stars_in_a_row() -> None:
+    assert [stars_after(b"a**b*", start) for start in range(6)] == [0, 2, 1, 0, 1, 0]
+
+
+class CountedReads(bytes):
+    """A key that counts how often a single byte of it is asked for."""
+
+    reads = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, int):
+            type(self).reads += 1
+        return super().__getitem__(place)
+
+
+def test_no_key_is_walked_byte_by_byte() -> None:
+    key = CountedReads(b"*" * 400_000)
+    index: Subscriptions[bytes] = Subscriptions()
+    for pattern in (b"*", b"**", b"***/", b"*" * 4_000):
+        index.add(pattern, pattern)
+        assert not matches(pattern, key)
+    node = index._root
+    found: list[Any] = []
+    node.follow_stars(key, True, found)
+    assert not found
+    node.follow_stars(key, False, found)
+    assert not found
+    assert CountedReads.reads == 0

@@ -3,7 +3,10 @@
 Quotas hang on the user and not on the connection, or opening more connections would be the way around
 them. Two rules:
 
-* *Patterns* are a plain maximum for each user.
+* *Patterns* are a plain maximum for each user: in number, in bytes, and in *steps*. All patterns of a user together may
+  add ``user_pattern_steps`` steps to the look-up of one key, whatever the key and whatever the patterns: a sum over
+  their distinct shapes, by the theory in :mod:`sbuslib.matcher`. Patterns without ``*``, and any number of patterns of
+  one shape such as ``room/*/temp`` and ``hall/*/door``, cost nothing or once.
 * *Connections*, *room in queues* and *send buffers* are shared out among whoever asks. Whoever holds ``share`` of a
   maximum of which ``remaining`` is free may hold at most ``(remaining + share) / (n + 1)``, where ``n`` is
   how many hold some of it, the asker included. So there is always something left for the next one, and
@@ -18,11 +21,16 @@ Whatever is charged is released by the object that charged it. Source: the accou
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from ..limits import Limits
+from ..matcher import Shapes
 
-__all__ = ["Account", "Quotas", "Room", "Shares"]
+__all__ = ["SEGMENT_BYTES", "Account", "Quotas", "Room", "Shares"]
+
+SEGMENT_BYTES: Final = 32
+"""Bytes that each segment of a pattern with a wildcard is charged for beside its own: it may be a node of the index, of
+some 300 bytes, even where it is empty. A tenth of that, as the index takes ten times what is charged throughout."""
 
 
 class Shares:
@@ -126,7 +134,7 @@ class Room:
 class Account(Room):
     """What one user's clients hold: it is itself the room in all their queues."""
 
-    __slots__ = ("connections", "fan_out", "pattern_bytes", "patterns", "queue", "uid")
+    __slots__ = ("connections", "fan_out", "pattern_bytes", "patterns", "queue", "shapes", "uid")
 
     def __init__(self, uid: int, limits: Limits) -> None:
         super().__init__(limits.user_queued_packets, limits.user_queued_bytes)
@@ -134,6 +142,8 @@ class Account(Room):
         self.connections = 0
         self.patterns = 0
         self.pattern_bytes = 0
+        self.shapes = Shapes()
+        """The shapes of its clients' patterns, and what these may add to the look-up of one key."""
         self.fan_out = Room(limits.fanout_packets, limits.fanout_bytes)
         """Room for what is to be handed to many of its clients."""
         self.queue: Any = None
@@ -141,7 +151,7 @@ class Account(Room):
 
     def is_clear(self) -> bool:
         """Whether nothing is charged."""
-        charged = self.connections or self.patterns or self.pattern_bytes
+        charged = self.connections or self.patterns or self.pattern_bytes or self.shapes.steps
         return not charged and self.is_empty() and self.fan_out.is_empty() and self.queue is None
 
 
@@ -207,24 +217,27 @@ class Quotas:
         if account.is_clear() and account.uid not in self._exempt:
             self._accounts.pop(account.uid, None)
 
-    def take_pattern(self, account: Account, size: int) -> bool:
-        """Charge a pattern of ``size`` bytes; ``False`` beyond the user's maximum."""
+    def take_pattern(self, account: Account, size: int, shape: bytes = b"") -> bool:
+        """Charge a pattern of ``size`` bytes and of ``shape``; ``False``, and nothing charged, beyond the maximum."""
         limits = self._limits
         if account.patterns >= limits.user_patterns or account.pattern_bytes + size > limits.user_pattern_bytes:
             return False
-        account.patterns += 1
-        account.pattern_bytes += size
+        if shape and account.shapes.steps + account.shapes.would_add(shape) > limits.user_pattern_steps:
+            return False
+        self.force_pattern(account, size, shape)
         return True
 
-    def force_pattern(self, account: Account, size: int) -> None:
+    def force_pattern(self, account: Account, size: int, shape: bytes = b"") -> None:
         """Charge a pattern whether or not there is room."""
         account.patterns += 1
         account.pattern_bytes += size
+        account.shapes.add(shape)
 
-    def give_pattern(self, account: Account, size: int) -> None:
+    def give_pattern(self, account: Account, size: int, shape: bytes = b"") -> None:
         """Release a pattern."""
         account.patterns -= 1
         account.pattern_bytes -= size
+        account.shapes.remove(shape)
         self.tidy(account)
 
     def is_clear(self) -> bool:

@@ -7,24 +7,39 @@ secret key, and only the second, which holds nothing but patterns accepted by
 :attr:`Router.routes` is the cache that the hub's hot path reads directly: from the whole header of a
 message, ``MSG <key>NUL``, to the tuple of its receivers. Equal tuples are one object, so a run of messages
 for the same receivers is found by identity even where the keys differ.
+
+**What a change of patterns costs others.** A pattern that comes or goes makes the router forget the routes of keys that
+it matches, and no others. They are sought at once, in the turn of who subscribes, so it is that user who pays for the
+search and no publisher. The search compares up to :data:`COMPARED` keys. Where more come into question, all routes
+are forgotten. Somebody who wants to bring that about beside a publisher of fewer keys has to publish as many of its own
+first, each time again, which costs its own turns more than it costs the publisher.
+
+A client that leaves with all its patterns makes the router forget the routes that name it, in one pass over what is
+remembered for all who left since the last round.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from typing import Generic, TypeVar
+from itertools import chain
+from typing import Final, Generic, TypeVar
 
 from ..errors import PacketError
 from ..limits import Limits
-from ..matcher import SEPARATOR, Subscriptions, is_literal
+from ..matcher import SEPARATOR, Subscriptions, cut, is_literal, segments_match, shape_of
 from ..secrets import Credentials, Namespace
 from ..wire.packets import MSG
-from .quotas import Account, Quotas
+from .header_groups import HeaderGroups
+from .quotas import SEGMENT_BYTES, Account, Quotas
 
-__all__ = ["Router"]
+__all__ = ["COMPARED", "Router"]
 
 S = TypeVar("S", bound=Hashable)
+
+COMPARED: Final = 4_096
+"""Most remembered keys that a pattern is compared with when it comes or goes: that takes some three milliseconds, less
+than a turn may."""
 
 
 class Router(Generic[S]):
@@ -34,7 +49,7 @@ class Router(Generic[S]):
         self.namespace = Namespace(separator)
         self.routes: dict[bytes, tuple[S, ...]] = {}
         self.version = 0
-        """Goes up whenever a remembered route may have become wrong: for caches elsewhere."""
+        """Goes up whenever a remembered route is forgotten: for caches elsewhere, which hold no others."""
         self.watch: Callable[[S, Account, bytes, bool], None] | None = None
         """Called with each plain pattern that a subscriber begins (``True``) or ceases to hold, and its account."""
         self._above: tuple[S, Callable[[bytes, bool], bool]] | None = None
@@ -48,10 +63,10 @@ class Router(Generic[S]):
         # What routes held when it was last full. A key in use moves back from here at its next miss, so two
         # generations do what an eviction list would, at no cost for a hit.
         self._older: dict[bytes, tuple[S, ...]] = {}
-        # The same headers by the first segments of their keys, so that a pattern that begins with a literal one
-        # makes the hub forget no more than what it may match.
-        self._by_stem: dict[bytes, set[bytes]] = {}
-        self._older_by_stem: dict[bytes, set[bytes]] = {}
+        # The same headers in groups, to find those that a pattern matches.
+        self._groups = HeaderGroups(separator)
+        self._older_groups = HeaderGroups(separator)
+        self._subscribers: set[S] = set()  # whoever has subscribed since it came: remembered tuples may name it
         self._remembered = 0  # receivers in all tuples made since all was forgotten: no fewer than routes hold
 
     def patterns(self, subscriber: S) -> dict[bytes, int]:
@@ -78,9 +93,10 @@ class Router(Generic[S]):
         if pattern.count(self.namespace.separator) >= limits.pattern_segments:
             raise PacketError("pattern of too many segments")
         index = self._secret if self.namespace.check_pattern(pattern, credentials) else self._plain
-        if not index.holds(pattern, subscriber) and not self._quotas.take_pattern(account, self._size(pattern)):
+        if not index.holds(pattern, subscriber) and not self._quotas.take_pattern(account, *self._price(pattern)):
             raise PacketError("too many patterns")
         if index.add(pattern, subscriber):
+            self._subscribers.add(subscriber)
             self.reconsider(pattern)
             if self.watch is not None and index is self._plain:
                 self.watch(subscriber, account, pattern, True)
@@ -88,8 +104,9 @@ class Router(Generic[S]):
     def subscribe_anyway(self, pattern: bytes, subscriber: S, account: Account) -> None:
         """Put a plain pattern in force whatever the account holds: for a link that must not go without."""
         if not self._plain.holds(pattern, subscriber):
-            self._quotas.force_pattern(account, self._size(pattern))
+            self._quotas.force_pattern(account, *self._price(pattern))
             self._plain.add(pattern, subscriber)
+            self._subscribers.add(subscriber)
             self.reconsider(pattern)
             if self.watch is not None:
                 self.watch(subscriber, account, pattern, True)
@@ -99,7 +116,7 @@ class Router(Generic[S]):
         index = self._secret if self.namespace.is_secret(pattern) else self._plain
         gone = index.remove(pattern, subscriber)
         if gone:
-            self._quotas.give_pattern(account, self._size(pattern))
+            self._quotas.give_pattern(account, *self._price(pattern))
             self.reconsider(pattern)
             if self.watch is not None and index is self._plain:
                 self.watch(subscriber, account, pattern, False)
@@ -111,15 +128,14 @@ class Router(Generic[S]):
         Its patterns leave the index in small steps, since there may be a hundred thousand; until then it is
         still among the receivers, and must ignore what it is given.
         """
-        if self._taps.pop(subscriber, None) is not None:
-            self.reconsider_all()
-        self._tuples.clear()  # whoever is named in one would never be freed
-        if self.count(subscriber):
+        was_tap = self._taps.pop(subscriber, None) is not None
+        if was_tap or subscriber in self._subscribers:
             self._retired.setdefault(account.uid, deque()).append((subscriber, account))
         return account.uid in self._retired
 
     def forget_some(self, count: int, user: int) -> bool:
         """Take up to ``count`` patterns of a user's retired subscribers out of the index; whether more are left."""
+        gone: set[S] = set()
         while count and (retired := self._retired.get(user)):
             subscriber, account = retired[0]
             pattern = self._plain.discard_one(subscriber)
@@ -131,10 +147,13 @@ class Router(Generic[S]):
                 retired.popleft()
                 if not retired:
                     del self._retired[user]
+                self._subscribers.discard(subscriber)
+                gone.add(subscriber)
                 continue
-            self._quotas.give_pattern(account, self._size(pattern))
-            self.reconsider(pattern)
+            self._quotas.give_pattern(account, *self._price(pattern))
             count -= 1
+        if gone:
+            self._forget_receivers(gone)
         return user in self._retired
 
     def forget_all_retired(self) -> None:
@@ -147,7 +166,7 @@ class Router(Generic[S]):
         """Take all secret patterns of a subscriber back; whether there were any."""
         found = False
         while (pattern := self._secret.discard_one(subscriber)) is not None:
-            self._quotas.give_pattern(account, self._size(pattern))
+            self._quotas.give_pattern(account, *self._price(pattern))
             self.reconsider(pattern)
             found = True
         return found
@@ -172,18 +191,19 @@ class Router(Generic[S]):
             found = self._look_up(header[len(MSG) : -1])
         if len(header) <= self._limits.cached_key_bytes:
             if len(self.routes) >= self._limits.cached_keys:
-                self._older = self.routes.copy()
-                self._older_by_stem = self._by_stem
-                self._by_stem = {}
-                self.routes.clear()
+                self._start_generation()
             self.routes[header] = found
-            stem = header[len(MSG) : -1].partition(self.namespace.separator)[0]
-            alike = self._by_stem.get(stem)
-            if alike is None:
-                self._by_stem[stem] = {header}
-            else:
-                alike.add(header)
+            self._groups.add(header)
         return found
+
+    def _start_generation(self) -> None:
+        """The cache is full: what was not used since it was full the last time is forgotten."""
+        if self._older:
+            self.version += 1
+        self._older = self.routes.copy()
+        self.routes.clear()
+        self._groups, self._older_groups = self._older_groups, self._groups
+        self._groups.clear()
 
     def _look_up(self, key: bytes) -> tuple[S, ...]:
         secret = self.namespace.check_key(key)
@@ -203,18 +223,13 @@ class Router(Generic[S]):
             known = self._tuples[found] = found
         return known
 
-    def _size(self, pattern: bytes) -> int:
-        """What ``pattern`` is charged for, in bytes: its own, and what it costs the index beyond them."""
+    def _price(self, pattern: bytes) -> tuple[int, bytes]:
+        """What ``pattern`` is charged for: bytes, its own and what it takes in the index, and its shape."""
         separator = self.namespace.separator
         if is_literal(pattern, separator):
-            return len(pattern)
-        segments = pattern.split(separator)
-        size = len(pattern) + len(segments) * self._limits.segment_bytes
-        # With wildcards in two segments, no more patterns match a key than it is long, squared; with each
-        # further one that is multiplied, and whoever publishes the key would wait for all of them.
-        if sum(b"*" in segment for segment in segments) > 2:
-            size += self._limits.branching_bytes
-        return size
+            return len(pattern), b""
+        size = len(pattern) + (pattern.count(separator) + 1) * SEGMENT_BYTES
+        return size, shape_of(pattern, separator)
 
     def is_tap(self, receiver: S) -> bool:
         """Whether a receiver only listens in."""
@@ -225,20 +240,52 @@ class Router(Generic[S]):
         return self._plain.everything()
 
     def reconsider(self, pattern: bytes) -> None:
-        """``pattern`` came or went: forget the routes of what it may match."""
+        """``pattern`` came or went: forget the routes of what it matches."""
         separator = self.namespace.separator
         if is_literal(pattern, separator):
-            headers: Iterable[bytes] = (b"MSG %b\0" % pattern,)
-        else:
-            stem, found, _ = pattern.partition(separator)
-            if b"*" in stem or not found:
-                self.reconsider_all()
-                return
-            headers = self._by_stem.pop(stem, set()) | self._older_by_stem.pop(stem, set())
+            self._forget([b"MSG %b\0" % pattern])
+            return
+        segments, below = cut(pattern, separator)
+        if not segments:
+            self.reconsider_all()
+            return
+        headers = self._groups.candidates(segments, below, COMPARED)
+        older = self._older_groups.candidates(segments, below, COMPARED)
+        if headers is None or older is None or len(headers) + len(older) > COMPARED:
+            self.reconsider_all()
+            return
+        # Where the pattern has more than one segment, what begins such a one stands in the header after a separator:
+        # that is seen in a twentieth of the time of comparing.
+        piece = max((separator + segment.rstrip(b"*") for segment in segments[1:]), key=len, default=b"")
+        alike = dict.fromkeys(header for header in chain(headers, older) if piece in header)
+        self._forget([header for header in alike if segments_match(segments, below, header[len(MSG) : -1], separator)])
+
+    def _forget(self, headers: Iterable[bytes]) -> None:
+        """Forget the routes of these headers."""
         for header in headers:
-            self.routes.pop(header, None)
-            self._older.pop(header, None)
-        self.version += 1
+            known, was_known = self.routes.pop(header, None), self._older.pop(header, None)
+            if known is not None or was_known is not None:
+                self._groups.discard(header)
+                self._older_groups.discard(header)
+                self.version += 1
+
+    def _forget_receivers(self, gone: set[S]) -> None:
+        """Forget whatever names one of those who have gone, who would never be freed else."""
+        distinct = {
+            id(found): found for found in chain(self.routes.values(), self._older.values(), self._tuples.values())
+        }
+        named = {number for number, found in distinct.items() if not gone.isdisjoint(found)}
+        if not named:
+            return
+        headers = [
+            header for header, found in chain(self.routes.items(), self._older.items()) if id(found) in named
+        ]  # fmt: skip
+        if len(headers) > COMPARED:
+            self.reconsider_all()
+            return
+        self._forget(headers)
+        for number in named:
+            self._tuples.pop(distinct[number], None)
 
     def reconsider_all(self) -> None:
         """Forget all routes."""
@@ -246,6 +293,6 @@ class Router(Generic[S]):
         self._remembered = 0
         self.routes.clear()
         self._older.clear()
-        self._by_stem.clear()
-        self._older_by_stem.clear()
+        self._groups.clear()
+        self._older_groups.clear()
         self._tuples.clear()

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..core.router import Router
 from ..limits import Limits
-from ..matcher import Subscriptions
+from ..matcher import Shapes, Subscriptions, shape_of
 from .interest import KeyTable, narrow
 
 __all__ = ["Demand", "index"]
@@ -52,6 +52,7 @@ class Demand:
     def _forget(self) -> None:
         self._wanted: Subscriptions[bytes] = Subscriptions(self._separator)
         self._announced: dict[bytes, list[bytes]] = {}
+        self._shapes = Shapes()
         self._too_many = False
         self.pruned = KeyTable(self._limits.pruned_keys, self._limits.pruned_bytes)
 
@@ -113,20 +114,32 @@ class Demand:
         """Somebody above wants a pattern."""
         if pattern in self._announced:
             return
-        if len(self._announced) >= self._limits.user_patterns:
-            self._too_many = True  # what takes no memory is to want everything
+        if not self._has_room(pattern):
+            self._too_many = True  # what takes neither memory nor time is to want everything
             self.want_all(True)
             return
         narrowed = self._announced[pattern] = narrow(pattern, self._export, self._separator)
         for one in narrowed:
             if self._wanted.add(one, b""):
+                self._shapes.add(shape_of(one, self._separator))
                 self._router.reconsider(one)
                 self._tell(one, True)
+
+    def _has_room(self, pattern: bytes) -> bool:
+        """Whether another pattern stays within what a user of this hub may have."""
+        limits = self._limits
+        if len(self._announced) >= limits.user_patterns or len(pattern) > limits.pattern_bytes:
+            return False
+        if pattern.count(self._separator) >= limits.pattern_segments:
+            return False
+        steps = self._shapes.steps + self._shapes.would_add(shape_of(pattern, self._separator))
+        return steps <= limits.user_pattern_steps
 
     def take_back(self, pattern: bytes) -> None:
         """Nobody above wants a pattern any more."""
         for one in self._announced.pop(pattern, ()):
             if self._wanted.remove(one, b""):
+                self._shapes.remove(shape_of(one, self._separator))
                 self._router.reconsider(one)
                 self._tell(one, False)
 

@@ -39,27 +39,9 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 
-from ..matcher import SEPARATOR, _Node, is_literal, matches
+from ..matcher import SEPARATOR, _Node, cut, is_literal, matches, stars_after
 
 __all__ = ["Feed", "Interest", "KeyTable", "covers", "in_loop", "narrow", "overlap"]
-
-_STAR = ord("*")
-
-
-def _cut(pattern: bytes, separator: bytes) -> tuple[list[bytes], bool]:
-    """The segments of ``pattern``, and whether it matches whatever lies below them."""
-    segments = pattern.split(separator)
-    below = not segments[-1]
-    if below:
-        segments.pop()
-    return segments, below
-
-
-def _stars_after(text: bytes, start: int) -> int:
-    count = start
-    while count < len(text) and text[count] == _STAR:
-        count += 1
-    return count - start
 
 
 def _segment_covers(p: bytes, q: bytes, last: bool) -> bool:
@@ -73,13 +55,13 @@ def _segment_covers(p: bytes, q: bytes, last: bool) -> bool:
     narrower = q.rstrip(b"*")
     more = len(q) - len(narrower)
     if not more:  # q is one segment and no more: is it among those of p?
-        met = _stars_after(q, len(stem))
+        met = stars_after(q, len(stem))
         return (met == stars - 1 and len(stem) + met < len(q)) if last else met < stars
     if len(narrower) < len(stem):
         return False
     if narrower == stem:
         return more == stars if last else more <= stars
-    met = _stars_after(narrower, len(stem))
+    met = stars_after(narrower, len(stem))
     return met == stars - 1 if last else met < stars
 
 
@@ -91,8 +73,8 @@ def covers(p: bytes, q: bytes, separator: bytes = SEPARATOR) -> bool:
     """
     if not p or p == q:
         return True
-    wide, wide_below = _cut(p, separator)
-    narrow_, narrow_below = _cut(q, separator)
+    wide, wide_below = cut(p, separator)
+    narrow_, narrow_below = cut(q, separator)
     if wide_below:
         if len(narrow_) < len(wide) + (not narrow_below):
             return False
@@ -106,8 +88,8 @@ def covers(p: bytes, q: bytes, separator: bytes = SEPARATOR) -> bool:
 
 def overlap(p: bytes, q: bytes, separator: bytes = SEPARATOR) -> bool:
     """Whether some key may match both: never wrong when it says no, and sometimes when it says yes."""
-    one, one_below = _cut(p, separator)
-    other, other_below = _cut(q, separator)
+    one, one_below = cut(p, separator)
+    other, other_below = cut(q, separator)
     if not one_below and not other_below and len(one) != len(other):
         return False
     if one_below and not other_below and len(other) <= len(one):
@@ -418,14 +400,14 @@ class Interest:
     # -- the index of what is announced -------------------------------------------------------------
 
     def _insert(self, pattern: bytes) -> None:
-        segments, below = _cut(pattern, self._separator)
+        segments, below = cut(pattern, self._separator)
         node = self._root
         for segment in segments:
             node = node.child(segment)
         node.end(below)[pattern] = None
 
     def _extract(self, pattern: bytes) -> None:
-        segments, below = _cut(pattern, self._separator)
+        segments, below = cut(pattern, self._separator)
         path = [self._root]
         for segment in segments:
             path.append(path[-1].child(segment))
@@ -436,8 +418,14 @@ class Interest:
             parent.drop(segment)
 
     def _find_cover(self, pattern: bytes) -> bytes | None:
-        """Another pattern in the index that covers this one."""
-        segments, below = _cut(pattern, self._separator)
+        """Another pattern in the index that covers this one.
+
+        Visits no more nodes than the shapes of what is announced have steps, and one chain, for the reason that
+        :mod:`sbuslib.matcher` gives of keys: of the nodes whose segments cover those of ``pattern``, no two have the
+        same shape, since the shape tells how many bytes of the pattern's own stem or segment each stem is. What is
+        announced is wanted by users, and the steps of each user are bounded (``Limits.user_pattern_steps``).
+        """
+        segments, below = cut(pattern, self._separator)
         end = len(segments)
         stack = [(self._root, 0)]
         while stack:
@@ -463,7 +451,7 @@ class Interest:
 
         The index may change between two steps: what was in it all the time is found.
         """
-        segments, below = _cut(pattern, self._separator)
+        segments, below = cut(pattern, self._separator)
         end = len(segments)
         # Of nodes at one depth each: an iterator over a copy, since what is found is taken out of the index.
         stack = [(iter([self._root]), 0)]
@@ -516,7 +504,7 @@ def _wider(node: _Node[bytes], segment: bytes, last: bool) -> list[_Node[bytes]]
             if not last:  # in the last place only the segment itself would do
                 found += [child for count, child in by_count.items() if count > stars]
         else:
-            met = _stars_after(stem, length)
+            met = stars_after(stem, length)
             found += [child for count, child in by_count.items() if (count == met + 1 if last else count > met)]
     return found
 

@@ -128,9 +128,10 @@ class Down:
             return ()
         up = self._up
         found = tuple(receiver for receiver in found if receiver is not up)
-        if len(routes) >= self._context.limits.cached_keys:
-            routes.clear()
-        routes[header] = found
+        if len(header) <= self._context.limits.cached_key_bytes:  # or the router has not remembered it, and will not tell
+            if len(routes) >= self._context.limits.cached_keys:
+                routes.clear()
+            routes[header] = found
         return found
 
     def command(self, turn: Turn, data: bytes) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import product
 from typing import Any
 
 import pytest
+from visits import count_visits
 
 from sbuslib.core.quotas import Account, Quotas
-from sbuslib.core.router import Router
+from sbuslib.core.router import COMPARED, Router
 from sbuslib.errors import PacketError, ReservedKeyError
 from sbuslib.limits import Limits
 from sbuslib.secrets import Credentials
@@ -205,7 +207,7 @@ def test_the_separator_is_a_parameter() -> None:
 
 
 def test_empty_segments_are_no_cheap_way_to_fill_the_index() -> None:
-    router = router_of([], user_pattern_bytes=1_000, segment_bytes=32)
+    router = router_of([], user_pattern_bytes=1_000)
     router.subscribe(b"x" * 600, "x", ME, account(router))  # one key only: no node
     with pytest.raises(PacketError, match="too many patterns"):
         router.subscribe(b"/" * 20, "x", ME, account(router))
@@ -228,19 +230,71 @@ def test_remembered_receivers_are_bounded() -> None:
         assert sum(map(len, {*router.routes.values(), *router._older.values()})) <= 1_080
 
 
-def test_patterns_of_many_wildcards_that_match_one_key_are_few() -> None:
-    router = router_of([], user_pattern_bytes=50_000)
-    key = b"building/kitchen/sensors"
-    stems = [[segment, *(segment[:length] + b"*" for length in range(len(segment)))] for segment in key.split(b"/")]
-    of_three = [b"/".join(segments) for segments in product(*stems) if all(s.endswith(b"*") for s in segments)]
-    for pattern in of_three[:11]:
-        router.subscribe(pattern, "x", ME, account(router))
-    with pytest.raises(PacketError, match="too many patterns"):
-        router.subscribe(of_three[11], "x", ME, account(router))
+def adversarial() -> dict[str, tuple[list[bytes], list[bytes]]]:
+    """Families of patterns of which as many as possible match one key, with such keys."""
+    word = b"building"
+    stems = [word[:size] + b"*" for size in range(len(word))]
+    place = [b"a"] * 20
+    one_star = [
+        b"/".join([*place[:at], b"a"[:size] + b"*" * stars, *place[at + 1 :]])
+        for at, size, stars in product(range(20), (0, 1), (1, 2, 3))
+    ]
+    binary = [b"/".join(some) for some in product([b"*", b"a"], repeat=9)]
+    runs = [b"*" * i + b"/" + b"*" * j + b"/t" for i, j in product(range(1, 20), repeat=2)]
+    return {
+        "runs of stars": (runs, [b"room/1/t", b"***/1/t", b"*****/**x/t", b"room/1/t/x"]),
+        "stems of every length": (
+            [b"/".join(some) for some in product(stems, repeat=3)],
+            [b"building/building/building", b"building/building/build"],
+        ),
+        "everywhere or nowhere": ([p + tail for p in binary for tail in (b"", b"/a/a/a", b"/")], [b"/".join(place)]),
+        "one star, deep below": (one_star, [b"/".join(place), b"/".join([b"ab"] * 20), b"/".join([b"a*"] * 20)]),
+        "below": ([p + b"/" for p in runs], [b"room/1/t/x/y", b"**/**/t/x"]),
+    }
+
+
+@pytest.mark.parametrize("family", adversarial())
+def test_a_look_up_visits_no_more_nodes_than_the_patterns_of_a_user_may_have_steps(family: str) -> None:
+    patterns, keys = adversarial()[family]
+    router = router_of([], user_pattern_steps=64)
+    visited = count_visits(router._plain)
+    for pattern in patterns:
+        with suppress(PacketError):
+            router.subscribe(pattern, "x", ME, account(router))
+    assert account(router).patterns < len(patterns)
+    assert 60 <= account(router).shapes.steps <= 64
+    deepest = max(pattern.count(b"/") + 1 for pattern in patterns)
+    for key in keys:
+        visited.clear()
+        assert router.route(b"MSG %b\0" % key) in (("x",), ())
+        assert 0 < len(visited) <= 64 + deepest + 1
     leave(router, "x")
     assert account(router).is_clear()
-    for number in range(200):
-        router.subscribe(b"host/%d*/*" % number, "x", ME, account(router))
+
+
+def test_what_another_user_may_hold_is_its_own_matter() -> None:
+    router = router_of([(b"*/a", "x")], user_pattern_steps=2)
+    with pytest.raises(PacketError, match="too many patterns"):
+        router.subscribe(b"**/a", "x", ME, account(router))
+    router.subscribe(b"**/a", "y", OTHER, router._quotas.account(OTHER.uid))
+    router.unsubscribe(b"*/a", "x", account(router))
+    router.subscribe(b"**/a", "x", ME, account(router))
+    assert route(router, b"1/a") == {"x", "y"}
+
+
+def test_any_number_of_patterns_of_a_few_shapes_can_be_held() -> None:
+    router = router_of([])
+    for number in range(5_000):
+        for pattern in (
+            b"tenants/*/x%d" % number,
+            b"x%d/*/y" % number,
+            b"a/*/b%d/*/c" % number,
+            b"host/%d*/*" % number,
+            b"%d/" % number,
+        ):
+            router.subscribe(pattern, "x", ME, account(router))
+    assert account(router).patterns == 25_000
+    assert account(router).shapes.steps < 30
 
 
 def test_a_wildcard_makes_the_router_forget_only_what_begins_as_it_does() -> None:
@@ -255,3 +309,93 @@ def test_a_wildcard_makes_the_router_forget_only_what_begins_as_it_does() -> Non
     assert list(router.routes) == [b"MSG others/a\0"]
     router.subscribe(b"*/a", "z", ME, account)
     assert not router.routes
+
+
+@pytest.mark.parametrize(
+    "pattern", [b"*q", b"*/zz", b"room/*/zz", b"*/*/tx*", b"*/tem*/", b"*/*/t**", b"room/99/", b"q"]
+)
+def test_a_pattern_that_comes_and_goes_costs_no_route_that_it_does_not_match(pattern: bytes) -> None:
+    router = router_of([(b"room/", "x")])
+    for number in range(32):
+        route(router, b"room/%d/temp" % number)
+    remembered, version = dict(router.routes), router.version
+    for _ in range(3):
+        router.subscribe(pattern, "toggler", ME, account(router))
+        assert router.unsubscribe(pattern, "toggler", account(router))
+    router.subscribe(pattern, "toggler", ME, account(router))
+    leave(router, "toggler")
+    assert router.routes == remembered
+    assert router.version == version, "caches elsewhere are still right"
+
+
+@pytest.mark.parametrize("cached", [16_384, 4])
+def test_a_pattern_that_comes_or_goes_costs_the_routes_that_it_matches(cached: int) -> None:
+    keys = [b"room/1/temp", b"room/2/temp", b"room/1", b"hall", b"hall/1/temp/inside"]
+    for pattern, matched in (
+        (b"*/1/temp", {keys[0]}),
+        (b"room/*", {keys[2]}),
+        (b"*", {keys[3]}),
+        (b"ha*", {keys[3]}),
+        (b"hall", {keys[3]}),
+        (b"h*/", {keys[4]}),
+        (b"*/*/t*", {keys[0], keys[1]}),
+        (b"room/", set(keys[:3])),
+        (b"", set(keys)),
+    ):
+        router = router_of([(b"", "x")], cached_keys=cached)
+        for key in keys:
+            route(router, key)
+        version = router.version
+        router.subscribe(pattern, "y", ME, account(router))
+        assert router.version > version
+        headers = {b"MSG %b\0" % key for key in keys if key not in matched}
+        assert {*router.routes, *router._older} == headers
+        for key in keys:
+            assert route(router, key) == ({"x", "y"} if key in matched else {"x"})
+
+
+def test_a_pattern_is_compared_with_so_many_remembered_keys_and_no_more() -> None:
+    router = router_of([(b"room/", "x")])
+    for number in range(COMPARED):
+        router.route(b"MSG room/%d/temp\0" % number)
+    router.subscribe(b"*/*/tx*", "y", ME, account(router))
+    assert len(router.routes) == COMPARED
+    router.route(b"MSG room/x/temp\0")
+    router.subscribe(b"*/*/ty*", "y", ME, account(router))
+    assert not router.routes
+
+
+def test_forgotten_routes_leave_nothing_behind() -> None:
+    router = router_of([])
+    for number in range(100):
+        route(router, b"room/%d" % number)
+        router.subscribe(b"room/%d" % number, "x", ME, account(router))
+        router.unsubscribe(b"room/%d" % number, "x", account(router))
+    assert not router.routes
+    assert not router._groups._groups
+
+
+def test_who_leaves_takes_along_only_the_routes_that_name_it() -> None:
+    router = router_of([(b"room/", "x"), (b"hall/", "y"), (b"hall/*", "z")])
+    for key in (b"room/1", b"hall/1", b"yard/1"):
+        route(router, key)
+    leave(router, "z")
+    assert set(router.routes) == {b"MSG room/1\0", b"MSG yard/1\0"}
+    assert route(router, b"hall/1") == {"y"}
+    version = router.version
+    router.subscribe(b"far/", "z", ME, account(router))
+    leave(router, "z")
+    assert router.version == version
+
+
+def test_who_had_unsubscribed_before_it_left_is_forgotten() -> None:
+    router: Router[Someone] = new_router()
+    someone = Someone()
+    gone = weakref.ref(someone)
+    router.subscribe(b"a", someone, ME, account(router))
+    router.route(b"MSG a\0")
+    router.unsubscribe(b"a", someone, account(router))
+    leave(router, someone)
+    del someone
+    gc.collect()
+    assert gone() is None

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from visits import count_visits
 
-from sbuslib.matcher import Subscriptions, is_literal, matches
+from sbuslib.matcher import Shapes, Subscriptions, is_literal, matches, shape_of
 
 SEPARATORS = st.sampled_from([b"/", b".", b"a", b"\x7f"])
 TEXTS = st.one_of(
@@ -27,6 +28,26 @@ def test_the_index_equals_the_plain_function(patterns: list[bytes], keys: list[b
         found = index.subscribers(key)
         assert set(found) == expected
         assert len(found) == len(expected)
+
+
+WILD = st.lists(st.sampled_from([b"*", b"**", b"a*", b"a**", b"ab*", b"a", b"*a"]), min_size=1, max_size=4).map(
+    b"/".join
+)
+
+
+@given(patterns=st.lists(WILD, max_size=40), keys=st.lists(WILD | TEXTS, min_size=1, max_size=6))
+def test_a_look_up_visits_no_more_nodes_than_the_shapes_have_steps(patterns: list[bytes], keys: list[bytes]) -> None:
+    index: Subscriptions[bytes] = Subscriptions()
+    visited = count_visits(index)
+    shapes = Shapes()
+    for pattern in patterns:
+        index.add(pattern, pattern)
+        shapes.add(shape_of(pattern))
+    deepest = max((pattern.count(b"/") + 1 for pattern in patterns), default=0)
+    for key in keys:
+        visited.clear()
+        index.subscribers(key)
+        assert len(visited) <= shapes.steps + deepest + 1
 
 
 @given(pattern=TEXTS, key=TEXTS, separator=SEPARATORS)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from visits import count_visits
 
-from sbuslib.matcher import matches
+from sbuslib.matcher import Shapes, matches, shape_of
 from sbuslib.tree.interest import Interest, KeyTable, covers, in_loop, narrow, overlap
 
 ALPHABET = (b"*", b"/", b"a", b"b")
@@ -214,6 +215,24 @@ TestInterest = InterestMachine.TestCase
 TestWidening = WideningMachine.TestCase
 for case in (TestInterest, TestWidening):
     case.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+@given(st.lists(pattern, max_size=40), pattern)
+def test_to_find_a_cover_visits_no_more_nodes_than_the_shapes_have_steps(wanted: list[bytes], one: bytes) -> None:
+    interest = Interest()
+    visited = count_visits(interest)
+    shapes = Shapes()
+    for some in wanted:
+        interest.add(some)
+    while interest.work(100):
+        pass
+    for some in interest.announced:
+        shapes.add(shape_of(some))
+    deepest = max((some.count(b"/") + 1 for some in wanted), default=0)
+    visited.clear()
+    found = interest._find_cover(one)
+    assert (found is not None) == any(covers(some, one) for some in interest.announced if some != one)
+    assert len(visited) <= shapes.steps + deepest + 1
 
 
 def test_a_snapshot_may_come_after_what_has_changed_since() -> None:

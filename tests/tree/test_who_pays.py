@@ -135,6 +135,7 @@ def test_whoever_leaves_pays_for_the_patterns_that_are_left(
         return forget_some(count, user)
 
     monkeypatch.setattr(hub.context.router, "forget_some", watched)
+    monkeypatch.setattr("sbuslib.core.members.FORGOTTEN_A_TURN", 5)
     stranger.close()
     eventually(lambda: not hub.statistics().patterns)
     assert len(spent) >= 300 // 5
