@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from time import monotonic
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import gevent
 import msgspec
@@ -34,7 +34,7 @@ from .core.router import Router
 from .core.scheduler import Crowd
 from .core.send_buffers import SendBuffers
 from .core.trimming import Trimmer
-from .core.violations import Breaches
+from .core.violations import Breaches, log, tell_event_loop
 from .errors import KeyFormatError, PacketError, StateError, UsageError
 from .kernel.areas import Gather, PlainArea, make_area
 from .kernel.sockets import HasFileno, Listener, bound_address, peer_groups
@@ -55,6 +55,9 @@ logger = logging.getLogger("sbuslib")
 Authorize: TypeAlias = Callable[[Credentials, Literal["publish", "subscribe"], bytes], bool]
 """``authorize(credentials, verb, key_or_pattern)``: asked for each ``SUB``, and for a client's first ``MSG`` under
 a key; its yes is remembered, within :attr:`~sbuslib.limits.Limits.allowed_bytes`."""
+
+_FEWEST_CLIENTS: Final = 16
+"""A hub that can hold fewer clients does not start: shared out among users, that would soon be none for each."""
 
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
 
@@ -121,13 +124,14 @@ class Hub:
     :param relays: names or ids of users, and of groups as ``@name``, whose relays may join without learning what
         anybody else wants: they are told of keys that they published and nobody wants, and nothing else.
     :param separator: the byte between the segments of a key.
-    :param reuse: replace a socket that stands at the address.
+    :param reuse: replace a socket, or an empty file, that stands at the address.
     :param authorize: decides on each ``SUB`` and each new key of a ``MSG``; it is called in the event loop, so
         it must not block. A client that it refuses is disconnected.
     :param stop_when_empty: stop once the last client has left.
     :param limits: see :class:`~sbuslib.limits.Limits`.
 
-    Raises :exc:`~sbuslib.errors.UsageError` for an argument that cannot be right.
+    Raises :exc:`~sbuslib.errors.UsageError` for an argument that cannot be right, and
+    :exc:`~sbuslib.errors.StateError` where the process may open too few files.
     """
 
     def __init__(
@@ -185,9 +189,15 @@ class Hub:
         self._forgetting: Any = None
 
     def _connections_most(self) -> int:
-        """How many clients there are descriptors for."""
+        """How many clients there are descriptors for. Raises StateError where there are too few to be shared."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return max(1, (soft if soft != resource.RLIM_INFINITY else 2**20) - self.limits.spare_descriptors)
+        needed = self.limits.spare_descriptors + _FEWEST_CLIENTS
+        if soft != resource.RLIM_INFINITY and soft < needed:
+            raise StateError(
+                f"this process may open {soft} files, and a hub needs {needed}: raise the limit with "
+                f"`ulimit -n {max(needed, 1024)}`, or LimitNOFILE= in a systemd unit"
+            )
+        return (soft if soft != resource.RLIM_INFINITY else 2**20) - self.limits.spare_descriptors
 
     def __repr__(self) -> str:
         state = f"{len(self._connections)} clients" if self.started else "not started"
@@ -379,7 +389,7 @@ class Hub:
 
     def close_connection(self, connection: Connection, why: str) -> None:
         """A client has gone: for :class:`~sbuslib.core.connection.Connection`."""
-        logger.debug("client %s of %s: %s", connection.credentials, self.address, why)
+        log(logger, logging.DEBUG, "client %s of %s: %s", connection.credentials, self.address, why)
         self._forget(connection)
         if self._stop_when_empty and not self._connections and not self._stopping:
             gevent.spawn(self.stop)
@@ -431,7 +441,9 @@ class Hub:
     def breach(self, reason: str, credentials: Credentials) -> None:
         """Count what a client did wrong, and log it the first time."""
         if self.breaches.note(reason, credentials.uid):
-            logger.warning(
+            log(
+                logger,
+                logging.WARNING,
                 "sbus hub at %s disconnected process %d of user %d: %s (further ones are only counted)",
                 self.address,
                 credentials.pid,
@@ -485,14 +497,17 @@ class Hub:
         self._trimmer.close()
 
     def is_authorized(self, credentials: Credentials, verb: Literal["publish", "subscribe"], key: bytes) -> bool:
-        """What ``authorize=`` says; an error in it counts as a no."""
+        """What ``authorize=`` says. Whatever it raises counts as a no."""
         assert self.authorize is not None
         try:
             return bool(self.authorize(credentials, verb, key))
-        except Exception:
+        except BaseException as error:
             self.authorize_failures += 1
             if self.authorize_failures == 1:
-                logger.exception("sbus hub at %s: authorize= failed, which counts as a no", self.address)
+                text = "sbus hub at %s: authorize= failed, which counts as a no"
+                log(logger, logging.ERROR, text, self.address, exc_info=True)
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                tell_event_loop(error)
             return False
 
     # -- the embedder -------------------------------------------------------------------------------

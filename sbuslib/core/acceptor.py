@@ -13,6 +13,7 @@ from ..secrets import Credentials
 from .outgoing import READ
 from .quotas import Account
 from .scheduler import DOOR
+from .violations import log
 
 if TYPE_CHECKING:
     from ..hub import Hub
@@ -109,7 +110,7 @@ class Acceptor:
         hub = self._hub
         hub.breaches.counts["accept failed"] += 1
         if hub.breaches.counts["accept failed"] == 1:
-            logger.error("sbus hub at %s cannot accept clients: %s", hub.address, error.strerror)
+            log(logger, logging.ERROR, "sbus hub at %s cannot accept clients: %s", hub.address, error.strerror)
         self._give_up_spare()
         with suppress(OSError):
             accept(self._listener.socket, hub.limits.idle_send_buffer).close()

@@ -44,6 +44,7 @@ from .outgoing import READ
 from .parties import Batch, Holdable, Holder, Receiver, Routes, Run, Sender
 from .quotas import Account
 from .unpacking import Unpacking
+from .violations import tell_event_loop
 
 if TYPE_CHECKING:
     from ..hub import Hub
@@ -94,7 +95,13 @@ class Connection(Unpacking):
     def _on_readable(self) -> None:
         crowd = self._hub.crowd
         if crowd.may_go(self.account):
-            self.turn()
+            try:
+                self.turn()
+            except BaseException as error:
+                # gevent would stop the watcher, and this client would stay, never to be read from again.
+                tell_event_loop(error)
+                self._hub.kick(self, "error in the hub")
+                self._hub.carry_out()
             crowd.went()
         else:
             self._postpone()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from gevent.timeout import Timeout
 
+from ..core.violations import log
 from ..errors import PacketError, PeerError
 from ..wire import control
 from ..wire.packets import (
@@ -165,9 +166,8 @@ class Conversation:
             return
         for notice in self._up.take_report():
             if after_outage:
-                logger.warning(
-                    "sbus hub at %s: %d messages to the hub above: %s", self._hub.address, notice.count, notice.cause
-                )
+                text = "sbus hub at %s: %d messages to the hub above: %s"
+                log(logger, logging.WARNING, text, self._hub.address, notice.count, notice.cause)
             self._hub.tree.pass_notice(notice, None)
             if self.mode in ("announce", "prune"):
                 self._up.say(notice.encode())
