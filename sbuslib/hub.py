@@ -23,6 +23,7 @@ from gevent.event import Event
 from gevent.hub import Hub as EventLoopHub
 
 from .core.acceptor import Acceptor
+from .core.callbacks import log, tell_event_loop
 from .core.connection import Connection
 from .core.fan_out import Fanouts
 from .core.inbox import Inbox
@@ -34,7 +35,7 @@ from .core.router import Router
 from .core.scheduler import Crowd
 from .core.send_buffers import SendBuffers
 from .core.trimming import Trimmer
-from .core.violations import Breaches, log, tell_event_loop
+from .core.violations import Breaches
 from .errors import KeyFormatError, PacketError, StateError, UsageError
 from .kernel.areas import Gather, PlainArea, make_area
 from .kernel.sockets import HasFileno, Listener, bound_address, peer_groups

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..kernel.sockets import Listener, accept, peer_credentials
 from ..secrets import Credentials
+from .callbacks import log
 from .outgoing import READ
 from .quotas import Account
 from .scheduler import DOOR
-from .violations import log
 
 if TYPE_CHECKING:
     from ..hub import Hub

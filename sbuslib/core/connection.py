@@ -40,11 +40,11 @@ from ..wire.packets import (
     encode_control,
     parse,
 )
+from .callbacks import tell_event_loop
 from .outgoing import READ
 from .parties import Batch, Holdable, Holder, Receiver, Routes, Run, Sender
 from .quotas import Account
 from .unpacking import Unpacking
-from .violations import tell_event_loop
 
 if TYPE_CHECKING:
     from ..hub import Hub

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gevent.timeout import Timeout
 
-from ..core.violations import log
+from ..core.callbacks import log
 from ..errors import PacketError, PeerError
 from ..wire import control
 from ..wire.packets import (
