@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,23 @@ def test_a_hub_needs_no_java(checkout: Path) -> None:
     (checkout / "bin" / "java").unlink()
     program(checkout / "bin" / "python3", 'case "$2" in *version_info*) exit 0 ;; esac; exit 1')
     assert "venv module" in run(checkout, "hub").stderr
+
+
+def test_a_source_distribution_has_what_its_tests_read(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools")
+    folders = ("sbuslib", "tests", "docs", "examples", "benchmarks", "man")
+    copy = tmp_path / "copy"
+    for folder in folders:
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__", "*.pyc", ".*"))
+    for path in (path for path in ROOT.iterdir() if path.is_file() and path.name != ".gitignore"):
+        shutil.copy(path, copy)
+    wanted = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
+    build = "from setuptools import build_meta; build_meta.build_sdist('out')"
+    subprocess.run([sys.executable, "-c", build], cwd=copy, capture_output=True, timeout=PATIENCE, check=True)
+    (made,) = (copy / "out").iterdir()
+    with tarfile.open(made) as archive:
+        there = {name.partition("/")[2] for name in archive.getnames()}
+    assert wanted - there == set()
 
 
 @pytest.fixture
