@@ -188,7 +188,7 @@ def test_a_source_distribution_has_what_its_tests_read(tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     for folder in folders:
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__", "*.pyc", ".*"))
-    for path in (path for path in ROOT.iterdir() if path.is_file() and path.name != ".gitignore"):
+    for path in (path for path in ROOT.iterdir() if path.is_file() and not path.name.startswith(".git")):
         shutil.copy(path, copy)
     wanted = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
     build = "from setuptools import build_meta; build_meta.build_sdist('out')"
