@@ -183,8 +183,10 @@ class ZeroMq(Broker):
 
     @classmethod
     def version(cls) -> str:
-        import zmq
-
+        try:
+            import zmq
+        except ImportError:
+            raise NotInstalledError("pyzmq is not installed") from None
         return f"{zmq.zmq_version()} (pyzmq {zmq.__version__})"
 
     def is_up(self) -> bool:

@@ -6,8 +6,10 @@ import importlib.metadata
 import os
 import shutil
 import socket
+import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +18,11 @@ import pytest
 
 from benchmarks.comparison import brokers, clients
 from benchmarks.comparison.broker import Broker, NotInstalledError
+from benchmarks.comparison.runner import OtherBrokers
 from sbuslib.bench.native import Tools
+from sbuslib.bench.results import Plan
+from sbuslib.bench.runner import Bench
+from sbuslib.bench.scenarios import find
 
 COMPILER = shutil.which("cc")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
@@ -152,3 +158,13 @@ def test_a_broker_that_is_not_installed(place: Path, monkeypatch: pytest.MonkeyP
     for make in (brokers.Redis, brokers.Nats, brokers.Mosquitto):
         with pytest.raises(NotInstalledError, match="is not installed"):
             make(place).command()
+
+
+def test_a_broker_that_is_not_installed_is_left_out_and_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    monkeypatch.setitem(sys.modules, "zmq", None)
+    with ExitStack() as stack:
+        others = OtherBrokers()
+        bench = Bench(stack, place, Plan(), print, version="1", others=others, compiler="")
+        assert [line.partition(": ")[2].endswith("is not installed") for line in bench.left_out[1:]] == [True] * 5
+        assert not list(others.cases(bench, find("one")))
