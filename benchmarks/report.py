@@ -14,8 +14,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from comparison import report
+
 import sbuslib
-from sbuslib.bench import report
 
 if __name__ == "__main__":
     sys.exit(report.main(Path(__file__).parent.parent, sbuslib.__version__))

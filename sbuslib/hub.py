@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Iterable
 from time import monotonic
 from types import TracebackType
+from typing import Final
 
 import gevent
 from gevent.event import Event
@@ -38,6 +39,9 @@ from .wire.addresses import Address, parse_address
 from .wire.packets import check_key, encode_message
 
 __all__ = ["Authorize", "Hub"]
+
+_FEWEST_CLIENTS: Final = 16
+"""A hub that can hold fewer clients does not start: shared out among users, that would soon be none for each."""
 
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
 
@@ -130,9 +134,15 @@ class Hub:
         self._clients.on_outbox_empty = self._on_outbox_empty
 
     def _connections_most(self) -> int:
-        """How many clients there are descriptors for."""
+        """How many clients there are descriptors for. Raises StateError where there are too few to be shared."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return max(1, (soft if soft != resource.RLIM_INFINITY else 2**20) - self.limits.spare_descriptors)
+        needed = self.limits.spare_descriptors + _FEWEST_CLIENTS
+        if soft != resource.RLIM_INFINITY and soft < needed:
+            raise StateError(
+                f"this process may open {soft} files, and a hub needs {needed}: raise the limit with "
+                f"`ulimit -n {max(needed, 1024)}`, or LimitNOFILE= in a systemd unit"
+            )
+        return (soft if soft != resource.RLIM_INFINITY else 2**20) - self.limits.spare_descriptors
 
     def __repr__(self) -> str:
         state = f"{len(self._clients.connections)} clients" if self.started else "not started"

@@ -119,7 +119,14 @@ class Namespace:
             raise ReservedKeyError("reserved token in a pattern")
         # Compared as bytes, not as numbers: there is one way to write an id, so a sign, a leading zero or
         # a number that would overflow somewhere is simply another's.
-        for field, own in zip(self._ids(pattern[len(self.prefix) :]), credentials.known(), strict=True):
-            if field and (own is None or field != b"%d" % own):
+        named = named_gid, named_uid, named_pid = self._ids(pattern[len(self.prefix) :])
+        own_ids = gid, uid, pid = credentials.known()
+        for field, own in zip(named, own_ids, strict=True):
+            if field and own is not None and field != b"%d" % own:
                 raise ReservedKeyError("secret pattern of another")
+        # The kernel tells no id that has no number in the hub's own namespaces: of a client in another container, say.
+        if named_pid and pid is None:
+            raise ReservedKeyError("secret pattern with a process id, and yours is unknown here")
+        if (named_uid and uid is None) or (named_gid and gid is None):
+            raise ReservedKeyError("secret pattern with a user or group id, and yours is unknown here")
         return True

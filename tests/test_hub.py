@@ -8,13 +8,16 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import gevent
 import pytest
+from gevent import GreenletExit
 from support import ROOT, Peer, eventually, own_key
 
 from sbuslib import Client, Hub, Limits
+from sbuslib.core.connection import Connection
 from sbuslib.core.reporting import encode
 from sbuslib.errors import (
     AddressError,
@@ -356,6 +359,89 @@ def test_an_authorize_that_fails_does_not_fill_the_log(
         assert peer.is_disconnected()
     assert hub.statistics().breaches == {"publishing refused": 20}
     assert 1 <= len(caplog.records) <= 2  # that it failed, and that the client was let go
+
+
+@pytest.mark.parametrize("error", [gevent.Timeout, GreenletExit, SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("packet", [b"SUB raises", b"MSG raises\0x"])
+def test_authorize_that_raises_no_exception_is_a_no(
+    make_hub: MakeHub, connect: Connect, error: type[BaseException], packet: bytes
+) -> None:
+    """SystemExit and KeyboardInterrupt are raised in the main greenlet besides, as from any callback."""
+
+    def authorize(credentials: Credentials, verb: str, key: bytes) -> bool:
+        if key == b"raises":
+            raise error
+        return True
+
+    hub = make_hub(authorize=authorize)
+    bad, good = connect(), connect()
+    good.subscribe(b"a")
+    bad.send(packet)
+    with pytest.raises(error) if error in (SystemExit, KeyboardInterrupt) else nullcontext():
+        eventually(lambda: hub.statistics().clients == 1)
+        gevent.sleep(0.01)
+    assert sum(hub.statistics().breaches.values()) == hub.context.authorization.failures == 1
+    assert bad.is_disconnected()
+    good.publish(b"a", b"still served")
+    assert good.receive() == b"MSG a\0still served"
+
+
+class Raising(logging.Handler):
+    """A handler of the application's that fails."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        super().__init__()
+        self.error = error
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise self.error("the log is full")
+
+
+@pytest.fixture
+def raising(request: pytest.FixtureRequest) -> Iterator[None]:
+    handler = Raising(request.param)
+    logging.getLogger("sbuslib").addHandler(handler)
+    yield
+    logging.getLogger("sbuslib").removeHandler(handler)
+
+
+@pytest.mark.parametrize("raising", [ValueError, gevent.Timeout], indirect=True)
+@pytest.mark.usefixtures("raising")
+def test_a_logging_handler_that_raises_does_not_stop_the_hub_from_accepting(
+    make_hub: MakeHub, connect: Connect, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first client is not allowed, which is logged from the callback that accepts clients."""
+    hub = make_hub(users=[])
+    hub._acceptor._users = set()
+    assert connect().is_disconnected()
+    hub._acceptor._users = None
+    good = connect()
+    good.subscribe(b"a")
+    good.publish(b"a", b"x")
+    assert good.receive() == b"MSG a\0x"
+    assert hub.statistics().breaches == {"user not allowed": 1}
+    assert "the log is full" in capsys.readouterr().err
+
+
+def test_an_error_in_the_hub_lets_the_client_go(
+    make_hub: MakeHub, connect: Connect, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bug of ours must not leave a client that nobody reads from."""
+    hub = make_hub()
+    bad, good = connect(), connect()
+    good.subscribe(b"a")
+
+    def fails(self: object, packet: object) -> None:
+        raise RuntimeError("a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "act_on", fails)
+        bad.send(b"SUB x")
+        assert bad.is_disconnected()
+    assert hub.statistics().breaches == {"error in the hub": 1}
+    good.publish(b"a", b"x")
+    assert good.receive() == b"MSG a\0x"
+    assert "RuntimeError: a bug" in capsys.readouterr().err
 
 
 def test_authorize_is_no_way_around_the_reserved_keys(make_hub: MakeHub, connect: Connect) -> None:

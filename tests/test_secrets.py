@@ -64,16 +64,21 @@ def test_patterns_of_others(pattern: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("credentials", "pattern"),
+    ("credentials", "pattern", "reason"),
     [
-        (Credentials(gid=100, uid=1000, pid=0), b"!/cred/100/1000/0/x"),
-        (Credentials(gid=100, uid=1000, pid=-1), b"!/cred/100/1000/-1/x"),
-        (Credentials(gid=100, uid=OVERFLOW_ID, pid=5), b"!/cred//65534//x"),
-        (Credentials(gid=OVERFLOW_ID, uid=1000, pid=5), b"!/cred/65534///x"),
+        (Credentials(gid=100, uid=1000, pid=0), b"!/cred/100/1000/0/x", "with a process id, and yours is unknown"),
+        (Credentials(gid=100, uid=1000, pid=0), b"!/cred/100/1000/5/x", "with a process id, and yours is unknown"),
+        (Credentials(gid=100, uid=1000, pid=0), b"!/cred/100/1001/0/x", "of another"),
+        (Credentials(gid=100, uid=1000, pid=-1), b"!/cred/100/1000/-1/x", "with a process id, and yours is unknown"),
+        (Credentials(gid=100, uid=OVERFLOW_ID, pid=5), b"!/cred//65534//x", "with a user or group id"),
+        (Credentials(gid=OVERFLOW_ID, uid=1000, pid=5), b"!/cred/65534///x", "with a user or group id"),
+        (Credentials(gid=OVERFLOW_ID, uid=1000, pid=5), b"!/cred/65534//6/x", "of another"),
     ],
 )
-def test_an_id_that_the_kernel_did_not_vouch_for_is_nobodys(credentials: Credentials, pattern: bytes) -> None:
-    with pytest.raises(ReservedKeyError):
+def test_an_id_that_the_kernel_did_not_vouch_for_is_nobodys(
+    credentials: Credentials, pattern: bytes, reason: str
+) -> None:
+    with pytest.raises(ReservedKeyError, match=reason):
         Namespace().check_pattern(pattern, credentials)
     assert Namespace().check_pattern(b"!/cred////x", credentials) is True
 

@@ -12,7 +12,19 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-__all__ = ["FORMAT", "METRICS", "Machine", "Plan", "Record", "Results", "Run", "Summary", "summarize"]
+__all__ = [
+    "FORMAT",
+    "METRICS",
+    "Machine",
+    "Plan",
+    "Record",
+    "Results",
+    "Run",
+    "Summary",
+    "decode",
+    "encode",
+    "summarize",
+]
 
 FORMAT = 1
 """Of the JSON. Another number means that old readers cannot read it."""
@@ -165,3 +177,19 @@ class Results(msgspec.Struct, kw_only=True):
     def disorder(self, scenario: str, target: str) -> int:
         """Deliveries out of order or of a wrong length, in all rounds."""
         return sum(run.disorder for run in self.runs(scenario, target).values())
+
+
+def encode(results: Results) -> bytes:
+    """The raw figures as JSON."""
+    return msgspec.json.format(msgspec.json.encode(results)) + b"\n"
+
+
+def decode(data: bytes) -> Results:
+    """Raw figures from JSON. Raises :exc:`ValueError` for what is none."""
+    try:
+        results = msgspec.json.decode(data, type=Results)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"no figures of this program: {error}") from None
+    if results.format != FORMAT:
+        raise ValueError(f"figures of another form, {results.format} and not {FORMAT}")
+    return results

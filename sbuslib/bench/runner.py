@@ -12,19 +12,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from ..errors import SbusError, StateError
 from . import clients, daemons
-from .broker import Broker, NotInstalledError
-from .brokers import BROKERS
 from .native import Tools
 from .process import describe_machine, raise_descriptor_limit
 from .results import Plan, Record, Results, Run
 from .scenarios import Scenario
 
-__all__ = ["HUB", "Bench", "Case"]
+__all__ = ["HUB", "Bench", "Case", "Others"]
 
 HUB = "hub"
 """The target that is ours. A Python client of ours other than gevent's is ``hub-<kind>``."""
@@ -45,12 +44,22 @@ class Case(msgspec.Struct, frozen=True):
     run: Callable[[int], Run]
 
 
+class Others(Protocol):
+    """What else is measured in the same run, such as other brokers."""
+
+    def start(self, bench: Bench) -> None:
+        """Start what is measured; called once, by the bench when it is made."""
+
+    def cases(self, bench: Bench, scenario: Scenario) -> Iterator[Case]:
+        """What there is of a scenario."""
+
+
 class Bench:
     """Measures scenarios. What it starts ends with ``stack``, and its files are in ``folder``.
 
     ``address`` is a daemon that is measured in place of a hub of ours, or beside it where ``beside`` is set;
-    ``brokers`` says whether other brokers are measured, ``version`` which
-    release of the hub is. ``say`` is told of progress, a line at a time.
+    ``others`` is what else is measured, ``version`` which release of the hub is. ``say`` is told of progress, a line at
+    a time.
     """
 
     def __init__(
@@ -63,39 +72,26 @@ class Bench:
         version: str,
         address: str | None = None,
         beside: bool = False,
-        brokers: bool = False,
+        others: Others | None = None,
         compiler: str | None = None,
     ) -> None:
-        self._stack = stack
-        self._folder = folder
+        self.stack = stack
+        self.folder = folder
         self._plan = plan
         self._say = say
         self._address = address
         self._own = address is None or beside
         self.left_out: list[str] = []
         self.versions = {"sbuslib": version, "gevent": importlib.metadata.version("gevent")}
-        self._tools = Tools(folder, compiler)
-        if self._tools.forwarder is None:
-            self.left_out.append("the forwarder and other brokers under load: there is no C compiler (cc)")
+        self.tools = Tools(folder, compiler)
+        if self.tools.forwarder is None:
+            self.left_out.append("what needs the load in C, such as the forwarder: there is no C compiler (cc)")
         self._places: dict[str, daemons.Daemon | None] = {}
         if address is not None:
             self._places[OTHER] = daemons.other(address)
-        self._brokers: list[Broker] = []
-        if brokers:
-            self._start_brokers()
-
-    def _start_brokers(self) -> None:
-        for make in BROKERS:
-            folder = self._folder / make.name
-            folder.mkdir()
-            broker = make(folder)
-            try:
-                self.versions[broker.title] = broker.version()
-                self._brokers.append(self._stack.enter_context(broker.running()))
-            except NotInstalledError as error:
-                self.left_out.append(f"{broker.title}: {error}")
-            except StateError as error:
-                self.left_out.append(f"{broker.title}: {error}")
+        self._others = others
+        if others is not None:
+            others.start(self)
 
     # -- targets ------------------------------------------------------------------------------------------------
 
@@ -110,11 +106,11 @@ class Bench:
         return self._places[name]
 
     def _make_place(self, name: str) -> daemons.Daemon | None:
-        enter, path = self._stack.enter_context, str(self._folder / name)
+        enter, path = self.stack.enter_context, str(self.folder / name)
         if name in ("all", "deal"):
-            if self._tools.forwarder is None:
+            if self.tools.forwarder is None:
                 return None
-            return enter(daemons.forwarder(self._tools.forwarder, path, deal=name == "deal"))
+            return enter(daemons.forwarder(self.tools.forwarder, path, deal=name == "deal"))
         if name == "relay":
             return enter(daemons.relayed(path, path + "-below"))
         hub = enter(daemons.hub(path))
@@ -133,6 +129,11 @@ class Bench:
         return [case for scenario in scenarios for case in self._cases(scenario)]
 
     def _cases(self, scenario: Scenario) -> Iterator[Case]:
+        yield from self._own_cases(scenario)
+        if self._others is not None:
+            yield from self._others.cases(self, scenario)
+
+    def _own_cases(self, scenario: Scenario) -> Iterator[Case]:
         if scenario.job == "clients":
             yield from self._client_cases(scenario)
             return
@@ -142,11 +143,9 @@ class Bench:
             yield from self._load_case(scenario, OTHER, OTHER)
         if scenario.limit is not None:
             yield from self._load_case(scenario, FORWARDER, scenario.limit)
-        if scenario.brokers and self._tools.forwarder is not None:
-            for broker in self._brokers:
-                yield Case(scenario, broker.name, self._broker_run(scenario, broker))
 
-    def _size(self, scenario: Scenario) -> int:
+    def size(self, scenario: Scenario) -> int:
+        """Bytes of a payload."""
         return scenario.size if scenario.size is not None else self._plan.payload
 
     def _load_case(self, scenario: Scenario, target: str, place: str) -> Iterator[Case]:
@@ -154,31 +153,19 @@ class Bench:
         if daemon is None:
             return
         if scenario.needs is not None:
-            if self._tools.forwarder is None:
+            if self.tools.forwarder is None:
                 self.left_out.append(f"{scenario.title}: only the load in C does that")
                 return
             if not daemon.offers(scenario.needs):
                 self.left_out.append(f"{scenario.title}, {target}: no {scenario.needs.decode()}")
                 return
-        options = [*daemon.options(), "-r", scenario.receivers, "-s", self._size(scenario), *scenario.options]
+        options = [*daemon.options(), "-r", scenario.receivers, "-s", self.size(scenario), *scenario.options]
 
         def run(count: int) -> Run:
             warm = self._plan.fill if scenario.fill else max(1, count // _TRIAL)
-            return self._tools.load(scenario.job, "-n", count, "-w", warm, *options)
+            return self.tools.load(scenario.job, "-n", count, "-w", warm, *options)
 
         yield Case(scenario, target, run)
-
-    def _broker_run(self, scenario: Scenario, broker: Broker) -> Callable[[int], Run]:
-        def run(count: int) -> Run:
-            return broker.run(
-                self._tools.load,
-                count,
-                receivers=scenario.receivers,
-                size=self._size(scenario),
-                trips=scenario.job == "trip",
-            )
-
-        return run
 
     def _client_cases(self, scenario: Scenario) -> Iterator[Case]:
         def case(target: str, kind: str, address: str, pids: list[int]) -> Case:
@@ -186,7 +173,7 @@ class Bench:
                 scenario,
                 target,
                 lambda count: clients.run(
-                    kind, address, pids, count, size=self._size(scenario), receivers=scenario.receivers
+                    kind, address, pids, count, size=self.size(scenario), receivers=scenario.receivers
                 ),
             )
 
@@ -194,16 +181,6 @@ class Bench:
         if daemon is not None:
             for number, kind in enumerate(map(str, scenario.options)):
                 yield case(f"{HUB}-{kind}" if number else HUB, kind, daemon.address, daemon.pids)
-        brokers = {broker.name: broker for broker in self._brokers} if scenario.brokers else {}
-        for kind, (name, distribution) in clients.KINDS.items():
-            if name not in brokers:
-                continue
-            try:
-                self.versions[distribution] = importlib.metadata.version(distribution)
-            except importlib.metadata.PackageNotFoundError:
-                self.left_out.append(f"Python clients, {kind}: {distribution} is not installed")
-                continue
-            yield case(kind, kind, brokers[name].address, brokers[name].pids)
 
     # -- measuring ------------------------------------------------------------------------------------------------
 
@@ -243,7 +220,7 @@ class Bench:
 
     def _without_paths(self, line: str) -> str:
         """Figures are passed on, and say nothing of where they were made."""
-        line = line.replace(f"{self._folder}/", "")
+        line = line.replace(f"{self.folder}/", "")
         return line.replace(self._address, "the address given") if self._address else line
 
     def _try(self, case: Case) -> int | None:

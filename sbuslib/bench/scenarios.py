@@ -36,10 +36,6 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """Which forwarder is the limit: one that passes everything on to all (``all``), or one that deals (``deal``)."""
     base: str | None = None
     """The scenario that differs in one thing: the ratio to it is what that thing costs."""
-    brokers: bool = False
-    """Whether other brokers are measured too."""
-    beside: tuple[str, ...] = ()
-    """Scenarios whose figures of the hub are shown beside these: the same work, done in another way."""
     needs: bytes | None = None
     """What the daemon's features have to name, and only the load in C can do."""
     fill: bool = False
@@ -47,7 +43,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SCENARIOS = (
-    Scenario(name="one", title="one to one", count=200_000, limit="all", brokers=True, beside=("batched", "many")),
+    Scenario(name="one", title="one to one", count=200_000, limit="all"),
     Scenario(
         name="default",
         title="one to one, receiver in the default mode",
@@ -69,8 +65,6 @@ SCENARIOS = (
         receivers=10,
         count=40_000,
         limit="all",
-        brokers=True,
-        beside=("batched-ten", "many-ten"),
     ),
     Scenario(
         name="ten-default",
@@ -94,7 +88,7 @@ SCENARIOS = (
     Scenario(
         name="dealt", title="keys of ten receivers in turn", options=("-d",), receivers=10, count=100_000, limit="deal"
     ),
-    Scenario(name="large", title="8 KB payloads", size=8_192, count=60_000, limit="all", brokers=True),
+    Scenario(name="large", title="8 KB payloads", size=8_192, count=60_000, limit="all"),
     Scenario(name="distinct", title="a new key each", options=("-k", 0), count=60_000, limit="all"),
     Scenario(name="thousand", title="1,000 keys in turn", options=("-k", 1_000), count=150_000, limit="all"),
     Scenario(
@@ -129,14 +123,13 @@ SCENARIOS = (
         base="thousand",
         needs=b"batch/on",
     ),
-    Scenario(name="trip", title="round trip", job="trip", count=10_000, limit="all", brokers=True),
+    Scenario(name="trip", title="round trip", job="trip", count=10_000, limit="all"),
     Scenario(
         name="python",
         title="Python client to Python client",
         job="clients",
         options=("gevent", "plain", "blocking", "aio"),
         count=60_000,
-        brokers=True,
     ),
     Scenario(name="many", title="publish_many to receive_many", job="clients", options=("many",), count=100_000),
     Scenario(

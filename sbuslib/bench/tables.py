@@ -1,35 +1,30 @@
-"""Results as tables: for a terminal, and for the pages of the documentation. Pure."""
+"""Results as tables: for a terminal. Pure."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable
+from typing import TypeAlias
 
 from .results import Results, Summary
-from .scenarios import SCENARIOS, Scenario, find
+from .scenarios import SCENARIOS, Scenario
 
 __all__ = [
-    "BEGIN",
-    "END",
     "HEADING",
     "TITLES",
+    "Title",
     "count",
     "describe",
     "everything",
-    "in_batches",
-    "markdown",
     "micro",
-    "replace_block",
     "rows",
     "scenarios_of",
+    "spread",
     "terminal",
     "times",
     "title_of",
 ]
 
-BEGIN = "<!-- figures: begin -->"
-END = "<!-- figures: end -->"
-"""The lines between which :func:`replace_block` writes."""
+Title: TypeAlias = Callable[[Scenario, str], str]
 
 TITLES = {
     "hub": "sbuslib",
@@ -38,32 +33,13 @@ TITLES = {
     "hub-aio": "sbuslib, asyncio",
     "forwarder": "C forwarder",
     "daemon": "the daemon given",
-    "redis": "Redis",
-    "nats": "NATS",
-    "mosquitto": "Mosquitto",
-    "zeromq": "ZeroMQ proxy",
-    "zeromq-frame": "ZeroMQ proxy, one frame",
-    "rabbitmq": "RabbitMQ",
 }
 """Of each target, in the order in which they are shown."""
-
-_CLIENTS = {
-    "redis": "redis-py, pipelines of 100",
-    "nats": "nats-py",
-    "zeromq": "pyzmq, key and payload apart",
-    "zeromq-frame": "pyzmq, both in one frame",
-    "mosquitto": "paho-mqtt",
-}
-
-
-_SHORT = ("one", "four", "ten", "large", "batched", "batched-ten", "trip", "python", "many", "many-ten")
-"""The scenarios of the README."""
 
 
 def title_of(scenario: Scenario, target: str) -> str:
     """What a target is called in a scenario."""
-    clients = _CLIENTS if scenario.job == "clients" else {}
-    return clients.get(target, TITLES.get(target, target))
+    return TITLES.get(target, target)
 
 
 def scenarios_of(results: Results) -> list[Scenario]:
@@ -154,12 +130,12 @@ def _aligned(table: list[list[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
 
 
-def everything(results: Results) -> list[list[str]]:
+def everything(results: Results, title: Title = title_of) -> list[list[str]]:
     """Every scenario against every target: rows of cells, the heading first."""
     table = [["scenario", "target", "deliveries/s", "CPU, µs/message", "trip, µs", "lost", "ours, times as fast"]]
     for scenario in scenarios_of(results):
         name = scenario.name
-        for target in sorted(results.targets(name), key=list(TITLES).index):
+        for target in results.targets(name):
             ours, other, faster = (name, "hub"), (name, target), None
             if target != "hub":
                 trip = scenario.job == "trip"
@@ -167,7 +143,7 @@ def everything(results: Results) -> list[list[str]]:
             table.append(
                 [
                     scenario.title,
-                    title_of(scenario, target),
+                    title(scenario, target),
                     spread(results.figure(*other, "rate"), count),
                     spread(results.figure(*other, "cpu"), micro),
                     spread(results.figure(*other, "trip"), micro),
@@ -178,97 +154,13 @@ def everything(results: Results) -> list[list[str]]:
     return table
 
 
-def in_batches(results: Results) -> list[list[str]]:
-    """How fast many messages in one packet are beside brokers with batched writes: rows of cells, the heading first.
-
-    Empty where nothing of it was measured.
-    """
-    brokers = [target for target in TITLES if target not in ("forwarder", "daemon") and not target.startswith("hub")]
-    there = [target for target in brokers if any(record.target == target for record in results.records)]
-    body = []
-    for scenario in scenarios_of(results):
-        for other in scenario.beside:
-            cells = [
-                spread(results.ratio((other, "hub"), (scenario.name, target), "rate"), times)
-                for target in there
-                if "-" not in target
-            ]
-            if any(cell != "-" for cell in cells):
-                body.append([f"{find(other).title}, to {scenario.title}", *cells])
-    if not body:
-        return []
-    return [["times as fast as", *(TITLES[target] for target in there if "-" not in target)], *body]
-
-
-def terminal(results: Results) -> str:
-    """All figures as lines of text."""
-    lines = [describe(results), "", *_aligned(everything(results))]
+def terminal(results: Results, title: Title = title_of, more: list[list[str]] | None = None) -> str:
+    """All figures as lines of text. ``title`` names a target in a scenario; ``more`` is a table to add."""
+    lines = [describe(results), "", *_aligned(everything(results, title))]
     ours = rows(results) or rows(results, "daemon")
     if ours:
         lines += ["", *_aligned([list(HEADING), *ours])]
-    if batches := in_batches(results):
-        lines += ["", *_aligned(batches)]
+    if more:
+        lines += ["", *_aligned(more)]
     lines += ["", *(f"left out: {line}" for line in results.left_out)] if results.left_out else []
     return "\n".join(lines) + "\n"
-
-
-def _table(heading: list[str], body: list[list[str]]) -> list[str]:
-    return ["| " + " | ".join(cells) + " |" for cells in (heading, ["---"] * len(heading), *body)]
-
-
-def markdown(results: Results, *, short: bool) -> str:
-    """The table of a page. ``short``: what the README shows, medians alone; else everything, with quartiles."""
-    if not short:
-        ours = _table(list(HEADING), rows(results))
-        others = _table(*_beside(results, spread, tuple(one.name for one in SCENARIOS if one.brokers)))
-        heading, *body = in_batches(results) or [[]]
-        batches = ["", *_table(heading, body)] if body else []
-        return "\n".join([_wrapped(describe(results)), "", *ours, "", *others, *batches]) + "\n"
-
-    def middle(summary: Summary | None, form: Callable[[float], str]) -> str:
-        return form(summary.median) if summary is not None else "-"
-
-    return "\n".join([*_table(*_beside(results, middle, _SHORT)), "", _wrapped(describe(results))]) + "\n"
-
-
-def _beside(
-    results: Results,
-    show: Callable[[Summary | None, Callable[[float], str]], str],
-    names: tuple[str, ...],
-) -> tuple[list[str], list[list[str]]]:
-    """Scenarios down, targets across: rates, or times of round trips; and how we compare with the forwarder."""
-    targets = [target for target in TITLES if target != "daemon" and "-" not in target]
-    there = [target for target in targets if any(record.target == target for record in results.records)]
-    heading = ["deliveries/s", *(TITLES[target] for target in there), "speed by CPU, of the forwarder's"]
-    body = []
-    for scenario in scenarios_of(results):
-        name = scenario.name
-        if name not in names:
-            continue
-        cells = [scenario.title]
-        for target in there:
-            if scenario.job == "trip":
-                time = show(results.figure(name, target, "trip"), micro)
-                cells.append(f"{time} µs" if time != "-" else time)
-            else:
-                cells.append(show(results.figure(name, target, "rate"), count))
-                for variant, how in (("plain", "a packet each"), ("frame", "in one frame")):
-                    other = results.figure(name, f"{target}-{variant}", "rate")
-                    if other is not None:
-                        cells[-1] += f"; {show(other, count)} {how}"
-        cells.append(show(results.ratio((name, "forwarder"), (name, "hub"), "cpu"), times))
-        body.append(cells)
-    return heading, body
-
-
-def _wrapped(text: str) -> str:
-    return "\n".join(textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False))
-
-
-def replace_block(page: str, table: str) -> str:
-    """``page`` with ``table`` between the marks. Raises :exc:`ValueError` where they are not there once each."""
-    before, found, rest = page.partition(BEGIN + "\n")
-    _, also, after = rest.partition(END + "\n")
-    if not found or not also or BEGIN in after or END in before:
-        raise ValueError(f"a page has one {BEGIN} and one {END} after it, each a line")
-    return f"{before}{BEGIN}\n{table}{END}\n{after}"

@@ -44,7 +44,6 @@ def add_parser(commands: Any) -> ArgumentParser:
         "--seconds", type=float, default=0.3, metavar="S", help="how long each run takes, about (%(default)s)"
     )
     parser.add_argument("--size", type=int, default=100, metavar="BYTES", help="length of a payload (%(default)s)")
-    parser.add_argument("--brokers", action="store_true", help="measure other brokers too, those installed here")
     parser.add_argument("--runs", metavar="FILE", help="write every run to a file, as JSON")
     parser.add_argument("--list", action="store_true", help="list the scenarios")
     parser.set_defaults(run=run_bench)
@@ -54,8 +53,7 @@ def add_parser(commands: Any) -> ArgumentParser:
 def run_bench(arguments: Namespace) -> int:
     """Run the command; its exit status."""
     from .. import __version__
-    from ..bench.report import save
-    from ..bench.results import Plan
+    from ..bench.results import Plan, encode
     from ..bench.runner import Bench
     from ..bench.scenarios import SCENARIOS, find
     from ..bench.tables import terminal
@@ -85,11 +83,10 @@ def run_bench(arguments: Namespace) -> int:
                 lambda line: print(f"sbus: {line}", file=sys.stderr, flush=True),
                 version=__version__,
                 address=arguments.address,
-                brokers=arguments.brokers,
             )
             results = bench.measure(scenarios)
         if arguments.runs is not None:
-            save(results, Path(arguments.runs))
+            Path(arguments.runs).write_bytes(encode(results))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except (SbusError, OSError) as error:

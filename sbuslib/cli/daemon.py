@@ -36,7 +36,9 @@ def add_hub_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("-c", "--close", action="store_true", help="exit when the last client has left")
     parser.add_argument("-g", "--group", action="store_true", help="let the socket's group connect (mode 0070)")
     parser.add_argument("-o", "--others", action="store_true", help="let everybody connect (mode 0007)")
-    parser.add_argument("-r", "--reuse", action="store_true", help="replace a socket that stands at the address")
+    parser.add_argument(
+        "-r", "--reuse", action="store_true", help="replace a socket, or an empty file, that stands at the address"
+    )
     parser.add_argument(
         "-u",
         "--user",
@@ -261,8 +263,11 @@ def _allow_many_files() -> None:
 
 
 def _print_address(address: str) -> None:
-    if sys.stdout is not None:
-        print(address, flush=True)
+    """Print the address with one write(2), so that whoever reads once has all of it.
+
+    ``print`` writes the text and the end of the line apart where Python's standard output is not buffered.
+    """
+    os.write(1, os.fsencode(address) + b"\n")  # descriptor 1 is open: see _fill_standard_descriptors
 
 
 def _settle_passed_descriptor(listener: Listener, mode: int, program: str) -> None:

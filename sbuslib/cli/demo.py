@@ -401,7 +401,7 @@ def make_report(director: Director, folder: str) -> str | None:
     """Have a report made of the journal; where it is, or ``None`` where something is missing here to make one."""
     from .demo_report import MISSING
 
-    print("\nA report of the journal, by Spark, which takes some seconds:", flush=True)
+    print("\nA report of the journal, by Spark, for which Java has to start:", flush=True)
     report = os.path.join(folder, "traffic.html")
     command = [sys.executable, "-m", "sbuslib.cli.demo_report", director.journal, os.path.join(folder, "lake"), report]
     try:

@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         check_plots()
+        print(f"  {'spark':<12} is starting, with Java", flush=True)
         spark = session("local[2]", name="sbus demo", settings=_SETTINGS)
     except StateError as error:
         print(f"  no report: {explain(error)}", flush=True)
@@ -52,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from ..spark.reports import traffic
 
     try:
+        print(f"  {'spark':<12} takes the journal in", flush=True)
         batches: list[Progress] = []
         for attempt in range(1, _ATTEMPTS + 1):
             try:
@@ -61,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if attempt == _ATTEMPTS:
                     raise
         print(f"  {'lake':<12} {sum(batch.rows for batch in batches)} messages as Parquet", flush=True)
+        print(f"  {'spark':<12} makes the report", flush=True)
         made = traffic(read(spark, lake))
         if made is None:
             print("  the lake is empty", flush=True)

@@ -76,7 +76,7 @@ def build_parser() -> ArgumentParser:
         "  sbus sub 'room/*/temp'                      * stands for all up to the next /\n"
         "  sbus sub room/ log/                         everything below room/ and log/\n"
         "  sbus sub ''                                 everything\n"
-        "  sbus sub -n 1 --raw config > config.new     the next payload, as it is\n"
+        "  sbus sub -n 1 --raw config > config.new     the next payload, byte for byte\n"
         "  sbus sub --json '' | jq .key",
     )
     subscribe.add_argument("patterns", metavar="PATTERN", nargs="+", help="pattern of routing keys")
@@ -84,7 +84,7 @@ def build_parser() -> ArgumentParser:
     subscribe.add_argument("-s", "--senders", action="store_true", help="show who sent each message, first")
     form = subscribe.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="a JSON object a line, in place of key, tab, payload")
-    form.add_argument("--raw", action="store_true", help="only the payloads, as they are, each with a line's end")
+    form.add_argument("--raw", action="store_true", help="exactly the payloads, with nothing between them")
 
     from . import (
         bench,
@@ -95,6 +95,7 @@ def build_parser() -> ArgumentParser:
         record,
         replay,
         report,
+        units,
         watch,
     )
 
@@ -107,6 +108,7 @@ def build_parser() -> ArgumentParser:
     plan.add_parser(commands)
     watch.add_parser(commands)
     bench.add_parser(commands)
+    units.add_parser(commands)
     add("whoami", _whoami, "show this process's credentials as the hub sees them", "  sbus whoami")
     return parser
 

@@ -107,7 +107,7 @@ def _show_text(message: Message) -> bytes:
 
 
 def _show_raw(message: Message) -> bytes:
-    return message.payload + b"\n"
+    return message.payload
 
 
 def _show_json(message: Message) -> bytes:

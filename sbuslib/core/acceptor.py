@@ -10,6 +10,7 @@ from typing import Any
 
 from ..kernel.sockets import Listener, accept, peer_credentials
 from ..secrets import Credentials
+from .callbacks import log
 from .context import Context
 from .members import Clients
 from .outgoing import READ
@@ -111,7 +112,8 @@ class Acceptor:
         context, clients = self._context, self._clients
         clients.violations.counts["accept failed"] += 1
         if clients.violations.counts["accept failed"] == 1:
-            logger.error("sbus hub at %s cannot accept clients: %s", context.address(), error.strerror)
+            text = "sbus hub at %s cannot accept clients: %s"
+            log(logger, logging.ERROR, text, context.address(), error.strerror)
         self._give_up_spare()
         with suppress(OSError):
             accept(self._listener.socket, context.limits.idle_send_buffer).close()

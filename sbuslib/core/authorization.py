@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from ..secrets import Credentials
+from .callbacks import log, tell_event_loop
 
 __all__ = ["Authorization", "Authorize"]
 
@@ -30,13 +31,15 @@ class Authorization:
         return self.function is not None
 
     def allows(self, credentials: Credentials, verb: Literal["publish", "subscribe"], key: bytes) -> bool:
-        """What the function says; an error in it counts as a no, and is logged once."""
+        """What the function says. Whatever it raises counts as a no, and is logged once."""
         if self.function is None:
             return True
         try:
             return bool(self.function(credentials, verb, key))
-        except Exception:
+        except BaseException as error:
             self.failures += 1
             if self.failures == 1:
-                logger.exception("authorize= failed, which counts as a no")
+                log(logger, logging.ERROR, "authorize= failed, which counts as a no", exc_info=True)
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                tell_event_loop(error)
             return False

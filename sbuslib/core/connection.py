@@ -16,6 +16,7 @@ from ..errors import PacketError
 from ..secrets import Credentials
 from ..statistics import ClientStatistics
 from ..wire import control
+from .callbacks import tell_event_loop
 from .context import Context
 from .messages import Received
 from .outgoing import READ, Outgoing
@@ -95,7 +96,13 @@ class Connection:
     def _on_readable(self) -> None:
         scheduler = self._context.scheduler
         if scheduler.may_go(self.outgoing.account):
-            self.take_turn()
+            try:
+                self.take_turn()
+            except BaseException as error:
+                # gevent would stop the watcher, and this client would stay, never to be read from again.
+                tell_event_loop(error)
+                self._context.members.kick(self.outgoing, "error in the hub")
+                self._context.members.end_turn()
             scheduler.went()
         else:
             self._postpone()

@@ -11,6 +11,7 @@ from typing import Final
 from ..kernel.sockets import peer_groups
 from ..secrets import Credentials
 from ..wire import control
+from .callbacks import log
 from .connection import Connection
 from .context import Context
 from .inbox import Inbox
@@ -76,7 +77,7 @@ class Clients:
 
     def close(self, member: Receiver, why: str) -> None:
         """A client has gone."""
-        logger.debug("client %s of %s: %s", member.credentials, self._context.address(), why)
+        log(logger, logging.DEBUG, "client %s of %s: %s", member.credentials, self._context.address(), why)
         self.forget(member)
         if not self.connections:
             self.on_last()
@@ -101,13 +102,8 @@ class Clients:
     def report(self, reason: str, credentials: Credentials) -> None:
         """Count what a client did wrong, and log it the first time."""
         if self.violations.note(reason, credentials.uid):
-            logger.warning(
-                "sbus hub at %s disconnected process %d of user %d: %s (further ones are only counted)",
-                self._context.address(),
-                credentials.pid,
-                credentials.uid,
-                reason,
-            )
+            text = "sbus hub at %s disconnected process %d of user %d: %s (further ones are only counted)"
+            log(logger, logging.WARNING, text, self._context.address(), credentials.pid, credentials.uid, reason)
 
     def forget(self, member: Receiver) -> None:
         """Close a connection, and keep nothing of it but what it did."""

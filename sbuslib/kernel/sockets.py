@@ -17,6 +17,7 @@ import stat
 import struct
 import termios
 from array import array
+from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
 from ..errors import AddressError, AddressInUseError
@@ -165,8 +166,8 @@ def bound_address(address: Address | HasFileno) -> Address:
 class Listener:
     """A listening socket and, where it is a path, the file that it put there.
 
-    ``mode`` is the permission bits of the file. With ``reuse`` a socket that stands there is replaced. Raises
-    :exc:`~sbuslib.errors.AddressInUseError` when something else does,
+    ``mode`` is the permission bits of the file. With ``reuse`` a socket or an empty file that stands there is
+    replaced. Raises :exc:`~sbuslib.errors.AddressInUseError` when something else does,
     :exc:`~sbuslib.errors.AddressError` for a descriptor that is no such socket, and :exc:`OSError`.
     """
 
@@ -255,17 +256,31 @@ def _is_abstract(sock: socket.SocketType) -> bool:
     return isinstance(name, bytes) and name.startswith(b"\0")
 
 
+def _is_empty_file(found: os.stat_result) -> bool:
+    return stat.S_ISREG(found.st_mode) and found.st_size == 0
+
+
 def _remove_socket(path: str) -> None:
+    """Remove a socket, or an empty regular file, which holds nothing that could be lost, as the C daemon does."""
     try:
-        if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise AddressInUseError(errno.EADDRINUSE, f"{path}: not a socket, so it is not replaced")
+        found = os.lstat(path)
+        if not stat.S_ISSOCK(found.st_mode) and not _is_empty_file(found):
+            raise AddressInUseError(
+                errno.EADDRINUSE, f"{path}: neither a socket nor an empty file, so it is not replaced"
+            )
         os.unlink(path)
     except FileNotFoundError:
         pass
 
 
 def _who_is_there(address: PathAddress) -> str:
-    """A clause for the error: whether what stands at an address is alive."""
+    """A clause for the error: whether what stands at an address is a socket, and alive."""
+    with suppress(OSError):
+        found = os.lstat(address.path)
+        if _is_empty_file(found):
+            return " by an empty file (reuse=True, or -r, replaces it)"
+        if not stat.S_ISSOCK(found.st_mode):
+            return " by something that is no socket"
     probe = _new_socket()
     try:
         probe.connect(_sockaddr(address))

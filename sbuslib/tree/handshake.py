@@ -14,6 +14,7 @@ from typing import Protocol
 
 from gevent.timeout import Timeout
 
+from ..core.callbacks import log
 from ..errors import PacketError, PeerError
 from ..wire import control
 from ..wire.packets import (
@@ -198,12 +199,8 @@ class Conversation:
             return
         for notice in self._up.losses.take_report():
             if after_outage:
-                logger.warning(
-                    "sbus hub at %s: %d messages to the hub above: %s",
-                    self._context.address(),
-                    notice.count,
-                    notice.cause,
-                )
+                text = "sbus hub at %s: %d messages to the hub above: %s"
+                log(logger, logging.WARNING, text, self._context.address(), notice.count, notice.cause)
             self._tree.pass_notice(notice, None)
             if self.mode in ("announce", "prune"):
                 self._up.say(notice.encode())

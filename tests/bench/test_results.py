@@ -1,21 +1,13 @@
-"""Medians, ratios, the tables and pages made of them, and the form of the raw figures."""
+"""Medians, ratios, the tables made of them, and the form of the raw figures."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import msgspec
 import pytest
-from support import PATIENCE, ROOT
 
-from sbuslib.bench import report, tables
-from sbuslib.bench.results import Machine, Plan, Record, Results, Run, Summary, summarize
+from sbuslib.bench import tables
+from sbuslib.bench.results import Machine, Plan, Record, Results, Run, Summary, decode, encode, summarize
 from sbuslib.bench.scenarios import SCENARIOS, find
-from sbuslib.errors import StateError
 
 MACHINE = Machine(processor="One", cores=2, memory_gib=4.0, kernel="Linux 6", python="CPython 3.11", load=0.5)
 
@@ -113,17 +105,14 @@ def test_a_figure_that_was_not_measured_makes_no_ratio() -> None:
     assert told.ratio(("one", "hub"), ("one", "forwarder"), "cpu") is None
 
 
-def test_raw_figures_are_read_back(tmp_path: Path) -> None:
-    report.save(measured(), tmp_path / "figures.json")
-    assert report.load(tmp_path / "figures.json") == measured()
-    for text in (b"", b"{}", b"\xff", b"[1]"):
-        (tmp_path / "none.json").write_bytes(text)
-        with pytest.raises(StateError, match="no figures"):
-            report.load(tmp_path / "none.json")
-    newer = msgspec.json.decode(msgspec.json.encode(measured())) | {"format": 2}
-    (tmp_path / "newer.json").write_bytes(msgspec.json.encode(newer))
-    with pytest.raises(StateError, match="another form"):
-        report.load(tmp_path / "newer.json")
+def test_raw_figures_are_read_back() -> None:
+    assert decode(encode(measured())) == measured()
+    for data in (b"", b"{}", b"\xff", b"[1]"):
+        with pytest.raises(ValueError, match="no figures"):
+            decode(data)
+    newer = msgspec.json.decode(encode(measured())) | {"format": 2}
+    with pytest.raises(ValueError, match="another form"):
+        decode(msgspec.json.encode(newer))
 
 
 def test_the_form_of_the_raw_figures() -> None:
@@ -189,104 +178,17 @@ def test_the_table_of_the_hub() -> None:
     assert table["Python client to Python client"][0] == "300 k"
 
 
-def test_batches_stand_beside_batched_writes() -> None:
-    assert tables.in_batches(measured()) == [
-        ["times as fast as", "Redis", "ZeroMQ proxy"],
-        ["publish_many to receive_many, to one to one", "3.00", "-"],
-    ]
-    assert tables.in_batches(results(("one", "hub", 0, run(1, 1)))) == []
-
-
 def test_every_case_is_told() -> None:
     heading, *body = tables.everything(measured())
     assert {len(row) for row in body} == {len(heading)}
     faster = {(row[0], row[1]): row[-1] for row in body}
     assert faster["one to one", "sbuslib"] == "-"
-    assert faster["one to one", "Redis"] == "4.00 (3.00-5.00)"
+    assert faster["one to one", "redis"] == "4.00 (3.00-5.00)"
     assert faster["round trip", "C forwarder"] == "0.50"
-    assert faster["Python client to Python client", "pyzmq, key and payload apart"] == "2.00"
+    assert faster["Python client to Python client", "zeromq"] == "2.00"
     text = tables.terminal(measured())
     assert "One, 2 cores" in text
     assert "left out: NATS: nats-server is not installed" in text
-
-
-@pytest.mark.parametrize("short", [True, False])
-def test_the_tables_of_the_pages(short: bool) -> None:
-    table = tables.markdown(measured(), short=short)
-    rows = [line for line in table.splitlines() if line.startswith("|")]
-    assert all(len(line) <= 120 for line in table.splitlines() if not line.startswith("|"))
-    for row in rows:
-        assert row.endswith(" |")
-    if short:
-        assert (
-            rows[0]
-            == "| deliveries/s | sbuslib | C forwarder | Redis | ZeroMQ proxy | speed by CPU, of the forwarder's |"
-        )
-        assert rows[2] == "| one to one | 2,000 | 4,000 | 500 | - | 0.75 |"
-        assert "| round trip | 40.00 µs | 20.00 µs | - | - | 0.25 |" in rows
-        assert "| Python client to Python client | 300 k | - | - | 150 k; 400 k in one frame | - |" in rows
-
-
-def test_a_block_is_replaced() -> None:
-    page = f"before\n{tables.BEGIN}\nold\nlines\n{tables.END}\nafter\n"
-    assert tables.replace_block(page, "new\n") == f"before\n{tables.BEGIN}\nnew\n{tables.END}\nafter\n"
-    for wrong in ("", f"{tables.BEGIN}\n", f"{tables.END}\n{tables.BEGIN}\n", page + page):
-        with pytest.raises(ValueError, match="one"):
-            tables.replace_block(wrong, "new\n")
-
-
-@pytest.mark.parametrize("name", ["README.md", "docs/performance.md"])
-def test_the_pages_have_the_block(name: str) -> None:
-    page = (ROOT / name).read_text("utf-8")
-    assert "\nnew\n" in tables.replace_block(page, "new\n")
-
-
-MAIN = """
-import sys
-from pathlib import Path
-from sbuslib.bench.report import main
-sys.exit(main(Path(sys.argv.pop(1)), "1"))
-"""
-
-
-def make_report(root: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: matplotlib keeps the files of its fonts open."""
-    return subprocess.run(
-        [sys.executable, "-c", MAIN, root, "--output", root, *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-
-
-def test_the_page_needs_nothing_beside_it(tmp_path: Path) -> None:
-    report.save(measured(), tmp_path / "figures.json")
-    (tmp_path / "docs").mkdir()
-    for name in ("README.md", "docs/performance.md"):
-        (tmp_path / name).write_text(f"# Page\n{tables.BEGIN}\n{tables.END}\n")
-    done = make_report(tmp_path, "--from", tmp_path / "figures.json", "--readme")
-    assert tables.terminal(measured()) in done.stdout
-    assert "| one to one | 2,000 |" in (tmp_path / "README.md").read_text()
-    assert "| one to one | 2,000 (1,500-2,500) |" in (tmp_path / "docs" / "performance.md").read_text()
-    if not importlib.util.find_spec("matplotlib"):
-        assert done.returncode == 1
-        assert done.stderr == "report.py: plots need matplotlib: pip install 'sbuslib[report]'\n"
-        return
-    assert done.returncode == 0, done.stderr
-    page = (tmp_path / "index.html").read_text("utf-8")
-    assert page.count("<svg") == page.count("</svg>") == 5
-    for elsewhere in ("<script", "src=", 'href="http', "url(http"):
-        assert elsewhere not in page
-    for text in ("pyzmq", "0.75", "nats-server is not installed"):
-        assert text in page
-
-
-def test_a_report_of_nothing(tmp_path: Path) -> None:
-    done = make_report(tmp_path, "--from", tmp_path / "none")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert "No such file" in done.stderr
 
 
 def test_scenarios_name_others_that_there_are() -> None:
@@ -294,7 +196,6 @@ def test_scenarios_name_others_that_there_are() -> None:
     assert len(set(names)) == len(names)
     for scenario in SCENARIOS:
         assert find(scenario.name) is scenario
-        for other in (*scenario.beside, *([scenario.base] if scenario.base else [])):
-            assert names.index(other) >= 0
+        assert scenario.base is None or scenario.base in names
     with pytest.raises(KeyError):
         find("none")

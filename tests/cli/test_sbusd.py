@@ -366,13 +366,73 @@ def test_reuse(run: Run, serve: Serve, path: str) -> None:
     assert answers(path)
 
 
-def test_reuse_replaces_nothing_but_sockets(run: Run, path: str) -> None:
+def test_reuse_does_not_replace_a_file_with_something_in_it(run: Run, path: str) -> None:
     with open(path, "w") as file:
         file.write("precious")
+    done = run(SBUSD, "-f", "-a", path)
+    assert done.stderr == f"sbusd: {path}: address in use by something that is no socket\n"
     done = run(SBUSD, "-f", "-r", "-a", path)
-    assert (done.returncode, done.stderr) == (1, f"sbusd: {path}: not a socket, so it is not replaced\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"sbusd: {path}: neither a socket nor an empty file, so it is not replaced\n",
+    )
     with open(path) as file:
         assert file.read() == "precious"
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink(os.devnull, path)])
+def test_reuse_does_not_replace_anything_else(run: Run, path: str, make: Callable[[str], None]) -> None:
+    make(path)
+    before = os.lstat(path)
+    done = run(SBUSD, "-f", "-r", "-a", path)
+    assert done.returncode == 1
+    assert done.stderr.endswith("so it is not replaced\n")
+    assert os.path.samestat(os.lstat(path), before)
+
+
+def test_reuse_replaces_an_empty_file(run: Run, serve: Serve, path: str) -> None:
+    """The test program of the C daemon makes one, with mkstemp(3), to have a name."""
+    open(path, "w").close()
+    done = run(SBUSD, "-f", "-a", path)
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"sbusd: {path}: address in use by an empty file (reuse=True, or -r, replaces it)\n",
+    )
+    serve("-r")
+    assert answers(path)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_random_address_is_printed_with_one_write(start: Start, unbuffered: str) -> None:
+    """Over a socket that keeps packets apart, as a pipe does where the other end reads at once."""
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with here, there:
+        start(SBUSD, "-f", "-a", "/dev/unix/abstract", stdout=there, env={"PYTHONUNBUFFERED": unbuffered})
+        there.close()
+        here.settimeout(PATIENCE)
+        packets = list(iter(lambda: here.recv(4_096), b""))
+    assert len(packets) == 1
+    assert packets[0].endswith(b"\n")
+    assert answers(packets[0].decode().strip())
+
+
+def test_too_few_descriptors_are_refused_and_told(run: Run, path: str) -> None:
+    """What is left beside those that the process needs itself would soon be shared out to nobody."""
+    few = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))}
+    done = run(SBUSD, "-f", "-a", path, **few)
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"sbusd: {path}: this process may open 64 files, and a hub needs 80: raise the limit with `ulimit -n 1024`, or "
+        "LimitNOFILE= in a systemd unit\n",
+    )
+    assert not os.path.exists(path)
+
+
+@needs_root
+def test_as_few_descriptors_as_are_allowed_serve_a_stranger(serve: Serve, folder: str, path: str) -> None:
+    os.chmod(folder, 0o755)
+    serve("-o", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80)))
+    assert as_user(12_345, path) == "served"
 
 
 @needs_root

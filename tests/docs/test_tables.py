@@ -145,7 +145,7 @@ def reasons() -> set[str]:
             texts: list[ast.expr] = []
             if isinstance(node, ast.Call):
                 called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-                if called in ("PacketError", "ReservedKeyError", "condemn", "breach"):
+                if called in ("PacketError", "ReservedKeyError", "condemn", "kick", "breach"):
                     texts = node.args
             elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "reason":
                 texts = [node.value]

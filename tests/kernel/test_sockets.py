@@ -87,10 +87,10 @@ def test_an_address_in_use(address: str) -> None:
     assert not os.path.exists(address)
 
 
-def test_only_a_socket_is_replaced(address: str) -> None:
+def test_only_a_socket_or_an_empty_file_is_replaced(address: str) -> None:
     with open(address, "w", encoding="ascii") as file:
         file.write("precious")
-    with pytest.raises(AddressInUseError, match="not a socket"):
+    with pytest.raises(AddressInUseError, match="neither a socket nor an empty file"):
         Listener(PathAddress(address), reuse=True)
     assert os.path.getsize(address) == 8
 

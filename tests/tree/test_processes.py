@@ -21,7 +21,7 @@ from sbuslib.blocking import Client
 from sbuslib.cli import relay
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
-UNITS = ROOT / "contrib" / "systemd"
+UNITS = ROOT / "sbuslib" / "cli" / "systemd"
 
 
 @pytest.fixture
@@ -211,19 +211,19 @@ def test_socket_activation(start: Start, folder: str, program: str) -> None:
 def test_units_start_what_there_is_with_arguments_that_exist() -> None:
     from sbuslib.cli import daemon
 
-    parsers = {"/usr/bin/sbusd": daemon.build_parser, "/usr/bin/sbus-relay": relay.build_parser}
+    parsers = {"@BIN@/sbusd": daemon.build_parser, "@BIN@/sbus-relay": relay.build_parser}
     services = sorted(UNITS.glob("*.service"))
     assert len(services) == 3
     for path in services:
         unit = configparser.RawConfigParser(strict=False)
         unit.optionxform = str  # type: ignore[assignment,method-assign]
         unit.read(path)
-        program, *arguments = unit["Service"]["ExecStart"].split()
+        program, *arguments = unit["Service"]["ExecStart"].replace("$SBUSD_OPTIONS", "").split()
         parsed = parsers[program]().parse_args(arguments)
         assert unit["Service"]["Type"] == "notify"
         if parsed.address == "/dev/fd/3":
             assert (UNITS / path.name.replace(".service", ".socket")).exists()
-        if program == "/usr/bin/sbus-relay":
+        if program == "@BIN@/sbus-relay":
             assert parsed.export, "a tenant exports named patterns only"
             assert parsed.import_, "and imports named ones"
 
@@ -232,7 +232,7 @@ def test_units_start_what_there_is_with_arguments_that_exist() -> None:
 def test_systemd_understands_the_units(tmp_path: Path) -> None:
     for path in UNITS.iterdir():
         # The programs need not be installed where this is tested.
-        text = path.read_text().replace("/usr/bin/sbusd", "/bin/true").replace("/usr/bin/sbus-relay", "/bin/true")
+        text = path.read_text().replace("@BIN@/sbusd", "/bin/true").replace("@BIN@/sbus-relay", "/bin/true")
         (tmp_path / path.name.replace("@.", "@root.")).write_text(text)
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *map(str, sorted(tmp_path.iterdir()))],

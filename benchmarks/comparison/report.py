@@ -12,30 +12,25 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import SbusError, StateError
+from sbuslib.bench.results import Results, decode, encode
+from sbuslib.bench.runner import Bench
+from sbuslib.bench.scenarios import FULL, QUICK, SCENARIOS
+from sbuslib.bench.tables import terminal
+from sbuslib.errors import SbusError, StateError
+
 from . import page
-from .results import FORMAT, Results
-from .runner import Bench
-from .scenarios import FULL, QUICK, SCENARIOS
-from .tables import markdown, replace_block, terminal
+from .runner import OtherBrokers
+from .tables import in_batches, markdown, replace_block, title_of
 
-__all__ = ["load", "main", "save"]
-
-
-def save(results: Results, path: Path) -> None:
-    """Write the raw figures."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
+__all__ = ["load", "main"]
 
 
 def load(path: Path) -> Results:
     """Read raw figures. Raises :exc:`~sbuslib.errors.StateError` for what is none, and :exc:`OSError`."""
     try:
-        results = msgspec.json.decode(path.read_bytes(), type=Results)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StateError(f"{path}: no figures of this program: {error}") from None
-    if results.format != FORMAT:
-        raise StateError(f"{path}: figures of another form, {results.format} and not {FORMAT}")
-    return results
+        return decode(path.read_bytes())
+    except ValueError as error:
+        raise StateError(f"{path}: {error}") from None
 
 
 def _parser() -> ArgumentParser:
@@ -78,11 +73,11 @@ def main(root: Path, version: str, arguments: Sequence[str] | None = None) -> in
                     version=version,
                     address=options.sbusd,
                     beside=True,
-                    brokers=not options.without_brokers,
+                    others=None if options.without_brokers else OtherBrokers(),
                 )
                 results = bench.measure(SCENARIOS)
-            save(results, folder / "figures.json")
-        print(terminal(results), end="")
+            (folder / "figures.json").write_bytes(encode(results))
+        print(terminal(results, title_of, in_batches(results)), end="")
         if options.readme:
             for path, short in ((root / "README.md", True), (root / "docs" / "performance.md", False)):
                 path.write_text(replace_block(path.read_text("utf-8"), markdown(results, short=short)), "utf-8")

@@ -9,8 +9,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from ..errors import StateError
-from ..kernel.sockets import connect_stream
+from sbuslib.errors import StateError
+from sbuslib.kernel.sockets import connect_stream
+
 from .broker import (
     KEY,
     PATIENCE,
@@ -177,13 +178,15 @@ class ZeroMq(Broker):
         with suppress(ImportError):
             import zmq  # noqa: F401
 
-            return [sys.executable, "-m", "sbuslib.bench.clients", "proxy", self.address]
+            return [sys.executable, str(Path(__file__).with_name("clients.py")), "proxy", self.address]
         raise NotInstalledError("pyzmq is not installed")
 
     @classmethod
     def version(cls) -> str:
-        import zmq
-
+        try:
+            import zmq
+        except ImportError:
+            raise NotInstalledError("pyzmq is not installed") from None
         return f"{zmq.zmq_version()} (pyzmq {zmq.__version__})"
 
     def is_up(self) -> bool:

@@ -11,7 +11,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from ..errors import StateError
+from sbuslib.errors import StateError
+
 from .broker import (
     KEY,
     PATIENCE,

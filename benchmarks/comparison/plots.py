@@ -6,10 +6,12 @@ import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import StateError
-from .results import Results, Summary
-from .scenarios import Scenario, find
-from .tables import count, micro, scenarios_of, times, title_of
+from sbuslib.bench.results import Results, Summary
+from sbuslib.bench.scenarios import Scenario, find
+from sbuslib.bench.tables import count, micro, scenarios_of, times
+from sbuslib.errors import StateError
+
+from .tables import title_of
 
 __all__ = ["Picture", "against_the_forwarder", "beside_others", "what_it_costs"]
 

@@ -20,10 +20,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
-from ..errors import StateError
-from ..kernel.sockets import connect_stream
-from .native import Load
-from .results import Run
+from sbuslib.bench.native import Load
+from sbuslib.bench.results import Run
+from sbuslib.errors import StateError
+from sbuslib.kernel.sockets import connect_stream
 
 __all__ = [
     "KEY",
@@ -59,7 +59,7 @@ class Broker(ABC):
     """A broker that runs. ``folder`` is its own, for sockets, settings and whatever it writes."""
 
     name: ClassVar[str]
-    """What it is called in results, and in :mod:`sbuslib.bench.clients`."""
+    """What it is called in results, and in :mod:`comparison.clients`."""
     title: ClassVar[str]
 
     def __init__(self, folder: Path) -> None:

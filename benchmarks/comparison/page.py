@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from html import escape
 
+from sbuslib.bench.results import Results
+from sbuslib.bench.scenarios import find
+from sbuslib.bench.tables import HEADING, describe, everything, rows, scenarios_of
+
 from . import plots
-from .results import Results
-from .scenarios import find
-from .tables import (
-    HEADING,
-    describe,
-    everything,
-    in_batches,
-    rows,
-    scenarios_of,
-)
+from .runner import BESIDE, COMPARED
+from .tables import in_batches, title_of
 
 __all__ = ["render"]
 
@@ -76,13 +72,13 @@ def render(results: Results) -> str:
     if any(record.target not in ("hub", "forwarder") for record in results.records):
         body += ["<h2>Beside others</h2>"]
     for scenario in there:
-        if scenario.brokers:
-            also = [find(name) for name in scenario.beside if name in names]
+        if scenario.name in COMPARED:
+            also = [find(name) for name in BESIDE.get(scenario.name, ()) if name in names]
             body += _figure(plots.beside_others(results, scenario, also))
     body += ["<h2>The hub</h2>", *_table(list(HEADING), rows(results))]
     if batches := in_batches(results):
         body += ["<h2>In batches, beside brokers with batched writes</h2>", *_table(batches[0], batches[1:])]
-    heading, *all_rows = everything(results)
+    heading, *all_rows = everything(results, title_of)
     body += ["<h2>Every case</h2>", *_table(heading, all_rows, ours=1)]
     if results.left_out:
         body += ["<h2>Left out</h2>", "<ul>", *(f"<li>{escape(line)}</li>" for line in results.left_out), "</ul>"]

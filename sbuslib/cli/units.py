@@ -1,0 +1,116 @@
+"""``sbus units``: the systemd units of a bus, printed or installed with the path of the programs filled in.
+
+The units are the files in ``systemd`` beside this module, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from pathlib import Path
+from typing import Any
+
+from ..errors import StateError
+from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain
+
+__all__ = ["add_parser", "program_folder", "read_unit", "run_units", "unit_names"]
+
+_UNITS = Path(__file__).parent / "systemd"
+_PLACEHOLDER = "@BIN@"
+SYSTEM_FOLDER = "/etc/systemd/system"
+
+
+def add_parser(commands: Any) -> ArgumentParser:
+    """Register the command with ``commands``, the subparsers of ``sbus``."""
+    parser: ArgumentParser = commands.add_parser(
+        "units",
+        help="print or install systemd units",
+        description="List, print or install the systemd units of a bus.",
+        epilog="examples:\n"
+        "  sbus units                                  list them\n"
+        "  sbus units sbus.service                     print one\n"
+        f"  sbus units --install                        write those of the machine to {SYSTEM_FOLDER}\n"
+        "  sbus units --install --user                 write those of a user session to ~/.config/systemd/user\n"
+        "\n"
+        "The units name the programs by the path that they are installed at. A file that is there already with other\n"
+        "contents is not replaced.",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("unit", metavar="UNIT", nargs="?", help="the unit to print; without: list all")
+    parser.add_argument(
+        "--install", metavar="DIR", nargs="?", const="", help="write units to DIR, or where systemd looks"
+    )
+    parser.add_argument("--user", action="store_true", help="only the units of a user session, not of the machine")
+    parser.set_defaults(run=run_units)
+    return parser
+
+
+def unit_names(user: bool | None = None) -> list[str]:
+    """The names of the units: of user sessions, of the machine, or all."""
+    names = sorted(path.name for path in _UNITS.iterdir())
+    return [name for name in names if user is None or name.startswith("sbus-user.") is user]
+
+
+def program_folder() -> str:
+    """The folder in which ``sbusd`` is installed. Raises :exc:`~sbuslib.errors.StateError`."""
+    for folder in (os.path.dirname(os.path.abspath(sys.argv[0])), os.path.dirname(sys.executable)):
+        if os.access(os.path.join(folder, "sbusd"), os.X_OK):
+            return folder
+    found = shutil.which("sbusd")
+    if found is None:
+        raise StateError("sbusd is not installed, so units cannot name it: pip install sbuslib")
+    return os.path.dirname(os.path.abspath(found))
+
+
+def read_unit(name: str, folder: str) -> str:
+    """A unit whose programs are in ``folder``."""
+    return (_UNITS / name).read_text("utf-8").replace(_PLACEHOLDER, folder)
+
+
+def run_units(arguments: Namespace) -> int:
+    """Run the command; its exit status."""
+    user: bool = arguments.user
+    try:
+        if arguments.install is not None:
+            _install(_target(arguments.install, user), user)
+        elif arguments.unit is None:
+            for name in unit_names(user or None):
+                print(f"{name:<22} {_title(name)}")
+        elif arguments.unit in unit_names():
+            print(read_unit(arguments.unit, program_folder()), end="")
+        else:
+            complain("sbus", f"there is no unit {arguments.unit!r}: {', '.join(unit_names())}")
+            return EXIT_USAGE
+    except (StateError, OSError) as error:
+        return complain("sbus", explain(error))
+    return EXIT_SUCCESS
+
+
+def _title(name: str) -> str:
+    """The comment that a unit begins with."""
+    return (_UNITS / name).read_text("utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def _target(folder: str, user: bool) -> Path:
+    if folder or not user:
+        return Path(folder or SYSTEM_FOLDER)
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return Path(config, "systemd", "user")
+
+
+def _install(target: Path, user: bool) -> None:
+    """Write units into a folder, none of them where one is there with other contents. Raises as files do."""
+    programs = program_folder()
+    units = {target / name: read_unit(name, programs) for name in unit_names(user)}
+    for path, text in units.items():
+        if path.exists() and path.read_text("utf-8") != text:
+            raise StateError(f"{path} is there with other contents: remove it, and keep changes with systemctl edit")
+    target.mkdir(parents=True, exist_ok=True)
+    for path, text in units.items():
+        path.write_text(text, "utf-8")
+        print(path)
+    systemctl = "systemctl --user" if user else "systemctl"
+    socket = "sbus-user.socket" if user else "sbus.socket"
+    print(f"then: {systemctl} daemon-reload && {systemctl} enable --now {socket}", file=sys.stderr)

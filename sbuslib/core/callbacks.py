@@ -1,0 +1,28 @@
+"""What keeps errors of the application's code inside callbacks of gevent's event loop."""
+
+from __future__ import annotations
+
+import logging
+
+import gevent
+
+__all__ = ["log", "tell_event_loop"]
+
+
+def tell_event_loop(error: BaseException) -> None:
+    """Have gevent's event loop handle an error, once the callback at hand has returned.
+
+    gevent stops the watcher whose callback raises, after which a hub would never again read from that client, or accept
+    any. So no error may leave a callback. The event loop prints this one, or, for KeyboardInterrupt and SystemExit,
+    raises it in the main greenlet, as it does with errors that do leave one.
+    """
+    loop = gevent.get_hub()
+    loop.loop.run_callback(loop.handle_error, "sbuslib", type(error), error, error.__traceback__)
+
+
+def log(logger: logging.Logger, level: int, text: str, *arguments: object, exc_info: bool = False) -> None:
+    """Log from a callback of the event loop: what the application's logging handlers raise does not get out."""
+    try:
+        logger.log(level, text, *arguments, exc_info=exc_info)
+    except BaseException as error:
+        tell_event_loop(error)

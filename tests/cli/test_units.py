@@ -1,0 +1,76 @@
+"""``sbus units``: what it prints and writes, and that the page shows the same units."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from docs.pages import DOCS, blocks
+
+from sbuslib.cli.units import read_unit, unit_names
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> dict[str, str]:
+    """An environment in which ``sbusd`` is found in a folder of the test, where it is not beside Python."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "sbusd").write_text("#!/bin/sh\n")
+    (folder / "sbusd").chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def test_units_are_listed(run: Run) -> None:
+    done = run("sbuslib", "units")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == unit_names()
+    assert all(line[22:].strip() for line in done.stdout.splitlines()), "each with what it is for"
+
+
+@pytest.mark.parametrize("user", [False, True])
+def test_units_are_installed_with_the_path_of_the_programs(
+    run: Run, programs: dict[str, str], tmp_path: Path, user: bool
+) -> None:
+    target = tmp_path / "units"
+    done = run("sbuslib", "units", "--install", str(target), *["--user"] * user, env=programs)
+    assert done.returncode == 0, done.stderr
+    assert sorted(os.listdir(target)) == unit_names(user)
+    assert done.stdout.split() == [str(target / name) for name in unit_names(user)]
+    for path in target.iterdir():
+        assert "@BIN@" not in path.read_text()
+    service = (target / ("sbus-user.service" if user else "sbus.service")).read_text()
+    (line,) = [line for line in service.splitlines() if line.startswith("ExecStart=")]
+    program = line.removeprefix("ExecStart=").split()[0]
+    assert os.access(os.path.join(os.path.dirname(program), "sbusd"), os.X_OK)
+    again = run("sbuslib", "units", "--install", str(target), *["--user"] * user, env=programs)
+    assert again.returncode == 0, "what is there already is the same"
+
+
+def test_units_of_a_user_go_where_systemd_looks(run: Run, programs: dict[str, str], tmp_path: Path) -> None:
+    done = run("sbuslib", "units", "--install", "--user", env={**programs, "XDG_CONFIG_HOME": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert sorted(os.listdir(tmp_path / "systemd" / "user")) == unit_names(True)
+
+
+def test_a_unit_that_was_changed_is_not_replaced(run: Run, programs: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "sbus.socket").write_text("mine")
+    done = run("sbuslib", "units", "--install", str(tmp_path), env=programs)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"sbus: {tmp_path}/sbus.socket is there with other contents: remove it")
+    assert sorted(os.listdir(tmp_path)) == ["bin", "sbus.socket"]
+
+
+def test_a_unit_is_printed(run: Run, programs: dict[str, str]) -> None:
+    done = run("sbuslib", "units", "sbus.socket", env=programs)
+    assert done.stdout == read_unit("sbus.socket", "")
+    done = run("sbuslib", "units", "none", env=programs)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def test_the_page_shows_the_units() -> None:
+    shown = [block.text for block in blocks(DOCS / "how-to" / "service.md") if block.language == "ini"]
+    assert shown == [read_unit(name, "/usr/local/bin") for name in ("sbus.socket", "sbus.service")]
