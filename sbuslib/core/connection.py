@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import PacketError
 from ..kernel.areas import LONGEST_HEAD
+from ..kernel.descriptors import WITH_DESCRIPTORS
 from ..limits import PACKET_BYTES
 from ..secrets import Credentials
 from ..statistics import ClientStatistics
@@ -229,8 +230,9 @@ class Connection(Unpacking):
             lengths = lengths[: lengths.index(0)]
             self._end = (False, "closed")
         if lengths and max(lengths) > self._longest:
-            lengths = lengths[: next(n for n, length in enumerate(lengths) if length > self._longest)]
-            self._end = (True, "packet too long")
+            stop = next(n for n, length in enumerate(lengths) if length > self._longest)
+            self._end = (True, "descriptors sent" if lengths[stop] == WITH_DESCRIPTORS else "packet too long")
+            lengths = lengths[:stop]
         return lengths
 
     def _work_off(self) -> None:
