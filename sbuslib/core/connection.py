@@ -231,7 +231,10 @@ class Connection(Unpacking):
             self._end = (False, "closed")
         if lengths and max(lengths) > self._longest:
             stop = next(n for n, length in enumerate(lengths) if length > self._longest)
-            self._end = (True, "descriptors sent" if lengths[stop] == WITH_DESCRIPTORS else "packet too long")
+            reason = "packet too long"
+            if lengths[stop] == WITH_DESCRIPTORS:
+                reason = "descriptors sent"
+            self._end = (True, reason)
             lengths = lengths[:stop]
         return lengths
 

@@ -29,7 +29,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from ..limits import BATCH_MOST, CONTROL_EXTRA, PACKET_BYTES
-from .descriptors import CONTROL_BYTES, WITH_DESCRIPTORS, GuardedSocket, close_descriptors, control_in
+from .descriptors import CONTROL_BYTES, WITH_DESCRIPTORS, GuardedSocket, close_elsewhere, control_in, descriptors_in
 
 __all__ = ["LONGEST_HEAD", "ONE_PACKET_FLAGS", "SLOT_BYTES", "Area", "Gather", "PlainArea", "make_area"]
 
@@ -130,10 +130,14 @@ class _GuardedVector(_Vector):
         flags = self._flags[:count].tolist()
         clean = count
         if any(sizes) or flags.count(socket.MSG_CMSG_CLOEXEC) < count:  # a flag that is there anyway
+            found: list[int] = []
             for n in reversed(range(count)):
                 start = n * CONTROL_BYTES
-                if close_descriptors(control_in(self._control[start : start + sizes[n]]), flags[n]):
+                sent, descriptors = descriptors_in(control_in(self._control[start : start + sizes[n]]), flags[n])
+                found += descriptors
+                if sent:
                     clean = n
+            close_elsewhere(found)
         return clean
 
 

@@ -19,7 +19,7 @@ import socket
 import struct
 from _socket import SocketType  # in the socket module it is gevent's, where gevent has patched that
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
@@ -29,8 +29,9 @@ __all__ = [
     "CONTROL_BYTES",
     "WITH_DESCRIPTORS",
     "GuardedSocket",
-    "close_descriptors",
+    "close_elsewhere",
     "control_in",
+    "descriptors_in",
     "refuse_descriptors",
 ]
 
@@ -74,7 +75,9 @@ class GuardedSocket(SocketType):
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         """As always; but :data:`WITH_DESCRIPTORS` for a packet that came with descriptors."""
         size, control, told, _ = self.recvmsg_into([buffer], CONTROL_BYTES, flags | socket.MSG_CMSG_CLOEXEC)
-        return WITH_DESCRIPTORS if close_descriptors(control, told) else size
+        sent, descriptors = descriptors_in(control, told)
+        close_elsewhere(descriptors)
+        return WITH_DESCRIPTORS if sent else size
 
     def close(self) -> None:
         """Close the connection. Packets that are still unread are received first: the kernel would drop what they hold.
@@ -84,21 +87,10 @@ class GuardedSocket(SocketType):
         if self.fileno() >= 0 and self._process == os.getpid():
             with suppress(OSError):
                 self.shutdown(socket.SHUT_RDWR)  # from here on nothing is added
-            with suppress(OSError):
-                self._drain()
+            found = next(_unread(self), None)
+            if found is not None:
+                _in_a_thread(_close_rest, found, SocketType(fileno=self.detach()))
         super().close()
-
-    def _drain(self) -> None:
-        # With SO_PASSCRED each packet, an empty one too, comes with its sender's credentials; the end does not.
-        self.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        while True:
-            try:
-                _, control, told, _ = self.recvmsg(1, CONTROL_BYTES, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
-            except ConnectionResetError:
-                continue  # reported once, before packets that wait
-            close_descriptors(control, told)
-            if not control:
-                break
 
 
 def control_in(data: bytes) -> Iterator[Control]:
@@ -112,27 +104,59 @@ def control_in(data: bytes) -> Iterator[Control]:
         place += -(-size // struct.calcsize("N")) * struct.calcsize("N")
 
 
-def close_descriptors(control: Iterable[Control], flags: int) -> bool:
-    """Have the descriptors that came with a packet closed; whether its sender had sent any.
+def descriptors_in(control: Iterable[Control], flags: int) -> tuple[bool, list[int]]:
+    """Whether the sender of a packet sent descriptors, and those that this process got with it.
 
     ``flags`` are those that the receive call told: some may have been cut off, as this process can have no more.
     """
-    descriptors = array("i")
     sent = bool(flags & socket.MSG_CTRUNC)
+    descriptors = array("i")
     for level, kind, data in control:
         if level == socket.SOL_SOCKET and kind in (socket.SCM_RIGHTS, _SCM_PIDFD):
             descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
             sent = sent or kind == socket.SCM_RIGHTS
+    return sent, descriptors.tolist()
+
+
+def close_elsewhere(descriptors: list[int]) -> None:
+    """Close what a peer sent, in a thread of its own: who holds it up holds up nobody else."""
     if descriptors:
-        # One thread each time: who holds it up holds up nobody else.
-        try:
-            unpatched("_thread", "start_new_thread")(_close_all, (descriptors,))
-        except RuntimeError:  # no more threads
-            _close_all(descriptors)
-    return sent
+        _in_a_thread(_close_all, descriptors)
 
 
-def _close_all(descriptors: Iterable[int]) -> None:
+def _in_a_thread(function: Callable[..., None], *arguments: object) -> None:
+    try:
+        unpatched("_thread", "start_new_thread")(function, arguments)
+    except RuntimeError:  # the process can have no more
+        function(*arguments)
+
+
+def _unread(sock: socket.SocketType) -> Iterator[list[int]]:
+    """Receive all that waits at a connection that was shut down; the descriptors of each packet that has any."""
+    with suppress(OSError):
+        # With SO_PASSCRED each packet, an empty one too, comes with its sender's credentials; the end does not.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        while True:
+            try:
+                _, control, told, _ = sock.recvmsg(1, CONTROL_BYTES, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
+            except ConnectionResetError:
+                continue  # reported once, before packets that wait
+            if not control:
+                break
+            _, descriptors = descriptors_in(control, told)
+            if descriptors:
+                yield descriptors
+
+
+def _close_rest(descriptors: list[int], sock: socket.SocketType) -> None:
+    """Close the first descriptors that were unread at a connection, then those after them, then it."""
+    _close_all(descriptors)
+    for more in _unread(sock):
+        _close_all(more)
+    sock.close()
+
+
+def _close_all(descriptors: list[int]) -> None:
     for descriptor in descriptors:
         _close(descriptor)
 

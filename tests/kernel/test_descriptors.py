@@ -6,7 +6,6 @@ import _socket
 import os
 import socket
 import struct
-from array import array
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TypeAlias
@@ -20,8 +19,9 @@ from sbuslib.kernel.areas import PlainArea, make_area
 from sbuslib.kernel.descriptors import (
     WITH_DESCRIPTORS,
     GuardedSocket,
-    close_descriptors,
+    close_elsewhere,
     control_in,
+    descriptors_in,
     refuse_descriptors,
 )
 from sbuslib.kernel.sockets import Listener, accept, connect
@@ -223,14 +223,14 @@ def test_descriptors_are_closed_here_when_no_thread_can_be_had(monkeypatch: pyte
     monkeypatch.setattr(descriptors, "unpatched", lambda module, name: start)
     read, write = os.pipe()
     os.close(write)
-    assert close_descriptors([(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [read]).tobytes())], 0)
+    close_elsewhere([read])
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(read)
 
 
 def test_descriptors_that_were_cut_off_count_as_sent() -> None:
-    assert close_descriptors([], socket.MSG_CTRUNC)
-    assert not close_descriptors([], 0)
+    assert descriptors_in([], socket.MSG_CTRUNC) == (True, [])
+    assert descriptors_in([], 0) == (False, [])
 
 
 def test_credentials_are_no_descriptors(
@@ -275,7 +275,7 @@ served = accept(listener.socket, 1000)
 print(all(isinstance(sock, _socket.socket) and not hasattr(sock, "hub") for sock in (client, served, listener.socket)))
 threads = []
 descriptors._close = lambda descriptor: threads.append(gevent.monkey.get_original("_thread", "get_ident")())
-descriptors.close_descriptors([(1, 1, (0).to_bytes(4, "little"))], 0)
+descriptors.close_elsewhere([0])
 while not threads:
     gevent.sleep(0.001)
 print(threads != [gevent.monkey.get_original("_thread", "get_ident")()])
