@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from ..errors import DisconnectedError, PeerError, StateError
 from ..kernel.areas import ONE_PACKET_FLAGS, Gather, make_area
+from ..kernel.descriptors import WITH_DESCRIPTORS
 from ..kernel.dialer import BROKEN, NO_MEMORY, Dialer
 from ..limits import ClientLimits
 from ..wire import control
@@ -138,9 +139,8 @@ class AioChannel:
     def _hear_out(self) -> None:
         """Sending failed: read what the hub still said, which may be why it let this client go."""
         with suppress(OSError, PeerError):
-            while self._socket is not None and (lengths := self._area.receive(self._socket)):
-                if self._session.take(self._area.data, self._area.offsets, lengths):
-                    return
+            while self._receive() is False:
+                pass
 
     def _disconnected(self) -> DisconnectedError:
         if self._closed:
@@ -235,6 +235,8 @@ class AioChannel:
             raise
         if not lengths:
             return None
+        if lengths[-1] == WITH_DESCRIPTORS:
+            raise PeerError("the hub sent file descriptors")
         self._proven = self._proven or (self._up and lengths[0] > 0)
         return self._session.take(self._area.data, self._area.offsets, lengths)
 

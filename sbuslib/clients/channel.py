@@ -23,6 +23,7 @@ from typing import Protocol, Self
 
 from ..errors import DisconnectedError, PeerError
 from ..kernel.areas import Gather, PlainArea, make_area
+from ..kernel.descriptors import WITH_DESCRIPTORS
 from ..kernel.dialer import BROKEN, NO_MEMORY, Dialer
 from ..limits import ClientLimits
 from ..wire.packets import Message
@@ -223,11 +224,14 @@ class Channel(ABC):
 
     def _receive(self, area: PlainArea) -> list[int]:
         try:
-            return area.receive(self._socket)
+            lengths = area.receive(self._socket)
         except OSError as error:
             if error.errno in BROKEN:
                 return [0]
             raise
+        if lengths and lengths[-1] == WITH_DESCRIPTORS:
+            raise PeerError("the hub sent file descriptors")
+        return lengths
 
     def _lead(self, ready: Callable[[], bool], deadline: float | None, what: str) -> bool:
         """Wait until ``ready()`` holds or the lead is ours; ``True`` for the lead, to be given back."""

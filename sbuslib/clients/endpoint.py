@@ -18,6 +18,7 @@ from ..errors import (
     UsageError,
 )
 from ..kernel.areas import ONE_PACKET_FLAGS, make_area
+from ..kernel.descriptors import WITH_DESCRIPTORS
 from ..limits import PACKET_BYTES, ClientLimits
 from ..matcher import Subscriptions
 from ..secrets import RESERVED
@@ -421,6 +422,8 @@ class Endpoint(Channel):
             if not self._wait_on(self._socket, select.POLLIN, deadline):
                 raise TimeoutError(what) from None
             return None
+        if size == WITH_DESCRIPTORS:
+            raise PeerError("the hub sent file descriptors")
         if flags & socket.MSG_PEEK and size:
             messages = self._session.messages_of(area.packet(0, size))
             if messages:

@@ -13,6 +13,7 @@ import socket
 from typing import Final
 
 from ..errors import PacketError
+from ..kernel.descriptors import WITH_DESCRIPTORS
 from ..secrets import Credentials
 from ..statistics import ClientStatistics
 from ..wire import control
@@ -214,8 +215,12 @@ class Connection:
             lengths = lengths[: lengths.index(0)]
             turn.end = (False, "closed")
         if lengths and max(lengths) > longest:
-            lengths = lengths[: next(n for n, length in enumerate(lengths) if length > longest)]
-            turn.end = (True, "packet too long")
+            stop = next(n for n, length in enumerate(lengths) if length > longest)
+            reason = "packet too long"
+            if lengths[stop] == WITH_DESCRIPTORS:
+                reason = "descriptors sent"
+            turn.end = (True, reason)
+            lengths = lengths[:stop]
         return lengths
 
     def _choose_most(self, taken: int, mostly_commands: bool) -> None:

@@ -13,13 +13,13 @@ import errno
 import logging
 import os
 import secrets
-import sys
 import weakref
 from collections.abc import Callable
 from time import monotonic, time, time_ns
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from ..errors import CorruptJournalError, UsageError
+from ..kernel.threads import unpatched
 from ..secrets import RESERVED
 from .directory import (
     DirectoryLock,
@@ -63,14 +63,6 @@ Portion: TypeAlias = tuple[list[Parcel], list[Gap], int, int]
 """Parcels, gaps after them, how many packets, and how many bytes."""
 
 _writers: weakref.WeakSet[Writer] = weakref.WeakSet()
-
-
-def _unpatched(module: str, name: str) -> Any:
-    """What the system has, also where gevent has put its own in that place."""
-    monkey = sys.modules.get("gevent.monkey")
-    if monkey is not None:
-        return monkey.get_original(module, name)
-    return getattr(__import__(module), name)
 
 
 class Writer:
@@ -126,7 +118,7 @@ class Writer:
         if keep_seconds is not None:
             self._roll_seconds = min(self._roll_seconds, keep_seconds / 4)
         self._wake = wake
-        self._queue: Any = _unpatched("queue", "SimpleQueue")()
+        self._queue: Any = unpatched("queue", "SimpleQueue")()
         self._next_portion: Portion | None = None
         self._lock: DirectoryLock | None = None
         self._pid = 0
@@ -153,10 +145,10 @@ class Writer:
         try:
             self.journal, next_sequence = recover(self.directory)
             self.written_sequence = self.durable_sequence = next_sequence - 1
-            self._done = _unpatched("_thread", "allocate_lock")()
+            self._done = unpatched("_thread", "allocate_lock")()
             self._done.acquire()
             self._pid = os.getpid()
-            _unpatched("_thread", "start_new_thread")(self._run, ())
+            unpatched("_thread", "start_new_thread")(self._run, ())
         except BaseException:
             self._lock.release()
             raise
@@ -279,7 +271,7 @@ class Writer:
             due = min(due, self._synced_at + self.limits.sync_seconds - monotonic())
         try:
             portion: Portion | None = self._queue.get(timeout=max(0.0, due))
-        except _unpatched("queue", "Empty"):
+        except unpatched("queue", "Empty"):
             return None
         if portion is None:
             self._ending = True

@@ -8,6 +8,9 @@ same with a call for each packet. ``SBUS_SYSCALLS=plain`` in the environment ask
 **Two traps.** When a peer closes with input unread, the kernel reports ``ECONNRESET`` on the next call
 in either direction, once, before the packets that the peer had sent; so a receive that meets it tries
 again. And at the end of a connection ``recvmmsg`` does not stop: it fills every slot with length zero.
+
+From a :class:`~sbuslib.kernel.descriptors.GuardedSocket` a packet may come with file descriptors. Such a packet has the
+length :data:`~sbuslib.kernel.descriptors.WITH_DESCRIPTORS`, and is the last of those that are received with it.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from ..limits import BATCH_MOST, CONTROL_EXTRA, PACKET_BYTES
+from .descriptors import CONTROL_BYTES, WITH_DESCRIPTORS, GuardedSocket, close_elsewhere, control_in, descriptors_in
 
 __all__ = ["LONGEST_HEAD", "ONE_PACKET_FLAGS", "SLOT_BYTES", "Area", "Gather", "PlainArea", "make_area"]
 
@@ -99,9 +103,48 @@ class _Vector:
         self.addresses = [ctypes.c_void_p(start + n * _ONE) for n in range(count)]
 
 
+class _GuardedVector(_Vector):
+    """Message headers to receive with, which have room for what the kernel adds to each packet."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self._control = mmap.mmap(-1, count * CONTROL_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        anchor = ctypes.c_char.from_buffer(self._control)
+        start = ctypes.addressof(anchor)
+        del anchor  # only the address was wanted; while it lives, the memory cannot be given back
+        for n, message in enumerate(self._headers):
+            message.header.control = start + n * CONTROL_BYTES
+        headers = memoryview(self._headers).cast("B")
+        self._flags = headers.cast("I")[_Msghdr.flags.offset // 4 :: _ONE // 4]
+        self._control_sizes = headers.cast(_WORD_FORMAT)[_Msghdr.controllen.offset // _WORD :: _ONE // _WORD]
+        self._full = memoryview(array(_WORD_FORMAT, [CONTROL_BYTES] * count))
+        self.make_room(count)
+
+    def make_room(self, count: int) -> None:
+        """Say that the first headers have room: the kernel writes there how much of it has been used."""
+        self._control_sizes[:count] = self._full[:count]
+
+    def close_descriptors(self, count: int) -> int:
+        """Have all descriptors that came with the first packets closed; how many packets came before the first such."""
+        sizes = self._control_sizes[:count].tolist()
+        flags = self._flags[:count].tolist()
+        clean = count
+        if any(sizes) or flags.count(socket.MSG_CMSG_CLOEXEC) < count:  # a flag that is there anyway
+            found: list[int] = []
+            for n in reversed(range(count)):
+                start = n * CONTROL_BYTES
+                sent, descriptors = descriptors_in(control_in(self._control[start : start + sizes[n]]), flags[n])
+                found += descriptors
+                if sent:
+                    clean = n
+            close_elsewhere(found)
+        return clean
+
+
 _COUNTS: Final = [ctypes.c_uint(n) for n in range(BATCH_MOST + 1)]
 _NO_WAIT: Final = ctypes.c_int(ONE_PACKET_FLAGS)
 _NO_WAIT_RECEIVE: Final = ctypes.c_int(socket.MSG_DONTWAIT)
+_NO_WAIT_GUARDED: Final = ctypes.c_int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
 
 
 class PlainArea:
@@ -148,7 +191,7 @@ class PlainArea:
                     break  # what has come is not to be lost; the next call meets the error
                 raise
             lengths.append(length)
-            if not length:
+            if length in (0, WITH_DESCRIPTORS):
                 break
         return lengths
 
@@ -222,6 +265,7 @@ class Area(PlainArea):
         del anchor  # only the address was wanted; while it lives, the memory cannot be given back
         self._starts = array(_WORD_FORMAT, [start + offset for offset in self.offsets])
         self._incoming = _Vector(slots)
+        self._guarded: _GuardedVector | None = None  # made for the first guarded socket
         self._outgoing = _Vector(slots)
         self._laid_out: Sequence[int] | None = None  # the slots that _outgoing has the lengths of
         self._sizes = [0] * slots  # what _outgoing has: comparing costs a tenth of laying out anew
@@ -239,8 +283,10 @@ class Area(PlainArea):
                 return []
             except ConnectionResetError:
                 return super().receive(sock, 1)
-        incoming = self._incoming
         wanted = self.slots if most is None or most > self.slots else most
+        if type(sock) is GuardedSocket:
+            return self._receive_guarded(sock, wanted)
+        incoming = self._incoming
         count = self._receive_call(sock.fileno(), incoming.addresses[0], _COUNTS[wanted], _NO_WAIT_RECEIVE, None)
         if count > 0:
             lengths: list[int] = incoming.lengths[:count].tolist()
@@ -248,6 +294,22 @@ class Area(PlainArea):
         if count < 0 and ctypes.get_errno() == errno.EAGAIN:
             return []
         return super().receive(sock, 1)  # which raises the error, if it is one
+
+    def _receive_guarded(self, sock: GuardedSocket, wanted: int) -> list[int]:
+        if self._guarded is None:
+            self._guarded = _GuardedVector(self.slots)
+            self._guarded.bases[0][:] = self._incoming.bases[0]
+            self._guarded.sizes[0][:] = self._incoming.sizes[0]
+        guarded = self._guarded
+        guarded.make_room(wanted)
+        count = self._receive_call(sock.fileno(), guarded.addresses[0], _COUNTS[wanted], _NO_WAIT_GUARDED, None)
+        if count <= 0:
+            return super().receive(sock, 1)  # for which nothing is there, or which raises the error
+        lengths: list[int] = guarded.lengths[:count].tolist()
+        clean = guarded.close_descriptors(count)
+        if clean < count:
+            lengths[clean:] = [WITH_DESCRIPTORS]
+        return lengths
 
     def send(self, sock: socket.SocketType, slots: Sequence[int], lengths: Sequence[int]) -> int:
         count = len(slots)

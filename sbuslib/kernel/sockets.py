@@ -2,7 +2,8 @@
 
 Sockets here are :class:`socket.SocketType`, the plain C class under :class:`socket.socket`, always
 non-blocking: what waits, and how, is the business of the floors above, and an application that has
-monkey-patched :mod:`socket` gets the same sockets. What goes through them many packets at a time does so by
+monkey-patched :mod:`socket` gets the same sockets. They refuse file descriptors, see
+:mod:`~sbuslib.kernel.descriptors`. What goes through them many packets at a time does so by
 :mod:`~sbuslib.kernel.areas`.
 """
 
@@ -16,6 +17,7 @@ import socket
 import stat
 import struct
 import termios
+from _socket import SocketType  # in the socket module it is gevent's, where gevent has patched that
 from array import array
 from contextlib import suppress
 from typing import Protocol, runtime_checkable
@@ -25,6 +27,7 @@ from ..limits import Limits
 from ..secrets import Credentials
 from ..wire.addresses import AbstractAddress, Address, DescriptorAddress, PathAddress
 from .areas import ONE_PACKET_FLAGS
+from .descriptors import GuardedSocket, refuse_descriptors
 
 __all__ = [
     "HasFileno",
@@ -70,9 +73,15 @@ def peer_groups(sock: socket.SocketType) -> frozenset[int]:
 
 
 def _new_socket() -> socket.SocketType:
-    sock = socket.SocketType(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock = SocketType(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.setblocking(False)
+    refuse_descriptors(sock)
     return sock
+
+
+def _guarded(sock: socket.SocketType) -> socket.SocketType:
+    """A connected socket; as one that is guarded, unless no descriptor can come over it."""
+    return sock if refuse_descriptors(sock) else GuardedSocket(fileno=sock.detach())
 
 
 def _sockaddr(address: PathAddress | AbstractAddress) -> bytes:
@@ -84,7 +93,7 @@ def _adopt(fd: int) -> socket.SocketType:
     try:
         copy = os.dup(fd)
         try:
-            sock = socket.SocketType(fileno=copy)
+            sock = SocketType(fileno=copy)
         except OSError:
             os.close(copy)
             raise
@@ -131,7 +140,7 @@ def connect(address: Address, send_buffer: int) -> socket.SocketType:
             sock.close()
             raise
     grow_send_buffer(sock, send_buffer)
-    return sock
+    return _guarded(sock)
 
 
 def accept(listener: socket.SocketType, send_buffer: int) -> socket.SocketType:
@@ -140,7 +149,7 @@ def accept(listener: socket.SocketType, send_buffer: int) -> socket.SocketType:
     Raises :exc:`BlockingIOError` when there is none, and :exc:`OSError`.
     """
     fd, _ = listener._accept()  # type: ignore[attr-defined]
-    sock = socket.SocketType(fileno=fd)
+    sock = _guarded(SocketType(fileno=fd))
     sock.setblocking(False)
     set_send_buffer(sock, send_buffer)
     return sock
@@ -188,6 +197,7 @@ class Listener:
         """The descriptor that was passed, of which :attr:`socket` is a copy."""
         if isinstance(address, DescriptorAddress):
             self.socket = _adopt(address.fd)
+            refuse_descriptors(self.socket)
             self.is_abstract = _is_abstract(self.socket)
         else:
             self.is_abstract = isinstance(address, AbstractAddress)
@@ -305,7 +315,7 @@ def send_datagram(address: str, data: bytes) -> None:
 
     Raises :exc:`OSError`.
     """
-    sock = socket.SocketType(socket.AF_UNIX, socket.SOCK_DGRAM)
+    sock = SocketType(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         sock.setblocking(False)
         sock.connect("\0" + address[1:] if address.startswith("@") else address)

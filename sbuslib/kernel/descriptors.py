@@ -1,0 +1,172 @@
+"""File descriptors that a peer sends with a packet (``SCM_RIGHTS``), and which nobody here wants.
+
+Whoever receives such a packet and does not take its descriptors lets the kernel close them, inside the receiving call.
+That can wait: for a TCP socket with unsent data and ``SO_LINGER``, as long as its owner likes. An event loop waits with
+it, and with the loop everybody else.
+
+Since Linux 6.16 a socket can refuse them (``SO_PASSRIGHTS``): the sender gets ``EPERM``, and nothing arrives. Accepted
+sockets inherit that from their listener. All sockets of ours refuse, so that receiving stays as it is.
+
+A :class:`GuardedSocket` stands for a connection over which descriptors may come all the same: on an older kernel, or
+where the peer connected before the listener refused, as to a socket of the service manager. It takes what comes and
+has it closed by a thread that does nothing else. The receiver is told by a length of :data:`WITH_DESCRIPTORS`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from _socket import SocketType  # in the socket module it is gevent's, where gevent has patched that
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Any, Final, TypeAlias
+
+from .threads import unpatched
+
+__all__ = [
+    "CONTROL_BYTES",
+    "WITH_DESCRIPTORS",
+    "GuardedSocket",
+    "close_elsewhere",
+    "control_in",
+    "descriptors_in",
+    "refuse_descriptors",
+]
+
+Control: TypeAlias = tuple[int, int, bytes]
+"""What the kernel adds to a packet: level, type and data."""
+
+WITH_DESCRIPTORS: Final = 1 << 30
+"""In place of the length of a packet that came with descriptors. No packet is as long."""
+
+CONTROL_BYTES: Final = 2_048
+"""Room for what comes with one packet: 253 descriptors, of 4 bytes each, are the most that the kernel lets through;
+besides, the sender's credentials, a time and a security label where the listener of another asked for them."""
+
+_SO_PASSRIGHTS = 83  # which the socket module has no name for
+_SCM_PIDFD = 4  # the same
+_HEADER = struct.Struct("@Nii")  # struct cmsghdr of cmsg(3): length with this header, level, type
+_NO_LINGER = struct.pack("@ii", 0, 0)  # struct linger of socket(7)
+
+
+def refuse_descriptors(sock: socket.SocketType) -> bool:
+    """Have the kernel refuse descriptors from now on; whether it did before, so that none can be waiting."""
+    try:
+        if not sock.getsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS):
+            return True
+        sock.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
+    except OSError:
+        pass  # an older kernel
+    return False
+
+
+class GuardedSocket(SocketType):
+    """A non-blocking connection whose peer may send descriptors. They are taken, and closed in another thread."""
+
+    __slots__ = ("_process",)
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.setblocking(False)
+        self._process = os.getpid()
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        """As always; but :data:`WITH_DESCRIPTORS` for a packet that came with descriptors."""
+        size, control, told, _ = self.recvmsg_into([buffer], CONTROL_BYTES, flags | socket.MSG_CMSG_CLOEXEC)
+        sent, descriptors = descriptors_in(control, told)
+        close_elsewhere(descriptors)
+        return WITH_DESCRIPTORS if sent else size
+
+    def close(self) -> None:
+        """Close the connection. Packets that are still unread are received first: the kernel would drop what they hold.
+
+        In the child of a fork, only close the descriptor: the packets are the parent's, and live on.
+        """
+        if self.fileno() >= 0 and self._process == os.getpid():
+            with suppress(OSError):
+                self.shutdown(socket.SHUT_RDWR)  # from here on nothing is added
+            found = next(_unread(self), None)
+            if found is not None:
+                _in_a_thread(_close_rest, found, SocketType(fileno=self.detach()))
+        super().close()
+
+
+def control_in(data: bytes) -> Iterator[Control]:
+    """What the kernel wrote into a control buffer."""
+    place = 0
+    while place + _HEADER.size <= len(data):
+        size, level, kind = _HEADER.unpack_from(data, place)
+        if size < _HEADER.size:
+            break
+        yield level, kind, data[place + _HEADER.size : place + size]
+        place += -(-size // struct.calcsize("N")) * struct.calcsize("N")
+
+
+def descriptors_in(control: Iterable[Control], flags: int) -> tuple[bool, list[int]]:
+    """Whether the sender of a packet sent descriptors, and those that this process got with it.
+
+    ``flags`` are those that the receive call told: some may have been cut off, as this process can have no more.
+    """
+    sent = bool(flags & socket.MSG_CTRUNC)
+    descriptors = array("i")
+    for level, kind, data in control:
+        if level == socket.SOL_SOCKET and kind in (socket.SCM_RIGHTS, _SCM_PIDFD):
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+            sent = sent or kind == socket.SCM_RIGHTS
+    return sent, descriptors.tolist()
+
+
+def close_elsewhere(descriptors: list[int]) -> None:
+    """Close what a peer sent, in a thread of its own: who holds it up holds up nobody else."""
+    if descriptors:
+        _in_a_thread(_close_all, descriptors)
+
+
+def _in_a_thread(function: Callable[..., None], *arguments: object) -> None:
+    try:
+        unpatched("_thread", "start_new_thread")(function, arguments)
+    except RuntimeError:  # the process can have no more
+        function(*arguments)
+
+
+def _unread(sock: socket.SocketType) -> Iterator[list[int]]:
+    """Receive all that waits at a connection that was shut down; the descriptors of each packet that has any."""
+    with suppress(OSError):
+        # With SO_PASSCRED each packet, an empty one too, comes with its sender's credentials; the end does not.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        while True:
+            try:
+                _, control, told, _ = sock.recvmsg(1, CONTROL_BYTES, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
+            except ConnectionResetError:
+                continue  # reported once, before packets that wait
+            if not control:
+                break
+            _, descriptors = descriptors_in(control, told)
+            if descriptors:
+                yield descriptors
+
+
+def _close_rest(descriptors: list[int], sock: socket.SocketType) -> None:
+    """Close the first descriptors that were unread at a connection, then those after them, then it."""
+    _close_all(descriptors)
+    for more in _unread(sock):
+        _close_all(more)
+    sock.close()
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        _close(descriptor)
+
+
+def _close(descriptor: int) -> None:
+    """Close a descriptor, for which a socket's owner may have asked to wait: a socket does not."""
+    with suppress(OSError):
+        sock = SocketType(fileno=descriptor)
+        with suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        sock.detach()
+    with suppress(OSError):
+        os.close(descriptor)

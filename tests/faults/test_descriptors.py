@@ -1,0 +1,239 @@
+"""Peers that send file descriptors with their packets: nobody waits for what closing them takes.
+
+Each case runs on this kernel, which may refuse descriptors, and as on one that is older than Linux 6.16 and cannot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+from descriptors import MOST, Closers, can_refuse, ends, lingering, refusing, send_with
+from support import PATIENCE, WHOAMI, FakeHub, Peer, eventually, own_key
+
+from sbuslib import Client, Hub, Limits, Relay, aio, blocking
+from sbuslib.errors import PeerError
+
+pytest_plugins = ["descriptor_fixtures"]
+
+MakeHub = Callable[..., Hub]
+Connect = Callable[..., Peer]
+
+
+# -- a hub ---------------------------------------------------------------------------------------------------
+
+
+@refusing
+def test_the_sender_is_told_and_stays(hub: Hub, connect: Connect) -> None:
+    reader, sender = connect(), connect()
+    reader.subscribe(b"k")
+    with lingering() as (slow, _), pytest.raises(PermissionError):
+        send_with(sender.socket, b"MSG k\0with", [slow.fileno()])
+    sender.publish(b"k", b"without")
+    assert reader.receive() == b"MSG k\0without"
+    sender.barrier()
+    assert hub.statistics().clients == 2
+    assert not hub.statistics().breaches
+
+
+def test_an_old_kernel_lets_them_in_and_the_hub_lets_the_sender_go(
+    old_kernel: None, make_hub: MakeHub, connect: Connect, closers: Closers
+) -> None:
+    hub = make_hub()
+    reader, sender = connect(), connect()
+    reader.subscribe(b"k")
+    sender.send(b"CMSG notices/on")
+    sender.barrier()
+    with lingering() as (slow, other):
+        sender.publish(b"k", b"before")
+        send_with(sender.socket, b"MSG k\0with", [slow.fileno()] * MOST)
+        sender.publish(b"k", b"after")
+        slow.close()
+        assert reader.receive() == b"MSG k\0before"
+        assert sender.receive() == b"CMSG notice/kicked\0descriptors sent"
+        assert sender.is_disconnected()
+        eventually(lambda: len(closers.closed) == MOST)
+        assert closers.elsewhere
+        assert ends(other)
+    assert hub.statistics().breaches == {"descriptors sent": 1}
+    reader.publish(b"k", b"the hub goes on")
+    assert reader.receive() == b"MSG k\0the hub goes on"
+
+
+@pytest.mark.parametrize("last", [b"nonsense", b""])
+def test_packets_that_are_unread_when_the_hub_lets_their_sender_go(
+    old_kernel: None, make_hub: MakeHub, connect: Connect, closers: Closers, last: bytes
+) -> None:
+    hub = make_hub(limits=Limits(batch=1))
+    sender = connect()
+    sender.barrier()
+    with lingering() as (slow, other):
+        sender.send(last)
+        for _ in range(3):
+            send_with(sender.socket, b"", [slow.fileno()] * MOST)
+        slow.close()
+        eventually(lambda: not hub.statistics().clients)
+        eventually(lambda: len(closers.closed) == 3 * MOST)
+        assert closers.elsewhere
+        assert ends(other)
+
+
+def test_who_connected_before_the_hub_started(address: str, connect: Connect, closers: Closers) -> None:
+    """As with socket activation: the hub's first client has connected, and sent, before the hub runs."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed, lingering() as (slow, other):
+        passed.bind(address)
+        passed.listen()
+        modest, hostile = connect(), connect()
+        modest.send(b"SUB k", b"MSG k\0early")
+        send_with(hostile.socket, b"MSG k\0with", [slow.fileno()])
+        slow.close()
+        with Hub(passed) as hub:
+            assert modest.receive() == b"MSG k\0early"
+            assert hostile.is_disconnected()
+            eventually(lambda: closers.closed)
+            assert closers.elsewhere
+            assert ends(other)
+            assert hub.statistics().breaches == {"descriptors sent": 1}
+            if can_refuse():
+                with pytest.raises(PermissionError):
+                    send_with(modest.socket, b"MSG k\0with", [0])
+            modest.publish(b"k", b"late")
+            assert modest.receive() == b"MSG k\0late"
+
+
+@pytest.mark.parametrize("kernel", ["new", "old"])
+def test_a_listener_that_asks_for_credentials(
+    request: pytest.FixtureRequest, address: str, connect: Connect, kernel: str
+) -> None:
+    """A service manager may have switched ``SO_PASSCRED`` on: each packet then has ancillary data, which is no harm."""
+    if kernel == "old":
+        request.getfixturevalue("old_kernel")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
+        passed.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        passed.bind(address)
+        passed.listen()
+        with Hub(passed) as hub:
+            peer = connect()
+            peer.subscribe(b"k")
+            for number in range(200):
+                peer.publish(b"k", b"%d" % number)
+                assert peer.receive() == b"MSG k\0%d" % number
+            for number in range(50):
+                peer.publish(b"k", b"%d" % number)
+            assert [peer.receive() for _ in range(50)] == [b"MSG k\0%d" % number for number in range(50)]
+            assert not hub.statistics().breaches
+
+
+# -- a client, and a relay -----------------------------------------------------------------------------------
+
+
+class HostileHub:
+    """Greets one client, in a thread of its own, and sends it descriptors."""
+
+    def __init__(self, address: str) -> None:
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(address)
+        self._listener.listen()
+        self._listener.settimeout(PATIENCE)
+        self.refused = False
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with self._listener, self._listener.accept()[0] as client, lingering() as (slow, _):
+            client.settimeout(PATIENCE)
+            while client.recv(1_000) != WHOAMI + b"\0":
+                pass
+            client.send(WHOAMI + b"\0" + own_key())
+            try:
+                send_with(client, b"MSG k\0with", [slow.fileno()])
+            except PermissionError:
+                self.refused = True
+                client.send(b"MSG k\0without")
+            with suppress(ConnectionResetError):  # of a client that has not read everything
+                while client.recv(1_000):
+                    pass
+
+    def join(self) -> None:
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def hostile(address: str) -> Iterator[HostileHub]:
+    hub = HostileHub(address)
+    yield hub
+    hub.join()
+
+
+def receive_gevent(address: str) -> bytes:
+    with Client(address) as client:
+        return client.receive(PATIENCE).payload
+
+
+def receive_blocking(address: str) -> bytes:
+    with blocking.Client(address) as client:
+        return client.receive(PATIENCE).payload
+
+
+def receive_with_flags(address: str) -> bytes:
+    with blocking.Client(address) as client:
+        return client.receive(PATIENCE, flags=socket.MSG_PEEK).payload
+
+
+def receive_asyncio(address: str) -> bytes:
+    async def receive() -> bytes:
+        async with aio.Client(address) as client:
+            return (await client.receive(PATIENCE)).payload
+
+    return asyncio.run(receive())
+
+
+receivers = pytest.mark.parametrize(
+    "receive", [receive_gevent, receive_blocking, receive_with_flags, receive_asyncio], ids=lambda one: one.__name__
+)
+
+
+@refusing
+@receivers
+def test_a_client_refuses_them(hostile: HostileHub, address: str, receive: Callable[[str], bytes]) -> None:
+    assert receive(address) == b"without"
+    hostile.join()
+    assert hostile.refused
+
+
+@receivers
+def test_a_client_on_an_old_kernel_ends_the_connection(
+    old_kernel: None, hostile: HostileHub, address: str, closers: Closers, receive: Callable[[str], bytes]
+) -> None:
+    with pytest.raises(PeerError, match="descriptors"):
+        receive(address)
+    hostile.join()
+    eventually(lambda: closers.closed)
+    assert closers.elsewhere
+
+
+@pytest.mark.parametrize("kernel", ["new", "old"])
+def test_a_relay(request: pytest.FixtureRequest, folder: str, hub: Hub, closers: Closers, kernel: str) -> None:
+    if kernel == "old":
+        request.getfixturevalue("old_kernel")
+    with FakeHub(f"{folder}/above") as above:
+        relay = Relay(hub, f"{folder}/above")
+        relay.start()
+        link = above.accept()
+        assert link.receive()
+        refuses = can_refuse() and kernel == "new"
+        if refuses:
+            with pytest.raises(PermissionError):
+                send_with(link.socket, b"MSG k\0with", [0])
+        else:
+            send_with(link.socket, b"MSG k\0with", [0])
+            while link.receive():
+                pass
+            eventually(lambda: closers.closed)
+            assert closers.elsewhere
+        relay.stop()

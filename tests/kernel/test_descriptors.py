@@ -1,0 +1,285 @@
+"""Descriptors that come with packets: refused by the kernel, or taken and closed in another thread."""
+
+from __future__ import annotations
+
+import _socket
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TypeAlias
+
+import pytest
+from descriptors import MOST, Closers, ends, lingering, refusing, send_with
+from support import eventually, python
+
+from sbuslib.kernel import descriptors
+from sbuslib.kernel.areas import PlainArea, make_area
+from sbuslib.kernel.descriptors import (
+    WITH_DESCRIPTORS,
+    GuardedSocket,
+    close_elsewhere,
+    control_in,
+    descriptors_in,
+    refuse_descriptors,
+)
+from sbuslib.kernel.sockets import Listener, accept, connect
+from sbuslib.wire.addresses import DescriptorAddress, PathAddress
+
+pytest_plugins = ["descriptor_fixtures"]
+
+Socket: TypeAlias = socket.SocketType
+BUFFER = 425_984
+
+
+@pytest.fixture
+def area(engine: str) -> Iterator[PlainArea]:
+    area = make_area(8, 1_000)
+    yield area
+    area.close()
+
+
+@pytest.fixture
+def guarded(pair: tuple[Socket, Socket]) -> Iterator[tuple[Socket, GuardedSocket]]:
+    """A peer that may send descriptors, and the socket at which they come."""
+    here, there = pair
+    sock = GuardedSocket(fileno=os.dup(there.fileno()))
+    there.close()
+    yield here, sock
+    sock.close()
+
+
+# -- refused by the kernel -----------------------------------------------------------------------------------
+
+
+@refusing
+def test_both_ends_of_a_connection_refuse_descriptors(address: str) -> None:
+    listener = Listener(PathAddress(address))
+    client = connect(PathAddress(address), BUFFER)
+    served = accept(listener.socket, BUFFER)
+    try:
+        for sender, receiver in ((client, served), (served, client)):
+            assert type(receiver) is _socket.socket
+            with pytest.raises(PermissionError):
+                send_with(sender, b"x", [0])
+            sender.send(b"y")
+            assert receiver.recv(10) == b"y"
+    finally:
+        client.close()
+        served.close()
+        listener.close()
+
+
+@refusing
+def test_a_listener_that_was_passed_refuses_for_those_who_connect_from_then_on(address: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
+        passed.bind(address)
+        passed.listen()
+        early, late = (Socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2))
+        early.connect(address)
+        listener = Listener(DescriptorAddress(passed.fileno()))
+        late.connect(address)
+        served = [accept(listener.socket, BUFFER) for _ in range(2)]
+        assert [type(sock) for sock in served] == [GuardedSocket, _socket.socket]
+        for client in (early, late):
+            with pytest.raises(PermissionError):
+                send_with(client, b"x", [0])
+        for sock in (early, late, *served):
+            sock.close()
+        listener.close()
+
+
+@refusing
+def test_a_connection_that_was_passed_is_guarded(pair: tuple[Socket, Socket]) -> None:
+    sock = connect(DescriptorAddress(pair[0].fileno()), BUFFER)
+    assert type(sock) is GuardedSocket
+    with pytest.raises(PermissionError):
+        send_with(pair[1], b"x", [0])
+    sock.close()
+
+
+def test_out_of_band_data_does_not_exist(pair: tuple[Socket, Socket]) -> None:
+    with pytest.raises(OSError, match="not supported"):
+        pair[0].send(b"x", socket.MSG_OOB)
+
+
+def test_an_old_kernel_cannot_refuse(address: str, old_kernel: None) -> None:
+    listener = Listener(PathAddress(address))
+    client = connect(PathAddress(address), BUFFER)
+    served = accept(listener.socket, BUFFER)
+    assert type(listener.socket) is _socket.socket
+    assert type(client) is type(served) is GuardedSocket
+    assert not refuse_descriptors(served)
+    for sock in (client, served):
+        assert not sock.getblocking()
+        assert not os.get_inheritable(sock.fileno())
+        sock.close()
+    listener.close()
+
+
+# -- taken ---------------------------------------------------------------------------------------------------
+
+
+def test_a_guarded_socket_receives_as_any_other(guarded: tuple[Socket, GuardedSocket], area: PlainArea) -> None:
+    peer, sock = guarded
+    for _ in range(3):
+        assert area.receive(sock) == []
+        for length in (1, 999, 1_001, 7):
+            peer.send(b"a" * length)
+        lengths = area.receive(sock)
+        assert lengths == [1, 999, 1_001, 7]
+        assert area.packet(3, 7) == b"a" * 7
+    for _ in range(10):
+        peer.send(b"b")
+    assert area.receive(sock, 1) == [1]
+    assert area.receive(sock, 2) == [1, 1]
+    sock.send(b"unread, so that the peer's end resets the connection")
+    peer.close()
+    received = area.receive(sock)
+    while received[-1]:
+        received += area.receive(sock)
+    assert received[:7] == [1] * 7
+    assert not any(received[7:])
+
+
+@pytest.mark.parametrize("most", [None, 1, 4])
+def test_a_packet_with_descriptors_is_the_last_of_a_batch(
+    guarded: tuple[Socket, GuardedSocket], area: PlainArea, closers: Closers, most: int | None
+) -> None:
+    peer, sock = guarded
+    peer.send(b"before")
+    send_with(peer, b"with", [0])
+    send_with(peer, b"with many", [0] * MOST)
+    peer.send(b"after")
+    lengths: list[int] = []
+    while not lengths or lengths[-1] != WITH_DESCRIPTORS:
+        lengths += area.receive(sock, most)
+    assert lengths == [6, WITH_DESCRIPTORS]
+    while area.receive(sock, most):
+        pass
+    eventually(lambda: len(closers.closed) == 1 + MOST)
+    assert closers.elsewhere
+
+
+def test_what_would_hold_the_receiver_is_closed_elsewhere(
+    guarded: tuple[Socket, GuardedSocket], area: PlainArea, closers: Closers
+) -> None:
+    peer, sock = guarded
+    with lingering() as (slow, other):
+        send_with(peer, b"x", [slow.fileno()])
+        slow.close()
+        assert area.receive(sock) == [WITH_DESCRIPTORS]
+        eventually(lambda: closers.closed)
+        assert closers.elsewhere
+        assert ends(other)
+
+
+def test_descriptors_of_unread_packets_are_closed_elsewhere(
+    guarded: tuple[Socket, GuardedSocket], closers: Closers
+) -> None:
+    peer, sock = guarded
+    with lingering() as (slow, other):
+        peer.send(b"plain")
+        peer.sendmsg([b""])
+        send_with(peer, b"", [slow.fileno()])
+        send_with(peer, b"x", [0] * MOST)
+        slow.close()
+        sock.close()
+        with pytest.raises(BrokenPipeError):
+            send_with(peer, b"too late", [0])
+        eventually(lambda: len(closers.closed) == 1 + MOST)
+        assert closers.elsewhere
+        assert ends(other)
+
+
+def test_a_peer_that_has_gone_leaves_descriptors(guarded: tuple[Socket, GuardedSocket], closers: Closers) -> None:
+    peer, sock = guarded
+    sock.send(b"unread, so that the peer's end resets the connection")
+    send_with(peer, b"x", [0, 1, 2])
+    peer.close()
+    sock.close()
+    eventually(lambda: len(closers.closed) == 3)
+    assert closers.elsewhere
+
+
+def test_a_forked_child_leaves_unread_packets_to_its_parent(guarded: tuple[Socket, GuardedSocket]) -> None:
+    peer, sock = guarded
+    peer.send(b"x")
+    child = os.fork()
+    if not child:
+        sock.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert sock.recv(10) == b"x"
+    peer.send(b"y")
+    assert sock.recv(10) == b"y"
+
+
+def test_descriptors_are_closed_here_when_no_thread_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(function: object, arguments: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(descriptors, "unpatched", lambda module, name: start)
+    read, write = os.pipe()
+    os.close(write)
+    close_elsewhere([read])
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(read)
+
+
+def test_descriptors_that_were_cut_off_count_as_sent() -> None:
+    assert descriptors_in([], socket.MSG_CTRUNC) == (True, [])
+    assert descriptors_in([], 0) == (False, [])
+
+
+def test_credentials_are_no_descriptors(
+    guarded: tuple[Socket, GuardedSocket], area: PlainArea, closers: Closers
+) -> None:
+    """Nor are a time and a process descriptor that the kernel adds; the latter is closed as what a peer sends."""
+    peer, sock = guarded
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    sock.setsockopt(socket.SOL_SOCKET, 29, 1)  # SO_TIMESTAMP
+    more = 0
+    with suppress(OSError):  # before Linux 6.5
+        sock.setsockopt(socket.SOL_SOCKET, 76, 1)  # SO_PASSPIDFD
+        more = 1
+    peer.send(b"x")
+    assert area.receive(sock) == [1]
+    send_with(peer, b"y", [0] * MOST)
+    assert area.receive(sock) == [WITH_DESCRIPTORS]
+    eventually(lambda: len(closers.closed) == MOST + 2 * more)
+
+
+def test_a_control_buffer_is_read_to_its_end() -> None:
+    def one(kind: int, data: bytes) -> bytes:
+        whole = struct.pack("@Nii", struct.calcsize("@Nii") + len(data), socket.SOL_SOCKET, kind) + data
+        return whole + bytes(-len(whole) % struct.calcsize("N"))
+
+    assert list(control_in(b"")) == list(control_in(bytes(64))) == list(control_in(b"123")) == []
+    buffer = one(2, b"abcdefghijkl") + one(1, b"1234")
+    assert list(control_in(buffer)) == [(socket.SOL_SOCKET, 2, b"abcdefghijkl"), (socket.SOL_SOCKET, 1, b"1234")]
+
+
+def test_where_gevent_has_patched_everything(address: str) -> None:
+    """The sockets are the plain ones, and the thread that closes is none of gevent's."""
+    code = f"""
+import gevent.monkey; gevent.monkey.patch_all()
+import _socket, os, _thread, gevent
+from sbuslib.kernel import descriptors
+from sbuslib.kernel.sockets import Listener, accept, connect
+from sbuslib.wire.addresses import PathAddress
+listener = Listener(PathAddress({address!r}))
+client = connect(PathAddress({address!r}), 1000)
+served = accept(listener.socket, 1000)
+print(all(isinstance(sock, _socket.socket) and not hasattr(sock, "hub") for sock in (client, served, listener.socket)))
+threads = []
+descriptors._close = lambda descriptor: threads.append(gevent.monkey.get_original("_thread", "get_ident")())
+descriptors.close_elsewhere([0])
+while not threads:
+    gevent.sleep(0.001)
+print(threads != [gevent.monkey.get_original("_thread", "get_ident")()])
+for sock in (client, served, listener):
+    sock.close()
+"""
+    assert python("-c", code).split() == ["True", "True"]
