@@ -134,7 +134,7 @@ SCENARIOS = (
         name="python",
         title="Python client to Python client",
         job="clients",
-        options=("gevent", "plain", "blocking", "aio"),
+        options=("gevent", "batch", "blocking", "aio"),
         count=60_000,
         brokers=True,
     ),

@@ -8,7 +8,6 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
-from time import monotonic
 
 from ..errors import (
     DisconnectedError,
@@ -27,8 +26,9 @@ from ..wire.batches import Bundle, gather, pack
 from ..wire.columns import Columns
 from ..wire.modes import Hard, Order, Soft
 from ..wire.packets import Message, check_key, message_header
+from .batch import Batch
 from .channel import Channel
-from .session import Pace, Subscribing, mode_keys
+from .session import Subscribing, mode_keys
 
 __all__ = ["Endpoint", "PreparedMessage"]
 
@@ -147,24 +147,35 @@ class Endpoint(Channel):
     def publish_many(self, messages: Iterable[tuple[bytes, bytes]]) -> int:
         """Publish pairs of key and payload in order, many at once; how many there were.
 
-        Many go in one packet to a hub that takes such, else many with each system call. An iterator that is slow to
-        give them keeps fewer waiting. Raises as :meth:`publish`; what came before the pair at fault was published.
+        Many go in one packet to a hub that takes such, else many with each system call. They are sent whenever there
+        are ``ClientLimits.batch_messages``, and at the end. Raises as :meth:`publish`; what came before the pair at
+        fault was published.
         """
         count = 0
-        pace = Pace(self.limits, messages)
+        most = self.limits.batch_messages
         pairs = iter(messages)
         while True:
             some: list[tuple[bytes, bytes]] = []
-            most = pace.most if self._session.batches else self.limits.batch
-            began = monotonic()
             try:
                 some.extend(islice(pairs, most))  # which keeps those that came before an error
-                pace.drew(monotonic() - began)
             finally:
                 self._publish_some(some)
             count += len(some)
             if len(some) < most:
                 return count
+
+    def batch(self) -> Batch:
+        """Collect messages that are published one by one, and send many in one packet.
+
+        ``with client.batch() as batch: batch.publish(key, payload)``; see :mod:`~sbuslib.clients.batch`.
+        """
+        return Batch(
+            self._headers,
+            self._session.encode,
+            self._publish_some,
+            messages=self.limits.batch_messages,
+            size=self.limits.batch_bytes,
+        )
 
     def _publish_some(self, pairs: list[tuple[bytes, bytes]]) -> None:
         done = 0

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import KeyFormatError, PacketError, PeerError, UsageError
-from ..limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES, ClientLimits
+from ..limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES
 from ..matcher import SEPARATOR
 from ..secrets import RESERVED, Namespace
 from ..wire import control
@@ -37,7 +37,7 @@ from ..wire.packets import (
 if TYPE_CHECKING:
     from mmap import mmap
 
-__all__ = ["Pace", "Session", "Subscribing", "mode_keys"]
+__all__ = ["Session", "Subscribing", "mode_keys"]
 
 _CONTROL = CMSG[0]
 
@@ -64,20 +64,6 @@ class Subscribing:
     def __init__(self, patterns: list[bytes]) -> None:
         self.patterns = patterns
         self.refused: str | None = None
-
-
-class Pace:
-    """How many of the messages of an iterator to publish at once: ``most``, which grows while they come quickly."""
-
-    def __init__(self, limits: ClientLimits, messages: Iterable[object]) -> None:
-        self._limits = limits
-        self.most = limits.batch_messages if isinstance(messages, (list, tuple)) else limits.batch
-
-    def drew(self, seconds: float) -> None:
-        """So long it took until there were as many."""
-        limits = self._limits
-        quick = seconds <= limits.batch_draw
-        self.most = min(self.most * 2, limits.batch_messages) if quick else limits.batch
 
 
 class Session:
