@@ -22,13 +22,14 @@ import msgspec
 from gevent.event import Event
 from gevent.hub import Hub as EventLoopHub
 
+from .clients.batch import Batch, Pair
 from .core.acceptor import Acceptor
 from .core.connection import Connection
 from .core.fan_out import Fanouts
 from .core.inbox import Inbox
 from .core.outbox import Cause
 from .core.outgoing import Delivery
-from .core.parties import Holdable, Receiver
+from .core.parties import Holdable, Receiver, Routes
 from .core.quotas import Quotas
 from .core.router import Router
 from .core.scheduler import Crowd
@@ -39,14 +40,15 @@ from .errors import KeyFormatError, PacketError, StateError, UsageError
 from .kernel.areas import Gather, PlainArea, make_area
 from .kernel.sockets import HasFileno, Listener, bound_address, peer_groups
 from .kernel.users import resolve_group, resolve_user
-from .limits import PACKET_BYTES, Limits
+from .limits import PACKET_BYTES, ClientLimits, Limits
 from .matcher import SEPARATOR
 from .secrets import Credentials
 from .statistics import HubStatistics, UserStatistics
 from .tree.tree import Tree
 from .wire import control
 from .wire.addresses import Address, parse_address
-from .wire.packets import check_key, encode_message
+from .wire.batches import Bundle, pack
+from .wire.packets import MSG, check_key, encode_message
 
 __all__ = ["Authorize", "Hub"]
 
@@ -57,6 +59,9 @@ Authorize: TypeAlias = Callable[[Credentials, Literal["publish", "subscribe"], b
 a key; its yes is remembered, within :attr:`~sbuslib.limits.Limits.allowed_bytes`."""
 
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
+
+_BATCH = ClientLimits()
+"""What the embedder puts into one batch: as much as a client does."""
 
 
 def _resolve_users(name: str, users: Iterable[int | str] | str | bytes) -> list[int]:
@@ -343,7 +348,8 @@ class Hub:
             raise StateError(f"{self!r}: start it first")
         if gevent.get_hub() is not self._event_loop:
             raise StateError(
-                f"the hub at {self.address} belongs to the thread that started it: use a Client in this one"
+                f"the hub at {self.address} belongs to the thread that started it: use a Client in this one, while "
+                "that one waits in gevent, such as in hub.serve_forever()"
             )
 
     def abandon(self) -> None:
@@ -519,18 +525,67 @@ class Hub:
         and :exc:`~sbuslib.errors.StateError`.
         """
         self.check_here()
+        self._publish(encode_message(key, payload))
+
+    def _publish(self, packet: bytes) -> None:
+        receivers = self._receivers_of(packet[len(MSG) : packet.index(b"\0")])
+        self._received += 1
+        for receiver in self.fanouts.near(receivers, self._me):
+            receiver.deliver_packet(self._me, packet)
+        self.carry_out()
+
+    def publish_many(self, messages: Iterable[Pair]) -> int:
+        """Publish pairs of key and payload in order, many at once; how many there were. Raises as :meth:`publish`.
+
+        What came before the pair at fault was published.
+        """
+        count = 0
+        with self.batch() as batch:
+            for key, payload in messages:
+                batch.publish(key, payload)
+                count += 1
+        return count
+
+    def batch(self) -> Batch:
+        """Collect messages that are published one by one, and hand many over at once.
+
+        ``with hub.batch() as batch: batch.publish(key, payload)``; see :mod:`~sbuslib.clients.batch`.
+        """
+        self.check_here()
+        return Batch({}, self._encode, self._publish_some, messages=_BATCH.batch_messages, size=_BATCH.batch_bytes)
+
+    def _encode(self, key: bytes, payload: bytes) -> bytes:
         packet = encode_message(key, payload)
-        header = packet[: len(packet) - len(payload)]
+        self._receivers_of(key)
+        return packet
+
+    def _receivers_of(self, key: bytes) -> Routes:
+        header = b"MSG %b\0" % key
         receivers = self.router.routes.get(header)
         if receivers is None:
             try:
                 receivers = self.router.route(header)
             except PacketError as error:
                 raise KeyFormatError(f"nobody may publish under {key!r}: {error.reason}") from None
-        self._received += 1
-        for receiver in self.fanouts.near(receivers, self._me):
-            receiver.deliver_packet(self._me, packet)
-        self.carry_out()
+        return receivers
+
+    def _publish_some(self, pairs: list[Pair]) -> None:
+        """Hand over what a batch collected: as one batch where all its keys have the same receivers."""
+        self.check_here()
+        for packet, count in pack(pairs, check_key, _BATCH.batch_bytes):
+            if count == 1:
+                self._publish(packet)
+                continue
+            messages = Bundle.parse(packet)
+            routes = [self._receivers_of(key) for key in messages.keys]
+            if routes.count(routes[0]) < len(routes):
+                for one in messages.plain:
+                    self._publish(one)
+                continue
+            self._received += count
+            for receiver in self.fanouts.near(routes[0], self._me):
+                receiver.deliver_bundle(self._me, messages)
+            self.carry_out()
 
     def subscribe(self, *patterns: bytes) -> Inbox:
         """Receive what matches one of ``patterns``, from now on, in this process.
