@@ -76,7 +76,7 @@ class AioChannel:
         self._writers: list[asyncio.Future[None]] = []
         self._up = False  # whether the connection stands and has been brought to the session's state
         self._reconnecting = Reconnecting(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
-        abandon_in_child(self)
+        abandon_in_child(self, AioChannel._abandon)
 
     # -- to whom it belongs -------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class AioChannel:
                 f"{self.address}: this client belongs to the event loop that connected it: make another one here"
             )
 
-    def abandon(self) -> None:
+    def _abandon(self) -> None:
         """In the child of a fork: leave the connection, and all that came over it, to the parent."""
         self._abandoned = True
         if self._socket is not None:

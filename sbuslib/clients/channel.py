@@ -79,7 +79,7 @@ class Channel(ABC):
         self._turn = self._make_condition()
         self._gather_lock = self._make_lock()
         self._socket = self._connect(self._deadline(timeout))
-        abandon_in_child(self)
+        abandon_in_child(self, Channel._abandon)
         try:
             self._begin(self._deadline(timeout))
         except TimeoutError as error:
@@ -126,7 +126,7 @@ class Channel(ABC):
         if self._find_caller() is not self._caller:
             raise StateError(f"{self.address}: this client belongs to the thread that made it: make another one here")
 
-    def abandon(self) -> None:
+    def _abandon(self) -> None:
         """In the child of a fork: leave the connection, and all that came over it, to the parent."""
         self._abandoned = True
         disconnect_copy(self._socket)

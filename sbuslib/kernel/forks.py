@@ -10,24 +10,22 @@ from __future__ import annotations
 import os
 import socket
 import weakref
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-__all__ = ["Abandonable", "abandon_in_child", "disconnect_copy"]
+__all__ = ["abandon_in_child", "disconnect_copy"]
 
+T = TypeVar("T")
 
-class Abandonable(Protocol):
-    """What owns something that a child of a fork must not use."""
-
-    def abandon(self) -> None:
-        """Called in the child: let go of what belongs to the parent, without disturbing it. Must not wait."""
+_owners: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
 
 
-_living: weakref.WeakSet[Abandonable] = weakref.WeakSet()
+def abandon_in_child(owner: T, abandon: Callable[[T], None]) -> None:
+    """Have ``abandon(owner)`` called in the child of each fork, for as long as ``owner`` lives.
 
-
-def abandon_in_child(owner: Abandonable) -> None:
-    """Have ``owner.abandon()`` called in the child of each fork, for as long as ``owner`` lives."""
-    _living.add(owner)
+    It lets go of what belongs to the parent, without disturbing the parent, and must not wait.
+    """
+    _owners[owner] = abandon
 
 
 def disconnect_copy(sock: socket.SocketType) -> None:
@@ -48,9 +46,9 @@ def disconnect_copy(sock: socket.SocketType) -> None:
 
 
 def _abandon_all() -> None:
-    for owner in list(_living):
-        owner.abandon()
-    _living.clear()
+    for owner, abandon in list(_owners.items()):
+        abandon(owner)
+    _owners.clear()
 
 
 os.register_at_fork(after_in_child=_abandon_all)

@@ -233,7 +233,7 @@ VERBS: dict[str, Callable[[Endpoint], object]] = {
     "receive": lambda client: client.receive(),
     "receive_many": lambda client: client.receive_many(),
     "iteration": lambda client: next(iter(client)),
-    "run": lambda client: client.run(),
+    "run": Endpoint.run,
     "close": Endpoint.close,
 }
 
@@ -257,7 +257,7 @@ def test_a_blocking_client_is_for_all_threads(server: HubThread, address: str, v
         client.subscribe(b"k")
         client.publish(b"k", b"0")
         if verb == "run":
-            closing = threading.Thread(target=lambda: (client.sync(), client.close()))
+            closing = threading.Thread(target=client.close)
             closing.start()
         error = in_thread(lambda: VERBS[verb](client))
         assert not isinstance(error, Exception), error
