@@ -98,11 +98,7 @@ class Client(AioChannel):
 
     async def subscribe(self, *patterns: bytes) -> None:
         """Subscribe, and return once the hub has it in force."""
-        if not patterns:
-            raise UsageError("subscribe to at least one pattern; b'' is everything")
-        for pattern in patterns:
-            check_key(pattern, "pattern")
-        asked = Subscribing(list(patterns))
+        asked = Subscribing(patterns)
         await self._say(lambda: self._session.subscribe(asked))
         try:
             await self.sync()

@@ -72,6 +72,8 @@ PURE = {
     "topic",
     "lazy",
     "clients.batch",
+    "clients.callbacks",
+    "clients.prepared",
     "clients.session",
     "clients.reconnect",
     "core.outbox",

@@ -9,53 +9,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 
-from ..errors import (
-    DisconnectedError,
-    PayloadError,
-    PeerError,
-    StateError,
-    UsageError,
-)
+from ..errors import DisconnectedError, PeerError, StateError, UsageError
 from ..kernel.areas import ONE_PACKET_FLAGS, make_area
 from ..limits import PACKET_BYTES, ClientLimits
-from ..matcher import Subscriptions
-from ..secrets import RESERVED
 from ..statistics import HubStatistics, decode_statistics
 from ..wire import control
 from ..wire.batches import Bundle, gather, pack
 from ..wire.columns import Columns
 from ..wire.modes import Hard, Order, Soft
-from ..wire.packets import Message, check_key, message_header
+from ..wire.packets import Message, check_key
 from .batch import Batch
+from .callbacks import Callback, Callbacks
 from .channel import Channel
+from .prepared import PreparedMessage
 from .session import Subscribing, mode_keys
 
-__all__ = ["Endpoint", "PreparedMessage"]
-
-Callback = Callable[[Message], object]
-
-
-class PreparedMessage:
-    """A packet whose payload is still to be written: fill :attr:`payload`, then :meth:`send`.
-
-    ``payload`` is a writable view of as many bytes as still fit the packet. May be sent many times.
-    """
-
-    def __init__(self, endpoint: Endpoint, key: bytes) -> None:
-        header = message_header(key)
-        if len(header) > PACKET_BYTES:
-            raise PayloadError(f"a key of {len(key):,} bytes leaves no room in a packet of {PACKET_BYTES:,}")
-        self._endpoint = endpoint
-        self._start = len(header)
-        self._packet = memoryview(bytearray(PACKET_BYTES))
-        self._packet[: self._start] = header
-        self.payload = self._packet[self._start :]
-
-    def send(self, size: int, flags: int = 0) -> None:
-        """Publish the first ``size`` bytes of :attr:`payload`. Raises as :meth:`Endpoint.publish` does."""
-        if not 0 <= size <= len(self.payload):
-            raise PayloadError(f"a payload of {size:,} bytes: there is room for {len(self.payload):,}")
-        self._endpoint._send(self._packet[: self._start + size], flags)
+__all__ = ["Endpoint"]
 
 
 class Endpoint(Channel):
@@ -95,12 +64,9 @@ class Endpoint(Channel):
         self._on_error = on_error
         self._on_notice = on_notice
         super().__init__(address, timeout=timeout, reconnect=reconnect, hub_user=hub_user, limits=limits)
-        separator = self._session.separator
-        # As on the hub: no wildcard reaches a secret, so a callback for everything does not see them either.
-        self._callbacks: Subscriptions[Callback] = Subscriptions(separator)
-        self._secret_callbacks: Subscriptions[Callback] = Subscriptions(separator)
-        # Errors can then say why the hub let this client go, and one that comes back does not ask again for
-        # what it was let go for.
+        self._callbacks = Callbacks(self._session.separator)
+        # Errors can then say why the hub kicked this client, and a client that reconnects does not subscribe again to
+        # what it was kicked for.
         if self._session.can(control.NOTICES_ON):
             try:
                 self.notices()
@@ -114,10 +80,7 @@ class Endpoint(Channel):
         if self._reconnect and self._up and self._session.has_to_renew:
             self._say(self._session.renew, self._deadline(self.timeout))
         while self._session.renamed:
-            old, new = self._session.renamed.pop()
-            for callback in self._secret_callbacks.holders(old):
-                while self._secret_callbacks.remove(old, callback) is not None:
-                    self._secret_callbacks.add(new, callback)
+            self._callbacks.rename(*self._session.renamed.pop())
         notices = self._session.notices
         while notices:
             notice = notices.popleft()
@@ -229,7 +192,7 @@ class Endpoint(Channel):
 
     def prepare_message(self, key: bytes) -> PreparedMessage:
         """A packet under ``key`` to write a payload straight into."""
-        return PreparedMessage(self, key)
+        return PreparedMessage(key, self._send)
 
     # -- subscribing --------------------------------------------------------------------------------
 
@@ -241,16 +204,12 @@ class Endpoint(Channel):
         :exc:`~sbuslib.errors.DisconnectedError`: a hub closes the connection of a client that asks for what
         is not its own.
         """
-        if not patterns:
-            raise UsageError("subscribe to at least one pattern; b'' is everything")
-        for pattern in patterns:
-            check_key(pattern, "pattern")
-        asked = Subscribing(list(patterns))
+        asked = Subscribing(patterns)
         self._say(lambda: self._session.subscribe(asked), self._deadline(self.timeout))
         try:
             if callback is not None:
                 for pattern in patterns:
-                    self._callbacks_for(pattern).add(pattern, callback)
+                    self._callbacks.add(pattern, callback)
             self.sync()
         except DisconnectedError:
             if asked.refused is None:
@@ -258,8 +217,7 @@ class Endpoint(Channel):
         finally:
             self._session.confirm(asked)
             if asked.refused is not None:
-                for pattern in patterns:
-                    self._forget_callbacks(pattern)
+                self._forget_callbacks(patterns)
         if asked.refused is not None:
             raise DisconnectedError(f"{self.address}: the hub refused the subscription: {asked.refused}")
 
@@ -268,20 +226,12 @@ class Endpoint(Channel):
         for pattern in patterns:
             check_key(pattern, "pattern")
         self._say(lambda: self._session.unsubscribe(patterns), self._deadline(self.timeout))
+        self._forget_callbacks(patterns)
+
+    def _forget_callbacks(self, patterns: Iterable[bytes]) -> None:
         for pattern in patterns:
-            self._forget_callbacks(pattern)
-
-    def _callbacks_for(self, key: bytes) -> Subscriptions[Callback]:
-        """The callbacks that a key or pattern concerns."""
-        secret = key.startswith(RESERVED + self._session.separator)
-        return self._secret_callbacks if secret else self._callbacks
-
-    def _forget_callbacks(self, pattern: bytes) -> None:
-        if not self._session.held[pattern]:
-            callbacks = self._callbacks_for(pattern)
-            for callback in callbacks.holders(pattern):
-                while callbacks.remove(pattern, callback) is False:
-                    pass
+            if not self._session.held[pattern]:
+                self._callbacks.remove(pattern)
 
     def sync(self, scope: str = "local") -> str:
         """Wait until all that this client said is in force; how far: ``local``, ``tree`` or ``partial``.
@@ -486,7 +436,7 @@ class Endpoint(Channel):
                     self._dispatch(inbox.popleft())
 
     def _dispatch(self, message: Message) -> None:
-        for callback in self._callbacks_for(message.key).subscribers(message.key):
+        for callback in self._callbacks.of(message.key):
             try:
                 callback(message)
             except Exception as error:

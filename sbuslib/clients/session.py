@@ -59,11 +59,19 @@ def mode_keys(soft: str | None, hard: str | None, order: str | None) -> list[byt
 
 
 class Subscribing:
-    """Patterns that were asked for and are not known to be in force. ``refused`` says why they never will be."""
+    """Patterns that a client has asked for and that are not known to be in force yet.
 
-    def __init__(self, patterns: list[bytes]) -> None:
+    Raises :exc:`~sbuslib.errors.UsageError` without any, and :exc:`~sbuslib.errors.KeyFormatError`.
+    """
+
+    def __init__(self, patterns: Sequence[bytes]) -> None:
+        if not patterns:
+            raise UsageError("subscribe to at least one pattern; b'' is everything")
+        for pattern in patterns:
+            check_key(pattern, "pattern")
         self.patterns = patterns
         self.refused: str | None = None
+        """Why the hub refused them."""
 
 
 class Session:
