@@ -162,7 +162,7 @@ class Client(AioChannel):
         await self._say(lambda: self._session.choose(b"senders", control.SENDERS_ON if on else control.SENDERS_OFF))
 
     async def notices(self, on: bool = True) -> None:
-        """Whether the hub tells of messages lost for us and why it lets us go; it does from the start where it can."""
+        """Whether the hub tells of messages lost for us and why it kicks us; it does from the start where it can."""
         if on and not self._session.can(control.NOTICES_ON):
             raise StateError(f"{self.address}: this hub cannot give notices")
         await self._say(lambda: self._session.choose(b"notices", control.NOTICES_ON if on else control.NOTICES_OFF))

@@ -179,7 +179,7 @@ class AioChannel:
                 continue
 
     def _hear_out(self) -> None:
-        """Sending failed: read what the hub still said, which may be why it let this client go."""
+        """Sending failed: read what the hub still said, which may be why it kicked this client."""
         with suppress(OSError, PeerError):
             while self._socket is not None and (lengths := self._area.receive(self._socket)):
                 if self._session.take(self._area.data, self._area.offsets, lengths):

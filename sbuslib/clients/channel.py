@@ -270,7 +270,7 @@ class Channel(ABC):
             return False
 
     def _hear_out(self) -> None:
-        """Sending failed: read what the hub still said, which may be why it let this client go."""
+        """After a failed send: read what the hub has sent, which may be why it kicked this client."""
         with suppress(DisconnectedError, TimeoutError):
             self._until(lambda: False, self._deadline(0), "")
 

@@ -295,7 +295,7 @@ class Endpoint(Channel):
         self._choose(b"senders", control.SENDERS_ON if on else control.SENDERS_OFF)
 
     def notices(self, on: bool = True) -> None:
-        """Whether the hub tells of messages lost for us (counted in :attr:`lost`) and why it lets us go.
+        """Whether the hub tells of messages lost for us (counted in :attr:`lost`) and why it kicks us.
 
         It does from the start where it can. Raises :exc:`~sbuslib.errors.StateError` when the hub cannot.
         """
