@@ -23,8 +23,6 @@ from sbuslib.bench.process import cpu_seconds
 
 ROUNDS = 5
 PAIRS = [(b"room/1/temp", b"x" * 100)] * 10_000
-TURN = 1_000
-"""Messages that are published in a loop before the event loop has its turn."""
 
 
 def many(client: Any, count: int) -> None:
@@ -34,20 +32,26 @@ def many(client: Any, count: int) -> None:
 
 
 def loop(client: Any, count: int) -> None:
-    """``publish`` as one writes it, letting the event loop run now and then."""
-    publish, sleep = client.publish, client._sleep
-    for _ in range(count // TURN):
-        for key, payload in PAIRS[:TURN]:
-            publish(key, payload)
-        sleep(0)
+    """``publish``: a packet each."""
+    for _ in range(count // len(PAIRS)):
+        for key, payload in PAIRS:
+            client.publish(key, payload)
+
+
+def batch(client: Any, count: int) -> None:
+    """``publish`` of a batch, which sends when a packet is full."""
+    with client.batch() as collecting:
+        for _ in range(count // len(PAIRS)):
+            for key, payload in PAIRS:
+                collecting.publish(key, payload)
 
 
 WAYS: dict[str, tuple[Callable[[Any, int], None], bool, bool]] = {
     "publish_many, in batches": (many, True, False),
     "publish_many, plain packets all the way": (many, False, False),
-    "publish_many of plain packets, gathered by the hub": (many, False, True),
-    "publish in a loop, gathered by the client": (loop, True, False),
-    "publish in a loop, gathered by the hub": (loop, False, True),
+    "publish_many of plain packets, put together by the hub": (many, False, True),
+    "publish of a batch": (batch, True, False),
+    "publish, put together by the hub": (loop, True, True),
 }
 """Name to how to publish, whether both ends batch, and whether the publisher does not and the subscribers do."""
 
@@ -58,10 +62,8 @@ def publisher(address: str, pipe: Connection) -> None:
             way, count = pipe.recv()
             run, batches, _ = WAYS[way]
             client._session.batches = batches
-            client.gather(run is loop and batches)
             before = time.process_time()
             run(client, count)
-            client.flush()
             pipe.send(time.process_time() - before)
 
 
@@ -71,8 +73,8 @@ def subscriber(address: str, pipe: Connection) -> None:
         client.subscribe(b"room/*/temp")
         while True:
             way, count = pipe.recv()
-            _, batches, gathered = WAYS[way]
-            client.socket.send(b"CMSG batch/on" if batches or gathered else b"CMSG batch/off")
+            _, batches, put_together = WAYS[way]
+            client.socket.send(b"CMSG batch/on" if batches or put_together else b"CMSG batch/off")
             client.sync()
             pipe.send(None)
             before = time.process_time()

@@ -15,7 +15,13 @@ __all__ = ["Client"]
 
 
 class Client(Endpoint):
-    """A client of a hub that blocks the calling thread. See :class:`~sbuslib.clients.endpoint.Endpoint`."""
+    """A client of a hub that blocks the calling thread. See :class:`~sbuslib.clients.endpoint.Endpoint`.
+
+    Any number of threads may share it.
+    """
+
+    def _find_caller(self) -> object:
+        return None
 
     def _make_condition(self) -> WaitableCondition:
         return threading.Condition()

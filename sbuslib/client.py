@@ -1,10 +1,9 @@
-"""The client for gevent applications: it blocks the calling greenlet, and any number may share it."""
+"""The client for gevent applications: it blocks the calling greenlet, and greenlets of one thread may share it."""
 
 from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -14,7 +13,7 @@ from gevent.socket import wait_write
 from gevent.timeout import Timeout
 
 from .clients.channel import WaitableCondition
-from .clients.gathering import GatheringEndpoint
+from .clients.endpoint import Endpoint
 
 __all__ = ["Client"]
 
@@ -41,26 +40,24 @@ class _WaitTimeoutError(Exception):
     """Ours, so that it cannot be taken for a timeout of the caller's."""
 
 
-class Client(GatheringEndpoint):
+class Client(Endpoint):
     """A client of a hub that blocks the calling greenlet. See :class:`~sbuslib.clients.endpoint.Endpoint`.
 
-    What it publishes in a loop travels together where the hub can take it so: see
-    :class:`~sbuslib.clients.gathering.GatheringEndpoint`. Belongs to the thread that made it. A
-    :class:`gevent.Timeout` of the
-    caller's passes through every method and leaves the client usable.
+    Any number of greenlets may share it, all of the thread that made it; in another thread every verb raises
+    :exc:`~sbuslib.errors.StateError`. A :class:`gevent.Timeout` of the caller's passes through every method and leaves
+    the client usable.
     """
 
     _watcher: Any = None
 
-    # -- gathering ----------------------------------------------------------------------------------
+    def _find_caller(self) -> object:
+        return gevent.get_hub()
 
-    def _at_end_of_turn(self, function: Callable[[], object]) -> None:
-        gevent.get_hub().loop.run_callback(function)
-
-    def _in_background(self, function: Callable[[], object]) -> None:
-        gevent.spawn(function)
-
-    # -- how to wait --------------------------------------------------------------------------------
+    def publish(self, key: bytes, payload: bytes = b"", *, flags: int = 0) -> None:
+        """Publish one message; waits while the hub has no room for it. See :meth:`.Endpoint.publish`."""
+        if gevent.get_hub() is not self._caller:
+            self._check_caller()
+        super().publish(key, payload, flags=flags)
 
     def _make_condition(self) -> WaitableCondition:
         return _Condition()

@@ -17,6 +17,7 @@ from typing import Final
 import gevent
 from gevent.event import Event
 
+from .clients.batch import Batch, Pair
 from .core.acceptor import Acceptor
 from .core.authorization import Authorization, Authorize
 from .core.client_role import ClientRole
@@ -25,23 +26,25 @@ from .core.embedder import Embedder
 from .core.fan_out import FanOuts
 from .core.inbox import Inbox
 from .core.members import Clients
-from .core.messages import Copied
 from .core.quotas import Quotas
 from .core.reporting import encode, statistics_of
 from .errors import KeyFormatError, PacketError, StateError, UsageError
 from .kernel.sockets import HasFileno, Listener, bound_address
 from .kernel.users import resolve_users, resolve_users_and_groups
-from .limits import Limits
+from .limits import ClientLimits, Limits
 from .matcher import SEPARATOR
 from .statistics import HubStatistics
 from .tree.tree import Tree
 from .wire.addresses import Address, parse_address
-from .wire.packets import check_key, encode_message
+from .wire.packets import check_key
 
 __all__ = ["Authorize", "Hub"]
 
 _FEWEST_CLIENTS: Final = 16
 """A hub that can hold fewer clients does not start: shared out among users, that would soon be none for each."""
+
+_BATCH: Final = ClientLimits()
+"""What the embedder puts into one batch: as much as a client does."""
 
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
 
@@ -306,21 +309,29 @@ class Hub:
         Raises :exc:`~sbuslib.errors.KeyFormatError`, :exc:`~sbuslib.errors.PayloadError`,
         and :exc:`~sbuslib.errors.StateError`.
         """
-        context = self.context
-        context.check_here()
-        packet = encode_message(key, payload)
-        header = packet[: len(packet) - len(payload)]
-        receivers = context.router.routes.get(header)
-        if receivers is None:
-            try:
-                receivers = context.router.route(header)
-            except PacketError as error:
-                raise KeyFormatError(f"nobody may publish under {key!r}: {error.reason}") from None
-        self._clients.received += 1
-        message = Copied(context.gather, [packet])
-        for receiver in context.fan_out.near(receivers, self._me):
-            receiver.deliver(self._me, message)
-        self._clients.end_turn()
+        self.context.check_here()
+        self._me.publish(key, payload)
+
+    def publish_many(self, messages: Iterable[Pair]) -> int:
+        """Publish pairs of key and payload in order, many at once; how many there were. Raises as :meth:`publish`.
+
+        What came before the pair at fault was published.
+        """
+        count = 0
+        with self.batch() as batch:
+            for key, payload in messages:
+                batch.publish(key, payload)
+                count += 1
+        return count
+
+    def batch(self) -> Batch:
+        """Collect messages that are published one by one, and hand many over at once.
+
+        ``with hub.batch() as batch: batch.publish(key, payload)``; see :mod:`~sbuslib.clients.batch`.
+        """
+        self.context.check_here()
+        me = self._me
+        return Batch({}, me.encode, me.publish_some, messages=_BATCH.batch_messages, size=_BATCH.batch_bytes)
 
     def subscribe(self, *patterns: bytes) -> Inbox:
         """Receive what matches one of ``patterns``, from now on, in this process.

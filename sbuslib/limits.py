@@ -485,27 +485,6 @@ class ClientLimits(_Numbers, frozen=True, kw_only=True):
         int,
         Meta(description="Bytes of payload put into one such packet: what stays in the processor's cache on its way."),
     ] = 131_072
-    batch_draw: Annotated[
-        float,
-        Meta(
-            description="Seconds that an iterator given to publish_many may take for one such packet. One that is "
-            "slower has fewer of its messages wait for the rest of a packet."
-        ),
-    ] = 0.001
-    gathered: Annotated[
-        int,
-        Meta(
-            description="Messages of one turn that a gevent client puts into one packet, if the hub takes such: fewer "
-            "are sent as quickly one by one."
-        ),
-    ] = 8
-    gather_time: Annotated[
-        float,
-        Meta(
-            description="Seconds that a gevent client gathers messages while the event loop has no turn: who publishes "
-            "more slowly gains nothing by it."
-        ),
-    ] = 0.001
     send_buffer: Annotated[
         int, Meta(description="Send buffer asked of the kernel, in bytes: as for a hub, whose packets are as long.")
     ] = 425_984

@@ -75,7 +75,7 @@ def test_publish_and_receive(server: HubThread, address: str) -> None:
     run(test())
 
 
-def test_what_it_knows_of_itself_and_the_hub(server: HubThread, address: str) -> None:
+def test_a_client_knows_its_credentials_and_its_hub(server: HubThread, address: str) -> None:
     async def test() -> None:
         client = await aio.Client(address)
         assert client.credentials == await client.whoami() == own_key()
@@ -94,7 +94,7 @@ def test_what_it_knows_of_itself_and_the_hub(server: HubThread, address: str) ->
     run(test())
 
 
-def test_bad_input_is_one_clear_error(server: HubThread, address: str) -> None:
+def test_wrong_arguments_raise_and_leave_the_client_usable(server: HubThread, address: str) -> None:
     async def test() -> None:
         async with aio.Client(address) as client:
             with pytest.raises(KeyFormatError):
@@ -123,7 +123,7 @@ def test_bad_input_is_one_clear_error(server: HubThread, address: str) -> None:
     run(test())
 
 
-def test_choices(server: HubThread, address: str) -> None:
+def test_echo_senders_and_flood_control(server: HubThread, address: str) -> None:
     async def test() -> None:
         async with aio.Client(address) as client:
             await client.subscribe(b"a")
@@ -140,7 +140,7 @@ def test_choices(server: HubThread, address: str) -> None:
     run(test())
 
 
-def test_many_at_once(server: HubThread, address: str) -> None:
+def test_publish_many_and_receive_many(server: HubThread, address: str) -> None:
     async def test() -> None:
         async with aio.Client(address) as client:
             await client.subscribe(b"")
@@ -157,7 +157,7 @@ def test_many_at_once(server: HubThread, address: str) -> None:
     run(test())
 
 
-def test_more_than_the_hub_takes_at_once(server: HubThread, address: str) -> None:
+def test_sending_waits_for_room_while_the_event_loop_runs(server: HubThread, address: str) -> None:
     """Sending waits for room, and the loop goes on meanwhile."""
 
     async def test() -> None:
@@ -291,7 +291,7 @@ def test_a_publisher_that_is_cancelled_while_it_waits_for_room(address: str, eng
     run(test())
 
 
-def test_a_timeout_of_the_callers_is_the_callers(server: HubThread, address: str) -> None:
+def test_a_timeout_of_the_caller_reaches_the_caller(server: HubThread, address: str) -> None:
     async def test() -> None:
         async with aio.Client(address) as client:
             with pytest.raises(TimeoutError) as caught:
@@ -306,7 +306,7 @@ def test_a_timeout_of_the_callers_is_the_callers(server: HubThread, address: str
 # -- close, and hubs that go away -------------------------------------------------------------------------
 
 
-def test_close_wakes_who_waits(server: HubThread, address: str) -> None:
+def test_close_wakes_those_who_wait(server: HubThread, address: str) -> None:
     async def test() -> None:
         client = await aio.Client(address, timeout=None)
 
@@ -363,7 +363,7 @@ def test_close_before_the_first_connection(address: str, engine: str) -> None:
     assert client.closed
 
 
-def test_close_wakes_who_waits_for_room(address: str, engine: str) -> None:
+def test_close_wakes_those_who_wait_for_room(address: str, engine: str) -> None:
     async def test() -> None:
         with listening(address) as listener:
             connecting = asyncio.ensure_future(opened(address))
@@ -402,7 +402,7 @@ def test_a_refused_subscription(server: HubThread, address: str) -> None:
     run(test())
 
 
-def test_losses_are_told(address: str, engine: str) -> None:
+def test_the_client_counts_messages_that_the_hub_lost(address: str, engine: str) -> None:
     async def test() -> None:
         with HubThread(address, limits=Limits(queued_packets=10)) as server:
             async with aio.Client(address) as client:
@@ -465,7 +465,7 @@ def test_secrets_are_renewed_when_the_prefix_changes(server: HubThread, address:
     run(test())
 
 
-def test_without_reconnect_the_end_is_the_end(address: str, engine: str) -> None:
+def test_without_reconnect_a_client_does_not_connect_again(address: str, engine: str) -> None:
     async def test() -> None:
         with HubThread(address):
             client = await aio.Client(address)
@@ -583,7 +583,7 @@ asyncio.run(main())
         assert python("-c", code, address) == "b'x' False\n"
 
 
-def test_a_loop_in_another_thread(server: HubThread, address: str) -> None:
+def test_event_loops_in_several_threads(server: HubThread, address: str) -> None:
     outcome: list[bytes] = []
 
     async def test() -> None:

@@ -41,7 +41,9 @@ print([name for name in sys.modules if name.partition(".")[0] in ("gevent", "gre
     assert python("-c", code) == "b'x'\n[]\n"
 
 
-def test_one_message_for_several_threads(server: HubThread, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_several_threads_that_wait_one_gets_the_message(
+    server: HubThread, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of the threads that wait for one message, one gets it and the others go on waiting.
 
     What lies between seeing that there is a message and taking it is a few instructions; made longer here.
@@ -73,7 +75,7 @@ def test_one_message_for_several_threads(server: HubThread, address: str, monkey
             thread.join()
 
 
-def test_several_threads_with_hardly_any_time_each(server: HubThread, address: str) -> None:
+def test_several_threads_that_switch_all_the_time(server: HubThread, address: str) -> None:
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:

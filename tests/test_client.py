@@ -146,7 +146,7 @@ def test_a_full_backlog_is_waited_out(address: str, client: MakeClient) -> None:
     assert all(ClientLimits().connect_pause <= pause <= ClientLimits().connect_pause_most for pause in pauses)
 
 
-def test_a_full_backlog_and_no_time_left(address: str, client: MakeClient) -> None:
+def test_a_full_backlog_until_the_timeout(address: str, client: MakeClient) -> None:
     listener = Listener(PathAddress(address), backlog=0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
         first.connect(address)
@@ -171,7 +171,7 @@ def test_a_hub_that_takes_no_more(fake: FakeHub, client: MakeClient, method: str
 
 
 @pytest.mark.parametrize("method", SENDING)
-def test_who_waits_for_room_gets_it(fake: FakeHub, client: MakeClient, method: str) -> None:
+def test_sending_goes_on_once_there_is_room(fake: FakeHub, client: MakeClient, method: str) -> None:
     stuck, peer = greeted(fake, client, timeout=20)
     fill(stuck)
     sending = gevent.spawn(SENDING[method], stuck)
@@ -209,12 +209,12 @@ with FakeHub(sys.argv[1]) as fake:
 """
 
 
-def test_close_wakes_who_waits_for_room(address: str) -> None:
+def test_close_wakes_those_who_wait_for_room(address: str) -> None:
     """In a process of its own: to close a descriptor that libev watches aborts the process."""
     assert "closed" in python("-c", CLOSED_WHILE_SENDING, address, PYTHONPATH=str(TESTS))
 
 
-def test_a_hub_that_goes_wakes_who_waits_for_room(fake: FakeHub, client: MakeClient) -> None:
+def test_the_end_of_the_hub_wakes_those_who_wait_for_room(fake: FakeHub, client: MakeClient) -> None:
     stuck, peer = greeted(fake, client, timeout=None)
     fill(stuck)
     sending = gevent.spawn(stuck.publish, b"a", b"x")
@@ -247,7 +247,7 @@ def test_a_hub_that_breaks_the_protocol(fake: FakeHub, client: MakeClient, packe
 
 
 @pytest.mark.parametrize("packet", [b"SUB a", b"MSG a", b"nonsense"])
-def test_a_hub_that_breaks_the_protocol_to_one_that_peeks(fake: FakeHub, client: MakeClient, packet: bytes) -> None:
+def test_peeking_at_a_packet_that_breaks_the_protocol(fake: FakeHub, client: MakeClient, packet: bytes) -> None:
     wary, peer = greeted(fake, client)
     peer.send(packet)
     with pytest.raises(PeerError):
@@ -265,7 +265,7 @@ def test_a_daemon_without_features(fake: FakeHub, client: MakeClient) -> None:
     subscribing.get(timeout=10)
 
 
-def test_a_newer_hub(fake: FakeHub, client: MakeClient) -> None:
+def test_a_hub_with_features_that_are_unknown_here(fake: FakeHub, client: MakeClient) -> None:
     modern, peer = greeted(fake, client, b"hub/sync time/travel id=1 path=1")
     assert modern.features is not None
     assert b"time/travel" in modern.features.words
@@ -311,7 +311,7 @@ def test_a_timeout_while_reconnecting_loses_no_subscription(fake: FakeHub, clien
     assert b"SUB a" in said
 
 
-def test_a_hub_that_always_hangs_up_is_not_hammered(fake: FakeHub) -> None:
+def test_there_are_pauses_between_connections_to_a_hub_that_always_closes_them(fake: FakeHub) -> None:
     """Connections that are accepted, greeted and closed: pauses must lie between them all the same.
 
     So it is when the hub refuses what the client restores.
@@ -357,7 +357,7 @@ def test_close_ends_a_reconnection(hub: Hub, client: MakeClient) -> None:
         receiving.get(timeout=10)
 
 
-def test_an_error_in_on_reconnect_is_the_callers(make_hub: Callable[..., Hub], client: MakeClient) -> None:
+def test_an_error_in_on_reconnect_reaches_the_caller(make_hub: Callable[..., Hub], client: MakeClient) -> None:
     def fail(who: object) -> None:
         raise KeyError("caller's")
 
@@ -373,7 +373,7 @@ def test_an_error_in_on_reconnect_is_the_callers(make_hub: Callable[..., Hub], c
     assert loyal.receive(10).payload == b"x"
 
 
-def test_a_subscription_said_during_a_reconnection_counts_once(fake: FakeHub, client: MakeClient) -> None:
+def test_a_subscription_made_during_a_reconnection_counts_once(fake: FakeHub, client: MakeClient) -> None:
     loyal, peer = greeted(fake, client, reconnect=True, limits=SWIFT)
     peer.close()
     receiving = gevent.spawn(loyal.receive)

@@ -18,7 +18,7 @@ class Reading(msgspec.Struct):
 
 
 @pytest.mark.parametrize("encoding", ["msgpack", "json"])
-def test_there_and_back(encoding: str) -> None:
+def test_a_value_survives_encoding_and_decoding(encoding: str) -> None:
     topic = Topic(Reading, encoding=encoding)  # type: ignore[arg-type]
     assert topic.decode(topic.encode(Reading(21.5))) == Reading(21.5)
     integers = Topic(list[int], encoding=encoding)  # type: ignore[arg-type]
@@ -48,7 +48,7 @@ def test_wrong_arguments() -> None:
         Topic("Reading")  # type: ignore[arg-type]
 
 
-def test_over_a_bus(hub: Hub, client: Callable[..., Client]) -> None:
+def test_a_topic_over_a_hub_and_clients(hub: Hub, client: Callable[..., Client]) -> None:
     topic = Topic(Reading)
     subscriber, publisher = client(), client()
     subscriber.subscribe(b"room/")

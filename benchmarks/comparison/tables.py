@@ -111,7 +111,7 @@ def _beside(
                 cells.append(f"{time} µs" if time != "-" else time)
             else:
                 cells.append(show(results.figure(name, target, "rate"), count))
-                for variant, how in (("plain", "a packet each"), ("frame", "in one frame")):
+                for variant, how in (("batch", "in a batch"), ("frame", "in one frame")):
                     other = results.figure(name, f"{target}-{variant}", "rate")
                     if other is not None:
                         cells[-1] += f"; {show(other, count)} {how}"

@@ -166,12 +166,19 @@ def publish_gevent(address: str, count: int, payload: bytes, receivers: int) -> 
     _publish(Client(address), count, payload)
 
 
-def publish_plain(address: str, count: int, payload: bytes, receivers: int) -> None:
+def publish_batch(address: str, count: int, payload: bytes, receivers: int) -> None:
     from ..client import Client
 
-    client = Client(address)
-    client.gather(False)
-    _publish(client, count, payload)
+    key = KEY.encode()
+    with Client(address) as client:
+        tell_ready()
+        await_word()
+        tell_begun()
+        with client.batch() as batch:
+            for _ in range(count):
+                batch.publish(key, payload)
+        client.publish(key, END)
+        client.sync()
 
 
 def receive_gevent(address: str, count: int, receivers: int) -> None:
@@ -270,14 +277,14 @@ def receive_many(address: str, count: int, receivers: int) -> None:
 
 _PUBLISH: dict[str, Publish] = {
     "gevent": publish_gevent,
-    "plain": publish_plain,
+    "batch": publish_batch,
     "blocking": publish_blocking,
     "aio": publish_aio,
     "many": publish_many,
 }
 _RECEIVE: dict[str, Receive] = {
     "gevent": receive_gevent,
-    "plain": receive_gevent,
+    "batch": receive_gevent,
     "blocking": receive_blocking,
     "aio": receive_aio,
     "many": receive_many,

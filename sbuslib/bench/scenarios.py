@@ -128,7 +128,7 @@ SCENARIOS = (
         name="python",
         title="Python client to Python client",
         job="clients",
-        options=("gevent", "plain", "blocking", "aio"),
+        options=("gevent", "batch", "blocking", "aio"),
         count=60_000,
     ),
     Scenario(name="many", title="publish_many to receive_many", job="clients", options=("many",), count=100_000),

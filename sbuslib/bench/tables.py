@@ -28,7 +28,7 @@ Title: TypeAlias = Callable[[Scenario, str], str]
 
 TITLES = {
     "hub": "sbuslib",
-    "hub-plain": "sbuslib, a packet each",
+    "hub-batch": "sbuslib, in a batch",
     "hub-blocking": "sbuslib, without gevent",
     "hub-aio": "sbuslib, asyncio",
     "forwarder": "C forwarder",

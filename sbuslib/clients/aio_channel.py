@@ -1,6 +1,7 @@
 """What the asyncio client does below its verbs: connecting, and moving packets over the connection.
 
 As in :mod:`~sbuslib.clients.channel`, one of the tasks that wait reads for all, and nobody reads while nobody waits.
+A client belongs to the event loop that connected it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import socket
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from itertools import chain
+from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,13 +20,21 @@ from ..errors import DisconnectedError, PeerError, StateError
 from ..kernel.areas import ONE_PACKET_FLAGS, Gather, make_area
 from ..kernel.descriptors import WITH_DESCRIPTORS
 from ..kernel.dialer import BROKEN, NO_MEMORY, Dialer
+from ..kernel.forks import abandon_in_child, disconnect_copy
 from ..limits import ClientLimits
 from ..wire import control
 from ..wire.batches import BATCH, Bundle
-from .reconnect import Backoff
+from .reconnect import Backoff, Reconnecting
 from .session import Session
 
 __all__ = ["AioChannel"]
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 class AioChannel:
@@ -54,7 +64,10 @@ class AioChannel:
         self._area = make_area(self.limits.batch)
         self._gather = Gather()
         self._socket: socket.SocketType | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # that the connection is used from
+        self._loop: asyncio.AbstractEventLoop | None = None  # to which the client belongs
+        self._thread = 0  # in which that runs
+        self._process = os.getpid()
+        self._abandoned = False  # whether this is the child of a fork
         self._leading = False
         self._closed = False
         self._changed = asyncio.Event()
@@ -63,8 +76,30 @@ class AioChannel:
         self._watched = False  # whether the event loop tells when there is something to read
         self._writers: list[asyncio.Future[None]] = []
         self._up = False  # whether the connection stands and has been brought to the session's state
-        self._proven = False  # whether anything came over it since
-        self._backoff = Backoff(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
+        self._reconnecting = Reconnecting(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
+        abandon_in_child(self, AioChannel._abandon)
+
+    # -- to whom it belongs -------------------------------------------------------------------------
+
+    def _check_caller(self) -> None:
+        """Raise :exc:`~sbuslib.errors.StateError` in the child of a fork, and for tasks of another event loop."""
+        if self._abandoned:
+            raise StateError(
+                f"{self.address}: this client belongs to process {self._process}, of which this is a fork: "
+                "make another one here"
+            )
+        if self._loop is not None and _running_loop() is not self._loop:
+            raise StateError(
+                f"{self.address}: this client belongs to the event loop that connected it: make another one here"
+            )
+
+    def _abandon(self) -> None:
+        """In the child of a fork: leave the connection, and all that came over it, to the parent."""
+        self._abandoned = True
+        if self._socket is not None:
+            disconnect_copy(self._socket)
+        self._session.inbox.clear()
+        self._session.notices.clear()
 
     # -- connecting ---------------------------------------------------------------------------------
 
@@ -80,54 +115,62 @@ class AioChannel:
         self.close()
 
     async def _open(self) -> Self:
+        self._check_caller()
         if self._socket is not None or self._closed:
             raise StateError("a client connects once")
+        self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
         await self._connect()
         return self
 
     async def _connect(self) -> None:
         backoff = Backoff(self.limits.connect_pause, self.limits.connect_pause_most)
+        hint = ""
+        try:
+            async with asyncio.timeout(self.timeout):
+                while True:
+                    try:
+                        self._socket = self._dialer.dial()
+                        break
+                    except BlockingIOError:
+                        await asyncio.sleep(backoff.next())
+                hint = self._dialer.hint(self._socket)
+                await self._begin()
+        except TimeoutError:
+            raise TimeoutError(f"{self.address}: the hub did not answer in time{hint}") from None
+
+    async def _begin(self) -> None:
+        """Learn who we are and what the hub offers, and restore what an earlier connection held."""
         session = self._session
-        self._loop = asyncio.get_running_loop()
-        async with asyncio.timeout(self.timeout):
-            while True:
-                try:
-                    self._socket = self._dialer.dial()
-                    break
-                except BlockingIOError:
-                    await asyncio.sleep(backoff.next())
-            try:
-                await self._send_all(session.hello())
-                while not session.knows_itself():
-                    if await self._read():
-                        raise self._disconnected()
-                opening = session.opening()
-                if opening:
-                    await self._send_all(opening)
-                    session.batches = True
-                # From here on other tasks say for themselves what they want.
-                packets = session.restore()
-                self.epoch += 1
-                self._up = True
-                self._proven = False
-                await self._send_all(packets)
-                if self.epoch == 1 and session.can(control.NOTICES_ON):
-                    # Errors can then say why the hub let this client go, and one that comes back does not ask
-                    # again for what it was let go for.
-                    await self._send_all(session.choose(b"notices", control.NOTICES_ON))
-            except BaseException:
-                self._release()
-                raise
+        try:
+            await self._send_all(session.hello())
+            while not session.knows_itself():
+                if await self._read():
+                    raise self._disconnected()
+            opening = session.opening()
+            if opening:
+                await self._send_all(opening)
+                session.batches = True
+            # From here on other tasks say for themselves what they want.
+            packets = session.restore()
+            self.epoch += 1
+            self._up = True
+            self._reconnecting.was_useful = False
+            await self._send_all(packets)
+            if self.epoch == 1 and session.can(control.NOTICES_ON):
+                # Errors can then say why the hub kicked this client, and a client that reconnects does not subscribe
+                # again to what it was kicked for.
+                await self._send_all(session.choose(b"notices", control.NOTICES_ON))
+        except BaseException:
+            self._release()
+            raise
 
     async def _connect_again(self) -> None:
-        """Reconnect: at once where the last connection was good for something, else after a pause."""
+        """Reconnect, for as long as it takes."""
         self._release()
         while True:
-            if self._proven:
-                self._proven = False
-                self._backoff.reset()
-            else:
-                await asyncio.sleep(self._backoff.next())
+            if pause := self._reconnecting.pause():
+                await asyncio.sleep(pause)
             if self._closed:
                 raise self._disconnected()
             try:
@@ -137,7 +180,7 @@ class AioChannel:
                 continue
 
     def _hear_out(self) -> None:
-        """Sending failed: read what the hub still said, which may be why it let this client go."""
+        """Sending failed: read what the hub still said, which may be why it kicked this client."""
         with suppress(OSError, PeerError):
             while self._receive() is False:
                 pass
@@ -237,11 +280,13 @@ class AioChannel:
             return None
         if lengths[-1] == WITH_DESCRIPTORS:
             raise PeerError("the hub sent file descriptors")
-        self._proven = self._proven or (self._up and lengths[0] > 0)
+        if self._up and lengths[0]:
+            self._reconnecting.was_useful = True
         return self._session.take(self._area.data, self._area.offsets, lengths)
 
     async def _until(self, ready: Callable[[], bool], timeout: float | None, what: str) -> None:
         """Read, or let another task read, until ``ready()`` holds."""
+        self._check_caller()
         try:
             if timeout is None or ready():
                 await self._until_ready(ready)
@@ -317,6 +362,7 @@ class AioChannel:
 
     async def _send(self, packets: list[bytes], flags: int = ONE_PACKET_FLAGS) -> None:
         """As :meth:`_send_all`, over reconnections."""
+        self._check_caller()
         what = f"{self.address}: the hub takes no more for now"
         while True:
             epoch = self.epoch
@@ -379,10 +425,19 @@ class AioChannel:
     def close(self) -> None:
         """Close the connection. What was published before is still delivered.
 
-        From a task, or when no event loop runs in this thread, such as after :func:`asyncio.run`.
+        From a task of the client's event loop, or when that does not run, such as after :func:`asyncio.run`; else it
+        raises :exc:`~sbuslib.errors.StateError`. In the child of a fork, the parent's connection stays open.
         """
         if self._closed:
             return
+        if self._abandoned:
+            self._closed = True
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+            return
+        if self._loop is not None and self._loop.is_running():
+            self._check_caller()
         self._closed = True
         nobody_left = self._loop is None or self._loop.is_closed()
         if self._socket is not None:

@@ -1,9 +1,11 @@
 """A client's connection: making it, keeping it, and moving packets over it, whatever the way to wait.
 
-Several greenlets or threads may use one client at once. One of those that wait reads for all: it takes
-the *lead*, sorts what comes into the session, and passes the lead on when it has what it wanted. Nobody
-reads while nobody waits, so a client that does not receive leaves its packets in the kernel, where the
-hub can see that they pile up.
+Several greenlets or threads may use one client at once. One of those that wait reads for all: it takes the *lead*,
+sorts what comes into the session, and passes the lead on when it has what it wanted. Nobody reads while nobody waits,
+so a client that does not receive leaves its packets in the kernel, where the hub can see that they pile up.
+
+A client belongs to the process that made it: in the child of a fork, every verb raises
+:exc:`~sbuslib.errors.StateError`, and what the child does with the client, its end included, does not reach the parent.
 """
 
 from __future__ import annotations
@@ -21,13 +23,14 @@ from time import monotonic
 from types import TracebackType
 from typing import Protocol, Self
 
-from ..errors import DisconnectedError, PeerError
+from ..errors import DisconnectedError, PeerError, StateError
 from ..kernel.areas import Gather, PlainArea, make_area
 from ..kernel.descriptors import WITH_DESCRIPTORS
 from ..kernel.dialer import BROKEN, NO_MEMORY, Dialer
+from ..kernel.forks import abandon_in_child, disconnect_copy
 from ..limits import ClientLimits
 from ..wire.packets import Message
-from .reconnect import Backoff
+from .reconnect import Backoff, Reconnecting
 from .session import Session
 
 __all__ = ["Channel", "WaitableCondition"]
@@ -44,10 +47,6 @@ class WaitableCondition(AbstractContextManager[object], Protocol):
 class Channel(ABC):
     """What the gevent and the blocking client share below their verbs. See :class:`~.endpoint.Endpoint`."""
 
-    def _flush_first(self, flags: int = 0) -> None:
-        """Send what was gathered, ahead of what is about to be sent with ``flags``."""
-        raise AssertionError("this client gathers nothing")
-
     def __init__(
         self,
         address: str | os.PathLike[str] | None,
@@ -57,12 +56,13 @@ class Channel(ABC):
         hub_user: int | str | None,
         limits: ClientLimits | None,
     ) -> None:
-        self._gathered: list[tuple[bytes, bytes]] = []  # what is kept for a moment, and goes before anything else does
         self.timeout = timeout
         self.limits = limits if limits is not None else ClientLimits()
         self.epoch = 0
         """Which connection this is: 1 for the first, one more after each reconnection."""
-        self._process = 0  # whose connection it is
+        self._process = os.getpid()  # to whom the connection belongs
+        self._caller = self._find_caller()  # likewise, within the process
+        self._abandoned = False  # whether this is the child of a fork
         self._dialer = Dialer(address, hub_user, self.limits)
         self._reconnect = reconnect
         self._session = Session()
@@ -76,13 +76,17 @@ class Channel(ABC):
         self._waiting: Counter[socket.SocketType] = Counter()
         self._released = False
         self._up = False  # whether the connection stands and has been brought to the session's state
-        self._proven = False  # whether anything came over it since
-        self._backoff = Backoff(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
+        self._reconnecting = Reconnecting(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
         self._turn = self._make_condition()
         self._gather_lock = self._make_lock()
         self._socket = self._connect(self._deadline(timeout))
+        abandon_in_child(self, Channel._abandon)
         try:
             self._begin(self._deadline(timeout))
+        except TimeoutError as error:
+            hint = self._dialer.hint(self._socket)
+            self._release_socket()
+            raise TimeoutError(f"{error}{hint}") from None
         except BaseException:
             self._release_socket()
             raise
@@ -107,6 +111,32 @@ class Channel(ABC):
     @abstractmethod
     def _sleep(self, seconds: float) -> None: ...
 
+    # -- to whom it belongs -------------------------------------------------------------------------
+
+    @abstractmethod
+    def _find_caller(self) -> object:
+        """What the client belongs to if the caller makes it: the caller's event loop, or ``None`` for any thread."""
+
+    def _check_caller(self) -> None:
+        """Raise :exc:`~sbuslib.errors.StateError` for a caller that may not use this client."""
+        if self._abandoned:
+            raise StateError(
+                f"{self.address}: this client belongs to process {self._process}, of which this is a fork: "
+                "make another one here"
+            )
+        if self._find_caller() is not self._caller:
+            raise StateError(f"{self.address}: this client belongs to the thread that made it: make another one here")
+
+    def _abandon(self) -> None:
+        """In the child of a fork: leave the connection, and all that came over it, to the parent."""
+        self._abandoned = True
+        disconnect_copy(self._socket)
+        self._session.inbox.clear()
+        self._session.notices.clear()
+        # Threads that the child does not have may hold the locks.
+        self._turn, self._gather_lock = self._make_condition(), self._make_lock()
+        self._leading = False
+
     # -- connecting ---------------------------------------------------------------------------------
 
     @staticmethod
@@ -122,9 +152,7 @@ class Channel(ABC):
         backoff = Backoff(self.limits.connect_pause, self.limits.connect_pause_most)
         while True:
             try:
-                sock = self._dialer.dial()
-                self._process = os.getpid()
-                return sock
+                return self._dialer.dial()
             except BlockingIOError as error:
                 left = self._left(deadline)
                 if left == 0:
@@ -148,25 +176,18 @@ class Channel(ABC):
                 packets = session.restore()
                 self.epoch += 1
                 self._up = True
-                self._proven = False
+                self._reconnecting.was_useful = False
             self._send_all(packets, deadline)
         except BaseException:
             self._up = False
             raise
 
     def _connect_again(self, deadline: float | None) -> None:
-        """Reconnect, trying until the deadline.
-
-        At once where the last connection was good for something, after a pause where it was not: a hub may
-        greet this client and let it go again for what it restores.
-        """
+        """Reconnect, trying until the deadline."""
         self._release_socket()
         while True:
-            if self._proven:
-                self._proven = False
-                self._backoff.reset()
-            else:
-                pause, left = self._backoff.next(), self._left(deadline)
+            if pause := self._reconnecting.pause():
+                left = self._left(deadline)
                 self._sleep(pause if left is None else min(pause, left))
             if self._closed:
                 raise self._disconnected()
@@ -203,9 +224,8 @@ class Channel(ABC):
                 self._socket.close()
 
     def _shut_down(self) -> None:
-        if self._process == os.getpid():  # a child must not end its parent's connection
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     # -- reading ------------------------------------------------------------------------------------
 
@@ -216,7 +236,8 @@ class Channel(ABC):
         while True:
             lengths = self._receive(self._area)
             if lengths:
-                self._proven = self._proven or (self._up and lengths[0] > 0)
+                if self._up and lengths[0]:
+                    self._reconnecting.was_useful = True
                 return self._session.take(self._area.data, self._area.offsets, lengths)
             # Whoever reads has the lead, and while it is taken the socket is not closed.
             if not self._wait(self._socket, select.POLLIN, self._left(deadline)):
@@ -235,6 +256,7 @@ class Channel(ABC):
 
     def _lead(self, ready: Callable[[], bool], deadline: float | None, what: str) -> bool:
         """Wait until ``ready()`` holds or the lead is ours; ``True`` for the lead, to be given back."""
+        self._check_caller()
         with self._turn:
             while not ready():
                 if self._ended:
@@ -252,7 +274,7 @@ class Channel(ABC):
             return False
 
     def _hear_out(self) -> None:
-        """Sending failed: read what the hub still said, which may be why it let this client go."""
+        """After a failed send: read what the hub has sent, which may be why it kicked this client."""
         with suppress(DisconnectedError, TimeoutError):
             self._until(lambda: False, self._deadline(0), "")
 
@@ -313,8 +335,7 @@ class Channel(ABC):
 
         ``False``, and nothing was sent, for a batch when the hub that is there now takes none.
         """
-        if self._gathered:
-            self._flush_first(flags)
+        self._check_caller()
         flags |= socket.MSG_NOSIGNAL
         deadline: float | None = None
         started = False
@@ -382,8 +403,7 @@ class Channel(ABC):
 
         Should the connection break meanwhile, the next one is brought to the session's state anyway.
         """
-        if self._gathered:
-            self._flush_first()
+        self._check_caller()
         while True:
             with self._turn:
                 if self._up:
@@ -409,8 +429,7 @@ class Channel(ABC):
                 return
 
     def _send_in_order(self, packets: list[bytes]) -> None:
-        if self._gathered:
-            self._flush_first()
+        self._check_caller()
         while packets:
             epoch = self.epoch
             try:
@@ -434,7 +453,12 @@ class Channel(ABC):
         return self._closed
 
     def close(self) -> None:
-        """Close the connection. What was published before is still delivered."""
+        """Close the connection. What was published before is still delivered.
+
+        In the child of a fork, the parent's connection stays open.
+        """
+        if not self._abandoned:
+            self._check_caller()
         with self._turn:
             if self._closed:
                 return

@@ -8,55 +8,24 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
-from time import monotonic
 
-from ..errors import (
-    DisconnectedError,
-    PayloadError,
-    PeerError,
-    StateError,
-    UsageError,
-)
+from ..errors import DisconnectedError, PeerError, StateError, UsageError
 from ..kernel.areas import ONE_PACKET_FLAGS, make_area
 from ..kernel.descriptors import WITH_DESCRIPTORS
 from ..limits import PACKET_BYTES, ClientLimits
-from ..matcher import Subscriptions
-from ..secrets import RESERVED
 from ..statistics import HubStatistics, decode_statistics
 from ..wire import control
 from ..wire.batches import Bundle, gather, pack
 from ..wire.columns import Columns
 from ..wire.modes import Hard, Order, Soft
-from ..wire.packets import Message, check_key, message_header
+from ..wire.packets import Message, check_key
+from .batch import Batch
+from .callbacks import Callback, Callbacks
 from .channel import Channel
-from .session import Pace, Subscribing, mode_keys
+from .prepared import PreparedMessage
+from .session import Subscribing, mode_keys
 
-__all__ = ["Endpoint", "PreparedMessage"]
-
-Callback = Callable[[Message], object]
-
-
-class PreparedMessage:
-    """A packet whose payload is still to be written: fill :attr:`payload`, then :meth:`send`.
-
-    ``payload`` is a writable view of as many bytes as still fit the packet. May be sent many times.
-    """
-
-    def __init__(self, endpoint: Endpoint, key: bytes) -> None:
-        header = message_header(key)
-        if len(header) > PACKET_BYTES:
-            raise PayloadError(f"a key of {len(key):,} bytes leaves no room in a packet of {PACKET_BYTES:,}")
-        self._endpoint = endpoint
-        self._start = len(header)
-        self._packet = memoryview(bytearray(PACKET_BYTES))
-        self._packet[: self._start] = header
-        self.payload = self._packet[self._start :]
-
-    def send(self, size: int, flags: int = 0) -> None:
-        """Publish the first ``size`` bytes of :attr:`payload`. Raises as :meth:`Endpoint.publish` does."""
-        if not 0 <= size <= len(self.payload):
-            raise PayloadError(f"a payload of {size:,} bytes: there is room for {len(self.payload):,}")
-        self._endpoint._send(self._packet[: self._start + size], flags)
+__all__ = ["Endpoint"]
 
 
 class Endpoint(Channel):
@@ -96,12 +65,9 @@ class Endpoint(Channel):
         self._on_error = on_error
         self._on_notice = on_notice
         super().__init__(address, timeout=timeout, reconnect=reconnect, hub_user=hub_user, limits=limits)
-        separator = self._session.separator
-        # As on the hub: no wildcard reaches a secret, so a callback for everything does not see them either.
-        self._callbacks: Subscriptions[Callback] = Subscriptions(separator)
-        self._secret_callbacks: Subscriptions[Callback] = Subscriptions(separator)
-        # Errors can then say why the hub let this client go, and one that comes back does not ask again for
-        # what it was let go for.
+        self._callbacks = Callbacks(self._session.separator)
+        # Errors can then say why the hub kicked this client, and a client that reconnects does not subscribe again to
+        # what it was kicked for.
         if self._session.can(control.NOTICES_ON):
             try:
                 self.notices()
@@ -115,10 +81,7 @@ class Endpoint(Channel):
         if self._reconnect and self._up and self._session.has_to_renew:
             self._say(self._session.renew, self._deadline(self.timeout))
         while self._session.renamed:
-            old, new = self._session.renamed.pop()
-            for callback in self._secret_callbacks.holders(old):
-                while self._secret_callbacks.remove(old, callback) is not None:
-                    self._secret_callbacks.add(new, callback)
+            self._callbacks.rename(*self._session.renamed.pop())
         notices = self._session.notices
         while notices:
             notice = notices.popleft()
@@ -148,24 +111,35 @@ class Endpoint(Channel):
     def publish_many(self, messages: Iterable[tuple[bytes, bytes]]) -> int:
         """Publish pairs of key and payload in order, many at once; how many there were.
 
-        Many go in one packet to a hub that takes such, else many with each system call. An iterator that is slow to
-        give them keeps fewer waiting. Raises as :meth:`publish`; what came before the pair at fault was published.
+        Many go in one packet to a hub that takes such, else many with each system call. They are sent whenever there
+        are ``ClientLimits.batch_messages``, and at the end. Raises as :meth:`publish`; what came before the pair at
+        fault was published.
         """
         count = 0
-        pace = Pace(self.limits, messages)
+        most = self.limits.batch_messages
         pairs = iter(messages)
         while True:
             some: list[tuple[bytes, bytes]] = []
-            most = pace.most if self._session.batches else self.limits.batch
-            began = monotonic()
             try:
                 some.extend(islice(pairs, most))  # which keeps those that came before an error
-                pace.drew(monotonic() - began)
             finally:
                 self._publish_some(some)
             count += len(some)
             if len(some) < most:
                 return count
+
+    def batch(self) -> Batch:
+        """Collect messages that are published one by one, and send many in one packet.
+
+        ``with client.batch() as batch: batch.publish(key, payload)``; see :mod:`~sbuslib.clients.batch`.
+        """
+        return Batch(
+            self._headers,
+            self._session.encode,
+            self._publish_some,
+            messages=self.limits.batch_messages,
+            size=self.limits.batch_bytes,
+        )
 
     def _publish_some(self, pairs: list[tuple[bytes, bytes]]) -> None:
         done = 0
@@ -219,7 +193,7 @@ class Endpoint(Channel):
 
     def prepare_message(self, key: bytes) -> PreparedMessage:
         """A packet under ``key`` to write a payload straight into."""
-        return PreparedMessage(self, key)
+        return PreparedMessage(key, self._send)
 
     # -- subscribing --------------------------------------------------------------------------------
 
@@ -231,16 +205,12 @@ class Endpoint(Channel):
         :exc:`~sbuslib.errors.DisconnectedError`: a hub closes the connection of a client that asks for what
         is not its own.
         """
-        if not patterns:
-            raise UsageError("subscribe to at least one pattern; b'' is everything")
-        for pattern in patterns:
-            check_key(pattern, "pattern")
-        asked = Subscribing(list(patterns))
+        asked = Subscribing(patterns)
         self._say(lambda: self._session.subscribe(asked), self._deadline(self.timeout))
         try:
             if callback is not None:
                 for pattern in patterns:
-                    self._callbacks_for(pattern).add(pattern, callback)
+                    self._callbacks.add(pattern, callback)
             self.sync()
         except DisconnectedError:
             if asked.refused is None:
@@ -248,8 +218,7 @@ class Endpoint(Channel):
         finally:
             self._session.confirm(asked)
             if asked.refused is not None:
-                for pattern in patterns:
-                    self._forget_callbacks(pattern)
+                self._forget_callbacks(patterns)
         if asked.refused is not None:
             raise DisconnectedError(f"{self.address}: the hub refused the subscription: {asked.refused}")
 
@@ -258,20 +227,12 @@ class Endpoint(Channel):
         for pattern in patterns:
             check_key(pattern, "pattern")
         self._say(lambda: self._session.unsubscribe(patterns), self._deadline(self.timeout))
+        self._forget_callbacks(patterns)
+
+    def _forget_callbacks(self, patterns: Iterable[bytes]) -> None:
         for pattern in patterns:
-            self._forget_callbacks(pattern)
-
-    def _callbacks_for(self, key: bytes) -> Subscriptions[Callback]:
-        """The callbacks that a key or pattern concerns."""
-        secret = key.startswith(RESERVED + self._session.separator)
-        return self._secret_callbacks if secret else self._callbacks
-
-    def _forget_callbacks(self, pattern: bytes) -> None:
-        if not self._session.held[pattern]:
-            callbacks = self._callbacks_for(pattern)
-            for callback in callbacks.holders(pattern):
-                while callbacks.remove(pattern, callback) is False:
-                    pass
+            if not self._session.held[pattern]:
+                self._callbacks.remove(pattern)
 
     def sync(self, scope: str = "local") -> str:
         """Wait until all that this client said is in force; how far: ``local``, ``tree`` or ``partial``.
@@ -335,7 +296,7 @@ class Endpoint(Channel):
         self._choose(b"senders", control.SENDERS_ON if on else control.SENDERS_OFF)
 
     def notices(self, on: bool = True) -> None:
-        """Whether the hub tells of messages lost for us (counted in :attr:`lost`) and why it lets us go.
+        """Whether the hub tells of messages lost for us (counted in :attr:`lost`) and why it kicks us.
 
         It does from the start where it can. Raises :exc:`~sbuslib.errors.StateError` when the hub cannot.
         """
@@ -478,7 +439,7 @@ class Endpoint(Channel):
                     self._dispatch(inbox.popleft())
 
     def _dispatch(self, message: Message) -> None:
-        for callback in self._callbacks_for(message.key).subscribers(message.key):
+        for callback in self._callbacks.of(message.key):
             try:
                 callback(message)
             except Exception as error:

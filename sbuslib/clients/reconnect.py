@@ -1,14 +1,15 @@
-"""Pauses between attempts: decorrelated jitter, so that many who lost the same hub do not come back in step.
+"""When to try again to connect.
 
-Each pause is drawn between the shortest and three times the one before, up to the longest. Source: the
-"decorrelated jitter" of Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
+Pauses between attempts have decorrelated jitter, so that many clients that lost the same hub do not come back in step:
+each pause is drawn between the shortest and three times the one before, up to the longest. Source: Marc Brooker,
+"Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 """
 
 from __future__ import annotations
 
 import random
 
-__all__ = ["Backoff"]
+__all__ = ["Backoff", "Reconnecting"]
 
 
 class Backoff:
@@ -25,5 +26,26 @@ class Backoff:
         return pause
 
     def reset(self) -> None:
-        """An attempt succeeded: the next series starts afresh."""
+        """An attempt succeeded: the next series starts with the shortest pause."""
         self._last = self._shortest
+
+
+class Reconnecting:
+    """How long a client waits before it connects again.
+
+    Not at all if the last connection was good for something. Else there is a pause: a hub may greet a client and kick
+    it for the subscriptions that it restores, again and again.
+    """
+
+    def __init__(self, shortest: float, longest: float) -> None:
+        self._backoff = Backoff(shortest, longest)
+        self.was_useful = False
+        """Whether anything came over the connection since it was brought to the client's state."""
+
+    def pause(self) -> float:
+        """Seconds to wait before the next attempt."""
+        if not self.was_useful:
+            return self._backoff.next()
+        self.was_useful = False
+        self._backoff.reset()
+        return 0.0

@@ -1,11 +1,11 @@
-"""A client's side of a conversation with its hub, without I/O: what it asked, what came back.
+"""The state of one client, without input or output: what it asked its hub, and what came back.
 
-The gevent, blocking and asyncio clients are shells around this: they move packets, and wait. What a
-client holds is remembered here, so that a new connection can be brought to the same state.
+The gevent, blocking and asyncio clients move the packets and wait; they all use this. A session remembers what the
+client subscribed to and chose, so that a new connection can be brought to the same state.
 
-Two facts carry the waiting. A hub acts on a client's packets in order, so once it answers a question,
-everything said before is in force. And it answers questions of one kind in the order in which they were
-asked, so counting tells which answer is whose.
+Waiting for an answer relies on two facts. A hub acts on a client's packets in order: once it answers a question,
+everything sent before is in force. And it answers questions of one kind in the order in which they were asked, so
+counting answers tells which question an answer belongs to.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import KeyFormatError, PacketError, PeerError, UsageError
-from ..limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES, ClientLimits
+from ..limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES
 from ..matcher import SEPARATOR
 from ..secrets import RESERVED, Namespace
 from ..wire import control
@@ -37,7 +37,7 @@ from ..wire.packets import (
 if TYPE_CHECKING:
     from mmap import mmap
 
-__all__ = ["Pace", "Session", "Subscribing", "mode_keys"]
+__all__ = ["Session", "Subscribing", "mode_keys"]
 
 _CONTROL = CMSG[0]
 
@@ -59,29 +59,23 @@ def mode_keys(soft: str | None, hard: str | None, order: str | None) -> list[byt
 
 
 class Subscribing:
-    """Patterns that were asked for and are not known to be in force. ``refused`` says why they never will be."""
+    """Patterns that a client has asked for and that are not known to be in force yet.
 
-    def __init__(self, patterns: list[bytes]) -> None:
+    Raises :exc:`~sbuslib.errors.UsageError` without any, and :exc:`~sbuslib.errors.KeyFormatError`.
+    """
+
+    def __init__(self, patterns: Sequence[bytes]) -> None:
+        if not patterns:
+            raise UsageError("subscribe to at least one pattern; b'' is everything")
+        for pattern in patterns:
+            check_key(pattern, "pattern")
         self.patterns = patterns
         self.refused: str | None = None
-
-
-class Pace:
-    """How many of the messages of an iterator to publish at once: ``most``, which grows while they come quickly."""
-
-    def __init__(self, limits: ClientLimits, messages: Iterable[object]) -> None:
-        self._limits = limits
-        self.most = limits.batch_messages if isinstance(messages, (list, tuple)) else limits.batch
-
-    def drew(self, seconds: float) -> None:
-        """So long it took until there were as many."""
-        limits = self._limits
-        quick = seconds <= limits.batch_draw
-        self.most = min(self.most * 2, limits.batch_messages) if quick else limits.batch
+        """Why the hub refused them."""
 
 
 class Session:
-    """One client's state. Shells feed :meth:`take` and send what the other methods return."""
+    """One client's state. A client gives what it receives to :meth:`take`, and sends what the other methods return."""
 
     def __init__(self) -> None:
         self.inbox: deque[Message] = deque()
@@ -103,11 +97,11 @@ class Session:
         self.statistics: bytes | None = None
         """The hub's last statistics, as JSON; empty when it refused."""
         self.headers: dict[bytes, bytes] = {}
-        """``MSG <key>NUL`` of keys that :meth:`encode` found good: who publishes again need not look again."""
+        """``MSG <key>NUL`` of keys that :meth:`encode` has checked, so that each is checked once."""
         self.batches = False
-        """Whether the hub was told on this connection that we send and take many messages in one packet."""
+        """Whether many messages may be sent in one packet: the hub was told so on this connection."""
         self.renamed: list[tuple[bytes, bytes]] = []
-        """Secret patterns that were moved, from and to: whoever goes by the pattern has to follow."""
+        """Secret patterns that have a new name, as pairs of old and new, for those who keep something by pattern."""
         self._held_as = b""  # the credentials under which secrets stand in held
         self._unconfirmed: list[Subscribing] = []
         self._header = b""
@@ -119,10 +113,9 @@ class Session:
     # -- what to send -------------------------------------------------------------------------------
 
     def hello(self) -> list[bytes]:
-        """The first packets of a connection. All is known when :meth:`knows_itself` of the ticket drawn next.
+        """The first packets of a connection. Once :meth:`knows_itself`, the features are known as well.
 
-        A hub that knows no features stays silent about them, so whoami comes second: its answer ends the
-        wait either way.
+        A hub that knows no features does not answer that question. So whoami is asked second, which every hub answers.
         """
         self.features = None
         self.kicked = None
@@ -132,10 +125,10 @@ class Session:
         return [encode_control(control.FEATURES), self.whoami()[1]]
 
     def opening(self) -> list[bytes]:
-        """The packets to send before all others once a new connection knows itself; :attr:`batches` is to follow them.
+        """The packets to send next on a new connection. The caller sets :attr:`batches` after sending them.
 
-        What a client does not notice is asked for unasked: messages that come together are sorted into
-        :attr:`inbox` as if each had come alone.
+        Batches are always asked for, as the application does not notice: each message of a batch goes into
+        :attr:`inbox` as if it had come alone.
         """
         return [encode_control(control.BATCH_ON)] if self.can(control.BATCH_ON) else []
 
@@ -151,7 +144,7 @@ class Session:
 
     @property
     def has_to_renew(self) -> bool:
-        """Whether the hub told new credentials, and took back secrets that stand under the old ones."""
+        """Whether the hub gave this client new credentials, and so ended its subscriptions to secrets."""
         return self._held_as != self.credentials
 
     def renew(self) -> list[bytes]:
@@ -245,7 +238,7 @@ class Session:
             self._unconfirmed.remove(asked)
 
     def check_publishable(self, key: bytes) -> None:
-        """Raise :exc:`~sbuslib.errors.KeyFormatError` for a key whose publisher the hub would let go."""
+        """Raise :exc:`~sbuslib.errors.KeyFormatError` for a key under which nobody may publish."""
         check_key(key)
         if RESERVED not in key:
             return

@@ -118,6 +118,8 @@ class Context:
         self.unsent = Unsent(self.after, PASSED_WAIT)
         self.ignored = 0
         """Control messages and unsubscriptions that meant nothing."""
+        self.published = 0
+        """Messages that the embedder published."""
         self.senders = 0
         """How many receivers want to know who sent what they get."""
         self.on_senders: Callable[[], None] = lambda: None
@@ -164,7 +166,8 @@ class Context:
             raise StateError(f"the hub at {self.address()} is not started: start it first")
         if gevent.get_hub() is not self._event_loop:
             raise StateError(
-                f"the hub at {self.address()} belongs to the thread that started it: use a Client in this one"
+                f"the hub at {self.address()} belongs to the thread that started it: use a Client in this one, while "
+                "that one waits in gevent, such as in hub.serve_forever()"
             )
 
     def round(self) -> int:

@@ -29,7 +29,7 @@ def statistics_of(context: Context, clients: Clients, hub_id: bytes, dropped: di
         clients_peak=clients.peak,
         clients_total=clients.total,
         patterns=context.router.pattern_count(),
-        received=clients.received + sum(client.received for client in per_client),
+        received=context.published + clients.received + sum(client.received for client in per_client),
         routed=clients.routed + sum(client.routed for client in per_client),
         delivered=clients.delivered + sum(client.delivered for client in per_client),
         queued=sum(client.queued for client in per_client),

@@ -64,6 +64,15 @@ class Dialer:
             raise BlockingIOError(errno.EAGAIN, message)
         raise NoHubError(message)
 
+    def hint(self, sock: socket.SocketType) -> str:
+        """What to add to an error when the hub at the other end does not answer; mostly nothing."""
+        if peer_credentials(sock).pid != os.getpid():
+            return ""
+        return (
+            "; this hub is in this process, and its event loop does not run: let the thread that started it wait in "
+            "gevent, such as in hub.serve_forever()"
+        )
+
     def _check_user(self, sock: socket.SocketType) -> None:
         if self._hub_user is not None:
             uid = peer_credentials(sock).uid

@@ -128,9 +128,7 @@ class Down:
             return ()
         up = self._up
         found = tuple(receiver for receiver in found if receiver is not up)
-        if (
-            len(header) <= self._context.limits.cached_key_bytes
-        ):  # else the router forgets it unsaid
+        if len(header) <= self._context.limits.cached_key_bytes:  # else the router forgets it unsaid
             if len(routes) >= self._context.limits.cached_keys:
                 routes.clear()
             routes[header] = found

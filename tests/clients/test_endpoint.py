@@ -71,7 +71,9 @@ def test_publish_and_receive(server: HubThread, make: Make) -> None:
         one.receive(0)
 
 
-def test_what_it_knows_of_itself_and_the_hub(server: HubThread, make: Make, address: str, kind: type[Endpoint]) -> None:
+def test_a_client_knows_its_credentials_and_its_hub(
+    server: HubThread, make: Make, address: str, kind: type[Endpoint]
+) -> None:
     client = make()
     assert client.credentials == client.whoami() == own_key()
     assert client.address == address
@@ -141,7 +143,7 @@ def test_receive_many(server: HubThread, make: Make) -> None:
         client.receive_many(timeout=0)
 
 
-def test_the_longest_message(server: HubThread, make: Make) -> None:
+def test_the_longest_message_is_sent_and_a_longer_one_is_refused(server: HubThread, make: Make) -> None:
     client = make()
     client.subscribe(b"k")
     payload = bytes(range(256)) * (PACKET_BYTES // 256)
@@ -174,7 +176,7 @@ def test_prepare_message(server: HubThread, make: Make) -> None:
         client.prepare_message(b"\0")
 
 
-def test_flags(server: HubThread, make: Make) -> None:
+def test_flags_of_send_and_recv(server: HubThread, make: Make) -> None:
     client = make()
     client.subscribe(b"a")
     with pytest.raises(BlockingIOError):
@@ -195,7 +197,7 @@ def test_flags(server: HubThread, make: Make) -> None:
         client.receive(0.01, flags=socket.MSG_PEEK)
 
 
-def test_a_full_hub_and_dontwait(server: HubThread, make: Make) -> None:
+def test_dontwait_raises_while_there_is_no_room(server: HubThread, make: Make) -> None:
     client = make()
     with pytest.raises(BlockingIOError):
         server.call(_fill, client)
@@ -208,7 +210,7 @@ def _fill(client: Endpoint) -> None:
         client._socket.send(b"MSG a\0" + bytes(10_000), socket.MSG_DONTWAIT)
 
 
-def test_echo(server: HubThread, make: Make) -> None:
+def test_echo_off_keeps_own_messages_away(server: HubThread, make: Make) -> None:
     client = make()
     client.subscribe(b"a")
     client.echo(False)
@@ -241,7 +243,7 @@ def test_secrets(server: HubThread, make: Make) -> None:
         other.receive(0)
 
 
-def test_a_subscription_that_is_refused(server: HubThread, make: Make) -> None:
+def test_a_refused_subscription_ends_the_connection(server: HubThread, make: Make) -> None:
     client, bystander = make(), make()
     with pytest.raises(DisconnectedError):
         client.subscribe(b"!/cred/*/*/*/x")
@@ -277,7 +279,7 @@ def test_wrong_arguments(server: HubThread, make: Make) -> None:
     client.sync()  # still there
 
 
-def test_a_key_that_was_good_before_excuses_nothing(server: HubThread, make: Make) -> None:
+def test_a_known_key_does_not_excuse_a_wrong_payload(server: HubThread, make: Make) -> None:
     client = make()
     client.subscribe(b"a")
     wrong: list[tuple[Any, Any, type[Exception]]] = [
@@ -387,7 +389,7 @@ def test_close(server: HubThread, make: Make) -> None:
     assert [other.receive(10).payload for _ in range(100)] == [b"%d" % number for number in range(100)]
 
 
-def test_with(server: HubThread, kind: type[Endpoint], address: str) -> None:
+def test_with_closes_the_client(server: HubThread, kind: type[Endpoint], address: str) -> None:
     with kind(address) as client:
         client.sync()
     assert client.closed
@@ -489,7 +491,7 @@ def run_together(kind: type[Endpoint], functions: list[Callable[[], None]]) -> N
         gevent.joinall([gevent.spawn(function) for function in functions], raise_error=True)
 
 
-def test_close_wakes_who_waits(server: HubThread, make: Make, kind: type[Endpoint]) -> None:
+def test_close_wakes_those_who_wait(server: HubThread, make: Make, kind: type[Endpoint]) -> None:
     client = make(timeout=None)
     outcomes: list[object] = []
 
@@ -510,14 +512,14 @@ def test_close_wakes_who_waits(server: HubThread, make: Make, kind: type[Endpoin
     assert sorted(map(str, outcomes)) == sorted(map(str, [DisconnectedError, DisconnectedError, []]))
 
 
-def test_limits_of_a_client(server: HubThread, make: Make) -> None:
+def test_a_small_batch_limit_changes_nothing_that_is_seen(server: HubThread, make: Make) -> None:
     client = make(limits=ClientLimits(batch=2))
     client.subscribe(b"a")
     assert client.publish_many([(b"a", b"%d" % number) for number in range(9)]) == 9
     assert [client.receive(10).payload for _ in range(9)] == [b"%d" % number for number in range(9)]
 
 
-def test_callbacks_know_the_hubs_separator(address: str, make: Make) -> None:
+def test_callbacks_use_the_separator_of_the_hub(address: str, make: Make) -> None:
     with HubThread(address, separator="."):
         client = make()
         got: list[bytes] = []
@@ -627,14 +629,14 @@ def test_reconnect_gives_up_in_time(make: Make, address: str) -> None:
         assert client.whoami() == own_key()
 
 
-def test_without_reconnect_the_end_is_the_end(make: Make, address: str) -> None:
+def test_without_reconnect_a_client_does_not_connect_again(make: Make, address: str) -> None:
     with HubThread(address):
         client = make()
     with HubThread(address), pytest.raises(DisconnectedError):
         client.receive(10)
 
 
-def test_what_a_hub_refuses_is_not_asked_again_and_again(make: Make, address: str) -> None:
+def test_a_refused_subscription_is_not_restored(make: Make, address: str) -> None:
     """Restoring a pattern that was refused would have the new connection refused as well, and so on for ever."""
     with HubThread(address) as server:
         client = make(reconnect=True, limits=SWIFT)
@@ -669,7 +671,7 @@ SAYING: dict[str, tuple[bytes, Callable[[Endpoint], object]]] = {
 
 
 @pytest.mark.parametrize("verb", SAYING)
-def test_a_kernel_without_memory_is_waited_for(server: HubThread, make: Make, verb: str) -> None:
+def test_sending_waits_while_the_kernel_has_no_memory(server: HubThread, make: Make, verb: str) -> None:
     reader, client = make(), make(limits=ClientLimits(connect_pause_most=0.001))
     reader.subscribe(b"k")
     client.subscribe(b"j")
@@ -684,7 +686,7 @@ def test_a_kernel_without_memory_is_waited_for(server: HubThread, make: Make, ve
 
 
 @pytest.mark.parametrize("verb", SAYING)
-def test_a_kernel_that_stays_without_memory(server: HubThread, make: Make, verb: str) -> None:
+def test_sending_times_out_if_the_kernel_stays_without_memory(server: HubThread, make: Make, verb: str) -> None:
     client = make(limits=ClientLimits(connect_pause_most=0.001))
     client.subscribe(b"j")
     client.timeout = 0.01

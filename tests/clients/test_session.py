@@ -31,7 +31,7 @@ def feed(session: Session, *packets: bytes) -> bool:
         return session.take(data, offsets, [len(packet) for packet in packets])
 
 
-def test_keys_that_are_good_are_remembered_within_bounds() -> None:
+def test_no_more_than_a_bounded_number_of_keys_is_remembered() -> None:
     session = Session()
     for number in range(KNOWN_KEYS):
         assert session.encode(b"k%d" % number, b"x\0y") == b"MSG k%d\0x\0y" % number
@@ -73,7 +73,7 @@ def test_a_key_is_not_taken_for_a_longer_one() -> None:
     assert [(m.key, m.payload) for m in session.inbox] == [(b"a", b"b"), (b"ab", b"c"), (b"a", b""), (b"", b"a\0b")]
 
 
-def test_the_end() -> None:
+def test_an_empty_packet_is_the_end_of_the_connection() -> None:
     session = Session()
     assert feed(session, b"MSG a\0b", b"", b"MSG c\0d") is True
     assert len(session.inbox) == 1
@@ -84,18 +84,18 @@ def test_the_end() -> None:
     [b"MSG a", b"MSG ", b"SUB a", b"UNSUB a", b"x", b"\0", b"CMSG hub/sync", b"CMSG from\0x", b"CMSG from\0x\0y",
      b"CMSG from\0x\0SUB a", b"CMSG from\0x\0MSG a", b"CMSG from\0x\0CMSG a\0b"],
 )  # fmt: skip
-def test_what_no_hub_sends(packet: bytes) -> None:
+def test_a_packet_that_no_hub_sends_is_a_peer_error(packet: bytes) -> None:
     with pytest.raises(PeerError):
         feed(Session(), packet)
 
 
-def test_what_a_newer_hub_may_say() -> None:
+def test_unknown_control_messages_are_ignored() -> None:
     session = Session()
     assert feed(session, b"CMSG notice/later\0 7", b"CMSG \0", b"CMSG hub/sync\0unasked\0local") is False
     assert not session.inbox
 
 
-def test_hello() -> None:
+def test_the_first_packets_ask_for_features_and_credentials() -> None:
     session = Session()
     assert [parse(packet) for packet in session.hello()] == [
         Control(control.FEATURES, b""),
@@ -118,7 +118,7 @@ def test_a_hub_without_features() -> None:
     assert not session.can(control.SYNC)
 
 
-def test_which_whoami_is_answered() -> None:
+def test_answers_to_whoami_are_counted() -> None:
     session = Session()
     session.hello()
     first, second = session.whoami()[0], session.whoami()[0]
@@ -128,7 +128,7 @@ def test_which_whoami_is_answered() -> None:
     assert session.knows_itself(second)
 
 
-def test_which_sync_is_answered() -> None:
+def test_an_answer_to_sync_is_found_by_its_token() -> None:
     session = Session()
     (one, packet), (two, _) = session.sync(), session.sync(b"tree")
     assert parse(packet) == Control(control.SYNC, one)
@@ -174,7 +174,7 @@ def test_a_wrong_pattern_changes_nothing() -> None:
     assert session.held == {b"a": 1}
 
 
-def test_what_a_new_connection_is_told() -> None:
+def test_a_new_connection_restores_subscriptions_and_choices() -> None:
     session = Session()
     session.hello()
     feed(session, whoami(b"!/cred/1/2/3"))
@@ -201,7 +201,7 @@ def test_what_a_new_connection_is_told() -> None:
     assert session.held[b"!/cred/1/2/3/x"] == 0
 
 
-def test_a_first_connection_is_told_nothing() -> None:
+def test_a_first_connection_restores_nothing() -> None:
     assert Session().restore() == []
 
 

@@ -126,7 +126,10 @@ def test_without_a_hub_each_says_how_to_start_one(example: Example, folder: str,
     process = example(name, *(["ask"] if name == "handshake.py" else []))
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
-    assert errors == f"no hub at {folder}/bus: No such file or directory\nstart one: sbus hub -a /tmp/bus\n"
+    assert errors == (
+        f"no hub at {folder}/bus: No such file or directory\n"
+        "start one, sbus hub -a /tmp/bus, and say where it is: SBUS_ADDRESS=/tmp/bus\n"
+    )
 
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler: apt-get install gcc libc6-dev")

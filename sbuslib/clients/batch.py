@@ -1,0 +1,160 @@
+"""Publishing many messages with few packets, where a program publishes them one by one.
+
+::
+
+    with client.batch() as batch:
+        for key, payload in readings:
+            batch.publish(key, payload)
+
+A batch collects messages. It sends them when there are as many as one packet takes, and at the end of the block. A hub
+that does not take many messages in one packet gets each in a packet of its own.
+
+- A key or payload that cannot be right raises in :meth:`Batch.publish`, and nothing of it is collected.
+- When the block ends, by itself or with an error, all that was collected is sent, as with a file that is written to.
+  Only an interrupt (Ctrl-C, a :class:`gevent.Timeout`, a task that is cancelled) drops what has not been sent.
+- When sending fails, the error is raised where it happens: in :meth:`Batch.publish` or at the end of the block. What
+  the batch was about to send is lost then, some of it perhaps not.
+
+So a batch is no transaction: receivers may have some of its messages before the block ends. A batch is for one
+greenlet, thread or task. What the client publishes beside it is sent at once, ahead of what the batch still holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Self
+
+from ..errors import StateError
+
+__all__ = ["AioBatch", "Batch", "Pair"]
+
+Pair = tuple[bytes, bytes]
+"""Key and payload."""
+
+
+class _Collected:
+    """The messages that a batch has collected and not sent yet."""
+
+    __slots__ = ("_apiece", "_encode", "_headers", "_most", "_pairs", "_room")
+
+    def __init__(
+        self, headers: dict[bytes, bytes], encode: Callable[[bytes, bytes], bytes], messages: int, size: int
+    ) -> None:
+        self._headers = headers
+        self._encode = encode
+        self._most = size
+        # Each message counts as at least so many bytes, so that one sum bounds both bytes and messages.
+        self._apiece = -(-size // messages)
+        self._pairs: list[Pair] = []
+        self._room = -1  # bytes that may still be collected; below zero outside the block, too
+
+    def _start(self) -> None:
+        if self._room >= 0:
+            raise StateError("this batch is in use: make another with batch()")
+        self._room = self._most
+
+    def _add(self, key: bytes, payload: bytes) -> bool:
+        """Collect a message that has to be checked; whether it is time to send."""
+        if self._room < 0:
+            raise StateError("a batch takes messages inside its 'with' block")
+        packet = self._encode(key, payload)
+        self._pairs.append((key, packet[packet.index(b"\0") + 1 :]))
+        self._room -= len(packet) + self._apiece
+        return self._room <= 0
+
+    def _take(self, room: int) -> list[Pair]:
+        """What was collected, which the batch does not hold any more."""
+        pairs, self._pairs, self._room = self._pairs, [], room
+        return pairs
+
+
+class Batch(_Collected):
+    """Collects messages for a client or a hub: see the module. Made by ``batch()``, and used with ``with``."""
+
+    __slots__ = ("_send",)
+
+    def __init__(
+        self,
+        headers: dict[bytes, bytes],
+        encode: Callable[[bytes, bytes], bytes],
+        send: Callable[[list[Pair]], object],
+        *,
+        messages: int,
+        size: int,
+    ) -> None:
+        """``send`` is given up to some ``messages``, or ``size`` bytes. ``headers`` has the keys known to be good."""
+        super().__init__(headers, encode, messages, size)
+        self._send = send
+
+    def publish(self, key: bytes, payload: bytes = b"") -> None:
+        """Collect a message, and send what was collected if that fills a packet.
+
+        Raises as ``publish`` of the client or hub does, and :exc:`~sbuslib.errors.StateError` outside the block.
+        """
+        if type(payload) is bytes:
+            room = self._room - len(payload) - self._apiece
+            try:
+                if room > 0 and key in self._headers:
+                    self._pairs.append((key, payload))
+                    self._room = room
+                    return
+            except TypeError:  # a key that cannot be one
+                pass
+        if self._add(key, payload):
+            self._send(self._take(self._most))
+
+    def __enter__(self) -> Self:
+        self._start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pairs = self._take(-1)
+        if pairs and (error is None or isinstance(error, Exception)):
+            self._send(pairs)
+
+
+class AioBatch(_Collected):
+    """Collects messages for the asyncio client: see the module. Made by ``batch()``, and used with ``async with``."""
+
+    __slots__ = ("_send",)
+
+    def __init__(
+        self,
+        headers: dict[bytes, bytes],
+        encode: Callable[[bytes, bytes], bytes],
+        send: Callable[[list[Pair]], Awaitable[object]],
+        *,
+        messages: int,
+        size: int,
+    ) -> None:
+        """As :class:`Batch`, with a ``send`` to be awaited."""
+        super().__init__(headers, encode, messages, size)
+        self._send = send
+
+    async def publish(self, key: bytes, payload: bytes = b"") -> None:
+        """Collect a message, and send what was collected if that fills a packet. Raises as :meth:`Batch.publish`."""
+        if type(payload) is bytes:
+            room = self._room - len(payload) - self._apiece
+            try:
+                if room > 0 and key in self._headers:
+                    self._pairs.append((key, payload))
+                    self._room = room
+                    return
+            except TypeError:  # a key that cannot be one
+                pass
+        if self._add(key, payload):
+            await self._send(self._take(self._most))
+
+    async def __aenter__(self) -> Self:
+        self._start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pairs = self._take(-1)
+        if pairs and (error is None or isinstance(error, Exception)):
+            await self._send(pairs)

@@ -1,0 +1,54 @@
+"""What belongs to one process: after a fork, the child lets go of it.
+
+A fork copies descriptors, so parent and child would read from the same connection, and each would lose what the other
+takes. Whoever owns a connection says so once with :func:`abandon_in_child`. Using it costs nothing then: no process id
+is asked for with each call.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+__all__ = ["abandon_in_child", "disconnect_copy"]
+
+T = TypeVar("T")
+
+_owners: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
+
+
+def abandon_in_child(owner: T, abandon: Callable[[T], None]) -> None:
+    """Have ``abandon(owner)`` called in the child of each fork, for as long as ``owner`` lives.
+
+    It lets go of what belongs to the parent, without disturbing the parent, and must not wait.
+    """
+    _owners[owner] = abandon
+
+
+def disconnect_copy(sock: socket.SocketType) -> None:
+    """In the child: turn its copy of the parent's socket into one whose other end has gone.
+
+    The descriptor stays open and keeps its number, since an event loop may be watching it: whoever waits for it wakes.
+    """
+    if sock.fileno() < 0:
+        return
+    try:
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError:  # no descriptor is left
+        sock.close()
+        return
+    with here, there:
+        here.setblocking(False)
+        os.dup2(here.fileno(), sock.fileno(), inheritable=False)
+
+
+def _abandon_all() -> None:
+    for owner, abandon in list(_owners.items()):
+        abandon(owner)
+    _owners.clear()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

@@ -1,0 +1,353 @@
+"""Who may use a client: the process that made it, and of that the threads, greenlets or tasks that its kind allows."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import gevent
+import pytest
+from support import PATIENCE, ROOT, HubThread, python
+
+from sbuslib import Client, Hub, aio, blocking
+from sbuslib.clients.endpoint import Endpoint
+from sbuslib.errors import StateError
+
+
+@pytest.fixture
+def server(address: str) -> Iterator[HubThread]:
+    with HubThread(address) as server:
+        yield server
+
+
+# -- forks ----------------------------------------------------------------------------------------------
+
+FORKED = """
+import os, sys
+from sbuslib import Client, blocking
+from sbuslib.errors import StateError
+client = {"gevent": Client, "blocking": blocking.Client}[sys.argv[2]](sys.argv[1], reconnect=sys.argv[3] == "1")
+client.subscribe(b"k")
+for number in range(5):
+    client.publish(b"k", b"%d" % number)
+client.sync()  # they are in this process now
+client.publish(b"k", b"5")  # this one is in the kernel
+prepared, batch, iterating = client.prepare_message(b"k"), client.batch().__enter__(), iter(client)
+batch.publish(b"k", b"of the child")
+verbs = {
+    "publish": lambda: client.publish(b"k"),
+    "publish of a new key": lambda: client.publish(b"new"),
+    "publish_many": lambda: client.publish_many([(b"k", b"")]),
+    "batch": lambda: batch.__exit__(None, None, None),
+    "prepared": lambda: prepared.send(0),
+    "send_packets": lambda: client.send_packets([b"MSG k\\0"]),
+    "subscribe": lambda: client.subscribe(b"j"),
+    "unsubscribe": lambda: client.unsubscribe(b"k"),
+    "sync": client.sync,
+    "whoami": client.whoami,
+    "echo": client.echo,
+    "senders": client.senders,
+    "notices": client.notices,
+    "flood_control": lambda: client.flood_control(soft="block"),
+    "statistics": client.statistics,
+    "receive": client.receive,
+    "receive with flags": lambda: client.receive(flags=64),
+    "receive_many": client.receive_many,
+    "iteration": lambda: next(iterating),
+    "run": lambda: client.run(1),
+}
+child = os.fork()
+if not child:
+    for name, verb in verbs.items():
+        try:
+            print(name, "gave", verb(), flush=True)
+        except StateError as error:
+            if "fork" not in str(error):
+                print(name, "says", error, flush=True)
+    client.close()
+    client.close()
+    del client
+    sys.exit()  # with all that an interpreter does at its end
+assert os.waitpid(child, 0)[1] == 0
+print([client.receive(10).payload for _ in range(6)], client.sync())
+client.close()
+"""
+
+
+@pytest.mark.parametrize("reconnect", ["0", "1"])
+@pytest.mark.parametrize("kind", ["gevent", "blocking"])
+def test_a_fork_cannot_use_its_parents_client(server: HubThread, address: str, kind: str, reconnect: str) -> None:
+    printed = python("-c", FORKED, address, kind, reconnect)
+    assert printed == "[b'0', b'1', b'2', b'3', b'4', b'5'] local\n"
+
+
+FORKED_TASKS = """
+import asyncio, os, sys
+from sbuslib import aio
+from sbuslib.errors import StateError
+async def main():
+    client = await aio.Client(sys.argv[1])
+    await client.subscribe(b"k")
+    for number in range(5):
+        await client.publish(b"k", b"%d" % number)
+    await client.sync()
+    await client.publish(b"k", b"5")
+    batch = await client.batch().__aenter__()
+    await batch.publish(b"k", b"of the child")
+    verbs = [
+        lambda: client.publish(b"k"), lambda: client.publish_many([(b"k", b"")]), lambda: client.subscribe(b"j"),
+        lambda: batch.__aexit__(None, None, None), lambda: client.unsubscribe(b"k"), client.sync, client.whoami,
+        client.echo, client.senders, client.notices, lambda: client.flood_control(soft="block"), client.statistics,
+        client.receive, client.receive_many, lambda: anext(aiter(client)), lambda: client.__aenter__(),
+    ]
+    child = os.fork()
+    if not child:
+        for number, verb in enumerate(verbs):
+            try:
+                print(number, "gave", await verb(), flush=True)
+            except StateError as error:
+                if "fork" not in str(error):
+                    print(number, "says", error, flush=True)
+        client.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    print([(await client.receive(10)).payload for _ in range(6)], await client.sync())
+    client.close()
+asyncio.run(main())
+"""
+
+
+def test_a_fork_cannot_use_its_parents_asyncio_client(server: HubThread, address: str) -> None:
+    assert python("-c", FORKED_TASKS, address) == "[b'0', b'1', b'2', b'3', b'4', b'5'] local\n"
+
+
+FORKED_WHILE_RECEIVING = """
+import os, sys
+import gevent, gevent.os
+from sbuslib import Client
+from sbuslib.errors import StateError
+client = Client(sys.argv[1])
+client.subscribe(b"k")
+def receive():
+    try:
+        return client.receive().payload
+    except StateError:
+        return "told"
+receiving = gevent.spawn(receive)
+gevent.sleep(0)
+child = gevent.os.fork()
+if not child:
+    os._exit(receiving.get(timeout=10) != "told")
+assert os.waitpid(child, 0)[1] == 0
+client.publish(b"k", b"x")
+print(receiving.get(timeout=10))
+client.close()
+"""
+
+
+def test_a_greenlet_that_receives_is_told_in_the_child(server: HubThread, address: str) -> None:
+    assert python("-c", FORKED_WHILE_RECEIVING, address) == "b'x'\n"
+
+
+FORKED_BESIDE_A_THREAD = """
+import os, sys, threading
+from sbuslib import blocking
+from sbuslib.errors import StateError
+client = blocking.Client(sys.argv[1])
+client.subscribe(b"k")
+got = []
+thread = threading.Thread(target=lambda: got.append(client.receive(20).payload))
+thread.start()
+while not client._leading:
+    pass
+child = os.fork()
+if not child:
+    try:
+        client.receive()
+    except StateError:
+        client.close()
+        os._exit(0)
+    os._exit(1)
+assert os.waitpid(child, 0)[1] == 0
+client.publish(b"k", b"x")
+thread.join()
+print(got)
+client.close()
+"""
+
+
+def test_a_fork_while_another_thread_receives(server: HubThread, address: str) -> None:
+    assert python("-c", FORKED_BESIDE_A_THREAD, address) == "[b'x']\n"
+
+
+def test_a_fork_may_make_a_client_of_its_own(server: HubThread, address: str) -> None:
+    code = """
+import os, sys
+from sbuslib import blocking
+with blocking.Client(sys.argv[1]) as client:
+    client.subscribe(b"k")
+    if not os.fork():
+        with blocking.Client(sys.argv[1]) as own:
+            own.publish(b"k", b"from the child")
+            own.sync()
+        os._exit(0)
+    print(client.receive(10).payload)
+    os.wait()
+"""
+    assert python("-c", code, address) == "b'from the child'\n"
+
+
+# -- threads and event loops ----------------------------------------------------------------------------
+
+
+def in_thread(function: Callable[[], object]) -> object:
+    """Run in another thread: the result or the exception."""
+    results: list[object] = []
+
+    def run() -> None:
+        try:
+            results.append(function())
+        except Exception as error:
+            results.append(error)
+        finally:
+            gevent.get_hub().destroy(destroy_loop=True)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+VERBS: dict[str, Callable[[Endpoint], object]] = {
+    "publish": lambda client: client.publish(b"k", b"x"),
+    "publish_many": lambda client: client.publish_many([(b"k", b"x")]),
+    "prepared": lambda client: client.prepare_message(b"k").send(0),
+    "subscribe": lambda client: client.subscribe(b"j"),
+    "unsubscribe": lambda client: client.unsubscribe(b"k"),
+    "sync": lambda client: client.sync(),
+    "receive": lambda client: client.receive(),
+    "receive_many": lambda client: client.receive_many(),
+    "iteration": lambda client: next(iter(client)),
+    "run": Endpoint.run,
+    "close": Endpoint.close,
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_gevent_client_belongs_to_its_thread(server: HubThread, address: str, verb: str) -> None:
+    with Client(address) as client:
+        client.subscribe(b"k")
+        client.publish(b"k", b"0")  # a key that is known
+        client.sync()
+        error = in_thread(lambda: VERBS[verb](client))
+        assert isinstance(error, StateError), error
+        assert "thread" in str(error)
+        client.publish(b"k", b"1")
+        assert [client.receive(PATIENCE).payload for _ in range(2)] == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_blocking_client_is_for_all_threads(server: HubThread, address: str, verb: str) -> None:
+    with blocking.Client(address) as client:
+        client.subscribe(b"k")
+        client.publish(b"k", b"0")
+        if verb == "run":
+            closing = threading.Thread(target=client.close)
+            closing.start()
+        error = in_thread(lambda: VERBS[verb](client))
+        assert not isinstance(error, Exception), error
+        if verb == "run":
+            closing.join()
+
+
+def test_an_asyncio_client_belongs_to_its_event_loop(server: HubThread, address: str) -> None:
+    verbs: list[Callable[[aio.Client], object]] = [
+        lambda client: client.publish(b"k"),
+        lambda client: client.publish_many([(b"k", b"")]),
+        lambda client: client.subscribe(b"j"),
+        lambda client: client.sync(),
+        lambda client: client.receive(),
+        lambda client: client.receive_many(),
+        lambda client: anext(aiter(client)),
+        lambda client: client.close(),
+    ]
+
+    async def test() -> None:
+        async with aio.Client(address) as client:
+            await client.subscribe(b"k")
+            await client.publish(b"k", b"0")
+            await client.sync()
+
+            async def elsewhere(verb: Callable[[aio.Client], object]) -> object:
+                return await verb(client)  # type: ignore[misc]
+
+            for verb in verbs:
+                with pytest.raises(StateError, match="event loop"):
+                    await asyncio.to_thread(asyncio.run, elsewhere(verb))
+            with pytest.raises(StateError, match="event loop"):
+                await asyncio.to_thread(client.close)
+            await client.publish(b"k", b"1")
+            assert [(await client.receive(PATIENCE)).payload for _ in range(2)] == [b"0", b"1"]
+
+    asyncio.run(test())
+
+
+# -- a hub of the same process whose event loop does not run -------------------------------------------
+
+CONNECT: dict[str, Callable[[str], object]] = {
+    "gevent": lambda address: Client(address, timeout=0.05),
+    "blocking": lambda address: blocking.Client(address, timeout=0.05),
+    "aio": lambda address: asyncio.run(_connect(address)),
+}
+
+
+async def _connect(address: str) -> object:
+    return await aio.Client(address, timeout=0.05)
+
+
+@pytest.mark.parametrize("kind", CONNECT)
+def test_a_hub_whose_event_loop_does_not_run_is_named_as_the_reason(address: str, kind: str) -> None:
+    hub = Hub(address)
+    started, done = threading.Event(), threading.Event()
+
+    def start_and_do_something_else() -> None:
+        hub.start()
+        started.set()
+        done.wait()
+        hub.stop(0)
+        gevent.get_hub().destroy(destroy_loop=True)
+
+    thread = threading.Thread(target=start_and_do_something_else)
+    thread.start()
+    started.wait()
+    try:
+        with pytest.raises(TimeoutError, match=r"its event loop does not run: .*serve_forever"):
+            CONNECT[kind](address)
+    finally:
+        done.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("kind", CONNECT)
+def test_a_hub_of_another_process_that_does_not_answer(address: str, kind: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sbuslib", "hub", "-a", address],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+    )
+    assert process.stdout is not None
+    try:
+        process.stdout.read()  # closed once it listens
+        os.kill(process.pid, signal.SIGSTOP)
+        with pytest.raises(TimeoutError, match=address) as caught:
+            CONNECT[kind](address)
+        assert "event loop" not in str(caught.value)
+    finally:
+        process.kill()
+        process.communicate()
