@@ -29,9 +29,9 @@ from .core.inbox import Inbox
 from .core.outbox import Cause
 from .core.outgoing import Delivery
 from .core.parties import Holdable, Receiver
-from .core.quotas import Quotas
+from .core.quotas import Account, Quotas
 from .core.router import Router
-from .core.scheduler import Crowd
+from .core.scheduler import Scheduler
 from .core.send_buffers import SendBuffers
 from .core.trimming import Trimmer
 from .core.violations import Breaches
@@ -240,7 +240,7 @@ class Hub:
         self._counts_rounds = hasattr(self.loop, "iteration")  # libev does
         self.area: PlainArea = make_area(self.limits.batch)
         self.gather = Gather()
-        self.crowd = Crowd(self.loop, self.limits)
+        self.scheduler = Scheduler(self.loop)
         self._trimmer = Trimmer(self.loop, self.limits, self.quotas.waiting)
         self.quotas.on_freed = self._trimmer.freed
         self._me = _Embedder(self)
@@ -365,17 +365,11 @@ class Hub:
 
     # -- clients ------------------------------------------------------------------------------------
 
-    def admit(self, sock: socket.SocketType, credentials: Credentials) -> None:
-        """A client connected: for :class:`~sbuslib.core.acceptor.Acceptor`. Closes ``sock`` if it may not."""
-        account = self.quotas.open(credentials.uid)
-        if account is None:
-            sock.close()
-            self.breach("too many connections", credentials)
-            return
+    def admit(self, sock: socket.SocketType, credentials: Credentials, account: Account) -> None:
+        """Serve a client whose connection was accepted and charged: for :class:`~sbuslib.core.acceptor.Acceptor`."""
         self._connections.add(Connection(self, sock, credentials, account))
         self._clients_total += 1
         self._clients_peak = max(self._clients_peak, len(self._connections))
-        self.crowd.several = self.quotas.several()
 
     def close_connection(self, connection: Connection, why: str) -> None:
         """A client has gone: for :class:`~sbuslib.core.connection.Connection`."""
@@ -448,7 +442,7 @@ class Hub:
         self._retire(connection)
         self.fanouts.forget()
         self.quotas.close(connection.account)
-        self.crowd.several = self.quotas.several()
+        self.scheduler.several = self.quotas.several()
         self._received += connection.received
         self._routed += connection.routed
         self._delivered += connection.delivered
@@ -467,7 +461,7 @@ class Hub:
         """Take the patterns of those who left out of the index: some now, and some in each round to come."""
         self._end_forgetting()
         count = self.limits.forgotten_per_round
-        if self.crowd.crowded:  # nobody waits for it but the user whose patterns they were
+        if self.scheduler.several:  # nobody waits for it but the user whose patterns they were
             count = max(1, count // 8)
         if self.router.forget_some(count) and not self._stopping:
             # A timer and no callback of the loop, since such run in the same round until it has lasted a while.
@@ -481,7 +475,7 @@ class Hub:
 
     def _close_timers(self) -> None:
         self._end_forgetting()
-        self.crowd.close()
+        self.scheduler.close()
         self._trimmer.close()
 
     def is_authorized(self, credentials: Credentials, verb: Literal["publish", "subscribe"], key: bytes) -> bool:

@@ -37,7 +37,7 @@ def settle(hub: Hub) -> None:
     while True:
         for _ in range(5):  # what one round brings about is seen in the next
             gevent.idle()
-        if not hub.crowd.anybody_waits():
+        if not hub.scheduler.anybody_waits():
             return
         gevent.sleep(0.0005)
 

@@ -92,17 +92,17 @@ class Connection(Unpacking):
     # -- when to read -------------------------------------------------------------------------------
 
     def _on_readable(self) -> None:
-        crowd = self._hub.crowd
-        if crowd.may_go(self.account):
+        scheduler = self._hub.scheduler
+        if scheduler.may_go(self.account):
             self.turn()
-            crowd.went()
+            scheduler.went()
         else:
             self._postpone()
 
     def _postpone(self) -> None:
         self._postponed = True
         self._reader.stop()
-        self._hub.crowd.postpone(self.account, self._resume_reading)
+        self._hub.scheduler.postpone(self.account, self._resume_reading)
 
     def _resume_reading(self) -> None:
         """This client's postponed turn may be had now."""
@@ -177,7 +177,7 @@ class Connection(Unpacking):
         """
         hub = self._hub
         area = hub.area
-        most = hub.crowd.most(self.account, self._most)
+        most = self._most
         now = hub.round()
         # Whose packets come one at a time has one received at a time, for which there is a quicker call; unless the
         # next is here in the very next round, when there may be more.
@@ -255,7 +255,6 @@ class Connection(Unpacking):
     def _misbehaved(self, reason: str) -> None:
         """This client did what nobody may."""
         self._hub.kick(self, reason)
-        self._hub.crowd.offended(self.credentials.uid)
 
     def _ended(self, why: str) -> None:
         """The other end closed the connection, or it broke."""

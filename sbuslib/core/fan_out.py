@@ -91,7 +91,7 @@ class Fanouts:
 
     def _in_force(self) -> bool:
         """Whether there is anybody to be spared; a line that stands is used until it is empty."""
-        return self._hub.crowd.several or bool(self.standing)
+        return self._hub.scheduler.several or bool(self.standing)
 
     def _audiences(self, receivers: Routes) -> dict[int, Audience]:
         alike: dict[Account, list[Connection]] = {}

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Audience", "Line"]
 
+_TURN = 0.002
+"""Seconds of handing on after which others have their turn: how long a fan-out may keep them waiting."""
+
 
 class _Copies:
     """Packets that were copied out of the hub's area. Implements :class:`~sbuslib.core.parties.Place`."""
@@ -278,28 +281,23 @@ class Line:
     def _postpone(self) -> None:
         if not self._postponed:
             self._postponed = True
-            self._hub.crowd.postpone(self._account, self._go_on)
+            self._hub.scheduler.postpone(self._account, self._go_on)
 
     def _go_on(self) -> None:
         self._postponed = False
         if not self._entries:
             return
-        crowd = self._hub.crowd
-        if crowd.may_go(self._account):
-            crowd.went(self._work_off())
-            self._hub.carry_out()
-        else:
-            self._postpone()
+        self._work_off()
+        self._hub.carry_out()
 
-    def _work_off(self) -> int:
-        """Hand on what stands in line, for the length of a turn; to how many receivers one message of it went."""
+    def _work_off(self) -> None:
+        """Hand on what stands in line, for the length of a turn."""
         limits = self._hub.limits
-        most, spent = 1, 0
-        until = monotonic() + limits.crowd_turn
+        spent = 0
+        until = monotonic() + _TURN
         self._account.standing = None  # what is handed on now does not go to the end of the line again
         while self._entries and spent < limits.turn_deliveries:
             entry = self._entries[0]
-            most = max(most, len(entry.receivers))
             if entry.left is None:
                 self._close(entry)
             for receiver in entry.begin():
@@ -318,7 +316,6 @@ class Line:
             self._postpone()
         else:
             self._end()
-        return most
 
     def _close(self, entry: _Entry) -> None:
         """Nothing more is to be counted in an entry."""

@@ -450,13 +450,13 @@ class Delivery:
     # -- the socket ---------------------------------------------------------------------------------
 
     def _on_writable(self) -> None:
-        crowd = self._hub.crowd
-        if crowd.may_go(self.account):
+        scheduler = self._hub.scheduler
+        if scheduler.may_go(self.account):
             self._send_on()
-            crowd.went()
+            scheduler.went()
         else:
             self._writer.stop()
-            crowd.postpone(self.account, self._watch_again)
+            scheduler.postpone(self.account, self._watch_again)
 
     def _watch_again(self) -> None:
         """What waits for this client may be sent on now."""
@@ -475,8 +475,7 @@ class Delivery:
             if not told and not self._mute:
                 self._pause_sending()
             return
-        batch = self._hub.limits.batch
-        packets = outbox.take(self._hub.crowd.most(self.account, batch) or batch)
+        packets = outbox.take(self._hub.limits.batch)
         sent = failure = 0
         try:
             sent = self._hub.gather.send(self.socket, packets)
