@@ -51,7 +51,7 @@ STILL_WRONG = {
 
 CIRCLES = [
     "core.acceptor core.connection core.fan_out core.fan_out_queue core.inbox core.outbox core.outgoing core.quotas "
-    "core.router core.scheduler core.send_buffers core.unpacking hub tree.downlink tree.tree",
+    "core.router core.send_buffers core.unpacking hub tree.downlink tree.tree",
     "relay tree.handshake tree.uplink",
     "tcp.discovery tcp.peer",
 ]

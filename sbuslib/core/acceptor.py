@@ -36,9 +36,9 @@ class Acceptor:
     """A watcher of the listening socket, and a spare descriptor to turn clients away with.
 
     The kernel has one queue for all who connect. So that nobody can make others wait in it, accepting does little more
-    than to take a connection out of it and charge it to its user, a few microseconds; for the scheduler that is the work
-    of one more user. What costs more, to make a client of the connection, is a turn of its own user. So who connects
-    without pause waits for itself. A user has no more connections waiting to be served than it may have connections:
+    than to take a connection out of it and charge it to its user, which takes some microseconds. For the scheduler that
+    is the work of one more user. What costs more, to make a client of the connection, is a turn of its own user. So
+    whoever connects without pause waits for itself. No more connections of a user wait to be served than it may have:
     what is beyond that is closed at once, and counted.
 
     ``users`` are the ids that may connect, or ``None`` for whoever the socket lets in.

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
-from math import log2
+from math import inf, log2
 from time import monotonic, thread_time
 from typing import Any, Final, Protocol
 
@@ -124,7 +124,7 @@ class Scheduler:
 
     def anybody_waits(self) -> bool:
         """Whether a turn was postponed and has not come yet."""
-        return bool(self._queue)
+        return any(share.waiting for share in self._shares.values())
 
     def close(self) -> None:
         """Give no more turns, and forget those that wait."""
@@ -153,18 +153,27 @@ class Scheduler:
         return share
 
     def _is_least(self, share: _Share) -> bool:
-        """Whether nobody who is busy has a lesser tag, be it in the queue or just having had a turn."""
+        """Whether nobody who is busy has a lesser tag."""
         if self._queue and self._queue[0][0] < share.tag:
             return False
-        passed = []
-        for other in self._shares.values():
-            if other.tag < share.tag:
-                if other.tag > self._virtual:
-                    return False
-                passed.append(other.uid)  # as if it had never had a turn
+        return len(self._shares) == 1 or self._least_absent(share) >= share.tag
+
+    def _least_absent(self, but: _Share | None = None) -> float:
+        """The least tag of users that went of late, of whom no client is known to wait: one may be ready by now.
+
+        Users whose tag the virtual time has passed are forgotten: they would start at it, as if they had never gone.
+        """
+        least, passed = inf, []
+        for share in self._shares.values():
+            if share.waiting or share is but:
+                continue
+            if share.tag <= self._virtual:
+                passed.append(share.uid)
+            elif share.tag < least:
+                least = share.tag
         for uid in passed:
             del self._shares[uid]
-        return True
+        return least
 
     def _enqueue(self, share: _Share) -> None:
         self._arrivals += 1
@@ -190,15 +199,15 @@ class Scheduler:
     def _anticipate(self, share: _Share) -> bool:
         """Wait for the user that just went if it still has the least tag; whether the sockets are to be looked at."""
         lag = self._queue[0][0] - share.tag
-        if share.waiting or lag <= 0.0 or share.uid == ACCEPTOR:
+        if share.waiting or lag <= 0.0:
             self._look_soon()
             return False
-        if lag < _NAP:
+        self._next_round.stop()  # else it may be due in this round, before the sockets were looked at again
+        if lag < _NAP or share.uid == ACCEPTOR:
             self._look_soon()
         else:
             self._awaited = share
             self._until = self._ended + min(lag, _ANTICIPATION)
-            self._next_round.stop()
             if self._alarm is None:  # else it is due before, and set again then
                 self._set_alarm(self._until - self._ended)
         return True
@@ -213,7 +222,7 @@ class Scheduler:
     # -- giving turns -------------------------------------------------------------------------------
 
     def _look_soon(self) -> None:
-        """Give turns at the end of a round: of this one, or else of the next, which waits for no socket."""
+        """Give turns once the sockets were looked at again, without waiting for one to become ready."""
         self._stop_waiting()
         if not self._closed:
             self._next_round.start(self._give_turns, update=False)
@@ -229,11 +238,13 @@ class Scheduler:
 
     def _wake_up(self) -> None:
         self._end_alarm()
-        if self._awaited is not None:
-            if (left := self._until - monotonic()) > 0:
-                self._set_alarm(left)
-            else:
-                self._give_turns()
+        if self._awaited is None:
+            if self._queue:
+                self._look_soon()
+        elif (left := self._until - monotonic()) > 0:
+            self._set_alarm(left)
+        else:
+            self._give_turns()
 
     def _give_turns(self) -> None:
         """Call those who wait, the user with the least tag first, for a slice of time."""
@@ -244,10 +255,8 @@ class Scheduler:
         now = self._loop.now()
         if now != self._round:
             self._round, self._spent = now, 0.0
-        first = True  # whatever sockets took of the round, somebody who waits goes
         try:
-            while self._queue and (first or self._spent < _SLICE):
-                first = False
+            while self._queue:
                 share = heappop(self._queue)[2]
                 self._begin(share)
                 self._resuming = True
@@ -256,7 +265,9 @@ class Scheduler:
                 finally:
                     self._resuming = False
                     self._end(share)
-                if self._queue and self._anticipate(share):
+                if not self._queue or self._anticipate(share):
+                    break
+                if self._spent >= _SLICE or self._queue[0][0] > self._least_absent():
                     break
         finally:
             if self._queue and self._awaited is None:

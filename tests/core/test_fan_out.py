@@ -354,7 +354,7 @@ def test_a_line_that_stands_is_used_until_it_is_empty(bus: Bus, connect_as: Conn
     with stopped(hub):
         hub.publish(b"k", b"0")
         other.close()
-        eventually(lambda: not hub.crowd.several)
+        eventually(lambda: not hub.scheduler.several)
         for number in range(1, 20):
             hub.publish(b"k", b"%d" % number)
         assert account(hub).queued_packets == 20
