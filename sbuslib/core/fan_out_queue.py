@@ -293,11 +293,12 @@ class Line:
     def _work_off(self) -> None:
         """Hand on what stands in line, for the length of a turn."""
         limits = self._hub.limits
-        spent = 0
+        most, spent = 1, 0
         until = monotonic() + _TURN
         self._account.standing = None  # what is handed on now does not go to the end of the line again
         while self._entries and spent < limits.turn_deliveries:
             entry = self._entries[0]
+            most = max(most, len(entry.receivers))
             if entry.left is None:
                 self._close(entry)
             for receiver in entry.begin():
@@ -316,6 +317,7 @@ class Line:
             self._postpone()
         else:
             self._end()
+        self._hub.scheduler.serves(most)
 
     def _close(self, entry: _Entry) -> None:
         """Nothing more is to be counted in an entry."""

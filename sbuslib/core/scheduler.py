@@ -69,6 +69,7 @@ class Scheduler:
         self._arrivals = 0
         self._virtual = 0.0
         self._running: _Share | None = None  # whose turn it is
+        self._clients = 1  # that this turn serves
         self._began = 0.0  # that turn, by the processor time of this thread
         self._ended = 0.0  # the last turn, by the clock
         self._resuming = False  # whether the turn at hand was postponed before
@@ -106,6 +107,10 @@ class Scheduler:
             self._end(share)
             if self._queue:
                 self._anticipate(share)
+
+    def serves(self, clients: int) -> None:
+        """The turn at hand is a fan-out to so many clients of its user: they count as clients that wait for it."""
+        self._clients = clients
 
     def postpone(self, user: User, resume: Callable[[], None]) -> None:
         """Call ``resume`` when it is this user's turn, in this round of the loop or a later one.
@@ -181,6 +186,7 @@ class Scheduler:
 
     def _begin(self, share: _Share) -> None:
         self._running = share
+        self._clients = 1
         self._virtual = share.tag
         self._began = thread_time()
 
@@ -190,7 +196,7 @@ class Scheduler:
         self._ended = monotonic()
         self._spent += took
         waiting = len(share.waiting)
-        share.tag += took * (_ACCEPTOR_WEIGHT if share.uid == ACCEPTOR else 1 + log2(waiting or 1))
+        share.tag += took * (_ACCEPTOR_WEIGHT if share.uid == ACCEPTOR else 1 + log2(max(waiting, self._clients)))
         if waiting:
             self._enqueue(share)
 

@@ -180,6 +180,22 @@ def test_a_user_with_many_waiting_clients_has_a_smaller_share(
     assert had[0] == pytest.approx(had[1] * weight, rel=0.15)
 
 
+def test_a_fan_out_counts_as_the_clients_that_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    one, fan_out, worked = world.add(1, 1e-4), User(2), 0.0
+
+    def go_on() -> None:
+        nonlocal worked
+        world.spend(1e-3)
+        worked += 1e-3
+        world.scheduler.serves(1_024)
+        world.scheduler.postpone(fan_out, go_on)
+
+    world.scheduler.postpone(fan_out, go_on)
+    had = world.worked(3.0, one)
+    assert had[0] == pytest.approx(worked * 11, rel=0.1)
+
+
 @pytest.mark.parametrize("pause", [2e-5, 1e-4, 3e-4])
 def test_a_user_that_answers_at_once_keeps_its_share(monkeypatch: pytest.MonkeyPatch, pause: float) -> None:
     """It is not in the queue when the next turn is given, and the turns of the others are dear."""
