@@ -230,9 +230,6 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     token_bytes: Annotated[
         int, Meta(description="Longest token of a hub/sync, in bytes. It is echoed, so it must not amplify.")
     ] = 64
-    accepts: Annotated[
-        int, Meta(description="Connections accepted in one go, before the clients that are there have their turn.")
-    ] = 64
     user_connections: Annotated[
         int,
         Meta(
@@ -247,92 +244,6 @@ class Limits(_Numbers, frozen=True, kw_only=True):
             "needs some, and so does refusing politely."
         ),
     ] = 64
-    crowded_accepts: Annotated[
-        int, Meta(description="Connections accepted in one go while clients of several users are busy.")
-    ] = 16
-    turns_per_round: Annotated[
-        int,
-        Meta(
-            description="Turns that the clients of one user have for each round of the event loop, where there are "
-            "clients of others."
-        ),
-    ] = 64
-    crowded_turns: Annotated[
-        int,
-        Meta(
-            description="Turns that the clients of one user have for each round of the event loop while those of other "
-            "users are busy too. It makes a thousand connections worth no more than one."
-        ),
-    ] = 1
-    crowd_round: Annotated[
-        float,
-        Meta(
-            description="Seconds of a round of the event loop that one user may take where clients of others are "
-            "connected: how long those may have to wait."
-        ),
-    ] = 0.005
-    crowd_turn: Annotated[
-        float,
-        Meta(
-            description="Seconds of a turn beyond which the next ones of its user are shorter, to half as many packets."
-        ),
-    ] = 0.002
-    crowd_batch: Annotated[
-        int,
-        Meta(
-            description="Packets that such shorter turns have all the same: what a turn costs for each receiver that "
-            "takes nothing is not less for one packet, and what is too much is cut by turn_deliveries."
-        ),
-    ] = 8
-    crowd_remembered: Annotated[
-        float,
-        Meta(
-            description="Seconds for which a user counts as busy after it was: a publisher that waits for the "
-            "processor has not gone away."
-        ),
-    ] = 0.05
-    crowd_patience: Annotated[
-        float,
-        Meta(
-            description="Seconds for which others are held back for a user that has nothing to do just now, for each "
-            "second of turns that it had."
-        ),
-    ] = 2.0
-    crowd_door: Annotated[
-        float,
-        Meta(
-            description="How many times as much as a user's turns those count in which clients are accepted: they may "
-            "be thousands."
-        ),
-    ] = 16.0
-    crowd_pardon: Annotated[
-        float,
-        Meta(
-            description="Seconds after which half of a user's breaches of the protocol are forgotten: until then its "
-            "turns count the more, the more there were."
-        ),
-    ] = 5.0
-    crowd_longest: Annotated[
-        float,
-        Meta(
-            description="Seconds of turns that each of the others may have before a user goes again, after whatever it "
-            "did."
-        ),
-    ] = 0.5
-    crowd_nap: Annotated[
-        float,
-        Meta(
-            description="Seconds until the hub looks again, at the earliest, while none who waits may go. Without it "
-            "the event loop would spin."
-        ),
-    ] = 0.0005
-    crowd_slack: Annotated[
-        float,
-        Meta(
-            description="Seconds more than the others that a user may have had and still go: a turn of 64 short "
-            "messages to one receiver."
-        ),
-    ] = 0.0001
     controls_per_turn: Annotated[
         int,
         Meta(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import socket
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from ..kernel.sockets import Listener, accept, peer_credentials
 from ..secrets import Credentials
@@ -15,9 +17,12 @@ from .context import Context
 from .members import Clients
 from .outgoing import READ
 from .quotas import Account
-from .scheduler import DOOR
+from .scheduler import ACCEPTOR
 
 __all__ = ["Acceptor"]
+
+_ACCEPTS: Final = 8
+"""Connections accepted in a turn: a tenth of a millisecond, or up to one where much was sent on them already."""
 
 logger = logging.getLogger("sbuslib")
 
@@ -30,8 +35,11 @@ _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 class Acceptor:
     """A watcher of the listening socket, and a spare descriptor to turn clients away with.
 
-    To the hub's crowd those who wait at the door are one more user, so a storm of connections takes no more of the
-    hub's time than a user's clients do.
+    The kernel has one queue for all who connect. So that nobody can make others wait in it, accepting does little more
+    than to take a connection out of it and charge it to its user, which takes some microseconds. For the scheduler that
+    is the work of one more user. What costs more, to make a client of the connection, is a turn of its own user. So
+    whoever connects without pause waits for itself. No more connections of a user wait to be served than it may have:
+    what is beyond that is closed at once, and counted.
 
     ``users`` are the ids that may connect, or ``None`` for whoever the socket lets in.
     """
@@ -41,8 +49,10 @@ class Acceptor:
     ) -> None:
         self._context = context
         self._clients = clients
-        self.account = Account(DOOR, context.limits)
+        self.uid = ACCEPTOR
         self.closed = False
+        self._accepted: dict[socket.SocketType, tuple[Credentials, Account]] = {}
+        """Connections that are charged to their user and not served yet."""
         self._listener = listener
         self._mode = mode
         self._users = users
@@ -52,30 +62,36 @@ class Acceptor:
         self._watcher.start(self._on_acceptable)
 
     def close(self) -> None:
-        """Accept no more."""
+        """Accept no more, and close the connections that are not served yet."""
         self.closed = True
         self._watcher.stop()
         self._watcher.close()
         self._end_pause()
         self._give_up_spare()
+        for sock, (_, account) in self._accepted.items():
+            sock.close()
+            self._context.quotas.close(account)
+        self._accepted.clear()
 
     def accept_rest(self) -> None:
-        """Accept those who wait, whose packets may be there already: the hub is about to stop."""
+        """Accept and serve those who wait, whose packets may be there already: the hub is about to stop."""
         self._accept(self._context.limits.backlog)
+        for sock in list(self._accepted):
+            self._serve(sock)
 
     def _on_acceptable(self) -> None:
-        limits, crowd = self._context.limits, self._context.scheduler
-        if crowd.may_go(self.account):
-            self._accept(limits.crowded_accepts if crowd.crowded else limits.accepts)
-            crowd.went()
+        scheduler = self._context.scheduler
+        if scheduler.may_go(self):
+            self._accept(_ACCEPTS)
+            scheduler.went()
         else:
             self._watcher.stop()
-            crowd.postpone(self.account, self._resume)
+            scheduler.postpone(self, self._resume)
 
     def _resume(self) -> None:
         if self._pause is None and not self.closed:
             self._watcher.start(self._on_acceptable)
-            self._on_acceptable()
+            self._accept(_ACCEPTS)
 
     def _accept(self, most: int) -> None:
         context, clients = self._context, self._clients
@@ -92,11 +108,21 @@ class Acceptor:
                     return
                 raise
             credentials = peer_credentials(sock)
-            if self._may_connect(credentials):
-                clients.admit(sock, credentials)
-            else:
+            if not self._may_connect(credentials):
                 sock.close()
                 clients.report("user not allowed", credentials)
+            elif (account := context.quotas.open(credentials.uid)) is None:
+                sock.close()
+                clients.report("too many connections", credentials)
+            else:
+                self._accepted[sock] = credentials, account
+                context.scheduler.several = context.quotas.several()
+                context.scheduler.postpone(account, partial(self._serve, sock))
+
+    def _serve(self, sock: socket.SocketType) -> None:
+        """Make a client of a connection that was accepted, unless that was done already."""
+        if sock in self._accepted:
+            self._clients.admit(sock, *self._accepted.pop(sock))
 
     def _may_connect(self, credentials: Credentials) -> bool:
         if self._users is not None:

@@ -138,7 +138,7 @@ class Context:
         self._counts_rounds = hasattr(self.loop, "iteration")  # libev does
         self.area = make_area(self.limits.batch)
         self.gather = Gather()
-        self.scheduler = Scheduler(self.loop, self.limits)
+        self.scheduler = Scheduler(self.loop)
 
     def stop(self) -> None:
         """The hub serves no more."""

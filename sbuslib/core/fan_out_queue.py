@@ -27,8 +27,8 @@ from .quotas import Account
 
 __all__ = ["FanOutQueue", "Group"]
 
-TURN: Final = 0.001
-"""Seconds of one turn of a queue: about as long as a client's turn of 64 messages to many receivers takes."""
+TURN: Final = 0.002
+"""Seconds of handing on after which others have their turn: how long a fan-out may keep them waiting."""
 
 
 class Group:
@@ -191,24 +191,19 @@ class FanOutQueue:
 
     def _resume(self) -> None:
         self._postponed = False
-        if not self._entries:
-            return
-        scheduler = self._context.scheduler
-        if scheduler.may_go(self._account):
+        if self._entries:
             self._take_turn()
-            scheduler.went()
             self._context.members.end_turn()
-        else:
-            self._postpone()
 
     def _take_turn(self) -> None:
         """Hand on what waits, for the length of a turn."""
-        most, spent = self._context.limits.turn_deliveries, 0
+        most, spent, clients = self._context.limits.turn_deliveries, 0, 1
         until = monotonic() + TURN
         self._account.queue = None  # what is handed on now does not go to the end of the queue again
         while self._entries and spent < most:
             entry = self._entries[0]
             messages = self._messages_of(entry)
+            clients = max(clients, len(entry.receivers))
             for receiver in entry.begin():
                 self._hand_to(entry, messages, receiver)
                 spent += 1 if messages is None or receiver.takes_batches else messages.count
@@ -222,6 +217,7 @@ class FanOutQueue:
             self._postpone()
         else:
             self._end()
+        self._context.scheduler.serves(clients)
 
     def _messages_of(self, entry: _Entry) -> Messages | None:
         if entry.messages is None and entry.packets is not None:

@@ -61,19 +61,12 @@ class Clients:
 
     # -- clients ------------------------------------------------------------------------------------
 
-    def admit(self, sock: socket.SocketType, credentials: Credentials) -> None:
-        """A client connected. Closes ``sock`` where its user, or the hub, can have no more."""
-        context = self._context
-        account = context.quotas.open(credentials.uid)
-        if account is None:
-            sock.close()
-            self.report("too many connections", credentials)
-            return
-        connection = Connection(context, sock, credentials, account, self.role)
+    def admit(self, sock: socket.SocketType, credentials: Credentials, account: Account) -> None:
+        """Serve a client whose connection was accepted, and charged to its user."""
+        connection = Connection(self._context, sock, credentials, account, self.role)
         self.connections[connection.outgoing] = connection
         self.total += 1
         self.peak = max(self.peak, len(self.connections))
-        context.scheduler.several = context.quotas.several()
 
     def close(self, member: Receiver, why: str) -> None:
         """A client has gone."""

@@ -1,340 +1,280 @@
-"""Turns shared out among users, so that a thousand connections are worth no more than one.
+"""Turns shared out among users: a thousand connections of one user are worth little more than one.
 
-The event loop goes in rounds: it waits, then calls back for each socket that is ready. Where clients of
-one user only are connected, that is fair enough. Where there are several users, each may have only so many
-turns a round, fewer still while another is busy too; what is over is postponed to the following rounds. So a
-user that keeps ten thousand connections busy takes its turns from itself. A turn is a batch that a client sent, or
-one sent on to a client that had let it wait.
+This is start-time fair queueing (Goyal, Vin and Cheng 1996), with which CFS shares out a processor. Each user has a
+*tag*: the seconds of the hub that it has had. Clients that are ready wait in one queue for each user, and the user with
+the least tag goes next. Its turn's time is added to its tag. The tag of the turn at hand is the *virtual time*. A user
+that becomes busy starts there, or at its own tag if that is later: absence earns no credit, and a short one costs none.
+So of users that always have work each gets the same time, to within one turn: whoever had more is not the least.
 
-Turns are not alike: one may be a hundred bytes for one receiver, another megabytes for a thousand. So each
-is timed, and while several users are busy, those go who have had the least. How much a turn's time counts is the
-*heft* of its user, measured against that of the lightest: it grows with how many of its clients wait, so that one
-that floods the hub from everywhere at once is served on the side, and with its breaches of the protocol. Those who
-wait to be accepted count as one more user.
+Two terms are added. A user's time counts 1 + log2(n) times while n of its clients wait, so one that floods the hub from
+everywhere is served on the side. And a client that answers at once is not in a queue when the next turn is given. So,
+as anticipatory disk schedulers do (Iyer and Druschel 2001; ``slice_idle`` of BFQ), the hub waits a moment for the user
+that just went, if it still has the least tag, and counts the wait as if that user had had a turn.
 
-Who was busy and is not may only wait for the processor, so others are not let past it at once, and the hub is idle
-meanwhile. But it is *awaited* no longer than it had the hub's time before (``crowd_patience``): one who says a word now
-and then is not waited for. Whoever comes back counts as if it had had what others got meanwhile.
-
-All of that happens for each batch that a client sends, so it costs few calls: accounts are settled once a round.
+A turn is one batch of packets that a client sent, or one that is sent on to a client that had let it wait, or any other
+work that is done for a user. Where clients of one user only are connected, none of this happens.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 from math import inf, log2
 from time import monotonic, thread_time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
-if TYPE_CHECKING:
-    from ..limits import Limits
-    from .quotas import Account
+__all__ = ["ACCEPTOR", "Scheduler", "User"]
 
-__all__ = ["DOOR", "Scheduler"]
+ACCEPTOR: Final = -1
+"""The user id that stands for the listening socket: whoever connects there is not known yet."""
 
-DOOR: Final = -1
-"""The user id that stands for those who were not accepted yet."""
+_ACCEPTOR_WEIGHT: Final = 4.0
+"""How many times the time of accepting counts. So it takes a fifth of the hub beside one busy client, however many
+connect, and a full listen backlog of 4,096 is accepted in a third of a second."""
+_ANTICIPATION: Final = 0.002
+"""Seconds to wait for the user that just went. A publisher on a busy machine needs up to that to be scheduled again."""
+_NAP: Final = 0.0005
+"""Seconds that are worth sleeping. The event loop sleeps for a millisecond at least, so a shorter wait would cost the
+user that is awaited more than it could gain."""
+_SLICE: Final = 0.0002
+"""Seconds of turns after which the sockets are looked at again. It is how long somebody who became ready may not be
+noticed; and looking costs some microseconds, of which there should not be more than a few in a hundred."""
 
 
-class _User:
-    """What is known of a user that was busy of late."""
+class User(Protocol):
+    """Who is charged for a turn: an account."""
 
-    __slots__ = ("busy", "credit", "had", "round", "spent", "turns", "uid", "waiting")
+    uid: int
 
-    def __init__(self, uid: int, had: float) -> None:
+
+class _Share:
+    """What the scheduler knows of a user."""
+
+    __slots__ = ("tag", "uid", "waiting")
+
+    def __init__(self, uid: int, tag: float) -> None:
         self.uid = uid
-        self.busy = 0.0  # when it was last
-        self.credit = 0.0  # seconds for which it is awaited while it has nothing to do
-        self.had = had  # seconds of turns while it was crowded, weighted
-        self.round = -1  # the last one in which it had a turn, or might have had one
-        self.turns = 0  # of that round
-        self.spent = 0.0  # seconds of that round
+        self.tag = tag  # weighted seconds of turns
         self.waiting: deque[Callable[[], None]] = deque()
 
 
 class Scheduler:
-    """Who may have a turn in this round of an event loop. ``loop`` is gevent's, whose ``now()`` names the round."""
+    """Who has the next turn in an event loop. ``loop`` is gevent's."""
 
-    def __init__(self, loop: Any, limits: Limits) -> None:
+    def __init__(self, loop: Any) -> None:
         self._loop = loop
-        self._limits = limits
-        self._round = 0  # its number
-        self._round_time = self._now = 0.0  # the loop's time of it, and ours
-        self._users: dict[int, _User] = {}  # those that were busy of late
-        self._least = 0.0  # that any of them has had
-        self._lightest = 1.0  # heft of any of them
-        self._goes: _User | None = None  # whose turn it is
-        self._began = 0.0  # by the time that this thread has computed
-        self._ended = 0.0  # when the last turn did
-        self._most: dict[int, int] = {}  # packets a turn, of users whose turns are dear
-        self._offences: dict[int, tuple[int, float]] = {}  # how many of a user are not forgotten, and since when
-        self._only: _User | None = None  # the one that was busy of late, if none of its clients waits
-        self._only_turns = 0  # of this round
-        self._only_round = self._only_since = self._only_began = 0.0
-        self._resuming: Any = None
-        self._napping = False
+        self._shares: dict[int, _Share] = {}  # of users that wait, or whose tag is later than the virtual time
+        self._queue: list[tuple[float, int, _Share]] = []  # a heap: users of whom clients wait, by tag, then by arrival
+        self._arrivals = 0
+        self._virtual = 0.0
+        self._running: _Share | None = None  # whose turn it is
+        self._clients = 1  # that this turn serves
+        self._began = 0.0  # that turn, by the processor time of this thread
+        self._ended = 0.0  # the last turn, by the clock
+        self._resuming = False  # whether the turn at hand was postponed before
+        self._round = 0.0  # the loop's time, which names a round of it
+        self._spent = 0.0  # seconds of turns in that round
+        self._awaited: _Share | None = None
+        self._until = 0.0  # when the wait for it ends
+        # Of the lowest priority: a timer of the usual one is called before the sockets that are ready in its round.
+        self._next_round = loop.timer(0.0, priority=loop.MINPRI)
+        self._alarm: Any = None  # ends a wait
+        self._closed = False
         self.several = False
         """Whether clients of more than one user are connected: the hub says."""
-        self.crowded = False
-        """Whether more than one user was busy of late."""
 
-    def may_go(self, account: Account) -> bool:
-        """Whether a client of this user may have a turn now. If so, :meth:`went` must follow it."""
-        if not self.several:
+    def may_go(self, user: User) -> bool:
+        """Whether a client of this user may have its turn now. If so, :meth:`went` must follow; else postpone it."""
+        if not self.several or self._resuming:
             return True
-        uid = account.uid
-        if self._only is not None:
-            if uid == self._only.uid and self._only_goes_on(self._only):
-                return True
-            self._look_at_the_clock()
-        elif self._loop.now() != self._round_time:
-            self._begin_round(self._loop.now())
-        user = self._users.get(uid) or self._meet(uid)
-        user.busy = self._now
-        if user.had < self._least:
-            user.had = self._least
-        limits = self._limits
-        had_turns = user.round == self._round
-        if self.crowded:
-            if (had_turns and user.turns >= limits.crowded_turns) or not self._is_due(user):
-                return False
-        elif had_turns and (user.turns >= limits.turns_per_round or user.spent > limits.crowd_round):
+        if self._running is not None:
+            self._end(self._running)  # its turn failed
+        share = self._arrive(user.uid)
+        now = self._loop.now()
+        if now != self._round:
+            self._round, self._spent = now, 0.0
+        if share.waiting or self._spent >= _SLICE or not self._is_least(share):
             return False
-        if had_turns:
-            user.turns += 1
-        else:
-            self._begin_turns(user, 1)
-        self._goes = user
-        self._began = thread_time()
+        self._stop_waiting()
+        self._begin(share)
         return True
 
-    def _meet(self, uid: int) -> _User:
-        user = self._users[uid] = _User(uid, self._least)
-        return user
+    def went(self) -> None:
+        """The turn that :meth:`may_go` allowed has ended."""
+        if self._running is not None and not self._resuming:
+            share = self._running
+            self._end(share)
+            if self._queue:
+                self._anticipate(share)
 
-    def _begin_turns(self, user: _User, turns: int) -> None:
-        user.round, user.turns, user.spent = self._round, turns, 0.0
+    def serves(self, clients: int) -> None:
+        """The turn at hand is a fan-out to so many clients of its user: they count as clients that wait for it."""
+        self._clients = clients
 
-    def _only_goes_on(self, user: _User) -> bool:
-        """Whether the only user that was busy of late may have another turn, of which no account is kept."""
-        current = self._loop.now()
-        self._only_began = monotonic()
-        if current != self._only_round:
-            self._only_round = current
-            self._only_turns = user.turns if current == self._round_time and user.round == self._round else 0
-            self._only_since = self._only_began
-        elif (
-            self._only_turns >= self._limits.turns_per_round
-            or self._only_began - self._only_since > self._limits.crowd_round
-        ):
-            return False
-        self._only_turns += 1
-        return True
+    def postpone(self, user: User, resume: Callable[[], None]) -> None:
+        """Call ``resume`` when it is this user's turn, in this round of the loop or a later one.
 
-    def went(self, clients: int = 0) -> None:
-        """The turn that :meth:`may_go` allowed has ended: that of a client, or one spent on so many."""
-        if self._only is not None:
-            if monotonic() - self._only_began > self._limits.crowd_turn:
-                self._only = None  # its turns have to be looked at more closely
-            return
-        user, self._goes = self._goes, None
-        if user is None:
-            return
-        took = thread_time() - self._began
-        user.spent += took
-        self._ended = monotonic()
-        limits = self._limits
-        credit = user.credit + took * limits.crowd_patience
-        user.credit = credit if credit < limits.crowd_remembered else limits.crowd_remembered
-        if self.crowded:
-            weight = self._heft(user) / self._lightest
-            if weight < 1.0:
-                weight = 1.0
-            if clients > 1 and self._is_beside_others(user):
-                weight *= 1 + log2(clients)
-            had = user.had + took * weight
-            longest = self._least + limits.crowd_longest
-            user.had = had if had < longest else longest
-        dear = took > limits.crowd_turn or (self._most and user.uid in self._most)
-        if dear and not clients and user.uid != DOOR:  # for the others it would change nothing
-            self._adapt(user.uid, took)
-        if not self.crowded and len(self._users) == 1 and not user.waiting and not self._most:
-            self._only = user
-
-    def most(self, account: Account, wanted: int | None) -> int | None:
-        """How many packets a turn may take of a client that may have ``wanted``; ``None``: as many as there are."""
-        if not (self.several and self._most):
-            return wanted
-        most = self._most.get(account.uid)
-        return most if wanted is None or (most is not None and most < wanted) else wanted
-
-    def _adapt(self, uid: int, took: float) -> None:
-        """One message to thousands of receivers is long enough; 64 would keep everybody waiting."""
-        batch = self._limits.batch
-        most = self._most.get(uid, batch)
-        longest = self._limits.crowd_turn
-        if took > longest:
-            most = max(self._limits.crowd_batch, most // 2)
-        elif took < longest / 4:
-            most *= 2
-        if most < batch:
-            self._most[uid] = most
-        else:
-            self._most.pop(uid, None)
-
-    def _look_at_the_clock(self) -> None:
-        current = self._loop.now()
-        only, self._only = self._only, None
-        if only is not None:
-            only.busy = max(only.busy, self._only_began)
-        if current != self._round_time:
-            self._begin_round(current)
-        if only is not None and self._only_round == current:  # what it had of this round already
-            if only.round != self._round:
-                self._begin_turns(only, 0)
-            only.turns = self._only_turns
-            only.spent += monotonic() - self._only_since
-
-    def _begin_round(self, current: float) -> None:
-        # The loop's time tells rounds apart, and no more: it is that of the wall, which somebody may set.
-        self._round_time = current
-        now = monotonic()
-        idle = now - max(self._ended, self._now)
-        if idle < self._limits.crowd_slack:
-            idle = 0.0  # the loop's own work, between two rounds in which there are turns
-        self._now = now
-        last = self._round
-        self._round = last + 1
-        least = lightest = inf
-        forgotten = []
-        for user in self._users.values():
-            if not user.waiting:
-                if user.round < last and user.busy < now - self._limits.crowd_remembered:
-                    forgotten.append(user.uid)
-                    continue
-                user.credit = max(0.0, user.credit - idle)
-                if not self._is_awaited(user):
-                    continue
-            if (heft := self._heft(user)) < lightest:
-                lightest = heft
-            if user.had < least:
-                least = user.had
-        for uid in forgotten:
-            del self._users[uid]
-            self._most.pop(uid, None)
-        self.crowded = len(self._users) > 1
-        if self.crowded and least < inf:
-            self._least, self._lightest = max(self._least, least), lightest
-        elif not self.crowded:
-            self._least = 0.0
-            for user in self._users.values():
-                user.had = 0.0
-
-    def _is_awaited(self, user: _User) -> bool:
-        """Whether others are held back for a user of whom nothing waits. It is no use to sleep for less than a nap."""
-        return user.credit >= self._limits.crowd_nap
-
-    def _heft(self, user: _User) -> float:
-        if user.uid == DOOR:
-            return self._limits.crowd_door
-        heft = 1 + log2(len(user.waiting) or 1)
-        if user.uid in self._offences:
-            heft *= 1 + log2(1 + self._unforgotten(user.uid, self._now))
-        return heft
-
-    def offended(self, uid: int) -> None:
-        """A client of this user broke the protocol: its turns count more, for a while."""
-        now = monotonic()
-        if uid in self._offences and self._unforgotten(uid, now):
-            count, since = self._offences[uid]
-            self._offences[uid] = count + 1, since
-            return
-        for other in list(self._offences):
-            self._unforgotten(other, now)
-        self._offences[uid] = 1, now
-
-    def _unforgotten(self, uid: int, now: float) -> int:
-        """How many offences of a user still count: half of them are forgotten every so often."""
-        count, since = self._offences[uid]
-        pardon = self._limits.crowd_pardon
-        if halves := int(min((now - since) / pardon, count.bit_length())):
-            count >>= halves
-            if count:
-                self._offences[uid] = count, since + halves * pardon
-            else:
-                del self._offences[uid]
-        return count
-
-    def _is_beside_others(self, user: _User) -> bool:
-        """Whether others have turns in the same rounds, or wait for one: only they wait for this user's."""
-        recent = self._round - 1
-        return any(other is not user and (other.waiting or other.round >= recent) for other in self._users.values())
-
-    def _is_due(self, user: _User) -> bool:
-        """Whether no other busy user has had less than this one."""
-        return user.had <= self._least + self._limits.crowd_slack
-
-    def postpone(self, account: Account, resume: Callable[[], None]) -> None:
-        """Call ``resume`` in one of the next rounds: a client's socket is no longer watched until then.
-
-        It is to have its turn at once: if it only watched again, whoever goes on working would always be before it.
-        By then that client may have been closed.
+        It is to do the work then, and not to watch a socket again: others would always be before it. A client may have
+        been closed by then. After :meth:`close` nothing is called any more.
         """
-        if self._only is not None:
-            self._look_at_the_clock()
-        user = self._users.get(account.uid) or self._meet(account.uid)
-        user.waiting.append(resume)
-        if self._resuming is None:
-            self._look_again(0.0)
-        elif self._napping and any(self._is_due(user) for user in self._users.values() if user.waiting):
-            self._end_timer()  # somebody's time has come sooner than it seemed
-            self._look_again(0.0)
-
-    def _look_again(self, seconds: float) -> None:
-        # A timer and no callback of the loop: callbacks that ask for more of themselves run in the same round.
-        self._napping = seconds > 0
-        self._resuming = self._loop.timer(seconds)
-        self._resuming.start(self._resume, update=False)
-
-    def _resume(self) -> None:
-        self._look_at_the_clock()
-        self._end_timer()
-        limits = self._limits
-        most = limits.crowded_turns if self.crowded else limits.turns_per_round
-        nap = inf
-        try:
-            for user in [user for user in self._users.values() if user.waiting]:
-                if self.crowded and not self._is_due(user):
-                    nap = min(nap, user.had - self._least)
-                    continue
-                nap = 0.0
-                turns = user.turns if user.round == self._round else 0
-                for _ in range(min(most - turns, len(user.waiting))):
-                    # Who came too late for this round would else go to the end of the queue, again and again.
-                    if not user.waiting or (user.round == self._round and user.spent > limits.crowd_round):
-                        break
-                    user.waiting.popleft()()
-        finally:
-            if self._resuming is None and self.anybody_waits():
-                self._look_again(self._nap(nap) if 0.0 < nap < inf else 0.0)
-
-    def _nap(self, until_due: float) -> float:
-        """How long to sleep while none who waits is due: until one is, or is not held back for anybody any more."""
-        awaited = [user.credit for user in self._users.values() if not user.waiting and self._is_awaited(user)]
-        return max(self._limits.crowd_nap, min(until_due, *awaited, self._limits.crowd_remembered))
-
-    def _end_timer(self) -> None:
-        if self._resuming is not None:
-            self._resuming.close()
-            self._resuming = None
+        if self._closed:
+            return
+        share = self._arrive(user.uid)
+        share.waiting.append(resume)
+        if len(share.waiting) == 1 and share is not self._running:
+            self._enqueue(share)
+        if self._awaited is None or share.tag < self._awaited.tag:
+            self._look_soon()
 
     def anybody_waits(self) -> bool:
         """Whether a turn was postponed and has not come yet."""
-        return any(user.waiting for user in self._users.values())
+        return any(share.waiting for share in self._shares.values())
 
     def close(self) -> None:
-        """Resume nobody any more."""
-        for user in self._users.values():
-            user.waiting.clear()
-        self._end_timer()
+        """Give no more turns, and forget those that wait."""
+        self._closed = True
+        for share in self._shares.values():
+            share.waiting.clear()
+        self._queue.clear()
+        self._awaited = None
+        self._end_alarm()
+        self._next_round.close()
+
+    # -- tags ---------------------------------------------------------------------------------------
+
+    def _arrive(self, uid: int) -> _Share:
+        """A client of this user is ready."""
+        if not self._queue and self._running is None and monotonic() - self._ended > _ANTICIPATION:
+            self._shares.clear()  # nobody was busy, so nobody has had more than others
+            self._virtual, self._awaited = 0.0, None
+        share = self._shares.get(uid)
+        if share is None:
+            share = self._shares[uid] = _Share(uid, self._virtual)
+        elif share is self._awaited:
+            self._stop_waiting()
+        elif share.tag < self._virtual and not share.waiting:
+            share.tag = self._virtual
+        return share
+
+    def _is_least(self, share: _Share) -> bool:
+        """Whether nobody who is busy has a lesser tag."""
+        if self._queue and self._queue[0][0] < share.tag:
+            return False
+        return len(self._shares) == 1 or self._least_absent(share) >= share.tag
+
+    def _least_absent(self, but: _Share | None = None) -> float:
+        """The least tag of users that went of late, of whom no client is known to wait: one may be ready by now.
+
+        Users whose tag the virtual time has passed are forgotten: they would start at it, as if they had never gone.
+        """
+        least, passed = inf, []
+        for share in self._shares.values():
+            if share.waiting or share is but:
+                continue
+            if share.tag <= self._virtual:
+                passed.append(share.uid)
+            elif share.tag < least:
+                least = share.tag
+        for uid in passed:
+            del self._shares[uid]
+        return least
+
+    def _enqueue(self, share: _Share) -> None:
+        self._arrivals += 1
+        heappush(self._queue, (share.tag, self._arrivals, share))
+
+    def _begin(self, share: _Share) -> None:
+        self._running = share
+        self._clients = 1
+        self._virtual = share.tag
+        self._began = thread_time()
+
+    def _end(self, share: _Share) -> None:
+        took = thread_time() - self._began
+        self._running = None
+        self._ended = monotonic()
+        self._spent += took
+        waiting = len(share.waiting)
+        share.tag += took * (_ACCEPTOR_WEIGHT if share.uid == ACCEPTOR else 1 + log2(max(waiting, self._clients)))
+        if waiting:
+            self._enqueue(share)
+
+    # -- anticipation -------------------------------------------------------------------------------
+
+    def _anticipate(self, share: _Share) -> bool:
+        """Wait for the user that just went if it still has the least tag; whether the sockets are to be looked at."""
+        lag = self._queue[0][0] - share.tag
+        if share.waiting or lag <= 0.0:
+            self._look_soon()
+            return False
+        self._next_round.stop()  # else it may be due in this round, before the sockets were looked at again
+        if lag < _NAP or share.uid == ACCEPTOR:
+            self._look_soon()
+        else:
+            self._awaited = share
+            self._until = self._ended + min(lag, _ANTICIPATION)
+            if self._alarm is None:  # else it is due before, and set again then
+                self._set_alarm(self._until - self._ended)
+        return True
+
+    def _stop_waiting(self) -> None:
+        """Count the wait for a user as its time."""
+        if self._awaited is not None:
+            # A process that was stopped meanwhile did not wait all that time.
+            self._awaited.tag += min(monotonic() - self._ended, _ANTICIPATION)
+            self._awaited = None
+
+    # -- giving turns -------------------------------------------------------------------------------
+
+    def _look_soon(self) -> None:
+        """Give turns once the sockets were looked at again, without waiting for one to become ready."""
+        self._stop_waiting()
+        if not self._closed:
+            self._next_round.start(self._give_turns, update=False)
+
+    def _set_alarm(self, seconds: float) -> None:
+        self._alarm = self._loop.timer(seconds, priority=self._loop.MINPRI)
+        self._alarm.start(self._wake_up, update=True)
+
+    def _end_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.close()
+            self._alarm = None
+
+    def _wake_up(self) -> None:
+        self._end_alarm()
+        if self._awaited is None:
+            if self._queue:
+                self._look_soon()
+        elif (left := self._until - monotonic()) > 0:
+            self._set_alarm(left)
+        else:
+            self._give_turns()
+
+    def _give_turns(self) -> None:
+        """Call those who wait, the user with the least tag first, for a slice of time."""
+        self._next_round.stop()
+        self._stop_waiting()
+        if self._running is not None:
+            self._end(self._running)  # its turn failed
+        now = self._loop.now()
+        if now != self._round:
+            self._round, self._spent = now, 0.0
+        try:
+            while self._queue:
+                share = heappop(self._queue)[2]
+                self._begin(share)
+                self._resuming = True
+                try:
+                    share.waiting.popleft()()
+                finally:
+                    self._resuming = False
+                    self._end(share)
+                if not self._queue or self._anticipate(share):
+                    break
+                if self._spent >= _SLICE or self._queue[0][0] > self._least_absent():
+                    break
+        finally:
+            if self._queue and self._awaited is None:
+                self._look_soon()

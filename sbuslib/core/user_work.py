@@ -8,45 +8,22 @@ done in turns of its own, a bounded piece in each, which the scheduler gives to 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from functools import partial
 
-__all__ = ["Turns", "UserWork"]
+from .quotas import Account
+from .scheduler import Scheduler
 
-
-class User(Protocol):
-    """Whoever has turns: the account of a user."""
-
-    uid: int
+__all__ = ["UserWork"]
 
 
-U = TypeVar("U", bound=User)
-U_contra = TypeVar("U_contra", bound=User, contravariant=True)
-
-
-class Turns(Protocol[U_contra]):
-    """The scheduler."""
-
-    def may_go(self, account: U_contra) -> bool:
-        """Whether this user may have a turn now. If so, :meth:`went` must follow it."""
-        ...
-
-    def went(self) -> None:
-        """The turn has ended."""
-        ...
-
-    def postpone(self, account: U_contra, resume: Callable[[], None]) -> None:
-        """Call ``resume`` when this user has a turn."""
-        ...
-
-
-class UserWork(Generic[U]):
+class UserWork:
     """One kind of work, for all users who have some.
 
     :param step: does a piece of a user's work; whether there is more that can be done now.
     """
 
-    def __init__(self, turns: Turns[U], step: Callable[[U], bool]) -> None:
-        self._turns = turns
+    def __init__(self, scheduler: Scheduler, step: Callable[[Account], bool]) -> None:
+        self._scheduler = scheduler
         self._step = step
         self._waiting: set[int] = set()  # users for whom a turn was asked
 
@@ -55,24 +32,17 @@ class UserWork(Generic[U]):
         """Whether any user has work left."""
         return bool(self._waiting)
 
-    def begin(self, account: U) -> None:
+    def begin(self, account: Account) -> None:
         """A user has work to do: in a turn to come, never at once."""
         if account.uid not in self._waiting:
             self._waiting.add(account.uid)
-            self._turns.postpone(account, lambda: self._resume(account))
+            self._scheduler.postpone(account, partial(self._resume, account))
 
-    def _resume(self, account: U) -> None:
+    def _resume(self, account: Account) -> None:
         if account.uid not in self._waiting:
             return  # the work was ended meanwhile
         self._waiting.discard(account.uid)
-        if not self._turns.may_go(account):
-            self.begin(account)
-            return
-        try:
-            more = self._step(account)
-        finally:
-            self._turns.went()
-        if more:
+        if self._step(account):
             self.begin(account)
 
     def end(self) -> None:

@@ -108,7 +108,7 @@ class Tree:
         self.prefix = Prefix(self.questions)
         self._told_path: set[Outgoing] = set()
         self._own: Account = context.quotas.account(os.getuid())
-        self._work: UserWork[Account] | None = None  # while the hub is started
+        self._work: UserWork | None = None  # while the hub is started
         self._full: dict[int, Account] = {}  # users whose changes wait for room on a link
         self._started = False
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from time import thread_time
 
 import gevent
 import pytest
@@ -16,7 +17,9 @@ from support import ROOT, Peer, eventually
 from sbuslib import Hub, Limits
 from sbuslib.core import acceptor as acceptor_module
 from sbuslib.core.acceptor import Acceptor
+from sbuslib.core.quotas import Account
 from sbuslib.kernel.sockets import accept as accept_one
+from sbuslib.secrets import Credentials
 
 pytest_plugins = ["accounting_fixtures"]
 
@@ -204,7 +207,7 @@ def test_a_machine_that_has_run_out_is_given_time(
 def test_a_hub_that_stops_while_it_pauses(
     make_hub: Callable[..., Hub], connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those who wait at the door are accepted before it stops, which fails as well and must not leave a pause."""
+    """Those in the listen backlog are accepted before it stops, which fails as well and must not leave a pause."""
 
     def accept(*arguments: object) -> socket.SocketType:
         raise OSError(errno.EMFILE, "run out")
@@ -232,7 +235,7 @@ def test_a_hub_that_stops_while_it_pauses(
 
 
 def test_a_storm_of_connections_delays_nobody_who_is_there(bus: Bus, connect: Connect) -> None:
-    hub = bus(accepts=4)
+    hub = bus()
     reader, publisher = connect(), connect()
     reader.subscribe(b"k")
     publisher.barrier()
@@ -242,3 +245,78 @@ def test_a_storm_of_connections_delays_nobody_who_is_there(bus: Bus, connect: Co
     assert hub.statistics().clients < 300  # it was not kept until all had come in
     for peer in storm:
         peer.barrier()
+
+
+# -- by user ----------------------------------------------------------------------------------------------
+
+
+def test_a_newcomer_is_served_before_the_rest_of_another_users_storm(
+    bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are in the listen backlog, the newcomer last; what each connection costs is a turn of its own user."""
+    hub = bus({"mode": 0o777})
+    served: list[int] = []
+    admit = hub._clients.admit
+
+    def note(sock: socket.SocketType, credentials: Credentials, account: Account) -> None:
+        served.append(credentials.uid)
+        busy_for(0.0005)  # a turn that costs something
+        admit(sock, credentials, account)
+
+    monkeypatch.setattr(hub._clients, "admit", note)
+    for _ in range(300):
+        connect_as(1002)
+    connect_as(1001).barrier()
+    assert served.index(1001) < 100
+    eventually(lambda: len(served) == 301)
+
+
+def busy_for(seconds: float) -> None:
+    """Take so much of the processor's time."""
+    until = thread_time() + seconds
+    while thread_time() < until:
+        pass
+
+
+def test_a_connection_counts_from_when_it_is_accepted(
+    bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So no more of a user wait to be served than it may have; what is beyond is closed at once, and counted."""
+    hub = bus({"mode": 0o777}, user_connections=3)
+    with monkeypatch.context() as patched:
+        patched.setattr(hub.context.scheduler, "postpone", lambda user, resume: None)  # nobody is served
+        peers = [connect_as(1001) for _ in range(5)]
+        eventually(lambda: hub.statistics().breaches == {"too many connections": 2})
+        assert hub.statistics().clients == 0
+        (user,) = hub.statistics().per_user
+        assert user.connections == 3
+    hub._acceptor.accept_rest()
+    assert hub.statistics().clients == 3
+    assert sorted(refused(peer) for peer in peers) == [False] * 3 + [True] * 2
+
+
+def test_a_hub_that_stops_serves_who_was_accepted(
+    make_hub: Callable[..., Hub], connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had sent by then is passed on."""
+    hub = make_hub()
+    inbox = hub.subscribe(b"k")
+    with monkeypatch.context() as patched:
+        patched.setattr(hub.context.scheduler, "postpone", lambda user, resume: None)
+        connect().publish(b"k", b"x")
+        eventually(lambda: bool(hub._acceptor._accepted))
+        hub.stop()
+    assert inbox.get().payload == b"x"
+    assert hub.context.quotas.is_clear()
+
+
+def test_a_closed_acceptor_closes_who_was_not_served(
+    make_hub: Callable[..., Hub], connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = make_hub()
+    monkeypatch.setattr(hub.context.scheduler, "postpone", lambda user, resume: None)
+    peer = connect()
+    eventually(lambda: bool(hub._acceptor._accepted))
+    hub._acceptor.close()
+    assert not peer.receive()
+    assert hub.context.quotas.connections.used == 0

@@ -166,8 +166,11 @@ def test_what_finds_the_line_full_is_lost_and_counted(bus: Bus, connect_as: Conn
     assert readers[-1].pending() == [b"MSG k\0again"]
 
 
-def test_a_line_goes_on_where_its_last_turn_ended(bus: Bus, connect_as: ConnectAs) -> None:
+def test_a_line_goes_on_where_its_last_turn_ended(
+    bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of what went to some of the receivers, nothing more is said to the others than to those."""
+    monkeypatch.setattr("sbuslib.core.scheduler._SLICE", 0.0)  # one turn a round
     hub = bus({"mode": 0o777}, fanout=FANOUT, turn_deliveries=3)
     connect_as(PUBLISHER).barrier()
     readers = readers_of(connect_as, b"k", count=2 * FANOUT)
@@ -250,8 +253,11 @@ def test_who_leaves_is_not_waited_for(hub: Hub, connect_as: ConnectAs) -> None:
     assert all(got == [message(b"k", 1), message(b"k", 2)] for got in packets), packets
 
 
-def test_closing_a_hub_counts_what_was_lost_and_what_was_left(bus: Bus, connect_as: ConnectAs) -> None:
+def test_closing_a_hub_counts_what_was_lost_and_what_was_left(
+    bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each message that went into a line is counted for each receiver: some have it, some had no room."""
+    monkeypatch.setattr("sbuslib.core.scheduler._SLICE", 0.0)  # one turn a round
     hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=20, turn_deliveries=2)
     connect_as(PUBLISHER).barrier()
     readers_of(connect_as, b"k")

@@ -146,12 +146,12 @@ class BusMachine(RuleBasedStateMachine):
             block_timeout=1e6,
             controls_per_turn=64,
             turn_time=1e6,
-            crowd_turn=1e9,  # as many packets a turn as there are
         )
         self.folder = tempfile.mkdtemp(prefix="sbus-")
         self.next_credentials = Credentials(gid=1, uid=1, pid=1)
         self.patches: list[Any] = [
             mock.patch("sbuslib.core.acceptor.peer_credentials", self.who_connects),
+            mock.patch("sbuslib.core.fan_out_queue.TURN", 1e9),  # as many packets a turn as there are
             mock.patch.dict(os.environ, {"SBUS_SYSCALLS": self.engine}),
         ]
         for patch in self.patches:
