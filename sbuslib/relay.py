@@ -26,6 +26,7 @@ from gevent.event import Event
 from gevent.timeout import Timeout
 
 from .clients.reconnect import Backoff
+from .core.service import ServiceGreenlets
 from .errors import SbusError, StateError, UsageError
 from .kernel.dialer import Dialer
 from .limits import ClientLimits
@@ -90,7 +91,8 @@ class Relay:
         self.demand = Demand(hub.router, hub.limits, _patterns("export", export), hub.tree.on_above)
         self.interest = Interest(self._separator, hub.limits.link_patterns)
         self._feed = Feed()
-        self._greenlet: gevent.Greenlet[[], None] | None = None
+        self._greenlet: gevent.Greenlet[..., object] | None = None
+        self.service = ServiceGreenlets("relay", self.stop)
         self._changed = Event()
         self._address = self._dialers[0].address
         self.state: State = "stopped"
@@ -127,7 +129,8 @@ class Relay:
         self.hub.router.set_above(self.up, self.wants)
         self.demand.want_all(True)
         self.hub.tree.wake()
-        self._greenlet = gevent.spawn(self._run)
+        self.service = ServiceGreenlets(f"relay to {self._address}", self.stop)
+        self._greenlet = self.service.spawn(self._run)
         return self
 
     def stop(self) -> None:
@@ -174,12 +177,14 @@ class Relay:
     def wait(self, timeout: float | None = None) -> None:
         """Wait until this relay has joined.
 
-        Raises :exc:`TimeoutError` after ``timeout`` seconds, and :exc:`~sbuslib.errors.StateError` when it is not
-        started, is stopped meanwhile, or in a forked child.
+        Raises :exc:`TimeoutError` after ``timeout`` seconds, :exc:`~sbuslib.errors.StateError` when it is not
+        started, is stopped meanwhile, or in a forked child, and :exc:`~sbuslib.errors.ServiceError` when an error that
+        nobody foresaw has ended it.
         """
         with Timeout(timeout, TimeoutError(f"{self._address}: not joined within {timeout} s")):
             while self.state != "joined":
                 if self._greenlet is None:
+                    self.service.check()
                     raise StateError(f"{self!r}: start it first")
                 self.wait_for_change()
 

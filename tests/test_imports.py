@@ -53,7 +53,6 @@ CIRCLES = [
     "core.acceptor core.connection core.fan_out core.fan_out_queue core.inbox core.outbox core.outgoing core.quotas "
     "core.router core.scheduler core.send_buffers core.unpacking hub tree.downlink tree.tree",
     "relay tree.handshake tree.uplink",
-    "tcp.discovery tcp.peer",
 ]
 """Modules that import each other in a circle. This list only shrinks."""
 

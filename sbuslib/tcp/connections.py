@@ -79,10 +79,11 @@ class Connections:
         """Listen. Raises :exc:`OSError`."""
         self._stopping = False
         if self._given is not None:
-            server = StreamServer((self._given.host, self._given.port), self._accept, backlog=self.limits.backlog)
+            place = self._given.host, self._given.port
+            server = StreamServer(place, self._on_connection, backlog=self.limits.backlog)
             server.start()
             self._server = server
-        self._watch = gevent.spawn(self._watch_time)
+        self._watch = self._owner.greenlets.spawn(self._watch_time)
 
     def stop(self, timeout: float) -> None:
         """Accept no more, send what waits, for at most ``timeout`` seconds, and close everything."""
@@ -119,8 +120,12 @@ class Connections:
             flushed &= link.wait_for_room(0, None if deadline is None else max(0.0, deadline - monotonic()))
         return flushed
 
+    def _on_connection(self, sock: Any, address: tuple[Any, ...]) -> None:
+        """Called by gevent's server in a greenlet of its own, which becomes the reader's."""
+        self._owner.greenlets.run(self._accept, sock, address)
+
     def _accept(self, sock: Any, address: tuple[Any, ...]) -> None:
-        """Serve one connection that another peer has made: the reader's greenlet."""
+        """Serve one connection that another peer has made."""
         remote = HostPort(str(address[0]), int(address[1]))
         if self._accepted >= self.limits.links:
             self._breach("too many connections", remote.host)
@@ -189,7 +194,7 @@ class Connections:
         if self._tls is None and not self._insecure and not is_loopback(remote.host):
             logger.warning("peer: what is sent to %s can be read on the way: there is no TLS", remote)
         sock = self._dial(remote, timeout) if wait else None
-        self._dialling[remote] = gevent.spawn(self._keep, remote, sock, keep)
+        self._dialling[remote] = self._owner.greenlets.spawn(self._keep, remote, sock, keep)
         if wait:
             gevent.sleep(0)  # so that the connection is among the others when this returns
 
@@ -219,7 +224,10 @@ class Connections:
         try:
             family = socket.AF_INET6 if ip_address(remote.host.partition("%")[0]).version == 6 else socket.AF_INET
         except ValueError:
-            return socket.create_connection((remote.host, remote.port))
+            try:
+                return socket.create_connection((remote.host, remote.port))
+            except UnicodeError:
+                raise OSError(f"{remote.host!r} cannot be the name of a host") from None
         sock = socket.socket(family, socket.SOCK_STREAM)  # nobody has to be asked for the address
         try:
             sock.connect((remote.host, remote.port))

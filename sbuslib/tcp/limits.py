@@ -80,7 +80,11 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
         int, Meta(description="Messages that may wait for the application, before new ones are lost.")
     ] = 65_536
     inbox_bytes: Annotated[
-        int, Meta(description="Bytes of data that may wait for the application, before new messages are lost.")
+        int,
+        Meta(
+            description="Bytes of names and data that may wait for the application, or for the bus of a gateway, "
+            "before new messages are lost."
+        ),
     ] = 16_777_216
     command_seconds: Annotated[
         float, Meta(description="Seconds that one command may take from its first byte to its last.")

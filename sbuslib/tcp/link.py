@@ -15,6 +15,7 @@ import gevent
 from gevent import socket
 from gevent.event import Event
 
+from ..core.service import ServiceGreenlets
 from ..errors import FramingError
 from .framing import Command, Parser, Publish, Subscribe, Unsubscribe
 from .limits import TcpLimits
@@ -39,6 +40,7 @@ class Owner(Protocol):
 
     limits: TcpLimits
     area: memoryview
+    greenlets: ServiceGreenlets
 
     def receivers_of(self, name: str) -> tuple[Receiver, ...] | None:
         """Who at this end wants ``name``; ``None`` when it is for :meth:`take_forwarded`."""
@@ -106,7 +108,7 @@ class Link:
     def serve(self) -> None:
         """Write from another greenlet and read from this one, until the connection ends."""
         if not self.closed:
-            self._writer = gevent.spawn(self._write)
+            self._writer = self._owner.greenlets.spawn(self._write)
             self._read()
 
     @property
@@ -209,7 +211,7 @@ class Link:
     def _read(self) -> None:
         receive, area, parser = self._socket.recv_into, self._owner.area, self._parser
         try:
-            while True:
+            while not self.closed:
                 size = receive(area)
                 # Between the receive and this copy nobody else runs, so all links share one area.
                 commands = parser.feed(bytes(area[:size])) if size else None
@@ -293,6 +295,8 @@ class Link:
             return
         self.closed = True
         self._fall_silent()
+        # Whoever remembers what came over this link keeps it for a while, and must not keep what it had received.
+        self._parser = Parser(self._limits)
         self._socket.close()  # which wakes the reader
         if self._writer is not None and self._writer is not gevent.getcurrent():
             self._writer.kill(block=False)

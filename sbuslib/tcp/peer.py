@@ -15,6 +15,7 @@ from gevent.event import Event
 from gevent.hub import Hub as EventLoopHub
 from gevent.timeout import Timeout
 
+from ..core.service import ServiceGreenlets
 from ..errors import FramingError, PayloadError, StateError, UsageError
 from .connections import Connections
 from .discovery import Discoverer, Discovery
@@ -85,6 +86,7 @@ class Peer:
         limits: TcpLimits | None = None,
     ) -> None:
         self.limits = limits if limits is not None else TcpLimits()
+        self.greenlets = ServiceGreenlets(f"peer at {listener or 'no address'}", self.close)
         given = None if listener is None else parse_host_port(listener)
         self._connections = Connections(self, given, tls, insecure, self._greet, self._forget)
         forwarding = Forwarding(forward)
@@ -135,6 +137,8 @@ class Peer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+        if kind is None:
+            self.greenlets.check()
 
     def start(self) -> None:
         """Listen, and serve from the event loop of the calling thread. Returns at once.
@@ -144,6 +148,7 @@ class Peer:
         """
         if self._running:
             raise StateError(f"{self!r} is started already")
+        self.greenlets = ServiceGreenlets(f"peer at {self.address or 'no address'}", self.close)
         self._connections.start()
         self._pid = os.getpid()
         self._event_loop: EventLoopHub = gevent.get_hub()
@@ -154,13 +159,17 @@ class Peer:
             self._discoverer.start()
 
     def serve_forever(self, stop_timeout: float = 1.0) -> None:
-        """Start unless started, and wait until :meth:`stop` is called from elsewhere."""
+        """Start unless started, and wait until :meth:`stop` is called from elsewhere.
+
+        Raises :exc:`~sbuslib.errors.ServiceError` when an error that nobody foresaw has ended the peer.
+        """
         if not self._running:
             self.start()
         try:
             self._stopped.wait()
         finally:
             self.stop(stop_timeout)
+        self.greenlets.check()
 
     def stop(self, timeout: float = 1.0) -> None:
         """Accept no more, send what waits, for at most ``timeout`` seconds, and close everything.

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sbuslib.errors import KeyFormatError, NameFormatError, UsageError
-from sbuslib.matcher import matches
-from sbuslib.tcp.crossing import Border, Expected, Here, Members, Names
+from sbuslib.limits import PACKET_BYTES
+from sbuslib.matcher import check_separator, matches
+from sbuslib.tcp.crossing import (
+    MEMBERS_MOST,
+    REMOTES_MOST,
+    Border,
+    Expected,
+    Here,
+    Members,
+    Names,
+    fits_a_packet,
+)
 from sbuslib.tcp.framing import encode_publish
 from sbuslib.tcp.limits import TcpLimits
+from sbuslib.wire.packets import encode_message
 
 names = Names("bus")
 keys = st.binary(max_size=60).filter(lambda key: b"\0" not in key) | st.text(max_size=30).map(
@@ -91,6 +103,29 @@ def test_what_may_cross() -> None:
     assert Border([]).refusal(b"a") == "outside the patterns"
 
 
+def allowed(separator: bytes) -> bool:
+    try:
+        check_separator(separator)
+    except UsageError:
+        return False
+    return True
+
+
+SEPARATORS = [one for one in (bytes([byte]) for byte in range(256)) if allowed(one)]
+
+
+@given(st.lists(st.sampled_from([b"!", b"/", b".", b"\n", b"a", b"1", b"*", b"\xff", b"x"]), max_size=7).map(b"".join))
+def test_where_the_separator_is_not_certain_a_key_that_is_reserved_under_any_stays(key: bytes) -> None:
+    reserved = any(Border([b""], separator).is_reserved(key) for separator in SEPARATORS)
+    assert Border([b""], certain=False).is_reserved(key) is reserved
+
+
+def test_a_pattern_that_is_reserved_under_some_separator_may_not_cross_where_that_is_not_certain() -> None:
+    Border([b"a.!.b"])
+    with pytest.raises(UsageError):
+        Border([b"a.!.b"], certain=False)
+
+
 @pytest.mark.parametrize("patterns", [[b"!/cred/1/2/3/"], [b"a/!/"], [b"!"], b"bytes", "text"])
 def test_patterns_that_may_not_cross(patterns: list[bytes]) -> None:
     with pytest.raises(UsageError):
@@ -148,3 +183,49 @@ def test_spares_agree_on_the_one_that_sends() -> None:
     assert not views[1].expire(20)
     assert views[1].expire(21.5)
     assert (views[1].others, views[1].spares) == (0, 0)
+
+
+def test_so_many_gateways_of_a_bus_are_remembered_and_those_that_are_known_stay() -> None:
+    members = Members("me", "alike", 10)
+    members.hear(Here("me", "alike"), 0)
+    for number in range(10 * MEMBERS_MOST):
+        here = Here(f"forged{number}", "alike")
+        if members.has_room_for(here):
+            members.hear(here, 0)
+    assert members.others == MEMBERS_MOST - 1
+    assert members.has_room_for(Here("forged1", "alike", ("B.x",)))
+    assert members.has_room_for(Here("me", "alike"))
+    assert members.has_room_for(Here("unknown", "alike", leaving=True))
+
+
+def test_what_a_gateway_says_again_is_nothing_new() -> None:
+    members = Members("me", "alike", 10)
+    assert members.hear(Here("g1", "alike", ("B.x",), word="1"), 0)
+    assert not members.hear(Here("g1", "alike", ("B.x",), word="2"), 1)
+    assert members.hear(Here("g1", "alike", (), word="3"), 2)
+    assert members.hear(Here("g1", "alike", leaving=True), 3)
+    assert not members.hear(Here("g1", "alike", leaving=True), 3)
+
+
+@pytest.mark.parametrize(
+    "here",
+    [
+        Here("", "alike"),
+        Here("g" * 65, "alike"),
+        Here("g\n", "alike"),
+        Here("g", "a b"),
+        Here("g", "alike", ("r" * 131,)),
+        Here("g", "alike", ("r",) * (REMOTES_MOST + 1)),
+        Here("g", "alike", word="w" * 65),
+    ],
+)
+def test_what_no_gateway_says_of_itself(here: Here) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(msgspec.json.encode(here), type=Here)
+
+
+def test_what_fits_a_packet_is_what_can_be_published() -> None:
+    room = PACKET_BYTES - len(encode_message(b"key", b""))
+    assert fits_a_packet(b"key", bytes(room))
+    encode_message(b"key", bytes(room))
+    assert not fits_a_packet(b"key", bytes(room + 1))
