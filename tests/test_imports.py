@@ -15,7 +15,7 @@ PACKAGE = ROOT / "sbuslib"
 FLOORS = [
     "errors lazy limits matcher statistics",
     "wire secrets",
-    "kernel",
+    "kernel segments",
     "core clients",
     "client blocking aio topic",
     "tree",
@@ -37,12 +37,6 @@ STILL_WRONG = {
     ("core.inbox", "hub"),
     ("core.outgoing", "hub"),
     ("core.unpacking", "hub"),
-    ("spark.decode", "journal.format"),
-    ("spark.lake", "journal.directory"),
-    ("spark.manifest", "journal.directory"),
-    ("spark.places", "journal.format"),
-    ("spark.reader", "journal.format"),
-    ("spark.stream", "journal.format"),
     ("tree.handshake", "relay"),
     ("tree.tree", "hub"),
     ("tree.uplink", "relay"),
@@ -85,7 +79,9 @@ PURE = {
     "tcp.quota",
     "tcp.statistics",
     "tcp.substrings",
-    "journal.format",
+    "segments.encoding",
+    "segments.layout",
+    "segments.reading",
     "bench.results",
     "bench.scenarios",
     "bench.tables",
@@ -101,7 +97,7 @@ WITHOUT_GEVENT = {
     "clients.endpoint",
     "spark",
     "journal.format",
-    "journal.directory",
+    "segments.directory",
 }
 
 

@@ -9,6 +9,7 @@ times without a connection, become gap rows.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +29,11 @@ from .writer import Durability, Gap, Writer
 __all__ = ["Follower"]
 
 _SENDERS_KEPT = 1_024
+_SENDER_BYTES = 512
+"""Longest sender that is remembered: below a few hundred hubs, or not what a hub says."""
+
+_NUMBER = re.compile(rb"[0-9]{1,10}")
+_LARGEST_ID = 2**32 - 1
 
 
 class Follower:
@@ -175,19 +181,21 @@ class Follower:
         """The triple that the hub vouches for: the first one after its own prefix."""
         found = self._ids.get(sender)
         if found is None:
-            if len(self._ids) >= _SENDERS_KEPT:
-                self._ids.clear()
-            found = self._ids[sender] = self._parse(sender)
+            found = self._parse(sender)
+            if len(sender or b"") <= _SENDER_BYTES:
+                if len(self._ids) >= _SENDERS_KEPT:
+                    self._ids.clear()
+                self._ids[sender] = found
         return found
 
     def _parse(self, sender: bytes | None) -> tuple[int | None, int | None, int | None]:
         start = self._prefix + self._namespace.start
         if sender is None or not sender.startswith(start):
             return None, None, None
-        try:
-            gid, uid, pid = map(int, sender[len(start) :].split(self._namespace.separator)[:3])
-        except ValueError:
+        fields = sender[len(start) :].split(self._namespace.separator, 3)[:3]
+        if len(fields) < 3 or not all(map(_NUMBER.fullmatch, fields)) or max(map(int, fields)) > _LARGEST_ID:
             return None, None, None
+        gid, uid, pid = map(int, fields)
         return Credentials(gid, uid, pid).known()
 
     def _learn_namespace(self) -> None:

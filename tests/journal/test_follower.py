@@ -14,15 +14,15 @@ from typing import Any
 
 import gevent
 import pytest
-from journal.journals import records_of
+from segments.journals import records_of
 from support import PATIENCE, ROOT, HubThread, Peer, eventually
 
 from sbuslib import Hub, Limits
 from sbuslib.blocking import Client
 from sbuslib.errors import JournalInUseError
-from sbuslib.journal.directory import is_recorded, list_segments, read_header
 from sbuslib.journal.follower import Follower
 from sbuslib.journal.limits import JournalLimits
+from sbuslib.segments.directory import is_recorded, list_segments, read_header
 from sbuslib.wire.packets import Message
 
 

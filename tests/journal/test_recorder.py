@@ -17,17 +17,17 @@ import gevent
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from journal.journals import records_of
+from segments.journals import records_of
 from support import PATIENCE, Peer, eventually, own_key
 
 import sbuslib
 from sbuslib import Hub, Limits, Relay
 from sbuslib.errors import JournalError, JournalInUseError, StateError, UsageError
-from sbuslib.journal.directory import end_of, is_recorded, list_segments
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.journal.recorder import Recorder
 from sbuslib.journal.replay import Replayed, from_journal, replay
 from sbuslib.limits import PACKET_BYTES
+from sbuslib.segments.directory import end_of, is_recorded, list_segments
 from sbuslib.wire.batches import gather, pack
 from sbuslib.wire.packets import check_key, encode_message
 
