@@ -29,6 +29,7 @@ from sbuslib.journal.replay import Replayed, from_journal, replay
 from sbuslib.limits import PACKET_BYTES
 from sbuslib.segments.directory import end_of, is_recorded, list_segments
 from sbuslib.wire.batches import gather, pack
+from sbuslib.wire.control import Lost
 from sbuslib.wire.packets import check_key, encode_message
 
 MakeHub = Callable[..., Hub]
@@ -455,8 +456,6 @@ def test_a_recorder_that_is_not_to_hold(make_hub: MakeHub, connect: Connect, jou
 
 
 def test_losses_between_hubs_become_gaps(hub: Hub, journal: str) -> None:
-    from sbuslib.wire.control import Lost
-
     with Recorder(hub, journal):
         hub.publish(b"k", b"before")
         hub.tree.pass_notice(Lost("uncertain", 12, 1_750_000_000.5), None)
@@ -468,6 +467,27 @@ def test_losses_between_hubs_become_gaps(hub: Hub, journal: str) -> None:
         (b"after", None, None),
     ]
     assert records[1].time_ns == 1_750_000_000_500_000_000
+
+
+def test_losses_that_no_link_had_end_no_recorder_and_sums_of_them_fit_the_journal(
+    hub: Hub, connect: Callable[[], Peer], journal: str
+) -> None:
+    most = 10**15 - 1
+    link = connect()
+    link.send(b"CMSG interest/on")
+    with Recorder(hub, journal) as recorder:
+        for said in (b"%d 1.0" % 10**30, b"9" * 4_300 + b" 1.0", b"-5 1.0", b"1 inf", b"1 nan", b"1 1e300"):
+            link.send(b"CMSG notice/lost\0upstream " + said, b"CMSG notice/lost\0upstream " + said)
+        link.barrier()
+        for _ in range(3):
+            hub.tree.pass_notice(Lost("upstream", most, 2.0**33 - 1), None)
+        hub.publish(b"k", b"after")
+        recorder.flush()
+        assert recorder.error is None
+    records = records_of(journal)
+    assert [record.lost for record in records if record.kind == "gap"] == [most] * 3
+    assert records[-1].payload == b"after"
+    assert hub.statistics().dropped == {"notice that no link gives": 12}
 
 
 # -- when the disk fails ------------------------------------------------------------------------------
