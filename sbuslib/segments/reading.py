@@ -240,14 +240,7 @@ def read_blocks(
             break
     if growing and not ended:
         return
-    # What is wrong here is no block, so there is none to skip: whoever skips is told with a length of 0, or the rest.
-    reason = ""
-    if at < size:
-        reason = "bytes after the end mark"
-    elif not ended:
-        reason = "the segment has no end mark: its recorder is at work, or was killed and did not start again"
-    elif following is not None and following != expected:
-        reason = f"rows {expected} to {following - 1} are missing between this segment and the next"
+    reason = _wrong_at_end(at < size, ended, expected, following)
     if reason:
         if not skip:
             raise CorruptJournalError(reason, base + at)
@@ -255,6 +248,20 @@ def read_blocks(
         if expected is not None and following is not None:
             rows = following - expected
         yield Skipped(base + at, size - at, rows, reason)
+
+
+def _wrong_at_end(has_more: bool, ended: bool, expected: int | None, following: int | None) -> str:
+    """What is wrong after the last block of a segment, in words; empty if nothing is.
+
+    It is no block, so there is none to skip: whoever skips is told with a length of 0, or of all that is left.
+    """
+    if has_more:
+        return "bytes after the end mark"
+    if not ended:
+        return "the segment has no end mark: its recorder is at work, or was killed and did not start again"
+    if expected is not None and following is not None and following != expected:
+        return f"rows {expected} to {following - 1} are missing between this segment and the next"
+    return ""
 
 
 def _rows_at(data: bytes, at: int) -> int | None:

@@ -147,5 +147,5 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
         Meta(description="Seconds that a gateway waits to see on the bus what another gateway said it would publish."),
     ] = 10.0
     logged_breaches: Annotated[
-        int, Meta(description="Kinds of breach (reason and address) remembered as logged; more are only counted.")
+        int, Meta(description="Kinds of violation (reason and address) remembered as logged; more are only counted.")
     ] = 1_024

@@ -54,7 +54,7 @@ class Owner(Protocol):
         """A subscription or its end has come. May raise :exc:`~sbuslib.errors.FramingError`."""
         ...
 
-    def end_link(self, link: Link, reason: str, breach: bool) -> None:
+    def end_link(self, link: Link, reason: str, violation: bool) -> None:
         """The link has ended by itself."""
         ...
 
@@ -177,10 +177,10 @@ class Link:
             try:
                 self._send(memoryview(out))
             except OSError as error:
-                # Gone, or takes nothing any more. What it said before may still be unread, so the reader goes on.
+                # It takes nothing more. What it sent before may still be unread, so the reader goes on.
                 self._fall_silent()
                 if error.errno not in (errno.EPIPE, errno.ECONNRESET):
-                    self._end(f"send: {error.strerror or error}", breach=False)
+                    self._end(f"send: {error.strerror or error}", violation=False)
                 return
             self.sent += count
             self._sending_count = 0
@@ -217,7 +217,7 @@ class Link:
                 commands = parser.feed(bytes(area[:size])) if size else None
                 if commands is None:
                     parser.finish()
-                    self._end("closed", breach=False)
+                    self._end("closed", violation=False)
                     return
                 self._note_progress(bool(commands))
                 self._act(commands)
@@ -227,9 +227,9 @@ class Link:
                 self._act(error.commands)
             except FramingError as earlier:
                 error = earlier
-            self._end(error.reason, breach=True)
+            self._end(error.reason, violation=True)
         except OSError as error:
-            self._end(f"receive: {error.strerror or error}", breach=False)
+            self._end(f"receive: {error.strerror or error}", violation=False)
 
     def _note_progress(self, some: bool) -> None:
         if not self._parser.pending:
@@ -285,9 +285,9 @@ class Link:
             return "takes nothing"
         return None
 
-    def _end(self, reason: str, breach: bool) -> None:
+    def _end(self, reason: str, violation: bool) -> None:
         if not self.closed:
-            self._owner.end_link(self, reason, breach)
+            self._owner.end_link(self, reason, violation)
 
     def close(self) -> None:
         """Close the socket, at once. For the peer, which forgets the link first."""

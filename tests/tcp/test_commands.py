@@ -89,7 +89,7 @@ def test_a_peer_forwards_and_is_discovered(start: Start, make_peer: Make) -> Non
         (["peer", "--listen", "192.0.2.1:1", "--insecure"], 1, "192.0.2.1:1"),
     ],
 )
-def test_what_is_refused_is_refused_in_one_line(arguments: list[str], status: int, word: str) -> None:
+def test_wrong_arguments_are_refused_in_one_line(arguments: list[str], status: int, word: str) -> None:
     code, said = refused(*arguments)
     assert (code, len(said.splitlines())) == (status, 1), said
     assert said.startswith("sbus: ")
@@ -134,7 +134,7 @@ sys.exit({1})
         ("relays.Relay._stay = fail", "relay", "relay to "),
     ],
 )
-def test_an_error_that_nobody_foresaw_ends_the_command_with_its_name_and_status_1(
+def test_an_unforeseen_error_in_any_greenlet_ends_the_command_with_its_name_and_status_1(
     hub: Hub, folder: str, make_peer: Make, planted: str, command: str, name: str
 ) -> None:
     peer = make_peer()  # it wants what the commands offer, so that each of their greenlets has work
@@ -156,7 +156,7 @@ def test_an_error_that_nobody_foresaw_ends_the_command_with_its_name_and_status_
     assert "Traceback" in said
 
 
-def test_an_error_that_nobody_foresaw_outside_of_greenlets_ends_any_command_likewise() -> None:
+def test_an_unforeseen_error_outside_greenlets_ends_the_command_likewise() -> None:
     planted = "from sbuslib.cli import messages\nmessages.run = fail"
     done = subprocess.run(
         [sys.executable, "-c", PLANTED.format(planted, "main(['whoami'])")],

@@ -132,7 +132,7 @@ def test_patterns_bound_what_crosses(buses: list[Hub], join: Join) -> None:
     assert one.statistics().exported == 3
 
 
-def test_what_a_stranger_publishes_is_held_to_the_patterns_too(buses: list[Hub], make_peer: Make, raw: Connect) -> None:
+def test_import_patterns_apply_to_any_peer(buses: list[Hub], make_peer: Make, raw: Connect) -> None:
     peer = make_peer()
     inbox = buses[0].subscribe(b"")
     stranger = raw(peer)
@@ -151,7 +151,7 @@ def test_what_a_stranger_publishes_is_held_to_the_patterns_too(buses: list[Hub],
 
 @pytest.mark.parametrize("clients", [False, True], ids=["hub", "client"])
 @pytest.mark.parametrize("separator", [b"/", b"."])
-def test_whatever_a_peer_sends_is_refused_and_counted_and_importing_goes_on(
+def test_reserved_keys_and_long_messages_from_a_peer_are_counted_and_importing_goes_on(
     folder: str, make_peer: Make, raw: Connect, clients: bool, separator: bytes
 ) -> None:
     with contextlib.ExitStack() as stack:
@@ -172,7 +172,7 @@ def test_whatever_a_peer_sends_is_refused_and_counted_and_importing_goes_on(
         assert gateway.statistics().imported == 1
 
 
-def test_a_client_that_may_find_another_hub_takes_nothing_that_is_reserved_under_any_separator(
+def test_with_a_client_that_reconnects_no_key_crosses_that_is_reserved_under_any_separator(
     buses: list[Hub], make_peer: Make, raw: Connect
 ) -> None:
     with Client(buses[0].address, reconnect=True) as client:
@@ -195,7 +195,7 @@ def test_messages_that_wait_for_the_bus_are_bounded_in_bytes(buses: list[Hub], m
         assert gateway._incoming_bytes == 0
 
 
-def test_forged_words_of_gateways_cost_no_more_than_so_many(buses: list[Hub], make_peer: Make) -> None:
+def test_forged_here_messages_are_bounded_and_do_not_speak_for_us(buses: list[Hub], make_peer: Make) -> None:
     def say(**words: Any) -> None:
         buses[0].publish(CONTROL, b"here " + msgspec.json.encode({"type": "here", "group": "g"} | words))
 
@@ -215,7 +215,7 @@ def test_forged_words_of_gateways_cost_no_more_than_so_many(buses: list[Hub], ma
         assert gateway._sender == sender
 
 
-def test_a_greeting_that_no_gateway_gives_is_not_kept(buses: list[Hub], make_peer: Make, raw: Connect) -> None:
+def test_malformed_greetings_are_ignored(buses: list[Hub], make_peer: Make, raw: Connect) -> None:
     peer = make_peer()
     with Gateway(buses[0], peer, **EVERYTHING) as gateway:
         stranger = raw(peer)
@@ -226,7 +226,7 @@ def test_a_greeting_that_no_gateway_gives_is_not_kept(buses: list[Hub], make_pee
         assert [*gateway._remotes.values()] == [("a", "b", "c")]
 
 
-def test_an_error_that_nobody_foresaw_ends_the_gateway_and_is_raised(
+def test_an_unforeseen_error_ends_the_gateway_and_is_raised(
     buses: list[Hub], make_peer: Make, raw: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peer = make_peer()
@@ -335,7 +335,9 @@ def test_plain_peers_see_the_bus_and_speak_to_it(buses: list[Hub], make_peer: Ma
     stranger.expect(b"unsub //sbus/home/in/\nunsub //sbus-gateway/home\n")
 
 
-def test_a_gateway_alone_says_hardly_anything_on_its_bus(buses: list[Hub], make_peer: Make, raw: Connect) -> None:
+def test_a_gateway_without_others_publishes_one_announcement_in_all(
+    buses: list[Hub], make_peer: Make, raw: Connect
+) -> None:
     inbox = buses[0].subscribe(b"")
     peer = make_peer()
     with Gateway(buses[0], peer, **EVERYTHING) as gateway:
@@ -347,7 +349,7 @@ def test_a_gateway_alone_says_hardly_anything_on_its_bus(buses: list[Hub], make_
         assert len(inbox) == 501
 
 
-def test_over_forwarding_peers(buses: list[Hub], make_peer: Make) -> None:
+def test_messages_cross_over_forwarding_peers_once(buses: list[Hub], make_peer: Make) -> None:
     ends = [make_peer(forward=["sbus/bus"]) for _ in range(2)]
     between = [make_peer(forward=["sbus/bus"]) for _ in range(2)]
     for peer in between:  # two ways from one to the other
@@ -364,7 +366,7 @@ def test_over_forwarding_peers(buses: list[Hub], make_peer: Make) -> None:
         assert there.statistics().imported == 21
 
 
-def test_too_long_for_a_peer(buses: list[Hub], join: Join) -> None:
+def test_a_key_too_long_for_a_name_is_counted(buses: list[Hub], join: Join) -> None:
     one, _ = join(buses[0], buses[1])
     inbox = buses[1].subscribe(b"end")
     buses[0].publish(b"\xff" * 20_000, b"x")
@@ -400,7 +402,7 @@ def test_the_end_of_the_bus_ends_the_gateway(folder: str, make_peer: Make) -> No
 @pytest.mark.parametrize(
     "options", [{}, {"export": [], "import_": []}, {"export": b"a"}, {"export": [b"a"], "name": "a b"}]
 )
-def test_gateways_that_cannot_be(buses: list[Hub], options: dict[str, Any]) -> None:
+def test_wrong_arguments_of_a_gateway(buses: list[Hub], options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         Gateway(buses[0], Peer("127.0.0.1:0"), **options)
     with pytest.raises(UsageError):
