@@ -74,6 +74,18 @@ def test_a_peer_connects_only_to_allowed_hosts(make_peer: Make, raw: Connect) ->
     assert not forbidden.links
 
 
+def test_announcements_that_cannot_be_connected_to_do_not_end_discovery(make_peer: Make, raw: Connect) -> None:
+    here = ("127.0.0.0/8", "a..b", "nobody.invalid")
+    peer = make_peer(discover=Discovery(org="myorg", who="bob", advertise="127.0.0.1:9", allow=here))
+    last = make_peer()
+    connection = raw(peer)
+    announced = [peer.address.replace(":", " "), "a..b 1", "nobody.invalid 1", last.address.replace(":", " ")]
+    for number, data in enumerate(announced):
+        connection.send(b"pub //fwd/peers/myorg/p%d %d %b\n" % (number, len(data), data.encode()))
+    eventually(lambda: last.links)
+    peer.greenlets.check()
+
+
 def test_the_number_of_discovered_connections_is_bounded(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
     few = msgspec.structs.replace(limits, discovered_links=2, known_peers=3)
     peer = make_peer(discover=Discovery(org="myorg", who="bob"), limits=few)

@@ -18,10 +18,12 @@ from sbuslib.errors import (
     DisconnectedError,
     NameFormatError,
     PayloadError,
+    ServiceError,
     StateError,
     UsageError,
 )
 from sbuslib.tcp import Peer, Publish, TcpLimits
+from sbuslib.tcp.transport import is_loopback
 
 Make = Callable[..., Peer]
 Connect = Callable[..., Any]
@@ -275,6 +277,33 @@ def test_a_full_inbox_counts_what_it_loses(make_peer: Make, raw: Connect, limits
     assert [message.data for message in inbox.get_many()] == [b"1", b"2", b"3"]
 
 
+def test_names_count_for_what_an_inbox_holds(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
+    peer = make_peer(limits=with_limits(limits, inbox_bytes=5_000))
+    inbox, other = peer.subscribe("a"), peer.subscribe("end")
+    connection = raw(peer)
+    for _ in range(10):
+        connection.send(b"pub %b 1 x\n" % (b"a" * 999))
+    connection.send(b"pub end 1 x\n")
+    other.get(10)
+    assert (len(inbox), inbox.lost) == (5, 5)
+    inbox.get_many(2)
+    assert inbox._bytes == 3_000
+    inbox.get_many()
+    assert inbox._bytes == 0
+
+
+def test_a_closed_connection_keeps_nothing_of_what_it_received(make_peer: Make, raw: Connect) -> None:
+    peer = make_peer()
+    connection = raw(peer)
+    connection.send(b"pub a 1 x\npub a 1000000 " + bytes(500_000))
+    eventually(lambda: peer.links and peer.links[0]._parser.pending > 400_000)
+    (link,) = peer.links
+    connection.socket.close()
+    eventually(lambda: link.closed)
+    assert link._parser.pending == 0
+    assert not link._parser._headers
+
+
 # -- the application's side -------------------------------------------------------------------------
 
 
@@ -363,6 +392,32 @@ def test_connecting_without_waiting(make_peer: Make) -> None:
     assert other.address == ""
     with pytest.raises(UsageError):
         one.connect(one.address)
+
+
+def test_a_name_that_no_host_can_have_is_refused(make_peer: Make) -> None:
+    peer = make_peer(None, insecure=True)
+    with pytest.raises(OSError, match="cannot be the name of a host"):
+        peer.connect("a..b:9")
+    peer.connect("a..b:9", wait=False)
+    gevent.sleep(0)
+    assert peer.is_dialling("a..b:9")
+    peer.greenlets.check()
+    with pytest.raises(AddressError, match="cannot be the name of a host"):
+        is_loopback("a..b")
+
+
+def test_an_unforeseen_error_ends_the_peer_and_serve_forever_raises_it(
+    make_peer: Make, raw: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = make_peer()
+    monkeypatch.setattr(peer, "take_command", lambda link, command: 1 // 0)
+    raw(peer).send(b"sub a\n")
+    with pytest.raises(ServiceError, match=r"peer at 127\.0\.0\.1:\d+ ended by an unforeseen error: ZeroDivisionError"):
+        peer.serve_forever()
+    assert not peer.started
+    monkeypatch.undo()
+    peer.start()  # afresh
+    peer.greenlets.check()
 
 
 def test_stop_delivers_what_was_published(make_peer: Make) -> None:
