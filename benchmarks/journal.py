@@ -29,9 +29,9 @@ import plain
 
 from sbuslib import blocking
 from sbuslib.bench.process import cpu_seconds
-from sbuslib.journal.directory import read_journal
 from sbuslib.journal.replay import from_journal, replay
 from sbuslib.kernel.areas import Gather
+from sbuslib.segments.directory import read_journal
 from sbuslib.wire.packets import encode_message
 
 MESSAGES = 300_000
@@ -153,8 +153,9 @@ def record() -> None:
 
 def make_journal(directory: str, count: int, pause: Callable[[], float]) -> list[int]:
     """A journal of so many messages, with pauses between them; their times."""
-    from sbuslib.journal.format import SegmentHeader, encode_block, encode_end, pack, segment_name
     from sbuslib.journal.limits import JournalLimits
+    from sbuslib.segments.encoding import encode_block, encode_end
+    from sbuslib.segments.layout import SegmentHeader, pack, segment_name
 
     os.makedirs(directory)
     times = [time.time_ns()]

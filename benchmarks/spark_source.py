@@ -22,7 +22,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from sbuslib.bench.process import cpu_seconds
-from sbuslib.journal.format import SegmentHeader, encode_block, encode_end, pack, segment_name
+from sbuslib.segments.encoding import encode_block, encode_end
+from sbuslib.segments.layout import SegmentHeader, pack, segment_name
 from sbuslib.spark import session
 
 BLOCK = 256

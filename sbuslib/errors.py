@@ -17,12 +17,14 @@
     ├── JournalError                        a journal that cannot be read or written
     │   ├── CorruptJournalError             bytes of a segment are not what was written
     │   └── JournalInUseError               somebody else records into the directory
+    ├── ServiceError                        a service ended because of a bug of ours, which is its cause
     ├── AddressInUseError (OSError)         something already stands at the address
     ├── NoHubError (ConnectionError)        nobody listens at any of the addresses tried
     └── DisconnectedError (ConnectionError) the other end is gone
 
 A wait that takes too long raises the built-in :exc:`TimeoutError`. A bug of ours shows as
-:exc:`AssertionError` and is never caught.
+:exc:`AssertionError` or whatever Python raises. It is caught in one place, where a greenlet of a service ends
+(:mod:`sbuslib.core.service`): it ends the service, and whoever waits for that gets a :exc:`ServiceError`.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ __all__ = [
     "PeerError",
     "ReservedKeyError",
     "SbusError",
+    "ServiceError",
     "StateError",
     "UsageError",
 ]
@@ -134,6 +137,10 @@ class CorruptJournalError(JournalError):
 
 class JournalInUseError(JournalError):
     """Another recorder is at work in the directory."""
+
+
+class ServiceError(SbusError):
+    """A service ended because of an error that nobody foresaw, in one of its greenlets; the message names both."""
 
 
 class AddressInUseError(SbusError, OSError):

@@ -16,6 +16,7 @@ import gevent
 from gevent.timeout import Timeout
 
 from .clients.reconnect import Backoff
+from .core.service import ServiceGreenlets
 from .errors import SbusError, StateError, UsageError
 from .kernel.dialer import Dialer
 from .limits import ClientLimits
@@ -68,7 +69,8 @@ class Relay:
         client_limits = client_limits if client_limits is not None else ClientLimits()
         self._dialers = [Dialer(address, upstream_user, client_limits) for address in addresses]
         self.above = HubAbove(hub.tree, self, _patterns("export", export), _patterns("import_", import_))
-        self._greenlet: gevent.Greenlet[[], None] | None = None
+        self._greenlet: gevent.Greenlet[..., object] | None = None
+        self.service = ServiceGreenlets("relay", self.stop)
         self._address = self._dialers[0].address
         self._baseline = 0
         self._last_reason = ""
@@ -100,7 +102,8 @@ class Relay:
         self.hub.context.check_here()
         self.above.begin()
         self._baseline = self.hub.statistics().received
-        self._greenlet = gevent.spawn(self._run)
+        self.service = ServiceGreenlets(f"relay to {self._address}", self.stop)
+        self._greenlet = self.service.spawn(self._run)
         return self
 
     def stop(self) -> None:
@@ -128,12 +131,14 @@ class Relay:
     def wait(self, timeout: float | None = None) -> None:
         """Wait until this relay has joined.
 
-        Raises :exc:`TimeoutError` after ``timeout`` seconds, and :exc:`~sbuslib.errors.StateError` when it is not
-        started, is stopped meanwhile, or in a forked child.
+        Raises :exc:`TimeoutError` after ``timeout`` seconds, :exc:`~sbuslib.errors.StateError` when it is not
+        started, is stopped meanwhile, or in a forked child, and :exc:`~sbuslib.errors.ServiceError` when an error that
+        nobody foresaw has ended it.
         """
         with Timeout(timeout, TimeoutError(f"{self._address}: not joined within {timeout} s")):
             while self.state != "joined":
                 if self._greenlet is None:
+                    self.service.check()
                     raise StateError(f"{self!r}: start it first")
                 self.above.wait_for_change()
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypeAlias
+
 import msgspec
 
-from .errors import StateError
+from .errors import PeerError, StateError
 
 __all__ = ["ClientStatistics", "HubStatistics", "RelayStatistics", "UserStatistics", "decode_statistics"]
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""A count that fits 64 bits: checked where a hub's answer is read."""
 
 
 class ClientStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,13 +22,13 @@ class ClientStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     credentials: str
-    patterns: int
-    received: int
-    routed: int
-    delivered: int
-    queued: int
-    queued_peak: int
-    lost: dict[str, int]
+    patterns: Count
+    received: Count
+    routed: Count
+    delivered: Count
+    queued: Count
+    queued_peak: Count
+    lost: dict[str, Count]
     soft: str
     hard: str
     order: str
@@ -33,13 +38,13 @@ class UserStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """What one user's clients hold: patterns and the bytes they are charged for, packets and bytes in queues, and
     bytes of send buffers in the kernel."""
 
-    uid: int
-    connections: int
-    patterns: int
-    pattern_bytes: int
-    queued_packets: int
-    queued_bytes: int
-    buffer_bytes: int
+    uid: Count
+    connections: Count
+    patterns: Count
+    pattern_bytes: Count
+    queued_packets: Count
+    queued_bytes: Count
+    buffer_bytes: Count
 
 
 class HubStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,18 +60,18 @@ class HubStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     hub_id: str
     address: str
-    clients: int
-    clients_peak: int
-    clients_total: int
-    patterns: int
-    received: int
-    routed: int
-    delivered: int
-    queued: int
-    lost: dict[str, int]
-    ignored: int
-    breaches: dict[str, int]
-    dropped: dict[str, int]
+    clients: Count
+    clients_peak: Count
+    clients_total: Count
+    patterns: Count
+    received: Count
+    routed: Count
+    delivered: Count
+    queued: Count
+    lost: dict[str, Count]
+    ignored: Count
+    breaches: dict[str, Count]
+    dropped: dict[str, Count]
     per_client: tuple[ClientStatistics, ...]
     per_user: tuple[UserStatistics, ...]
 
@@ -105,7 +110,13 @@ class RelayStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode_statistics(encoded: bytes | None, address: str) -> HubStatistics:
-    """Read a hub's answer to ``hub/statistics``. Raises :exc:`~sbuslib.errors.StateError` for a refusal."""
+    """Read a hub's answer to ``hub/statistics``.
+
+    Raises :exc:`~sbuslib.errors.StateError` for a refusal, and :exc:`~sbuslib.errors.PeerError` for what no hub says.
+    """
     if not encoded:
         raise StateError(f"{address}: the hub gives its statistics to trusted users only")
-    return msgspec.json.decode(encoded, type=HubStatistics)
+    try:
+        return msgspec.json.decode(encoded, type=HubStatistics)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise PeerError(f"{address}: the hub sent statistics that cannot be read: {error}") from None

@@ -14,9 +14,9 @@ from support import FakeHub, Peer, eventually, own_key
 
 import sbuslib
 from sbuslib import Hub, blocking
-from sbuslib.errors import StateError
+from sbuslib.errors import PeerError, StateError
 from sbuslib.limits import PACKET_BYTES
-from sbuslib.statistics import ClientStatistics, HubStatistics, UserStatistics
+from sbuslib.statistics import ClientStatistics, Count, HubStatistics, UserStatistics, decode_statistics
 
 pytest_plugins = ["accounting_fixtures"]
 
@@ -29,15 +29,22 @@ ASK = b"CMSG hub/statistics"
 @pytest.mark.parametrize("kind", [HubStatistics, ClientStatistics, UserStatistics])
 def test_they_are_frozen_and_survive_json(kind: type[msgspec.Struct]) -> None:
     assert kind.__struct_config__.frozen
-    hints: dict[str, Any] = {"int": 7, "str": "x", "dict[str, int]": {"overflow": 2}}
-    values = {
-        field.name: hints.get(str(field.type).replace("<class '", "").replace("'>", ""), ())
-        for field in msgspec.structs.fields(kind)
-    }
+    hints: dict[object, Any] = {Count: 7, str: "x", dict[str, Count]: {"overflow": 2}}
+    values = {field.name: hints.get(field.type, ()) for field in msgspec.structs.fields(kind)}
     one = kind(**values)
     assert msgspec.json.decode(msgspec.json.encode(one), type=kind) == one
     with pytest.raises(AttributeError):
         setattr(one, kind.__struct_fields__[0], 1)
+
+
+@pytest.mark.parametrize("number", [b"-1", b"1e400", b"9" * 19, b"9" * 5_000, b"1.5", b"NaN", b'"7"'])
+def test_numbers_that_no_hub_has_are_an_error_of_the_peer(bus: Bus, number: bytes) -> None:
+    good = msgspec.json.encode(bus().statistics())
+    assert decode_statistics(good, "/tmp/bus").clients == 0
+    with pytest.raises(PeerError):
+        decode_statistics(good.replace(b'"clients":0', b'"clients":' + number), "/tmp/bus")
+    with pytest.raises(PeerError):
+        decode_statistics(b"[" * 100_000, "/tmp/bus")
 
 
 def test_an_instant_stays_as_it_was(bus: Bus, connect: Connect) -> None:

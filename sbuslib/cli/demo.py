@@ -30,8 +30,8 @@ from typing import Any, NamedTuple
 
 from ..blocking import Client
 from ..errors import DisconnectedError
-from ..journal.directory import list_segments, read_records
 from ..journal.follower import Follower
+from ..segments.directory import list_segments, read_records
 from ..wire.text import printable
 from .console import EXIT_FAILURE, EXIT_SUCCESS, explain, yield_to_signals
 

@@ -34,7 +34,7 @@ def build_parser() -> ArgumentParser:
         formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
+    commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND", title="commands")
 
     def add(name: str, run: Callable[[Namespace], int], help: str, examples: str) -> ArgumentParser:
         command = commands.add_parser(
@@ -114,10 +114,16 @@ def build_parser() -> ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``sbus``; its exit status."""
+    """Run ``sbus``; its exit status. An error that nobody foresaw ends any command with a traceback and its name."""
     arguments = build_parser().parse_args(argv)
     run: Callable[[Namespace], int] = arguments.run
-    return run(arguments)
+    try:
+        return run(arguments)
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc()
+        return complain("sbus", f"{arguments.command} ended by an unforeseen error: {type(error).__name__}: {error}")
 
 
 def _hub(arguments: Namespace) -> int:

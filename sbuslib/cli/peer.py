@@ -53,7 +53,7 @@ def run_peer(arguments: Namespace) -> int:
 
     def serve(peer: Peer, end: Event, stack: ExitStack) -> Callable[[], str | None] | None:
         if arguments.sub:
-            import gevent
+            from ..core.service import ServiceGreenlets
 
             inbox = stack.enter_context(peer.subscribe(*arguments.sub))
 
@@ -65,7 +65,9 @@ def run_peer(arguments: Namespace) -> int:
                     sys.stderr.close()
                     end.set()
 
-            gevent.spawn(show)
+            output = ServiceGreenlets("output of the peer", end.set)
+            stack.callback(output.check)
+            output.spawn(show)
         return None
 
     return run(arguments, serve)

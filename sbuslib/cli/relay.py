@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser
 
     from ..hub import Hub
+    from ..relay import Relay
 
 __all__ = ["build_parser", "main"]
 
@@ -76,18 +77,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SbusError as error:
         return complain("sbus-relay", explain(error, None))
 
+    relays: list[Relay] = []
+
     def join(hub: Hub) -> None:
+        import gevent
+
         from ..relay import Relay
 
-        Relay(
+        relay = Relay(
             hub,
             arguments.upstream,
             export=None if arguments.export is None else [os.fsencode(pattern) for pattern in arguments.export],
             import_=None if arguments.import_ is None else [os.fsencode(pattern) for pattern in arguments.import_],
             upstream_user=arguments.upstream_user,
         ).start()
+        relay.service.failed.rawlink(lambda _: gevent.spawn(hub.stop))
+        relays.append(relay)
 
-    return run_hub("sbus-relay", arguments, on_hub=join)
+    status = run_hub("sbus-relay", arguments, on_hub=join)
+    for relay in relays:
+        if relay.service.error is not None:
+            return complain("sbus-relay", explain(relay.service.error))
+    return status
 
 
 if __name__ == "__main__":

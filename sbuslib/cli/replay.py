@@ -12,8 +12,8 @@ from .console import EXIT_SUCCESS, advise, complain, explain, yield_to_signals
 from .values import moment, speed
 
 if TYPE_CHECKING:
-    from ..journal.directory import Piece
     from ..journal.replay import Run, Selection
+    from ..segments.directory import Piece
     from ..wire.columns import Columns
 
 __all__ = ["add_parser", "from_lake"]
@@ -53,8 +53,8 @@ def add_parser(commands: Any) -> None:
 def _replay(arguments: Namespace) -> int:
     from ..blocking import Client
     from ..errors import SbusError
-    from ..journal.directory import list_segments
     from ..journal.replay import Selection, from_journal, replay
+    from ..segments.directory import list_segments
 
     yield_to_signals()
     skipped = bytes_skipped = 0

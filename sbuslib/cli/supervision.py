@@ -26,7 +26,7 @@ def watchdog(loop: Any) -> Any:
     """Tell twice in each interval that ``loop``, gevent's event loop, turns; the timer, or ``None`` if nobody asks."""
     interval = os.environ.get("WATCHDOG_USEC", "")
     if (
-        not interval.isdigit()
+        not (interval.isascii() and interval.isdigit() and len(interval) <= 18)  # microseconds of 30,000 years
         or not int(interval)
         or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid())
     ):

@@ -108,6 +108,7 @@ def run(arguments: Namespace, serve: Callable[[Peer, Event, ExitStack], Callable
     try:
         with ExitStack() as stack:
             peer = stack.enter_context(_peer(arguments))
+            peer.greenlets.failed.rawlink(lambda _: end.set())  # then leaving the stack raises
             for address in arguments.connect:
                 peer.connect(address, wait=False)
             trouble = serve(peer, end, stack)

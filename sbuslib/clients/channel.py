@@ -92,6 +92,11 @@ class Channel(ABC):
             raise
 
     @property
+    def reconnects(self) -> bool:
+        """Whether this client looks for a hub again when the one that it is connected to goes away."""
+        return self._reconnect
+
+    @property
     def address(self) -> str:
         """The address of the hub."""
         return self._dialer.address

@@ -9,9 +9,9 @@ times without a connection, become gap rows.
 from __future__ import annotations
 
 import os
+import re
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from time import monotonic, time_ns
 
 from ..blocking import Client
@@ -28,6 +28,11 @@ from .writer import Durability, Gap, Writer
 __all__ = ["Follower"]
 
 _SENDERS_KEPT = 1_024
+_SENDER_BYTES = 512
+"""Longest sender that is remembered: below a few hundred hubs, or not what a hub says."""
+
+_NUMBER = re.compile(rb"[0-9]{1,10}")
+_LARGEST_ID = 2**32 - 1
 
 
 class Follower:
@@ -71,43 +76,44 @@ class Follower:
         self._ids: dict[bytes | None, tuple[int | None, int | None, int | None]] = {}
         self._patterns = patterns
         self._stopping = False
-
-        def make_writer() -> Writer:
-            features = self.client.features
-            return Writer(
-                self.directory,
-                hub=features.hub_id.decode(errors="replace") if features is not None else "",
-                separator=features.separator if features is not None else SEPARATOR,
-                durability=durability,
-                keep_bytes=keep_bytes,
-                keep_seconds=keep_seconds,
-                limits=self.limits,
-                wake=self._room.set,
-            )
-
-        self._make_writer: Callable[[], Writer] = make_writer
+        self._durability: Durability = durability
+        self._keep_bytes = keep_bytes
+        self._keep_seconds = keep_seconds
         self.client = Client(address, reconnect=True, on_notice=self._on_notice, on_reconnect=self._on_reconnect)
-        try:
-            self._writer = make_writer()
+        with ExitStack() as undo:
+            undo.callback(self.client.close)
+            self._writer = self._make_writer()
             self._writer.open()
-        except BaseException:
-            self.client.close()
-            raise
-        try:
+            undo.callback(self._writer.join, self.limits.stop_seconds)
+            undo.callback(self._writer.end)
             self._hub = self._hub_id()
             self._told = self._writer.durable_sequence
             self._learn_namespace()
-            if self.client.features is not None:
-                self.client.senders()
-            self.client.echo(False)
-            if hold:
-                self.client.flood_control(hard="block")
-            self.client.subscribe(*patterns)
-        except BaseException:
-            self.client.close()
-            self._writer.end()
-            self._writer.join(self.limits.stop_seconds)
-            raise
+            self._ask(hold)
+            undo.pop_all()
+
+    def _make_writer(self) -> Writer:
+        """A writer for the hub that the client is connected to."""
+        features = self.client.features
+        return Writer(
+            self.directory,
+            hub=features.hub_id.decode(errors="replace") if features is not None else "",
+            separator=features.separator if features is not None else SEPARATOR,
+            durability=self._durability,
+            keep_bytes=self._keep_bytes,
+            keep_seconds=self._keep_seconds,
+            limits=self.limits,
+            wake=self._room.set,
+        )
+
+    def _ask(self, hold: bool) -> None:
+        """Ask the hub for what is to be recorded, and for who sent it."""
+        if self.client.features is not None:
+            self.client.senders()
+        self.client.echo(False)
+        if hold:
+            self.client.flood_control(hard="block")
+        self.client.subscribe(*self._patterns)
 
     @property
     def durable_sequence(self) -> int:
@@ -175,19 +181,21 @@ class Follower:
         """The triple that the hub vouches for: the first one after its own prefix."""
         found = self._ids.get(sender)
         if found is None:
-            if len(self._ids) >= _SENDERS_KEPT:
-                self._ids.clear()
-            found = self._ids[sender] = self._parse(sender)
+            found = self._parse(sender)
+            if len(sender or b"") <= _SENDER_BYTES:
+                if len(self._ids) >= _SENDERS_KEPT:
+                    self._ids.clear()
+                self._ids[sender] = found
         return found
 
     def _parse(self, sender: bytes | None) -> tuple[int | None, int | None, int | None]:
         start = self._prefix + self._namespace.start
         if sender is None or not sender.startswith(start):
             return None, None, None
-        try:
-            gid, uid, pid = map(int, sender[len(start) :].split(self._namespace.separator)[:3])
-        except ValueError:
+        fields = sender[len(start) :].split(self._namespace.separator, 3)[:3]
+        if len(fields) < 3 or not all(map(_NUMBER.fullmatch, fields)) or max(map(int, fields)) > _LARGEST_ID:
             return None, None, None
+        gid, uid, pid = map(int, fields)
         return Credentials(gid, uid, pid).known()
 
     def _learn_namespace(self) -> None:

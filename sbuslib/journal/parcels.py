@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from itertools import chain, groupby
 from typing import Literal, NamedTuple
 
+from ..segments.encoding import widened
+from ..segments.layout import NULL, Buffer, pack
 from ..wire.batches import take_apart
 from ..wire.columns import Columns, merge_keys
-from .format import NULL, Buffer, pack, widened
 
 __all__ = ["Parcel", "columns_of", "parts_of", "spread"]
 
@@ -74,7 +75,7 @@ def parts_of(parcels: list[Parcel]) -> list[Columns]:
 
 
 def spread(kind: Literal["i", "q"], values: Sequence[int | None], counts: list[int], rows: int) -> bytes:
-    """A column in which each value stands as often as its count says; no value is :data:`.format.NULL`."""
+    """A column in which each value stands as often as its count says; no value is ``NULL``."""
     packed = {value: pack(kind, [NULL if value is None else value]) for value in set(values)}
     if len(packed) == 1:
         return packed[values[0]] * rows

@@ -16,30 +16,23 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from time import time_ns
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import gevent
 import msgspec
-from gevent.event import Event
 
-from ..core.inbox import Inbox
 from ..errors import JournalError, StateError, UsageError
-from ..statistics import ClientStatistics
 from ..wire.packets import check_key
+from .intake import Intake
 from .limits import JournalLimits
-from .parcels import Parcel
-from .writer import Durability, Gap, Writer
+from .writer import Durability, Writer
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from ..core.messages import Messages
-    from ..core.protocols import Holdable, Sender
     from ..hub import Hub
-    from ..wire.control import Lost
 
-__all__ = ["Intake", "Recorder", "RecorderStatistics", "Scope"]
+__all__ = ["Recorder", "RecorderStatistics", "Scope"]
 
 logger = logging.getLogger("sbuslib")
 
@@ -276,205 +269,4 @@ class Recorder:
             held=len(intake.held) if intake is not None else 0,
             written_bytes=writer.written_bytes,
             durable_sequence=writer.durable_sequence,
-        )
-
-
-class Intake(Inbox):
-    """What the hub sees of a recorder: takes messages in its turns, and hands them to the writer, many at once.
-
-    Implements :class:`~sbuslib.core.protocols.Receiver` and :class:`~sbuslib.core.protocols.Holder`.
-    """
-
-    def __init__(self, hub: Hub, writer: Writer, limits: JournalLimits, *, hold: bool, tells: bool) -> None:
-        super().__init__(hub.context, hub.embedder.credentials)
-        self.waiting = 0
-        self.waiting_bytes = 0
-        self.held: set[Holdable] = set()
-        self.is_muted = False
-        self.ended = Event()
-        self.on_close: Callable[[], None] = lambda: None
-        self._namespace = hub.context.router.namespace
-        self._writer = writer
-        self._bounds = limits
-        self._hold = hold
-        self._tells = tells
-        self._parcels: list[Parcel] = []
-        self._gaps: dict[str, Gap] = {}
-        self._timer = hub.context.loop.timer(limits.block_seconds, limits.block_seconds)
-        self._is_timing = False
-        self._block_timer: Any = None
-        self._is_full = False
-        self._held_too_long = False
-        self._sender: Sender | None = None
-        self._prefix = b""
-        self._ids: tuple[bytes, int | None, int | None, int | None] = (b"", None, None, None)
-
-    # -- messages -----------------------------------------------------------------------------------
-
-    def deliver(self, sender: Sender, messages: Messages) -> None:
-        """Keep copies of messages, or what was made of them for clients that take batches."""
-        if self.closed or self.is_muted:
-            return
-        count, size = messages.count, messages.size
-        self.routed += count
-        if self._is_full and not self._has_room_for(sender, count):
-            return
-        if sender is not self._sender or self._namespace.prefix is not self._prefix:
-            self._sender, self._prefix = sender, self._namespace.prefix
-            key = sender.key
-            # Of who is above us the kernel said nothing to us, but of the hub that hands their messages down.
-            is_ours = key.startswith(self._prefix + self._namespace.start)
-            self._ids = (key, *(sender.credentials.known() if is_ours else (None, None, None)))
-        self._parcels.append(Parcel(time_ns(), *self._ids, messages.columns()))
-        if not self._is_timing:
-            self._is_timing = True
-            self._timer.start(self._on_time)
-        self.waiting += count
-        self.waiting_bytes += size
-        if self.waiting >= self._bounds.block_records or self.waiting_bytes >= self._bounds.block_bytes:
-            self.hand_over()
-
-    def _on_time(self) -> None:
-        """Time has passed, in which many hands full may have gone, or none: the timer goes on while anything comes."""
-        if self.waiting:
-            self.hand_over()
-        else:
-            self._timer.stop()
-            self._is_timing = False
-
-    def hand_over(self) -> None:
-        """Give what waits to the writer."""
-        gaps = [*self._gaps.values()] if not self._is_full else []
-        if self.waiting or gaps:
-            self._writer.put(self._parcels, gaps, self.waiting, self.waiting_bytes)
-        if gaps:
-            self._gaps.clear()
-        self._parcels = []
-        self.waiting = self.waiting_bytes = 0
-        self._sender = None  # it may have gone
-        writer, bounds = self._writer, self._bounds
-        if writer.queued_records > bounds.queued_records or writer.queued_bytes > bounds.queued_bytes:
-            self._is_full = writer.tells = True
-
-    def notify(self, notice: Lost) -> None:
-        """Messages were lost between two hubs of the tree: they will be missed here."""
-        self._note_gap(notice.cause, notice.count, int(notice.since * 1e9))
-        if not self._is_full:
-            self.hand_over()
-
-    def _note_gap(self, cause: str, count: int, since: int) -> None:
-        gap = self._gaps.get(cause)
-        if gap is not None:
-            since, count = min(gap.time_ns, since), (gap.lost or 0) + count
-        self._gaps[cause] = Gap(since, cause, count)
-
-    # -- when the writer does not keep up -----------------------------------------------------------
-
-    def _has_room_for(self, sender: Sender, count: int) -> bool:
-        """Whether to keep messages though the queue is full, as their publisher is held back from now on."""
-        writer, bounds = self._writer, self._bounds
-        self.relieve()
-        if not self._is_full:
-            return True
-        publisher = sender.holdable_by(self) if self._hold and not self._held_too_long else None
-        # Of one that is held no more comes than was read already; but a hub that stops reads from all.
-        flooded = writer.queued_records >= 2 * bounds.queued_records or writer.queued_bytes >= 2 * bounds.queued_bytes
-        if publisher is not None and not (flooded and publisher in self.held):
-            self.held.add(publisher)
-            publisher.hold(self)
-            if self._block_timer is None:
-                self._block_timer = self._context.loop.timer(self._limits.block_timeout)
-                self._block_timer.start(self._on_block_timeout)
-            return True
-        cause = "timeout" if self._held_too_long else "overflow"
-        self.lost[cause] = self.lost.get(cause, 0) + count
-        self._note_gap(cause, count, time_ns())
-        return False
-
-    def _on_block_timeout(self) -> None:
-        self._held_too_long = True
-        self._let_go()
-
-    def relieve(self) -> None:
-        """The writer has got further: go on as before once half of what may wait has gone."""
-        writer, bounds = self._writer, self._bounds
-        if (
-            self._is_full
-            and writer.queued_records <= bounds.queued_records // 2
-            and writer.queued_bytes <= bounds.queued_bytes // 2
-        ):
-            self._is_full = self._held_too_long = False
-            writer.tells = self._tells
-            self.hand_over()
-            self._let_go()
-
-    def _let_go(self) -> None:
-        if self._block_timer is not None:
-            self._block_timer.stop()
-            self._block_timer.close()
-            self._block_timer = None
-        while self.held:
-            self.held.pop().let_go(self)
-
-    def forget_held(self, publisher: Holdable) -> None:
-        """A publisher that was held has gone. Implements :class:`~sbuslib.core.protocols.Holder`."""
-        self.held.discard(publisher)
-
-    # -- the end ------------------------------------------------------------------------------------
-
-    def close(self) -> None:
-        """Take no more, and return once the writer has ended."""
-        if not self.closed:
-            self._leave()
-            self.on_close()
-            self._context.members.forget_inbox(self)
-        elif not self._writer.is_abandoned:
-            self.ended.wait()
-
-    def give_up(self) -> int:
-        """Take no more, since the writer has ended; how many messages were on their way to it, or missed before."""
-        was_closed = self.closed
-        if not was_closed:
-            self._leave()
-        if stopped := self._writer.queued_records:
-            self.lost["stopped"] = stopped
-        if not was_closed:
-            self._context.members.forget_inbox(self)
-        return sum(self.lost.values())
-
-    def _leave(self) -> None:
-        if self._context.is_serving:
-            self._context.check_here()
-        self._is_full = False
-        self.hand_over()
-        self.closed = True
-        self._timer.close()
-        self._let_go()
-        self._ready.set()
-
-    # -- what others see ----------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        """How many messages can be taken: none, as the writer takes them."""
-        return 0
-
-    @property
-    def queued(self) -> int:
-        """Messages that are not written yet, nor lost."""
-        return self.waiting + self._writer.queued_records if not self._writer.finished else 0
-
-    @property
-    def delivered(self) -> int:
-        """Messages taken by the writer; once closed, all that were not lost."""
-        return self.routed - sum(self.lost.values()) - (0 if self.closed else self.queued)
-
-    def statistics(self) -> ClientStatistics:
-        """This recorder as a receiver, at this instant."""
-        queued = self.queued
-        return msgspec.structs.replace(
-            super().statistics(),
-            delivered=self.routed - sum(self.lost.values()) - queued,
-            queued=queued,
-            soft="queue",
-            hard="block" if self._hold else "discard",
         )

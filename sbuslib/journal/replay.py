@@ -28,14 +28,18 @@ from ..errors import (
 from ..limits import ClientLimits
 from ..matcher import SEPARATOR, matches
 from ..secrets import Namespace
+from ..segments.directory import OnCorrupt, Piece, read_journal
+from ..segments.layout import GAP, Block, Skipped, packed
 from ..wire.columns import Columns, lengths
 from ..wire.packets import check_key
-from .directory import OnCorrupt, Piece, read_journal
-from .format import GAP, Block, Skipped, packed
 
 __all__ = ["Replayed", "Run", "Selection", "from_journal", "replay"]
 
 _KEYS_KEPT = 65_536
+_KEY_BYTES_KEPT = 16_777_216
+_LONGEST_WAIT = 3_600.0
+"""Seconds that are waited at once: what a recording says is the time may be centuries away, and no clock waits that."""
+
 _LIMITS = ClientLimits()
 _NOTHING = Columns([], None, b"")
 
@@ -70,6 +74,7 @@ class Selection:
         self._patterns = tuple(patterns)
         self._namespace = Namespace()
         self._known: dict[bytes, bool] = {}
+        self._known_bytes = 0
 
     def choose(self, times: Sequence[int], columns: Columns, separator: bytes = SEPARATOR) -> Run:
         """Which of some messages are played back; ``separator`` parts the segments of their keys."""
@@ -89,16 +94,21 @@ class Selection:
         """For each key, 1 where messages under it are played back, and else 0."""
         if separator != self._namespace.separator:
             self._namespace = Namespace(separator)
-            self._known.clear()
+            self._forget_keys()
         try:
             return bytes(map(self._known.__getitem__, keys))
         except KeyError:
-            if len(self._known) + len(keys) > _KEYS_KEPT:
-                self._known.clear()
+            if len(self._known) + len(keys) > _KEYS_KEPT or self._known_bytes > _KEY_BYTES_KEPT:
+                self._forget_keys()
             for key in keys:
                 if key not in self._known:
                     self._known[key] = self._decide(key)
+                    self._known_bytes += len(key)
             return bytes(map(self._known.__getitem__, keys))
+
+    def _forget_keys(self) -> None:
+        self._known.clear()
+        self._known_bytes = 0
 
     def _decide(self, key: bytes) -> bool:
         try:
@@ -137,8 +147,7 @@ def from_journal(
         if isinstance(block, Skipped):
             on_skip(piece)
         elif block.kind == GAP:
-            lost = zip(block.times, block.lost(), strict=True)
-            yield Run((), _NOTHING, sum(max(0, count) for time, count in lost if given.has(time)))
+            yield Run((), _NOTHING, _lost_rows(block, piece.segment.path, given))
         else:
             assert piece.header is not None
             start = 0
@@ -146,6 +155,15 @@ def from_journal(
                 stop = start + len(columns)
                 yield given.choose(block.times[start:stop], columns, piece.header.separator)
                 start = stop
+
+
+def _lost_rows(block: Block, path: str, given: Selection) -> int:
+    """How many messages the gap rows stand for that are within the times."""
+    try:
+        lost = zip(block.times, block.lost(), strict=True)
+    except CorruptJournalError as error:
+        raise CorruptJournalError(error.reason, error.position, path) from None
+    return sum(max(0, count) for time, count in lost if given.has(time))
 
 
 def _columns(block: Block, path: str) -> Iterator[Columns]:
@@ -214,7 +232,7 @@ def replay(
                 publisher.send_columns(columns.part(done, ready))
                 done = ready
             else:
-                wait(max(0.0, (due[done] - now) / speed / 1e9))
+                wait(min(max(0.0, (due[done] - now) / speed / 1e9), _LONGEST_WAIT))
     return Replayed(count, lost)
 
 

@@ -6,7 +6,7 @@ made relative to all with one addition. Keys and senders stay numbers of names u
 ``take``; filters by key look at each name once.
 
 A segment is a stranger's file. Its CRC tells of damage, not of malice, so every number that is used as an index or an
-offset is checked before Arrow sees it. Source of the layout: :mod:`sbuslib.journal.format`.
+offset is checked before Arrow sees it. Source of the layout: :mod:`sbuslib.segments.layout`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,8 @@ import numpy
 import pyarrow
 
 from ..errors import CorruptJournalError
-from ..journal.format import (
-    GAP,
-    MESSAGE,
-    NULL,
-    Block,
-    Column,
-    Record,
-    SegmentHeader,
-    Skipped,
-)
 from ..matcher import matches
+from ..segments.layout import GAP, MESSAGE, NULL, Block, Column, Record, SegmentHeader, Skipped
 from .arrays import binary, numbers, same, texts
 from .limits import SparkLimits
 

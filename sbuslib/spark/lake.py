@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DateType
 
 from ..errors import JournalError, StateError
-from ..journal.directory import sync_directory
+from ..segments.directory import sync_directory
 from .decode import SCHEMA
 from .limits import SparkLimits
 from .manifest import (

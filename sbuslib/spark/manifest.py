@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from ..errors import StateError
-from ..journal.directory import sync_directory
+from ..segments.directory import sync_directory
 
 __all__ = ["Entry", "Manifest", "Retired", "Stream", "changed", "is_lake", "locked", "read_manifest"]
 

@@ -1,6 +1,6 @@
 """Journals wherever :mod:`pyarrow.fs` reaches: which segments there are, and parts of them.
 
-What belongs here is finding and reading files; what is in them is :mod:`sbuslib.journal.format`'s. A *place* is the
+What belongs here is finding and reading files; what is in them is :mod:`sbuslib.segments.layout`'s. A *place* is the
 directory of one journal, as a URI or an absolute path, so that it means the same to every worker.
 """
 
@@ -14,12 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow.fs
 
 from ..errors import CorruptJournalError, JournalError
-from ..journal.format import (
-    SEGMENT_HEADER_BYTES,
-    SegmentHeader,
-    first_sequence_of,
-    segment_name,
-)
+from ..segments.layout import SEGMENT_HEADER_BYTES, SegmentHeader, first_sequence_of, segment_name
 from .manifest import is_lake
 
 __all__ = ["Segment", "absolute", "decode_header", "list_segments", "opened"]

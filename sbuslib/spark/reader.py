@@ -21,16 +21,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ..errors import CorruptJournalError, UsageError
-from ..journal.format import (
-    SEGMENT_HEADER_BYTES,
-    Block,
-    End,
-    SegmentHeader,
-    Skipped,
-    decode_block,
-    read_blocks,
-    sound_blocks,
-)
+from ..segments.layout import SEGMENT_HEADER_BYTES, Block, End, SegmentHeader, Skipped
+from ..segments.reading import decode_block, read_blocks, sound_blocks
 from .decode import SCHEMA, Decoder, Filter
 from .limits import SparkLimits
 from .places import absolute, decode_header, list_segments, opened

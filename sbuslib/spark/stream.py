@@ -19,15 +19,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from ..errors import CorruptJournalError, JournalError
-from ..journal.format import (
-    SEGMENT_HEADER_BYTES,
-    End,
-    decode_block,
-    first_sequence_of,
-    read_blocks,
-    segment_name,
-    walk,
-)
+from ..segments.layout import SEGMENT_HEADER_BYTES, End, first_sequence_of, segment_name
+from ..segments.reading import decode_block, read_blocks, walk
 from .limits import SparkLimits
 from .places import Segment, decode_header, list_segments, opened
 from .reader import Options, Piece, arrow_schema, group, read_partition

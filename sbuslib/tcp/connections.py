@@ -52,7 +52,7 @@ class Connections:
         self._tls = None if tls is None else (tls, *tls.contexts(SSLContext))
         self._insecure = insecure
         self._greet = greet
-        self._forget_said = forget
+        self._forget_link = forget
         self._server: StreamServer | None = None
         self._watch: gevent.Greenlet[..., Any] | None = None
         self._stopping = False
@@ -79,10 +79,11 @@ class Connections:
         """Listen. Raises :exc:`OSError`."""
         self._stopping = False
         if self._given is not None:
-            server = StreamServer((self._given.host, self._given.port), self._accept, backlog=self.limits.backlog)
+            place = self._given.host, self._given.port
+            server = StreamServer(place, self._on_connection, backlog=self.limits.backlog)
             server.start()
             self._server = server
-        self._watch = gevent.spawn(self._watch_time)
+        self._watch = self._owner.greenlets.spawn(self._watch_time)
 
     def stop(self, timeout: float) -> None:
         """Accept no more, send what waits, for at most ``timeout`` seconds, and close everything."""
@@ -119,15 +120,19 @@ class Connections:
             flushed &= link.wait_for_room(0, None if deadline is None else max(0.0, deadline - monotonic()))
         return flushed
 
+    def _on_connection(self, sock: Any, address: tuple[Any, ...]) -> None:
+        """Called by gevent's server in a greenlet of its own, which becomes the reader's."""
+        self._owner.greenlets.run(self._accept, sock, address)
+
     def _accept(self, sock: Any, address: tuple[Any, ...]) -> None:
-        """Serve one connection that another peer has made: the reader's greenlet."""
+        """Serve one connection that another peer has made."""
         remote = HostPort(str(address[0]), int(address[1]))
         if self._accepted >= self.limits.links:
-            self._breach("too many connections", remote.host)
+            self._note_violation("too many connections", remote.host)
             return
         usage = self._quotas.enter(remote.host)
         if usage is None:
-            self._breach("too many connections of one address", remote.host)
+            self._note_violation("too many connections of one address", remote.host)
             return
         self._accepted += 1
         greenlet = gevent.getcurrent()
@@ -139,7 +144,7 @@ class Connections:
                 self._quotas.leave(usage)
                 if not isinstance(error, (OSError, Timeout)):
                     raise
-                self._breach("TLS handshake failed", remote.host)
+                self._note_violation("TLS handshake failed", remote.host)
                 return
             finally:
                 self._shaking_hands.discard(greenlet)
@@ -168,7 +173,7 @@ class Connections:
         return secured
 
     def _serve(self, sock: Any, remote: HostPort, usage: Usage, dialled: HostPort | None) -> None:
-        """Be connected until it ends."""
+        """Serve this connection until it ends."""
         if self._stopping:
             sock.close()
             self._quotas.leave(usage)
@@ -189,7 +194,7 @@ class Connections:
         if self._tls is None and not self._insecure and not is_loopback(remote.host):
             logger.warning("peer: what is sent to %s can be read on the way: there is no TLS", remote)
         sock = self._dial(remote, timeout) if wait else None
-        self._dialling[remote] = gevent.spawn(self._keep, remote, sock, keep)
+        self._dialling[remote] = self._owner.greenlets.spawn(self._keep, remote, sock, keep)
         if wait:
             gevent.sleep(0)  # so that the connection is among the others when this returns
 
@@ -219,7 +224,10 @@ class Connections:
         try:
             family = socket.AF_INET6 if ip_address(remote.host.partition("%")[0]).version == 6 else socket.AF_INET
         except ValueError:
-            return socket.create_connection((remote.host, remote.port))
+            try:
+                return socket.create_connection((remote.host, remote.port))
+            except UnicodeError:
+                raise OSError(f"{remote.host!r} cannot be the name of a host") from None
         sock = socket.socket(family, socket.SOCK_STREAM)  # nobody has to be asked for the address
         try:
             sock.connect((remote.host, remote.port))
@@ -244,7 +252,7 @@ class Connections:
                     began = monotonic()
                     self._serve(sock, remote, usage, remote)
                     sock = None
-                    # A peer that lets go at once is not to be connected to again and again.
+                    # Only a connection that lasted resets the pause: a peer may accept and close again and again.
                     if monotonic() - began > self.limits.reconnect_pause_most:
                         backoff.reset()
                 if not keep or self._stopping:
@@ -255,7 +263,7 @@ class Connections:
                 del self._dialling[remote]
 
     def _watch_time(self) -> None:
-        """Let those go who take too long."""
+        """Close connections whose other end takes too long."""
         pause = min(1.0, self.limits.command_seconds / 4, self.limits.stall_seconds / 4)
         while True:
             gevent.sleep(pause)
@@ -265,22 +273,22 @@ class Connections:
                 if reason is not None:
                     self.end(link, reason, True)
 
-    def end(self, link: Link, reason: str, breach: bool) -> None:
-        """A link has ended, or has to; ``breach``: for what the other end did."""
+    def end(self, link: Link, reason: str, violation: bool) -> None:
+        """A link has ended, or has to; ``violation``: because of what the other end did."""
         if link not in self._links:
             return
         logger.debug("peer at %s: %s: %s", self.address, link.remote, reason)
-        if breach:
-            self._breach(reason, link.remote.host)
+        if violation:
+            self._note_violation(reason, link.remote.host)
         self._forget(link)
 
-    def _breach(self, reason: str, host: str) -> None:
+    def _note_violation(self, reason: str, host: str) -> None:
         if self.breaches.note(reason, self._quotas.group(host)):
             logger.warning("peer at %s disconnected %s: %s (further ones are only counted)", self.address, host, reason)
 
     def _forget(self, link: Link) -> None:
         del self._links[link]
-        self._forget_said(link)
+        self._forget_link(link)
         link.close()
         self._quotas.leave(link.usage)
         self.received += link.received

@@ -23,25 +23,52 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterable
 from hashlib import blake2b
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from ..errors import NameFormatError, ReservedKeyError, UsageError
+from ..limits import PACKET_BYTES
 from ..matcher import SEPARATOR, Subscriptions
 from ..secrets import Namespace
-from ..wire.packets import check_key
+from ..wire.packets import MSG, check_key
 
-__all__ = ["CONTROL", "DIGEST_BYTES", "Border", "Expected", "Here", "Members", "Names", "digest"]
+__all__ = [
+    "CONTROL",
+    "DIGEST_BYTES",
+    "HERE_BYTES",
+    "REMOTES_MOST",
+    "Border",
+    "Expected",
+    "Here",
+    "Members",
+    "Names",
+    "digest",
+    "fits_a_packet",
+]
 
 CONTROL = b"sbus/gateway"
 """The key under which the gateways of one bus talk to each other, whichever other buses they join it to."""
 
 DIGEST_BYTES = 16
+
+# Anybody on the bus may speak under CONTROL. What is remembered of that is a few megabytes, whatever is said.
+MEMBERS_MOST = 64
+"""Gateways of one bus that are remembered; further ones are not heard."""
+REMOTES_MOST = 256
+"""Groups of gateways of other buses that one gateway may say it is connected to."""
+HERE_BYTES = 65_536
+"""Longest word in which a gateway says who it is."""
+
 _QUOTED = re.compile(rb"%([0-9A-F]{2})")
 _UNFIT = str.maketrans(
     {" ": "%20", "\r": "%0D", "\n": "%0A", "%": "%25"} | {0xDC00 + byte: f"%{byte:02X}" for byte in range(0x80, 0x100)}
 )
 _WORD = re.compile(r"[0-9A-Za-z._-]+\Z")
+_SEPARATORS = rb"[^\x00*!0-9\x80-\xff]"  # what sbuslib.matcher.check_separator allows
+_RESERVED_SOMEWHERE = re.compile(rb"(?:\A|(%b))!(?:\Z|(?(1)\1|%b))" % (_SEPARATORS, _SEPARATORS), re.DOTALL)
+"""The reserved token between two equal separators, or a separator and an end of the key, whichever is the separator."""
 
 
 def digest(key: bytes, payload: bytes) -> bytes:
@@ -50,6 +77,11 @@ def digest(key: bytes, payload: bytes) -> bytes:
     value.update(b"\0")
     value.update(payload)
     return value.digest()
+
+
+def fits_a_packet(key: bytes, payload: bytes) -> bool:
+    """Whether a bus can carry this message: a peer's data may be longer than a packet."""
+    return len(MSG) + len(key) + 1 + len(payload) <= PACKET_BYTES
 
 
 class Names:
@@ -99,13 +131,16 @@ class Names:
 class Border:
     """Which keys may cross in one direction: those that one of ``patterns`` matches, and no secrets.
 
+    Unless it is ``certain`` that ``separator`` is the hub's, no key crosses that would be reserved under any separator.
+
     Raises :exc:`~sbuslib.errors.UsageError` for a pattern that uses the reserved token, and
     :exc:`~sbuslib.errors.KeyFormatError`.
     """
 
-    def __init__(self, patterns: Iterable[bytes], separator: bytes = SEPARATOR) -> None:
+    def __init__(self, patterns: Iterable[bytes], separator: bytes = SEPARATOR, certain: bool = True) -> None:
         if isinstance(patterns, (str, bytes)):
             raise UsageError("the patterns that cross are a list")
+        self._certain = certain
         self.patterns = tuple(dict.fromkeys(patterns))
         self._namespace = Namespace(separator)
         self._index: Subscriptions[None] = Subscriptions(separator)
@@ -117,6 +152,8 @@ class Border:
 
     def is_reserved(self, key: bytes) -> bool:
         """Whether ``key`` uses the reserved token in any way."""
+        if not self._certain:
+            return _RESERVED_SOMEWHERE.search(key) is not None
         try:
             return self._namespace.check_key(key)
         except ReservedKeyError:
@@ -171,17 +208,23 @@ class Expected:
             del self._waiting[key]
 
 
+_Id = Annotated[str, Meta(pattern="^[0-9A-Za-z._-]{1,64}\\Z")]
+_Remote = Annotated[str, Meta(pattern="^[0-9A-Za-z._-]{1,130}\\Z")]
+
+
 class Here(msgspec.Struct, frozen=True, tag="here"):
     """What a gateway says of itself on its bus: its id, how it is set up, and which other buses it is connected to.
 
     ``group`` is the same for gateways that are set up alike. Each of ``remotes`` is another bus and the group of the
-    gateways there. A gateway that leaves says so with ``leaving``.
+    gateways there. A gateway that leaves says so with ``leaving``. ``word`` is random and new each time: by it a
+    gateway tells what it said itself, which it hears before anybody can have copied it.
     """
 
-    gateway: str
-    group: str
-    remotes: tuple[str, ...] = ()
+    gateway: _Id
+    group: _Id
+    remotes: Annotated[tuple[_Remote, ...], Meta(max_length=REMOTES_MOST)] = ()
     leaving: bool = False
+    word: Annotated[str, Meta(max_length=64)] = ""
 
 
 class Members:
@@ -203,14 +246,21 @@ class Members:
         """How many of them are set up like this one."""
         return sum(here.group == self._group for here, _ in self._members.values()) - (self._me in self._members)
 
+    def is_new(self, gateway: str) -> bool:
+        """Whether this is another gateway that was not known."""
+        return gateway not in self._members and gateway != self._me
+
+    def has_room_for(self, here: Here) -> bool:
+        """Whether what a gateway says can be noted: of gateways that were not known, so many are."""
+        return here.leaving or not self.is_new(here.gateway) or len(self._members) < MEMBERS_MOST
+
     def hear(self, here: Here, now: float) -> bool:
-        """Note what a gateway says; ``True`` when that is another that was not known."""
+        """Note what a gateway says; whether that is anything new."""
         if here.leaving:
-            self._members.pop(here.gateway, None)
-            return False
-        new = here.gateway not in self._members and here.gateway != self._me
+            return self._members.pop(here.gateway, None) is not None
+        known = self._members.get(here.gateway)
         self._members[here.gateway] = here, now
-        return new
+        return known is None or (known[0].group, known[0].remotes) != (here.group, here.remotes)
 
     def expire(self, now: float) -> bool:
         """Forget gateways that have said nothing for a while; whether there were any."""

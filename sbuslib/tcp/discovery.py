@@ -17,22 +17,22 @@ from __future__ import annotations
 import logging
 import re
 import secrets
+from collections.abc import Callable
 from ipaddress import ip_address, ip_network
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import gevent
 import msgspec
 from gevent.event import Event
 
 from ..clients.reconnect import Backoff
+from ..core.service import ServiceGreenlets
 from ..errors import SbusError, UsageError
 from .limits import TcpLimits
 from .link import Link
+from .mesh import Mesh
 from .transport import HostPort, parse_host_port
-
-if TYPE_CHECKING:
-    from .peer import Peer
 
 __all__ = ["Allowed", "Directory", "Discoverer", "Discovery", "parse_announcement"]
 
@@ -170,10 +170,36 @@ class Directory:
         known.not_before = now + known.backoff.next()
 
 
+class Announced(Protocol):
+    """What a discoverer needs of its peer. Each does what the method of :class:`~sbuslib.tcp.peer.Peer` does."""
+
+    limits: TcpLimits
+    mesh: Mesh
+    greenlets: ServiceGreenlets
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def links(self) -> tuple[Link, ...]: ...
+
+    def watch_links(self, watcher: Callable[[Link], None], on: bool = True) -> None: ...
+
+    def retain(self, name: str, data: bytes) -> None: ...
+
+    def release(self, name: str) -> None: ...
+
+    def connect(self, address: str, *, keep: bool = True, wait: bool = True) -> None: ...
+
+    def is_dialling(self, address: str) -> bool: ...
+
+    def end_link(self, link: Link, reason: str, violation: bool) -> None: ...
+
+
 class Discoverer:
     """Announces one peer and connects it to others. **Greenlets:** one, which only waits."""
 
-    def __init__(self, peer: Peer, config: Discovery) -> None:
+    def __init__(self, peer: Announced, config: Discovery) -> None:
         self._peer = peer
         self._config = config
         self._allowed = Allowed(config.allow)
@@ -188,7 +214,7 @@ class Discoverer:
         """Announce, and look for others, until :meth:`stop`."""
         self._peer.mesh.on_arrival = self.hear
         self._peer.watch_links(self.link_gone)
-        self._greenlet = gevent.spawn(self._run)
+        self._greenlet = self._peer.greenlets.spawn(self._run)
 
     def stop(self) -> None:
         """Announce no more."""
@@ -280,5 +306,9 @@ class Discoverer:
             if who in linked or address == own or peer.is_dialling(str(address)) or address.host not in self._allowed:
                 continue
             self.directory.tried(who, now)
-            self._made.add(address)
-            peer.connect(str(address), keep=False, wait=False)
+            try:
+                peer.connect(str(address), keep=False, wait=False)
+            except (SbusError, OSError) as error:  # it may be our own, or a name that nobody knows
+                logger.debug("peer at %s: %s was announced by %s: %s", peer.address, address, who, error)
+            else:
+                self._made.add(address)

@@ -43,6 +43,10 @@ _LF = 0x0A
 _LENGTH_DIGITS = 19
 """Most digits of a length, leading zeros included: those of any 64-bit number."""
 
+_HEADERS = 1_024
+_HEADER_NAME_BYTES = 128
+"""Headers that each connection remembers, and the longest name among them: half a megabyte, as a stranger may have many
+connections. It is only for speed."""
 
 _END_OF_NAME = re.compile(rb"[ \r\n]")
 _DIGITS = re.compile(rb"[0-9]*")
@@ -181,8 +185,8 @@ class Parser:
         if length > self._limits.data_bytes:
             raise FramingError("data too long")
         known = self._decode(text), length
-        if len(text) <= self._limits.cached_name_bytes:
-            if len(self._headers) >= self._limits.cached_names:
+        if len(text) <= _HEADER_NAME_BYTES:
+            if len(self._headers) >= _HEADERS:
                 self._headers.clear()
             self._headers[header] = known
         return known

@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import logging
+import re
 import secrets
-import socket
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from time import monotonic
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import gevent
 import msgspec
 from gevent.event import Event
 
 from ..client import Client
+from ..core.service import ServiceGreenlets
 from ..errors import DisconnectedError, NameFormatError, StateError, UsageError
 from ..hub import Hub
-from ..matcher import SEPARATOR
 from ..wire.packets import Message
+from .buses import Bus, join, separator_of
 from .crossing import (
     CONTROL,
     DIGEST_BYTES,
+    HERE_BYTES,
+    REMOTES_MOST,
     Border,
     Expected,
     Here,
     Members,
     Names,
     digest,
+    fits_a_packet,
 )
 from .framing import Publish
 from .link import Link
@@ -43,66 +47,8 @@ logger = logging.getLogger("sbuslib")
 _BATCH = 256  # messages that cross at once, and are announced with one message
 _IMPORT = b"import "
 _HERE = b"here "
-
-
-class _Bus(Protocol):
-    """As much of a bus as a gateway needs, the same of a hub in this process and of one that is connected to."""
-
-    identity: str
-
-    def receive(self) -> list[Message]: ...
-
-    def publish(self, messages: list[tuple[bytes, bytes]]) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class _HubBus:
-    def __init__(self, hub: Hub, patterns: Sequence[bytes]) -> None:
-        self._hub = hub
-        self.identity = hub.tree.path[-1].decode()  # of a tree of hubs, its root stands for the bus
-        self._inbox = hub.subscribe(*patterns)
-
-    def receive(self) -> list[Message]:
-        inbox = self._inbox
-        messages = [inbox.get()]
-        while len(inbox) and len(messages) < _BATCH:
-            messages.append(inbox.get())
-        return messages
-
-    def publish(self, messages: list[tuple[bytes, bytes]]) -> None:
-        for key, payload in messages:
-            self._hub.publish(key, payload)
-
-    def close(self) -> None:
-        self._inbox.close()
-
-
-class _ClientBus:
-    def __init__(self, client: Client, patterns: Sequence[bytes]) -> None:
-        self._client = client
-        self._patterns = patterns
-        features = client.features
-        if features is not None:
-            self.identity = (features.path or (features.hub_id,))[-1].decode()
-        else:  # a daemon that tells no id: its address on this machine stands for it
-            place = f"{socket.gethostname()} {client.address}"
-            self.identity = blake2b(place.encode(), digest_size=8).hexdigest()
-        try:
-            client.senders(True)
-        except StateError:
-            logger.debug("gateway: the hub at %s tells no senders", client.address)
-        client.subscribe(*patterns)
-
-    def receive(self) -> list[Message]:
-        return self._client.receive_many(_BATCH)
-
-    def publish(self, messages: list[tuple[bytes, bytes]]) -> None:
-        self._client.publish_many(messages)
-
-    def close(self) -> None:
-        if not self._client.closed:
-            self._client.unsubscribe(*self._patterns)
+_GREETING = re.compile(rb"([0-9A-Za-z._-]{1,64}) ([0-9A-Za-z._-]{1,64}) ([0-9A-Za-z._-]{1,64})")
+"""What a gateway says to those of other buses: its bus, its group, its id."""
 
 
 class Gateway:
@@ -142,12 +88,12 @@ class Gateway:
     ) -> None:
         if not isinstance(bus, (Hub, Client)):
             raise UsageError(f"a gateway needs a Hub or a Client, not {type(bus).__name__}")
-        separator = bus.context.router.namespace.separator if isinstance(bus, Hub) else SEPARATOR
+        separator, certain = separator_of(bus)
         self._given = bus
         self._peer = peer
         self._limits = peer.limits
-        self._export = Border(export, separator)
-        self._import = Border(import_, separator)
+        self._export = Border(export, separator, certain)
+        self._import = Border(import_, separator, certain)
         if not self._export.patterns and not self._import.patterns:
             raise UsageError("a gateway needs patterns to export or to import")
         self._names = Names(name)
@@ -160,18 +106,22 @@ class Gateway:
         self._known_names: dict[bytes, str | None] = {}
         self._known_keys: dict[str, bytes | None] = {}
         self._incoming: deque[Publish] = deque()
+        self._incoming_bytes = 0
         self._arrived = Event()
         self._changed = Event()
         self._remotes: dict[Link, tuple[str, str, str]] = {}  # bus, group and id of the gateway at the other end
         self._leave_out: frozenset[Link] = frozenset()
         self._same_bus: frozenset[Link] = frozenset()
+        self._said: deque[str] = deque(maxlen=64)  # what tells our own words, until we hear them
         self._sender: tuple[bytes | None] | None = None  # as whom the bus knows us, once it has said so
-        self._bus: _Bus | None = None
+        self._bus: Bus | None = None
+        self._name = name
         self._greenlets: list[gevent.Greenlet[..., Any]] = []
+        self._service = ServiceGreenlets(f"gateway of {name!r}", self.stop)
         self._exported = self._imported = self._echoes = self._lost = 0
         self._refused: Counter[str] = Counter()
         self.ended = Event()
-        """Set when the gateway has stopped, by :meth:`stop` or because the bus went away."""
+        """Set when the gateway has stopped: by :meth:`stop`, because the bus went away, or by an error."""
 
     def __enter__(self) -> Gateway:
         self.start()
@@ -181,6 +131,8 @@ class Gateway:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+        if kind is None:
+            self.check()
 
     # -- lifecycle ----------------------------------------------------------------------------------
 
@@ -196,18 +148,20 @@ class Gateway:
         if not self._peer.started:
             raise StateError("start the peer of the gateway first")
         patterns = [*self._export.patterns, CONTROL]
-        bus: _Bus = (
-            _HubBus(self._given, patterns) if isinstance(self._given, Hub) else _ClientBus(self._given, patterns)
-        )
-        self._bus = bus
+        bus = self._bus = join(self._given, patterns)
         self.ended.clear()
         self._say_here(bus)
         self._peer.watch_links(self._link_gone)
         self._peer.attach(self, *self._substrings())
         self._peer.retain(self._greeting, f"{bus.identity} {self._group} {self._id}".encode())
+        self._service = ServiceGreenlets(f"gateway of {self._name!r}", self.stop)
         self._greenlets = [
-            gevent.spawn(self._run, work, bus) for work in (self._export_all, self._import_all, self._stay_known)
+            self._service.spawn(self._run, work, bus) for work in (self._export_all, self._import_all, self._stay_known)
         ]
+
+    def check(self) -> None:
+        """Raise :exc:`~sbuslib.errors.ServiceError` when an error that nobody foresaw has ended the gateway."""
+        self._service.check()
 
     def _substrings(self) -> list[str]:
         wanted = [self._names.substring_for(pattern) for pattern in self._import.patterns]
@@ -231,12 +185,13 @@ class Gateway:
         gevent.killall([each for each in self._greenlets if each is not gevent.getcurrent()], block=False)
         self._lost += len(self._incoming)
         self._incoming.clear()
+        self._incoming_bytes = 0
         self._remotes.clear()
         self.ended.set()
 
     close = stop
 
-    def _run(self, work: Any, bus: _Bus) -> None:
+    def _run(self, work: Any, bus: Bus) -> None:
         """One of the greenlets: whichever finds the bus gone stops the gateway."""
         try:
             work(bus)
@@ -248,7 +203,7 @@ class Gateway:
 
     # -- out ----------------------------------------------------------------------------------------
 
-    def _export_all(self, bus: _Bus) -> None:
+    def _export_all(self, bus: Bus) -> None:
         while True:
             going: list[tuple[str, bytes]] = []
             for message in bus.receive():
@@ -303,14 +258,17 @@ class Gateway:
         if source in self._same_bus:
             self._refused["from this very bus"] += len(messages)
             return
-        room = self._limits.imports - len(self._incoming)
-        if len(messages) > room:
-            self._lost += len(messages) - max(0, room)
-            messages = messages[: max(0, room)]
-        self._incoming.extend(messages)
+        incoming, limits = self._incoming, self._limits
+        for message in messages:
+            size = len(message.name) + len(message.data)
+            if len(incoming) >= limits.imports or self._incoming_bytes + size > limits.inbox_bytes:
+                self._lost += 1
+            else:
+                self._incoming_bytes += size
+                incoming.append(message)
         self._arrived.set()
 
-    def _import_all(self, bus: _Bus) -> None:
+    def _import_all(self, bus: Bus) -> None:
         incoming = self._incoming
         while True:
             while not incoming:
@@ -319,12 +277,17 @@ class Gateway:
             coming: list[tuple[bytes, bytes]] = []
             while incoming and len(coming) < _BATCH:
                 message = incoming.popleft()
+                self._incoming_bytes -= len(message.name) + len(message.data)
                 key = self._key_for(message.name)
-                if key is not None:
+                if key is None:
+                    continue
+                if fits_a_packet(key, message.data):
                     coming.append((key, message.data))
+                else:
+                    self._refused["message too long"] += 1
             if coming:
-                self._imported += len(coming)
                 bus.publish([*self._announcement(coming), *coming])
+                self._imported += len(coming)
             gevent.sleep(0)
 
     def _announcement(self, coming: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
@@ -359,7 +322,7 @@ class Gateway:
 
     # -- the other gateways -------------------------------------------------------------------------
 
-    def _hear(self, message: Message, bus: _Bus) -> None:
+    def _hear(self, message: Message, bus: Bus) -> None:
         """A gateway of this bus, perhaps this one, has spoken."""
         now = monotonic()
         said = message.payload
@@ -370,21 +333,31 @@ class Gateway:
         if not said.startswith(_HERE):
             return
         try:
-            here = msgspec.json.decode(said[len(_HERE) :], type=Here)
-        except msgspec.MsgspecError:
+            here = msgspec.json.decode(said[len(_HERE) : HERE_BYTES], type=Here)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             self._refused["unknown word of a gateway"] += 1
             return
+        if not self._members.has_room_for(here):
+            self._refused["too many gateways"] += 1
+            return
         if here.gateway == self._id:
+            if here.word not in self._said:
+                self._refused["forged word of a gateway"] += 1
+                return
+            self._said.remove(here.word)
             self._sender = (message.sender,)
-        if self._members.hear(here, now):
+        if not here.leaving and self._members.is_new(here.gateway):
             self._changed.set()  # so that the new one hears of us
-        self._settle(bus)
+        if self._members.hear(here, now):
+            self._settle(bus)
 
-    def _say_here(self, bus: _Bus) -> None:
-        remotes = tuple(sorted({f"{where}.{group}" for where, group, _ in self._remotes.values()}))
-        bus.publish([(CONTROL, _HERE + msgspec.json.encode(Here(self._id, self._group, remotes)))])
+    def _say_here(self, bus: Bus) -> None:
+        remotes = sorted({f"{where}.{group}" for where, group, _ in self._remotes.values()})[:REMOTES_MOST]
+        here = Here(self._id, self._group, tuple(remotes), word=secrets.token_hex(8))
+        self._said.append(here.word)
+        bus.publish([(CONTROL, _HERE + msgspec.json.encode(here))])
 
-    def _stay_known(self, bus: _Bus) -> None:
+    def _stay_known(self, bus: Bus) -> None:
         """Say on the bus, to other gateways if there are any, that we are here and what has changed."""
         pause = self._limits.heartbeat_seconds
         while True:
@@ -402,9 +375,12 @@ class Gateway:
 
     def _meet(self, data: bytes, link: Link) -> None:
         """The gateway at the other end of ``link`` says who it is."""
-        words = data.decode("utf-8", "replace").split(" ")
-        if len(words) == 3 and self._bus is not None:
-            self._remotes[link] = words[0], words[1], words[2]
+        found = _GREETING.fullmatch(data)
+        if found is None or self._bus is None:
+            return
+        words = found[1].decode(), found[2].decode(), found[3].decode()
+        if self._remotes.get(link) != words:
+            self._remotes[link] = words
             self._settle(self._bus)
             self._changed.set()
 
@@ -413,7 +389,7 @@ class Gateway:
             self._settle(self._bus)
             self._changed.set()
 
-    def _settle(self, bus: _Bus) -> None:
+    def _settle(self, bus: Bus) -> None:
         """Find out over which connections it is not for us to send."""
         ends: dict[str, list[tuple[str, Link]]] = {}
         for link, (where, group, gateway) in self._remotes.items():

@@ -16,6 +16,11 @@ from .limits import TcpLimits
 __all__ = ["PeerInbox"]
 
 
+def _size(message: Publish) -> int:
+    """What a message counts for: with its name, which may be longer than its data."""
+    return len(message.name) + len(message.data)
+
+
 class PeerInbox:
     """Messages for the application: iterate, :meth:`get`, or :meth:`get_many`. What ``peer.subscribe`` returns.
 
@@ -44,7 +49,7 @@ class PeerInbox:
 
     def take(self, messages: Sequence[Publish], source: object) -> None:
         """Keep messages that came over the connection ``source``: the peer's side."""
-        size = self._bytes + sum([len(message.data) for message in messages])
+        size = self._bytes + sum([len(message.name) + len(message.data) for message in messages])
         limits = self._limits
         if self.closed or size > limits.inbox_bytes or len(self._waiting) + len(messages) > limits.inbox_messages:
             self._take_some(messages)
@@ -57,7 +62,7 @@ class PeerInbox:
 
     def _take_some(self, messages: Sequence[Publish]) -> None:
         for message in messages:
-            size = self._bytes + len(message.data)
+            size = self._bytes + _size(message)
             if self.closed or len(self._waiting) >= self._limits.inbox_messages or size > self._limits.inbox_bytes:
                 self.lost += 1
             else:
@@ -91,7 +96,7 @@ class PeerInbox:
         taken = list(islice(waiting, most))
         for message in taken:
             waiting.popleft()
-            self._bytes -= len(message.data)
+            self._bytes -= _size(message)
         return taken
 
     def __iter__(self) -> Iterator[Publish]:

@@ -80,7 +80,11 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
         int, Meta(description="Messages that may wait for the application, before new ones are lost.")
     ] = 65_536
     inbox_bytes: Annotated[
-        int, Meta(description="Bytes of data that may wait for the application, before new messages are lost.")
+        int,
+        Meta(
+            description="Bytes of names and data that may wait for the application, or for the bus of a gateway, "
+            "before new messages are lost."
+        ),
     ] = 16_777_216
     command_seconds: Annotated[
         float, Meta(description="Seconds that one command may take from its first byte to its last.")
@@ -143,5 +147,5 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
         Meta(description="Seconds that a gateway waits to see on the bus what another gateway said it would publish."),
     ] = 10.0
     logged_breaches: Annotated[
-        int, Meta(description="Kinds of breach (reason and address) remembered as logged; more are only counted.")
+        int, Meta(description="Kinds of violation (reason and address) remembered as logged; more are only counted.")
     ] = 1_024

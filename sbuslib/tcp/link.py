@@ -15,6 +15,7 @@ import gevent
 from gevent import socket
 from gevent.event import Event
 
+from ..core.service import ServiceGreenlets
 from ..errors import FramingError
 from .framing import Command, Parser, Publish, Subscribe, Unsubscribe
 from .limits import TcpLimits
@@ -39,6 +40,7 @@ class Owner(Protocol):
 
     limits: TcpLimits
     area: memoryview
+    greenlets: ServiceGreenlets
 
     def receivers_of(self, name: str) -> tuple[Receiver, ...] | None:
         """Who at this end wants ``name``; ``None`` when it is for :meth:`take_forwarded`."""
@@ -52,7 +54,7 @@ class Owner(Protocol):
         """A subscription or its end has come. May raise :exc:`~sbuslib.errors.FramingError`."""
         ...
 
-    def end_link(self, link: Link, reason: str, breach: bool) -> None:
+    def end_link(self, link: Link, reason: str, violation: bool) -> None:
         """The link has ended by itself."""
         ...
 
@@ -106,7 +108,7 @@ class Link:
     def serve(self) -> None:
         """Write from another greenlet and read from this one, until the connection ends."""
         if not self.closed:
-            self._writer = gevent.spawn(self._write)
+            self._writer = self._owner.greenlets.spawn(self._write)
             self._read()
 
     @property
@@ -175,10 +177,10 @@ class Link:
             try:
                 self._send(memoryview(out))
             except OSError as error:
-                # Gone, or takes nothing any more. What it said before may still be unread, so the reader goes on.
+                # It takes nothing more. What it sent before may still be unread, so the reader goes on.
                 self._fall_silent()
                 if error.errno not in (errno.EPIPE, errno.ECONNRESET):
-                    self._end(f"send: {error.strerror or error}", breach=False)
+                    self._end(f"send: {error.strerror or error}", violation=False)
                 return
             self.sent += count
             self._sending_count = 0
@@ -209,13 +211,13 @@ class Link:
     def _read(self) -> None:
         receive, area, parser = self._socket.recv_into, self._owner.area, self._parser
         try:
-            while True:
+            while not self.closed:
                 size = receive(area)
                 # Between the receive and this copy nobody else runs, so all links share one area.
                 commands = parser.feed(bytes(area[:size])) if size else None
                 if commands is None:
                     parser.finish()
-                    self._end("closed", breach=False)
+                    self._end("closed", violation=False)
                     return
                 self._note_progress(bool(commands))
                 self._act(commands)
@@ -225,9 +227,9 @@ class Link:
                 self._act(error.commands)
             except FramingError as earlier:
                 error = earlier
-            self._end(error.reason, breach=True)
+            self._end(error.reason, violation=True)
         except OSError as error:
-            self._end(f"receive: {error.strerror or error}", breach=False)
+            self._end(f"receive: {error.strerror or error}", violation=False)
 
     def _note_progress(self, some: bool) -> None:
         if not self._parser.pending:
@@ -283,9 +285,9 @@ class Link:
             return "takes nothing"
         return None
 
-    def _end(self, reason: str, breach: bool) -> None:
+    def _end(self, reason: str, violation: bool) -> None:
         if not self.closed:
-            self._owner.end_link(self, reason, breach)
+            self._owner.end_link(self, reason, violation)
 
     def close(self) -> None:
         """Close the socket, at once. For the peer, which forgets the link first."""
@@ -293,6 +295,8 @@ class Link:
             return
         self.closed = True
         self._fall_silent()
+        # Whoever remembers what came over this link keeps it for a while, and must not keep what it had received.
+        self._parser = Parser(self._limits)
         self._socket.close()  # which wakes the reader
         if self._writer is not None and self._writer is not gevent.getcurrent():
             self._writer.kill(block=False)

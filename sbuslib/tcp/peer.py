@@ -1,7 +1,8 @@
 """``Peer``: one end of Simplest pubsub. It listens, connects, publishes and subscribes.
 
-Bytes are the business of :mod:`sbuslib.tcp.framing`, one connection of :mod:`sbuslib.tcp.link`, copies under
-``//fwd/`` of :mod:`sbuslib.tcp.mesh`, and finding others of :mod:`sbuslib.tcp.discovery`.
+Bytes are in :mod:`sbuslib.tcp.framing`, one connection in :mod:`sbuslib.tcp.link`, all of them in
+:mod:`sbuslib.tcp.connections`, publishing in :mod:`sbuslib.tcp.publishing`, copies under ``//fwd/`` in
+:mod:`sbuslib.tcp.mesh`, and finding others in :mod:`sbuslib.tcp.discovery`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from gevent.event import Event
 from gevent.hub import Hub as EventLoopHub
 from gevent.timeout import Timeout
 
-from ..errors import FramingError, PayloadError, StateError, UsageError
+from ..core.service import ServiceGreenlets
+from ..errors import FramingError, StateError, UsageError
 from .connections import Connections
 from .discovery import Discoverer, Discovery
 from .forwarding import NUMBERED, Forwarding
@@ -26,19 +28,17 @@ from .framing import (
     encode_publish,
     encode_subscribe,
     encode_unsubscribe,
-    publish_prefix,
 )
 from .inbox import PeerInbox
 from .limits import TcpLimits
 from .link import Link, Receiver
 from .mesh import Mesh
+from .publishing import Publisher
 from .statistics import LinkStatistics, PeerStatistics
 from .substrings import Substrings
 from .transport import TLS, parse_host_port
 
 __all__ = ["Peer"]
-
-_RUN_BYTES = 65_536  # messages under one name are joined up to here before they are queued: what may be lost at once
 
 
 class Peer:
@@ -85,6 +85,7 @@ class Peer:
         limits: TcpLimits | None = None,
     ) -> None:
         self.limits = limits if limits is not None else TcpLimits()
+        self.greenlets = ServiceGreenlets(f"peer at {listener or 'no address'}", self.close)
         given = None if listener is None else parse_host_port(listener)
         self._connections = Connections(self, given, tls, insecure, self._greet, self._forget)
         forwarding = Forwarding(forward)
@@ -93,11 +94,11 @@ class Peer:
         self._remote: Substrings[Link] = Substrings(self.limits)
         self._local: Substrings[Receiver] = Substrings(self.limits)
         self.mesh = Mesh(forwarding, self._remote, self._local, self.limits)
+        self._publisher = Publisher(self._remote, self.mesh, self.limits)
         self._discoverer = None if discover is None else Discoverer(self, discover)
         self._wanted: dict[str, int] = {}  # what others are told that we want, and for how many reasons
-        self._names: dict[str, bytes | None] = {}  # what a message under a name starts with; None: the mesh's
         self._inboxes: set[PeerInbox] = set()
-        self._published = self._ignored = 0
+        self._ignored = 0
         self._running = self._stopping = False
         self.area = memoryview(bytearray(self.limits.receive_bytes))
         for substring in forwarding.substrings():
@@ -135,6 +136,8 @@ class Peer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+        if kind is None:
+            self.greenlets.check()
 
     def start(self) -> None:
         """Listen, and serve from the event loop of the calling thread. Returns at once.
@@ -144,6 +147,7 @@ class Peer:
         """
         if self._running:
             raise StateError(f"{self!r} is started already")
+        self.greenlets = ServiceGreenlets(f"peer at {self.address or 'no address'}", self.close)
         self._connections.start()
         self._pid = os.getpid()
         self._event_loop: EventLoopHub = gevent.get_hub()
@@ -154,13 +158,17 @@ class Peer:
             self._discoverer.start()
 
     def serve_forever(self, stop_timeout: float = 1.0) -> None:
-        """Start unless started, and wait until :meth:`stop` is called from elsewhere."""
+        """Start unless started, and wait until :meth:`stop` is called from elsewhere.
+
+        Raises :exc:`~sbuslib.errors.ServiceError` when an error that nobody foresaw has ended the peer.
+        """
         if not self._running:
             self.start()
         try:
             self._stopped.wait()
         finally:
             self.stop(stop_timeout)
+        self.greenlets.check()
 
     def stop(self, timeout: float = 1.0) -> None:
         """Accept no more, send what waits, for at most ``timeout`` seconds, and close everything.
@@ -233,9 +241,9 @@ class Peer:
         else:
             self._connections.watchers.pop(watcher, None)
 
-    def end_link(self, link: Link, reason: str, breach: bool) -> None:
+    def end_link(self, link: Link, reason: str, violation: bool) -> None:
         """A link has ended, or has to: for :class:`~sbuslib.tcp.link.Link`."""
-        self._connections.end(link, reason, breach)
+        self._connections.end(link, reason, violation)
 
     def _greet(self, link: Link) -> None:
         """Tell a new connection what we want."""
@@ -282,7 +290,7 @@ class Peer:
 
     def receivers_of(self, name: str) -> tuple[Receiver, ...] | None:
         """Who at this end wants ``name``: for :class:`~sbuslib.tcp.link.Link`."""
-        if name.startswith(NUMBERED) or self._start_of(name) is None:
+        if name.startswith(NUMBERED) or self._publisher.start_of(name) is None:
             return None
         return self._local.subscribers(name)
 
@@ -292,20 +300,6 @@ class Peer:
 
     # -- publishing ---------------------------------------------------------------------------------
 
-    def _start_of(self, name: str) -> bytes | None:
-        """``pub <name>`` and a space; ``None`` when the mesh has to see to it."""
-        try:
-            return self._names[name]
-        except KeyError:
-            pass
-        start = publish_prefix(name, self.limits)
-        known = None if self.mesh.concerns(name) else start
-        if len(name) <= self.limits.cached_name_bytes:
-            if len(self._names) >= self.limits.cached_names:
-                self._names.clear()
-            self._names[name] = known
-        return known
-
     def publish(self, name: str, data: bytes = b"") -> None:
         """Publish to each peer that wants ``name``; never blocks. One whose queue is full loses the message.
 
@@ -314,16 +308,7 @@ class Peer:
         """
         if not self._running:
             self._check_here()
-        start = self._start_of(name)
-        self._published += 1
-        if start is None:
-            self.mesh.publish(name, data)
-            return
-        links = self._remote.subscribers(name)
-        if links:
-            command = encode_publish(name, data, self.limits)
-            for link in links:
-                link.push(command, 1)
+        self._publisher.publish(name, data)
 
     def publish_many(
         self,
@@ -341,55 +326,7 @@ class Peer:
         """
         if not self._running:
             self._check_here()
-        count = size = length = 0
-        name: str | None = None
-        start: bytes | None = b""
-        header = b""
-        parts: list[bytes] = []
-        links: tuple[Link, ...] = ()
-        most = self.limits.data_bytes
-        try:
-            for new_name, data in messages:
-                if new_name != name:
-                    start = self._start_of(new_name)
-                    name, length = new_name, -1
-                    found = self._remote.subscribers(new_name) if start is not None else ()
-                    if leave_out:
-                        found = tuple([link for link in found if link not in leave_out])
-                    if found != links:
-                        self._push_run(links, parts, patience)
-                        parts, size, links = [], 0, found
-                if start is None:
-                    self.mesh.publish(new_name, data)
-                    count += 1
-                    continue
-                if len(data) != length:
-                    if not isinstance(data, bytes):
-                        raise PayloadError(f"data is bytes, not {type(data).__name__}")
-                    if len(data) > most:
-                        raise PayloadError(f"data of {len(data):,} bytes: the limit is {most:,}")
-                    length = len(data)
-                    header = b"%b%d " % (start, length)
-                parts += (header, data, b"\n")
-                count += 1
-                size += length
-                if size > _RUN_BYTES:
-                    self._push_run(links, parts, patience)
-                    parts, size, name = [], 0, None  # who wants it is asked again: this may have waited
-        finally:
-            self._push_run(links, parts, patience)
-            self._published += count
-        return count
-
-    def _push_run(self, links: tuple[Link, ...], parts: list[bytes], patience: float) -> None:
-        if not parts or not links:
-            return
-        commands = b"".join(parts)
-        limit = self.limits.queued_bytes
-        for link in links:
-            if patience and link.queued_bytes > limit // 2 and not link.slow:
-                link.slow = not link.wait_for_room(limit // 4, patience)
-            link.push(commands, len(parts) // 3)
+        return self._publisher.publish_many(messages, patience, leave_out)
 
     def retain(self, name: str, data: bytes) -> None:
         """Publish, and keep the data for peers that subscribe to ``name`` later; the last word counts.
@@ -398,14 +335,14 @@ class Peer:
         """
         self._check_here()
         encode_publish(name, data, self.limits)
-        if self._start_of(name) is not None:
+        if self._publisher.start_of(name) is not None:
             self.mesh.retain(name, data, None)
             self.publish(name, data)
             return
         identity = self.mesh.new_identity()
         self.mesh.retain(name, data, identity)
         self.mesh.publish(name, data, identity)
-        self._published += 1
+        self._publisher.published += 1
 
     def release(self, name: str) -> None:
         """Keep the data under ``name`` no longer."""
@@ -471,7 +408,7 @@ class Peer:
             encode = encode_unsubscribe if before else encode_subscribe
             for link in self.links:
                 link.say(encode(substring, self.limits))
-        # Who wants copies understands their numbers, or could not tell one that comes twice.
+        # Copies may come twice by different ways: by their numbers this peer tells that they are the same.
         if substring != NUMBERED and "//fwd/" in substring and (not before or not before + change):
             self._want(NUMBERED, change)
 
@@ -484,7 +421,7 @@ class Peer:
             links=len(links),
             links_total=gone.total,
             substrings=len(self._remote),
-            published=self._published,
+            published=self._publisher.published,
             received=gone.received + sum(link.received for link in links),
             unwanted=gone.unwanted + mesh.unwanted + sum(link.unwanted for link in links),
             forwarded=mesh.forwarded,

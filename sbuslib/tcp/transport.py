@@ -55,6 +55,8 @@ def is_loopback(host: str) -> bool:
         pass
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except UnicodeError:
+        raise AddressError(f"{host!r} cannot be the name of a host") from None
     except OSError as error:
         raise AddressError(f"{host}: {error.strerror or error}") from None
     return all(ip_address(str(entry[4][0]).partition("%")[0]).is_loopback for entry in found)

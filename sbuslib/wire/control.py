@@ -8,7 +8,8 @@ tells the same for readers who write a client in another language.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+import re
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -33,6 +34,7 @@ __all__ = [
     "INTEREST_SYNC",
     "INTEREST_WIDEN",
     "LINK_CAUSES",
+    "MOST_LOST",
     "NOTICES_OFF",
     "NOTICES_ON",
     "ORDER",
@@ -89,6 +91,17 @@ LINK_CAUSES = ("upstream", "uncertain")
 """Causes of a :class:`Lost` that tells of messages between two hubs: lost while the upper one was away or slow, and
 sent to it but never acknowledged."""
 
+MOST_LOST: Final = 10**15 - 1
+"""The largest count that a ``notice/lost`` tells; more than that is told as that. It fits every column of a journal."""
+
+_LOST = re.compile(rb"([a-z]{1,32}) ([0-9]{1,15}) ([0-9]{1,10}(?:\.[0-9]{1,9})?)")
+_LATEST: Final = 2**33
+"""No time from elsewhere is later than this, in seconds since the epoch: its nanoseconds fit 64 bits."""
+
+_ID = re.compile(rb"[0-9A-Za-z._-]{1,64}")
+_PATH_MOST: Final = 256
+"""Ids in a path: a tree of hubs is nowhere near as deep."""
+
 SUPPORTED = (
     b"batch/on",
     b"echo/off",
@@ -128,15 +141,19 @@ class Features(msgspec.Struct, frozen=True):
     def decode(cls, line: bytes) -> Features:
         """Read an answer; words that are not known are kept, so that a newer hub can be talked to.
 
-        Raises :exc:`~sbuslib.errors.PacketError` for a separator that cannot be one.
+        Raises :exc:`~sbuslib.errors.PacketError` for a separator or an id that cannot be one, and a path too long.
         """
         words: set[bytes] = set()
         hub_id, path, separator = b"", tuple[bytes, ...](), SEPARATOR
         for word in line.split():
             if word.startswith(b"id="):
                 hub_id = word[3:]
+                if hub_id and not _ID.fullmatch(hub_id):
+                    raise PacketError("malformed id")
             elif word.startswith(b"path="):
                 path = tuple(filter(None, word[5:].split(b",")))
+                if len(path) > _PATH_MOST or not all(map(_ID.fullmatch, path)):
+                    raise PacketError("malformed path")
             elif word.startswith(b"separator="):
                 try:
                     separator = check_separator(bytes.fromhex(word[10:].decode("ascii", "replace")))
@@ -150,7 +167,7 @@ class Features(msgspec.Struct, frozen=True):
 class Lost(msgspec.Struct, frozen=True):
     """``notice/lost``: ``count`` messages for this client were lost since ``since`` (seconds since the epoch).
 
-    ``cause`` is one of :data:`sbuslib.core.outbox.CAUSES`.
+    ``cause`` is a word, such as those of :data:`sbuslib.core.outbox.CAUSES`; a newer hub may have others.
     """
 
     cause: str
@@ -158,8 +175,8 @@ class Lost(msgspec.Struct, frozen=True):
     since: float
 
     def encode(self) -> bytes:
-        """The packet: cause, count and time, separated by spaces."""
-        return encode_control(NOTICE_LOST, f"{self.cause} {self.count} {self.since:.6f}".encode())
+        """The packet: cause, count (at most :data:`MOST_LOST`) and time, separated by spaces."""
+        return encode_control(NOTICE_LOST, f"{self.cause} {min(self.count, MOST_LOST)} {self.since:.6f}".encode())
 
 
 class Kicked(msgspec.Struct, frozen=True):
@@ -186,18 +203,21 @@ Notice: TypeAlias = Lost | Kicked | NewCredentials
 
 
 def decode_notice(key: bytes, payload: bytes) -> Notice | None:
-    """The notice under a control key; ``None`` for another key. Raises :exc:`~sbuslib.errors.PacketError`."""
+    """The notice under a control key; ``None`` for another key.
+
+    Raises :exc:`~sbuslib.errors.PacketError`, also for a count beyond :data:`MOST_LOST` and for a time beyond the year
+    2242, so that whoever counts and stores them need not look again.
+    """
     if key == NOTICE_KICKED:
         return Kicked(payload.decode(errors="replace"))
     if key == NOTICE_CREDENTIALS:
         return NewCredentials(payload)
     if key != NOTICE_LOST:
         return None
-    try:
-        cause, count, since = payload.split()
-        return Lost(cause.decode(), int(count), float(since))
-    except ValueError:
-        raise PacketError("malformed notice") from None
+    found = _LOST.fullmatch(payload)
+    if found is None or (since := float(found[3])) >= _LATEST:
+        raise PacketError("malformed notice")
+    return Lost(found[1].decode(), int(found[2]), since)
 
 
 def encode_sync(token: bytes, scope: bytes) -> bytes:

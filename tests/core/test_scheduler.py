@@ -228,7 +228,7 @@ def test_an_error_in_a_postponed_turn_of_a_hub_stops_nobody_else(
     bus: Callable[..., Hub], connect_as: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same in a hub: what is left of a batch goes on as it is resumed."""
-    hub = bus({"mode": 0o777}, turn_deliveries=1)
+    bus({"mode": 0o777}, turn_deliveries=1)
     one, other = connect_as(1001), connect_as(1002)
     one.subscribe(b"k")
     other.subscribe(b"o")

@@ -14,15 +14,15 @@ from typing import Any
 
 import gevent
 import pytest
-from journal.journals import records_of
+from segments.journals import records_of
 from support import PATIENCE, ROOT, HubThread, Peer, eventually
 
 from sbuslib import Hub, Limits
 from sbuslib.blocking import Client
 from sbuslib.errors import JournalInUseError
-from sbuslib.journal.directory import is_recorded, list_segments, read_header
 from sbuslib.journal.follower import Follower
 from sbuslib.journal.limits import JournalLimits
+from sbuslib.segments.directory import is_recorded, list_segments, read_header
 from sbuslib.wire.packets import Message
 
 
@@ -48,6 +48,27 @@ def following(address: str, journal: str, **options: Any) -> Iterator[Follower]:
     assert not thread.is_alive()
     if failures:
         raise failures[0]
+
+
+@pytest.mark.parametrize(
+    ("ids", "found"),
+    [
+        (b"1/2/3", (1, 2, 3)),
+        (b"1/2/3/!/cred/4/5/6", (1, 2, 3)),
+        (b"4294967295/2/3", (4294967295, 2, 3)),
+        (b"4294967296/2/3", (None, None, None)),
+        (b"1/2/" + b"9" * 5_000, (None, None, None)),
+        (b"-1/2/3", (None, None, None)),
+        (b"1_0/2/3", (None, None, None)),
+        (b"1/2", (None, None, None)),
+    ],
+)
+def test_ids_that_no_kernel_has_are_not_vouched_for(
+    address: str, journal: str, ids: bytes, found: tuple[int | None, ...]
+) -> None:
+    with HubThread(address), following(address, journal) as follower:
+        assert follower._vouched(b"!/cred/" + ids) == found
+        assert sum(map(len, filter(None, follower._ids))) < 1_000
 
 
 def test_what_a_hub_carries_is_recorded(address: str, journal: str) -> None:

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from journal.journals import records_of
+from segments.journals import records_of
 from support import python
 
 from sbuslib import Hub

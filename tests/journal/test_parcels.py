@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbuslib.journal.format import NULL, pack
 from sbuslib.journal.parcels import Parcel, columns_of, parts_of, spread
+from sbuslib.segments.layout import NULL, pack
 from sbuslib.wire.batches import gather
 from sbuslib.wire.columns import Columns
 from sbuslib.wire.packets import encode_message

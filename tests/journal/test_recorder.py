@@ -17,18 +17,19 @@ import gevent
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from journal.journals import records_of
+from segments.journals import records_of
 from support import PATIENCE, Peer, eventually, own_key
 
 import sbuslib
 from sbuslib import Hub, Limits, Relay
 from sbuslib.errors import JournalError, JournalInUseError, StateError, UsageError
-from sbuslib.journal.directory import end_of, is_recorded, list_segments
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.journal.recorder import Recorder
 from sbuslib.journal.replay import Replayed, from_journal, replay
 from sbuslib.limits import PACKET_BYTES
+from sbuslib.segments.directory import end_of, is_recorded, list_segments
 from sbuslib.wire.batches import gather, pack
+from sbuslib.wire.control import Lost
 from sbuslib.wire.packets import check_key, encode_message
 
 MakeHub = Callable[..., Hub]
@@ -232,11 +233,11 @@ def test_the_writer_would_not_take_a_secret_either(hub: Hub, journal: str) -> No
     with Recorder(hub, journal) as recorder:
         intake: Any = recorder._intake
         for key in (b"!/cred/1/2/3/x", b"a/!/cred/1/2/3/x", b"a!/b"):
-            intake.deliver_packet(hub._me, encode_message(key, b"v"))
+            intake.deliver_packet(hub.embedder, encode_message(key, b"v"))
         several = [(b"k", b"1"), (b"!/cred/1/2/3/x", b"2"), (b"k", b"3"), (b"!/cred/1/2/3/x", b"4"), (b"l", b"5")]
         for pairs in (several, several[1::2]):
             bundle = gather([encode_message(key, payload) for key, payload in pairs])
-            intake.deliver_bundle(hub._me, bundle)
+            intake.deliver_bundle(hub.embedder, bundle)
     found = [(record.key, record.payload) for record in records_of(journal)]
     assert found == [(b"a!/b", b"v"), *several[::2]]
     assert recorder._writer.secrets_left_out == 6
@@ -455,8 +456,6 @@ def test_a_recorder_that_is_not_to_hold(make_hub: MakeHub, connect: Connect, jou
 
 
 def test_losses_between_hubs_become_gaps(hub: Hub, journal: str) -> None:
-    from sbuslib.wire.control import Lost
-
     with Recorder(hub, journal):
         hub.publish(b"k", b"before")
         hub.tree.pass_notice(Lost("uncertain", 12, 1_750_000_000.5), None)
@@ -468,6 +467,27 @@ def test_losses_between_hubs_become_gaps(hub: Hub, journal: str) -> None:
         (b"after", None, None),
     ]
     assert records[1].time_ns == 1_750_000_000_500_000_000
+
+
+def test_losses_that_no_link_had_end_no_recorder_and_sums_of_them_fit_the_journal(
+    hub: Hub, connect: Callable[[], Peer], journal: str
+) -> None:
+    most = 10**15 - 1
+    link = connect()
+    link.send(b"CMSG interest/on")
+    with Recorder(hub, journal) as recorder:
+        for said in (b"%d 1.0" % 10**30, b"9" * 4_300 + b" 1.0", b"-5 1.0", b"1 inf", b"1 nan", b"1 1e300"):
+            link.send(b"CMSG notice/lost\0upstream " + said, b"CMSG notice/lost\0upstream " + said)
+        link.barrier()
+        for _ in range(3):
+            hub.tree.pass_notice(Lost("upstream", most, 2.0**33 - 1), None)
+        hub.publish(b"k", b"after")
+        recorder.flush()
+        assert recorder.error is None
+    records = records_of(journal)
+    assert [record.lost for record in records if record.kind == "gap"] == [most] * 3
+    assert records[-1].payload == b"after"
+    assert hub.statistics().dropped == {"notice that no link gives": 12}
 
 
 # -- when the disk fails ------------------------------------------------------------------------------

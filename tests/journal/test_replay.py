@@ -13,16 +13,17 @@ from zlib import crc32
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from journal.journals import EXAMPLE, SALT, block, gap, message, write
 from msgspec import structs
+from segments.journals import EXAMPLE, SALT, block, gap, message, write
 from support import HubThread
 
 from sbuslib.blocking import Client
 from sbuslib.errors import CorruptJournalError, UsageError
-from sbuslib.journal.directory import Piece
-from sbuslib.journal.format import Block, Record, decode_block
 from sbuslib.journal.replay import Replayed, Run, Selection, from_journal, replay
 from sbuslib.matcher import matches
+from sbuslib.segments.directory import Piece
+from sbuslib.segments.layout import Block, Record
+from sbuslib.segments.reading import decode_block
 from sbuslib.wire.columns import Columns
 from sbuslib.wire.packets import Message
 

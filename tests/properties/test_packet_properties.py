@@ -128,9 +128,29 @@ def test_features_of_any_bytes(line: bytes) -> None:
     try:
         features = control.Features.decode(line)
     except PacketError:
-        assert b"separator=" in line
+        assert any(word in line for word in (b"separator=", b"id=", b"path="))
         return
     assert control.Features.decode(features.encode()) == features
+
+
+@given(
+    payload=st.one_of(
+        st.binary(max_size=60),
+        st.lists(st.sampled_from([b"upstream", b" ", b"1", b"-", b".", b"e", b"9" * 30, b"inf", b"_", b"x"])).map(
+            b"".join
+        ),
+        st.tuples(st.integers(), st.floats()).map(lambda pair: b"upstream %d %r" % (pair[0], pair[1])),
+    )
+)
+def test_a_loss_of_any_bytes_fits_the_columns_of_a_journal(payload: bytes) -> None:
+    try:
+        notice = control.decode_notice(control.NOTICE_LOST, payload)
+    except PacketError:
+        return
+    assert isinstance(notice, control.Lost)
+    assert 0 <= notice.count <= control.MOST_LOST
+    assert 0 <= int(notice.since * 1e9) < 2**63
+    assert len(notice.cause) <= 32
 
 
 @given(

@@ -6,15 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sbuslib.journal.format import (
-    NULL,
-    SegmentHeader,
-    encode_block,
-    encode_end,
-    encode_gaps,
-    pack,
-    segment_name,
-)
+from sbuslib.segments.encoding import encode_block, encode_end, encode_gaps
+from sbuslib.segments.layout import NULL, SegmentHeader, pack, segment_name
 
 __all__ = ["SALT", "START_NS", "Row", "message_block", "rows", "segment"]
 

@@ -12,16 +12,10 @@ from spark.journals import SALT, SENDER, START_NS, Row, message_block, rows, seg
 from support import python
 
 from sbuslib.errors import CorruptJournalError
-from sbuslib.journal.format import (
-    NULL,
-    Block,
-    SegmentHeader,
-    decode_block,
-    encode_block,
-    encode_end,
-    pack,
-)
 from sbuslib.matcher import matches
+from sbuslib.segments.encoding import encode_block, encode_end
+from sbuslib.segments.layout import NULL, Block, SegmentHeader, pack
+from sbuslib.segments.reading import decode_block
 from sbuslib.spark.decode import SCHEMA, Decoder, Filter
 from sbuslib.spark.limits import SparkLimits
 from sbuslib.spark.reader import Options, Piece, read_partition

@@ -10,7 +10,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from spark.journals import SALT, START_NS, message_block, rows, segment
 
 from sbuslib.errors import CorruptJournalError, JournalError
-from sbuslib.journal.format import SEGMENT_HEADER_BYTES, encode_end, segment_name
+from sbuslib.segments.encoding import encode_end
+from sbuslib.segments.layout import SEGMENT_HEADER_BYTES, segment_name
 from sbuslib.spark.decode import SCHEMA
 from sbuslib.spark.reader import Options, read_partition
 from sbuslib.spark.source import JournalSource

@@ -12,6 +12,7 @@ import pytest
 from gevent import subprocess as waiting
 from support import ROOT, eventually
 
+from sbuslib import Hub
 from sbuslib.tcp import Discovery, Peer
 
 Make = Callable[..., Peer]
@@ -88,7 +89,7 @@ def test_a_peer_forwards_and_is_discovered(start: Start, make_peer: Make) -> Non
         (["peer", "--listen", "192.0.2.1:1", "--insecure"], 1, "192.0.2.1:1"),
     ],
 )
-def test_what_is_refused_is_refused_in_one_line(arguments: list[str], status: int, word: str) -> None:
+def test_wrong_arguments_are_refused_in_one_line(arguments: list[str], status: int, word: str) -> None:
     code, said = refused(*arguments)
     assert (code, len(said.splitlines())) == (status, 1), said
     assert said.startswith("sbus: ")
@@ -102,3 +103,65 @@ def test_help_has_examples(command: str) -> None:
         capture_output=True, text=True, timeout=30, env=ENVIRONMENT, check=True,
     )  # fmt: skip
     assert f"sbus {command} --" in done.stdout.split("examples:")[1]
+
+
+PLANTED = """
+import sys
+from gevent import socket
+from sbuslib.cli.main import main
+from sbuslib.cli.relay import main as relay
+from sbuslib.tcp import gateway, connections, discovery, link
+from sbuslib import relay as relays
+def fail(*arguments, **options):
+    raise ZeroDivisionError("planted")
+{0}
+sys.exit({1})
+"""
+
+
+@pytest.mark.parametrize(
+    ("planted", "command", "name"),
+    [
+        ("gateway.Gateway._stay_known = fail", "gateway", "gateway of 'bus'"),
+        ("gateway.Gateway._import_all = fail", "gateway", "gateway of 'bus'"),
+        ("gateway.Gateway._export_all = fail", "gateway", "gateway of 'bus'"),
+        ("connections.Connections._watch_time = fail", "peer", "peer at 127.0.0.1:"),
+        ("connections.Connections._dial = fail", "peer", "peer at 127.0.0.1:"),
+        ("connections.Connections._serve = fail", "peer", "peer at 127.0.0.1:"),
+        ("link.Link._read = fail", "peer", "peer at 127.0.0.1:"),
+        ("link.Link._write = fail", "peer", "peer at 127.0.0.1:"),
+        ("discovery.Discoverer._connect = fail", "peer", "peer at 127.0.0.1:"),
+        ("relays.Relay._stay = fail", "relay", "relay to "),
+    ],
+)
+def test_an_unforeseen_error_in_any_greenlet_ends_the_command_with_its_name_and_status_1(
+    hub: Hub, folder: str, make_peer: Make, planted: str, command: str, name: str
+) -> None:
+    peer = make_peer()  # it wants what the commands offer, so that each of their greenlets has work
+    ours = ["--listen", "127.0.0.1:0", "--connect", peer.address]
+    run = {
+        "gateway": f"main({['gateway', '--bus', hub.address, '--export', 'a', '--import', 'b', *ours]!r})",
+        "peer": f"main({['peer', '--discover', 'org', '--sub', 'a', *ours]!r})",
+        "relay": f"relay({['--upstream', hub.address, '--listen', os.path.join(folder, 'below')]!r})",
+    }[command]
+    process: Any = waiting.Popen(
+        [sys.executable, "-c", PLANTED.format(planted, run)],
+        stdout=waiting.PIPE, stderr=waiting.PIPE, env=ENVIRONMENT, text=True,
+    )  # fmt: skip
+    said = process.communicate(timeout=50)[1]
+    assert process.returncode == 1
+    last = said.splitlines()[-1]
+    assert last.startswith(f"sbus-relay: {name}" if command == "relay" else f"sbus: {name}"), said
+    assert last.endswith("ended by an unforeseen error: ZeroDivisionError: planted")
+    assert "Traceback" in said
+
+
+def test_an_unforeseen_error_outside_greenlets_ends_the_command_likewise() -> None:
+    planted = "from sbuslib.cli import messages\nmessages.run = fail"
+    done = subprocess.run(
+        [sys.executable, "-c", PLANTED.format(planted, "main(['whoami'])")],
+        capture_output=True, text=True, timeout=50, env=ENVIRONMENT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert done.stderr.endswith("sbus: whoami ended by an unforeseen error: ZeroDivisionError: planted\n")

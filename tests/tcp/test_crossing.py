@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sbuslib.errors import KeyFormatError, NameFormatError, UsageError
-from sbuslib.matcher import matches
-from sbuslib.tcp.crossing import Border, Expected, Here, Members, Names
+from sbuslib.limits import PACKET_BYTES
+from sbuslib.matcher import check_separator, matches
+from sbuslib.tcp.crossing import (
+    MEMBERS_MOST,
+    REMOTES_MOST,
+    Border,
+    Expected,
+    Here,
+    Members,
+    Names,
+    fits_a_packet,
+)
 from sbuslib.tcp.framing import encode_publish
 from sbuslib.tcp.limits import TcpLimits
+from sbuslib.wire.packets import encode_message
 
 names = Names("bus")
 keys = st.binary(max_size=60).filter(lambda key: b"\0" not in key) | st.text(max_size=30).map(
@@ -51,7 +63,7 @@ def test_different_keys_have_different_names(one: bytes, two: bytes) -> None:
 
 
 @given(st.text(max_size=20))
-def test_a_name_that_stands_for_a_key_is_the_name_of_that_key(text: str) -> None:
+def test_a_name_that_decodes_to_a_key_is_the_name_of_that_key(text: str) -> None:
     name = names.prefix + text
     try:
         key = names.key_of(name)
@@ -77,7 +89,7 @@ def test_every_name_of_a_key_that_matches_contains_the_substring(pattern: bytes,
             assert names.substring_for(pattern) in names.name_of(key)
 
 
-def test_what_may_cross() -> None:
+def test_which_keys_may_cross() -> None:
     border = Border([b"room/*/temp", b"log/"])
     for key in (b"room/1/temp", b"log/a/b"):
         assert border.refusal(key) is None
@@ -91,8 +103,31 @@ def test_what_may_cross() -> None:
     assert Border([]).refusal(b"a") == "outside the patterns"
 
 
+def allowed(separator: bytes) -> bool:
+    try:
+        check_separator(separator)
+    except UsageError:
+        return False
+    return True
+
+
+SEPARATORS = [one for one in (bytes([byte]) for byte in range(256)) if allowed(one)]
+
+
+@given(st.lists(st.sampled_from([b"!", b"/", b".", b"\n", b"a", b"1", b"*", b"\xff", b"x"]), max_size=7).map(b"".join))
+def test_with_an_uncertain_separator_a_key_reserved_under_any_separator_is_refused(key: bytes) -> None:
+    reserved = any(Border([b""], separator).is_reserved(key) for separator in SEPARATORS)
+    assert Border([b""], certain=False).is_reserved(key) is reserved
+
+
+def test_with_an_uncertain_separator_a_pattern_reserved_under_any_separator_is_refused() -> None:
+    Border([b"a.!.b"])
+    with pytest.raises(UsageError):
+        Border([b"a.!.b"], certain=False)
+
+
 @pytest.mark.parametrize("patterns", [[b"!/cred/1/2/3/"], [b"a/!/"], [b"!"], b"bytes", "text"])
-def test_patterns_that_may_not_cross(patterns: list[bytes]) -> None:
+def test_reserved_patterns_are_refused(patterns: list[bytes]) -> None:
     with pytest.raises(UsageError):
         Border(patterns)
 
@@ -108,7 +143,7 @@ def test_names_of_buses(name: str) -> None:
         Names(name)
 
 
-def test_as_many_are_expected_as_were_announced() -> None:
+def test_each_announcement_answers_for_one_message() -> None:
     expected = Expected(3, 10)
     expected.announce(b"one", b"a", 0)
     expected.announce(b"one", b"a", 1)
@@ -148,3 +183,49 @@ def test_spares_agree_on_the_one_that_sends() -> None:
     assert not views[1].expire(20)
     assert views[1].expire(21.5)
     assert (views[1].others, views[1].spares) == (0, 0)
+
+
+def test_a_bounded_number_of_gateways_is_remembered_and_known_ones_stay() -> None:
+    members = Members("me", "alike", 10)
+    members.hear(Here("me", "alike"), 0)
+    for number in range(10 * MEMBERS_MOST):
+        here = Here(f"forged{number}", "alike")
+        if members.has_room_for(here):
+            members.hear(here, 0)
+    assert members.others == MEMBERS_MOST - 1
+    assert members.has_room_for(Here("forged1", "alike", ("B.x",)))
+    assert members.has_room_for(Here("me", "alike"))
+    assert members.has_room_for(Here("unknown", "alike", leaving=True))
+
+
+def test_a_gateway_that_repeats_itself_changes_nothing() -> None:
+    members = Members("me", "alike", 10)
+    assert members.hear(Here("g1", "alike", ("B.x",), word="1"), 0)
+    assert not members.hear(Here("g1", "alike", ("B.x",), word="2"), 1)
+    assert members.hear(Here("g1", "alike", (), word="3"), 2)
+    assert members.hear(Here("g1", "alike", leaving=True), 3)
+    assert not members.hear(Here("g1", "alike", leaving=True), 3)
+
+
+@pytest.mark.parametrize(
+    "here",
+    [
+        Here("", "alike"),
+        Here("g" * 65, "alike"),
+        Here("g\n", "alike"),
+        Here("g", "a b"),
+        Here("g", "alike", ("r" * 131,)),
+        Here("g", "alike", ("r",) * (REMOTES_MOST + 1)),
+        Here("g", "alike", word="w" * 65),
+    ],
+)
+def test_malformed_here_messages_are_refused(here: Here) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(msgspec.json.encode(here), type=Here)
+
+
+def test_fits_a_packet_agrees_with_what_can_be_published() -> None:
+    room = PACKET_BYTES - len(encode_message(b"key", b""))
+    assert fits_a_packet(b"key", bytes(room))
+    encode_message(b"key", bytes(room))
+    assert not fits_a_packet(b"key", bytes(room + 1))

@@ -32,7 +32,7 @@ def test_peers_find_each_other_from_one_seed(make_peer: Make) -> None:
     eventually(lambda: all(neighbours(peer) == sorted(set(whos) - {who}) for who, peer in peers.items()))
 
 
-def test_a_peer_that_comes_later_hears_of_all_and_one_that_goes_is_found_again(make_peer: Make) -> None:
+def test_a_newcomer_hears_of_all_peers_and_a_peer_that_restarts_is_found_again(make_peer: Make) -> None:
     seed, early = (make_peer(discover=Discovery(org="myorg", who=who)) for who in ("seed", "m"))
     early.connect(seed.address)
     eventually(lambda: neighbours(early) == ["seed"])
@@ -44,7 +44,7 @@ def test_a_peer_that_comes_later_hears_of_all_and_one_that_goes_is_found_again(m
     eventually(lambda: neighbours(late) == ["m", "seed"] and neighbours(early) == ["n", "seed"])
 
 
-def test_what_a_plain_program_sees_and_says(make_peer: Make, raw: Connect) -> None:
+def test_discovery_on_the_wire(make_peer: Make, raw: Connect) -> None:
     peer = make_peer(discover=Discovery(org="myorg", who="bob", advertise="127.0.0.1:4242"))
     other = make_peer()
     connection = raw(peer)
@@ -62,7 +62,7 @@ def test_what_a_plain_program_sees_and_says(make_peer: Make, raw: Connect) -> No
     late.expect(b"pub //fwd/peers/myorg/bob 14 127.0.0.1 4242\npub //fwd/peers/myorg/other %d %b\n" % (len(data), data))
 
 
-def test_a_peer_does_not_connect_to_whom_it_may_not(make_peer: Make, raw: Connect) -> None:
+def test_a_peer_connects_only_to_allowed_hosts(make_peer: Make, raw: Connect) -> None:
     peer = make_peer(discover=Discovery(org="myorg", who="bob", allow=("127.0.0.2",)))
     forbidden = make_peer()
     allowed = make_peer("127.0.0.2:0")
@@ -74,7 +74,19 @@ def test_a_peer_does_not_connect_to_whom_it_may_not(make_peer: Make, raw: Connec
     assert not forbidden.links
 
 
-def test_so_many_connections_and_no_more(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
+def test_announcements_that_cannot_be_connected_to_do_not_end_discovery(make_peer: Make, raw: Connect) -> None:
+    here = ("127.0.0.0/8", "a..b", "nobody.invalid")
+    peer = make_peer(discover=Discovery(org="myorg", who="bob", advertise="127.0.0.1:9", allow=here))
+    last = make_peer()
+    connection = raw(peer)
+    announced = [peer.address.replace(":", " "), "a..b 1", "nobody.invalid 1", last.address.replace(":", " ")]
+    for number, data in enumerate(announced):
+        connection.send(b"pub //fwd/peers/myorg/p%d %d %b\n" % (number, len(data), data.encode()))
+    eventually(lambda: last.links)
+    peer.greenlets.check()
+
+
+def test_the_number_of_discovered_connections_is_bounded(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
     few = msgspec.structs.replace(limits, discovered_links=2, known_peers=3)
     peer = make_peer(discover=Discovery(org="myorg", who="bob"), limits=few)
     targets = [make_peer() for _ in range(5)]
@@ -114,7 +126,7 @@ def test_announcements(data: bytes, address: HostPort | None) -> None:
     assert parse_announcement(data) == address
 
 
-def test_who_is_allowed() -> None:
+def test_allowed_hosts() -> None:
     allowed = Allowed(("10.0.0.0/8", "::1", "host.example"))
     assert "10.1.2.3" in allowed
     assert "::1" in allowed
@@ -128,12 +140,12 @@ def test_who_is_allowed() -> None:
 @pytest.mark.parametrize(
     "options", [{"org": "a/b"}, {"org": ""}, {"org": "a", "who": "b c"}, {"org": "a", "advertise": "h:0"}]
 )
-def test_discovery_that_cannot_be(options: dict[str, str]) -> None:
+def test_wrong_arguments_of_discovery(options: dict[str, str]) -> None:
     with pytest.raises(UsageError):
         Discovery(**options)  # type: ignore[arg-type]
 
 
-def test_the_directory_forgets_and_waits() -> None:
+def test_the_directory_forgets_silent_peers_and_pauses_between_attempts() -> None:
     limits = TcpLimits(announce_seconds=10, yield_seconds=5, reconnect_pause=1, reconnect_pause_most=4)
     directory = Directory(limits)
     address = HostPort("1.2.3.4", 5)

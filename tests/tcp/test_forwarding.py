@@ -47,7 +47,7 @@ def test_an_id_is_new_once() -> None:
     assert seen.numbered("r1", "d", 0) == (set(), True)  # long forgotten: the table is bounded
 
 
-def test_equal_data_from_publishers_are_so_many_messages() -> None:
+def test_equal_data_straight_from_publishers_counts_each_time() -> None:
     here, there = Seen(TcpLimits()), Seen(TcpLimits())
     digest = digest_of("//a", b"hi")
     ids = [here.direct(digest, 0)[0] for _ in range(3)]

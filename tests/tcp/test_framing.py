@@ -124,7 +124,7 @@ def test_scripts_follow_each_other(cases: list[tuple[bytes, list[Command]]], at:
 
 
 @pytest.mark.parametrize(("script", "reason"), BAD)
-def test_what_is_no_command_is_refused_with_a_reason(script: bytes, reason: str) -> None:
+def test_bytes_that_are_no_command_are_refused_with_a_reason(script: bytes, reason: str) -> None:
     before = [Publish("a", b"x"), Subscribe("b")]
     for pieces in ([b"pub a 1 x\nsub b\n" + script], [b"pub a 1 x\nsub b\n", script]):
         assert feed(pieces) == (before, reason)
@@ -157,7 +157,7 @@ def test_the_end_inside_a_command() -> None:
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(min_value=0, max_value=300)))
-def test_any_bytes_give_commands_or_an_error_and_nothing_is_hoarded(data: bytes, at: list[int]) -> None:
+def test_any_bytes_give_commands_or_an_error_and_the_parser_holds_a_bounded_number(data: bytes, at: list[int]) -> None:
     longest = len(b"unsub ") + SMALL.name_bytes + 21 + SMALL.data_bytes + 1
     parser = Parser(SMALL)
     for piece in cuts_of(data, at):
@@ -173,12 +173,20 @@ def test_any_bytes_give_commands_or_an_error_and_nothing_is_hoarded(data: bytes,
     st.lists(st.sampled_from([b"pub ", b"sub ", b"unsub ", b"a", b" ", b"1", b"20", b"\n", b"\r", b"x", b"\xc3"])),
     st.lists(st.integers(min_value=0, max_value=300)),
 )
-def test_what_looks_like_commands_means_the_same_however_it_is_cut(parts: list[bytes], at: list[int]) -> None:
+def test_commands_mean_the_same_however_the_bytes_are_cut(parts: list[bytes], at: list[int]) -> None:
     script = b"".join(parts)
     assert feed(cuts_of(script, at)) == feed([script])
 
 
-def test_what_is_held_of_long_data_is_little_more_than_the_data() -> None:
+def test_a_connection_remembers_a_bounded_number_of_short_headers() -> None:
+    parser = Parser()
+    for number in range(5_000):
+        parser.feed(b"pub name/%d 1 x\npub %b%d 1 x\n" % (number, b"long" * 100, number))
+    assert 0 < len(parser._headers) <= 1_024
+    assert max(map(len, parser._headers)) < 200
+
+
+def test_long_data_that_is_not_whole_costs_little_more_than_its_size() -> None:
     limits = TcpLimits(data_bytes=1_000_000)
     parser = Parser(limits)
     parser.feed(b"pub a 1000000 ")

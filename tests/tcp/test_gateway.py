@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import gevent.subprocess
+import msgspec
 import pytest
 from support import ROOT, eventually
 
 from sbuslib import Client, Hub
 from sbuslib.core.inbox import Inbox
-from sbuslib.errors import DisconnectedError, StateError, UsageError
+from sbuslib.errors import DisconnectedError, ServiceError, StateError, UsageError
 from sbuslib.tcp import Gateway, Peer
 from sbuslib.tcp.crossing import CONTROL
+from sbuslib.tcp.framing import Publish
 from sbuslib.wire.packets import Message
 
 Make = Callable[..., Peer]
@@ -130,7 +132,7 @@ def test_patterns_bound_what_crosses(buses: list[Hub], join: Join) -> None:
     assert one.statistics().exported == 3
 
 
-def test_what_a_stranger_publishes_is_held_to_the_patterns_too(buses: list[Hub], make_peer: Make, raw: Connect) -> None:
+def test_import_patterns_apply_to_any_peer(buses: list[Hub], make_peer: Make, raw: Connect) -> None:
     peer = make_peer()
     inbox = buses[0].subscribe(b"")
     stranger = raw(peer)
@@ -145,6 +147,98 @@ def test_what_a_stranger_publishes_is_held_to_the_patterns_too(buses: list[Hub],
             "not the name for a key": 2,
             "key of the gateways": 1,
         }
+
+
+@pytest.mark.parametrize("clients", [False, True], ids=["hub", "client"])
+@pytest.mark.parametrize("separator", [b"/", b"."])
+def test_reserved_keys_and_long_messages_from_a_peer_are_counted_and_importing_goes_on(
+    folder: str, make_peer: Make, raw: Connect, clients: bool, separator: bytes
+) -> None:
+    with contextlib.ExitStack() as stack:
+        hub = stack.enter_context(Hub(os.path.join(folder, "bus"), separator=separator))
+        bus = stack.enter_context(Client(hub.address)) if clients else hub
+        peer = make_peer()
+        everything = stack.enter_context(contextlib.closing(hub.tap(secrets=True)))
+        gateway = stack.enter_context(Gateway(bus, peer, import_=[b""]))
+        stranger = raw(peer)
+        secret = separator.join([b"!", b"cred", b"", b"", b"", b"x"])
+        for key in (secret, b"a%b!%bb" % (separator, separator), b"!", b"a%b!" % separator, b"!%bx" % separator):
+            stranger.send(b"pub //sbus/bus/%b 1 x\n" % key)
+        stranger.send(b"pub //sbus/bus/room/1 500000 %b\n" % bytes(500_000))
+        stranger.send(b"pub //sbus/bus/end 1 x\n")
+        assert until(everything, b"end") == []
+        assert gateway.started
+        assert gateway.statistics().refused == {"reserved key": 5, "message too long": 1}
+        assert gateway.statistics().imported == 1
+
+
+def test_with_a_client_that_reconnects_no_key_crosses_that_is_reserved_under_any_separator(
+    buses: list[Hub], make_peer: Make, raw: Connect
+) -> None:
+    with Client(buses[0].address, reconnect=True) as client:
+        peer = make_peer()
+        inbox = buses[0].subscribe(b"")
+        with Gateway(client, peer, **EVERYTHING) as gateway:
+            stranger = raw(peer)
+            for key in (b"!.cred....x", b"!/cred////x", b"a-!-b", b"oh!", b"a.!/b", b"end"):
+                stranger.send(b"pub //sbus/bus/%b 1 x\n" % key)
+            assert until(inbox, b"end") == [(b"a.!/b", b"x")]
+            assert gateway.statistics().refused == {"reserved key": 4}
+
+
+def test_messages_that_wait_for_the_bus_are_bounded_in_bytes(buses: list[Hub], make_peer: Make) -> None:
+    peer = make_peer()
+    with Gateway(buses[0], peer, import_=[b""]) as gateway:
+        gateway.take([Publish("//sbus/bus/a", bytes(1_000_000))] * 100, None)  # type: ignore[arg-type]
+        assert gateway.statistics().lost == 84
+        eventually(lambda: not gateway._incoming)
+        assert gateway._incoming_bytes == 0
+
+
+def test_forged_here_messages_are_bounded_and_do_not_speak_for_us(buses: list[Hub], make_peer: Make) -> None:
+    def say(**words: Any) -> None:
+        buses[0].publish(CONTROL, b"here " + msgspec.json.encode({"type": "here", "group": "g"} | words))
+
+    with Client(buses[0].address) as client, Gateway(client, make_peer(), **EVERYTHING) as gateway:
+        eventually(lambda: gateway._sender is not None)
+        sender = gateway._sender
+        for number in range(200):
+            say(gateway=f"forged{number}", remotes=["x"] * 100)
+        say(gateway="g" * 100_000)
+        say(gateway="forged1", remotes=["x"] * 10_000)
+        say(gateway=gateway._id)
+        buses[0].publish(CONTROL, b"here " + b"[" * 60_000)
+        eventually(lambda: sum(gateway.statistics().refused.values()) >= 141)
+        refused = gateway.statistics().refused
+        assert refused == {"too many gateways": 137, "unknown word of a gateway": 3, "forged word of a gateway": 1}
+        assert len(gateway._members._members) == 64
+        assert gateway._sender == sender
+
+
+def test_malformed_greetings_are_ignored(buses: list[Hub], make_peer: Make, raw: Connect) -> None:
+    peer = make_peer()
+    with Gateway(buses[0], peer, **EVERYTHING) as gateway:
+        stranger = raw(peer)
+        for greeting in (b"a b " + b"c" * 500_000, b"a b", b"a b c d", b"a b \xff"):
+            stranger.send(b"pub //sbus-gateway/bus %d %b\n" % (len(greeting), greeting))
+        stranger.send(b"pub //sbus-gateway/bus 5 a b c\n")
+        eventually(lambda: gateway._remotes)
+        assert [*gateway._remotes.values()] == [("a", "b", "c")]
+
+
+def test_an_unforeseen_error_ends_the_gateway_and_is_raised(
+    buses: list[Hub], make_peer: Make, raw: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = make_peer()
+    gateway = Gateway(buses[0], peer, **EVERYTHING)
+    monkeypatch.setattr(gateway, "_key_for", lambda name: 1 // 0)
+    gateway.start()
+    raw(peer).send(b"pub //sbus/bus/a 1 x\n")
+    assert gateway.ended.wait(20)
+    assert not gateway.started
+    with pytest.raises(ServiceError, match="gateway of 'bus' ended by an unforeseen error: ZeroDivisionError"):
+        gateway.__exit__(None, None, None)
+    assert peer.started
 
 
 def test_secrets_never_cross(buses: list[Hub], join: Join) -> None:
@@ -241,7 +335,9 @@ def test_plain_peers_see_the_bus_and_speak_to_it(buses: list[Hub], make_peer: Ma
     stranger.expect(b"unsub //sbus/home/in/\nunsub //sbus-gateway/home\n")
 
 
-def test_a_gateway_alone_says_hardly_anything_on_its_bus(buses: list[Hub], make_peer: Make, raw: Connect) -> None:
+def test_a_gateway_without_others_publishes_one_announcement_in_all(
+    buses: list[Hub], make_peer: Make, raw: Connect
+) -> None:
     inbox = buses[0].subscribe(b"")
     peer = make_peer()
     with Gateway(buses[0], peer, **EVERYTHING) as gateway:
@@ -253,7 +349,7 @@ def test_a_gateway_alone_says_hardly_anything_on_its_bus(buses: list[Hub], make_
         assert len(inbox) == 501
 
 
-def test_over_forwarding_peers(buses: list[Hub], make_peer: Make) -> None:
+def test_messages_cross_over_forwarding_peers_once(buses: list[Hub], make_peer: Make) -> None:
     ends = [make_peer(forward=["sbus/bus"]) for _ in range(2)]
     between = [make_peer(forward=["sbus/bus"]) for _ in range(2)]
     for peer in between:  # two ways from one to the other
@@ -270,7 +366,7 @@ def test_over_forwarding_peers(buses: list[Hub], make_peer: Make) -> None:
         assert there.statistics().imported == 21
 
 
-def test_too_long_for_a_peer(buses: list[Hub], join: Join) -> None:
+def test_a_key_too_long_for_a_name_is_counted(buses: list[Hub], join: Join) -> None:
     one, _ = join(buses[0], buses[1])
     inbox = buses[1].subscribe(b"end")
     buses[0].publish(b"\xff" * 20_000, b"x")
@@ -306,7 +402,7 @@ def test_the_end_of_the_bus_ends_the_gateway(folder: str, make_peer: Make) -> No
 @pytest.mark.parametrize(
     "options", [{}, {"export": [], "import_": []}, {"export": b"a"}, {"export": [b"a"], "name": "a b"}]
 )
-def test_gateways_that_cannot_be(buses: list[Hub], options: dict[str, Any]) -> None:
+def test_wrong_arguments_of_a_gateway(buses: list[Hub], options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         Gateway(buses[0], Peer("127.0.0.1:0"), **options)
     with pytest.raises(UsageError):

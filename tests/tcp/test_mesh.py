@@ -62,7 +62,7 @@ def test_each_message_once_everywhere_and_then_silence(make_peer: Make, shape: s
     assert all(statistics.hop_limit == 0 for statistics in before)
 
 
-def test_the_hop_bound_ends_what_nothing_else_does(make_peer: Make, limits: TcpLimits) -> None:
+def test_the_hop_limit_ends_a_loop_that_nothing_else_ends(make_peer: Make, limits: TcpLimits) -> None:
     short = msgspec.structs.replace(limits, hops=2)
     peers = [make_peer(forward=["//myorg/chat"], limits=short) for _ in range(5)]
     join(peers, SHAPES["line"])
@@ -75,7 +75,7 @@ def test_the_hop_bound_ends_what_nothing_else_does(make_peer: Make, limits: TcpL
     assert peers[3].statistics().hop_limit == 1
 
 
-def test_a_plain_program_sees_the_convention_as_it_is_written(make_peer: Make, raw: Connect) -> None:
+def test_the_forwarding_convention_on_the_wire(make_peer: Make, raw: Connect) -> None:
     peer = make_peer(forward=["myorg/chat"])
     one, two = raw(peer), raw(peer)
     hello = b"sub //myorg/chat\nsub //fwd/myorg/chat\nsub //hop/\n"
@@ -151,7 +151,7 @@ def test_a_publisher_at_two_peers_is_heard_once_by_each(make_peer: Make, raw: Co
     assert [[message.data for message in inbox.get_many(timeout=10)] for inbox in inboxes] == [[b"hi"], [b"hi"]]
 
 
-def test_who_wants_only_copies_gets_them_when_the_publisher_is_next_to_him(make_peer: Make) -> None:
+def test_a_peer_that_wants_only_copies_gets_them_from_the_publisher_too(make_peer: Make) -> None:
     one, two = make_peer(forward=["myorg/chat"]), make_peer()
     inbox = two.subscribe("//fwd/myorg/chat")
     two.connect(one.address)

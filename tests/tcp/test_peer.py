@@ -18,10 +18,12 @@ from sbuslib.errors import (
     DisconnectedError,
     NameFormatError,
     PayloadError,
+    ServiceError,
     StateError,
     UsageError,
 )
 from sbuslib.tcp import Peer, Publish, TcpLimits
+from sbuslib.tcp.transport import is_loopback
 
 Make = Callable[..., Peer]
 Connect = Callable[..., Any]
@@ -34,7 +36,7 @@ def with_limits(limits: TcpLimits, **changes: Any) -> TcpLimits:
 # -- the three commands -----------------------------------------------------------------------------
 
 
-def test_what_a_program_that_knows_tcp_sees(make_peer: Make, raw: Connect) -> None:
+def test_the_three_commands_on_the_wire(make_peer: Make, raw: Connect) -> None:
     peer = make_peer()
     inbox = peer.subscribe("//myorg/chat/")
     connection = raw(peer)
@@ -51,7 +53,7 @@ def test_what_a_program_that_knows_tcp_sees(make_peer: Make, raw: Connect) -> No
     assert peer.statistics().unwanted == 1
 
 
-def test_byte_by_byte(make_peer: Make, raw: Connect) -> None:
+def test_commands_that_come_byte_by_byte(make_peer: Make, raw: Connect) -> None:
     peer = make_peer()
     inbox = peer.subscribe("chat")
     connection = raw(peer)
@@ -84,7 +86,7 @@ def test_one_copy_however_many_substrings_match(make_peer: Make, raw: Connect) -
     connection.expect(b"pub //a/b 1 1\npub //a/b 1 2\npub x 1 3\n")
 
 
-def test_nobody_gets_what_he_sent_and_nothing_is_passed_on_unasked(make_peer: Make, raw: Connect) -> None:
+def test_a_message_is_not_sent_back_nor_passed_on(make_peer: Make, raw: Connect) -> None:
     peer = make_peer()
     one, two = raw(peer), raw(peer)
     inbox = peer.subscribe("//a")
@@ -100,7 +102,7 @@ def test_nobody_gets_what_he_sent_and_nothing_is_passed_on_unasked(make_peer: Ma
     assert len(inbox) == 0  # nor does this end get its own
 
 
-def test_what_was_said_properly_before_a_fault_counts(make_peer: Make, raw: Connect) -> None:
+def test_commands_before_a_fault_are_carried_out(make_peer: Make, raw: Connect) -> None:
     peer = make_peer()
     inbox = peer.subscribe("a")
     connection = raw(peer)
@@ -157,7 +159,7 @@ def test_a_half_sent_command_has_a_time_limit(make_peer: Make, raw: Connect, lim
     assert len(peer.links) == 1  # who sends nothing at all may stay
 
 
-def test_dripping_does_not_extend_the_time(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
+def test_single_bytes_do_not_extend_the_time_limit(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
     peer = make_peer(limits=with_limits(limits, command_seconds=0.05))
     connection = raw(peer)
     connection.send(b"pub a 100000 ")
@@ -169,9 +171,7 @@ def test_dripping_does_not_extend_the_time(make_peer: Make, raw: Connect, limits
     assert peer.statistics().breaches == {"command not finished in time": 1}
 
 
-def test_a_peer_that_reads_nothing_loses_and_the_others_do_not(
-    make_peer: Make, raw: Connect, limits: TcpLimits
-) -> None:
+def test_only_a_peer_that_does_not_read_loses_messages(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
     peer = make_peer(limits=with_limits(limits, queued_bytes=100_000))
     other = make_peer()
     slow = raw(peer)
@@ -221,7 +221,7 @@ def test_too_many_bytes_of_substrings(make_peer: Make, raw: Connect, limits: Tcp
     assert peer.statistics().breaches == {"too many substrings": 1}
 
 
-def test_one_address_has_so_many_connections_and_leaves_room_for_others(
+def test_connections_of_one_address_are_bounded_and_leave_room_for_others(
     make_peer: Make, raw: Connect, limits: TcpLimits
 ) -> None:
     peer = make_peer(limits=with_limits(limits, address_links=2))
@@ -237,7 +237,7 @@ def test_one_address_has_so_many_connections_and_leaves_room_for_others(
     assert peer.statistics().breaches == {"too many connections of one address": 1}
 
 
-def test_one_address_has_so_many_substrings(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
+def test_substrings_of_one_address_are_bounded(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
     peer = make_peer(limits=with_limits(limits, address_substrings=3))
     one, two = raw(peer), raw(peer)
     one.send(b"sub a\nsub b\n")
@@ -248,7 +248,7 @@ def test_one_address_has_so_many_substrings(make_peer: Make, raw: Connect, limit
     peer.wait_for_subscriber("d", timeout=10)
 
 
-def test_one_address_has_so_many_bytes_queued(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
+def test_queued_bytes_of_one_address_are_bounded(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
     peer = make_peer(limits=with_limits(limits, address_queued_bytes=2_500))
     links = [raw(peer) for _ in range(2)]
     for connection in links:
@@ -261,20 +261,47 @@ def test_one_address_has_so_many_bytes_queued(make_peer: Make, raw: Connect, lim
         connection.expect(b"pub a 988 " + b"x" * 988 + b"\n")
 
 
-def test_so_many_connections_in_all(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
+def test_the_number_of_connections_is_bounded(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
     peer = make_peer(limits=with_limits(limits, links=1))
     raw(peer).send(b"sub a\n")
     peer.wait_for_subscriber("a", timeout=10)
     raw(peer).expect_end()
 
 
-def test_an_application_that_reads_nothing_loses_and_is_told(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
+def test_a_full_inbox_counts_what_it_loses(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
     peer = make_peer(limits=with_limits(limits, inbox_messages=3))
     inbox, other = peer.subscribe("a"), peer.subscribe("end")
     raw(peer).send(b"pub a 1 1\npub a 1 2\npub a 1 3\npub a 1 4\npub a 1 5\npub end 1 x\n")
     other.get(10)
     assert inbox.lost == 2
     assert [message.data for message in inbox.get_many()] == [b"1", b"2", b"3"]
+
+
+def test_names_count_for_what_an_inbox_holds(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
+    peer = make_peer(limits=with_limits(limits, inbox_bytes=5_000))
+    inbox, other = peer.subscribe("a"), peer.subscribe("end")
+    connection = raw(peer)
+    for _ in range(10):
+        connection.send(b"pub %b 1 x\n" % (b"a" * 999))
+    connection.send(b"pub end 1 x\n")
+    other.get(10)
+    assert (len(inbox), inbox.lost) == (5, 5)
+    inbox.get_many(2)
+    assert inbox._bytes == 3_000
+    inbox.get_many()
+    assert inbox._bytes == 0
+
+
+def test_a_closed_connection_keeps_nothing_of_what_it_received(make_peer: Make, raw: Connect) -> None:
+    peer = make_peer()
+    connection = raw(peer)
+    connection.send(b"pub a 1 x\npub a 1000000 " + bytes(500_000))
+    eventually(lambda: peer.links and peer.links[0]._parser.pending > 400_000)
+    (link,) = peer.links
+    connection.socket.close()
+    eventually(lambda: link.closed)
+    assert link._parser.pending == 0
+    assert not link._parser._headers
 
 
 # -- the application's side -------------------------------------------------------------------------
@@ -297,7 +324,7 @@ def test_messages_keep_their_order(make_peer: Make) -> None:
     assert one.link_statistics()[0].sent == 2_000
 
 
-def test_several_inboxes_and_what_the_others_are_told(make_peer: Make, raw: Connect) -> None:
+def test_several_inboxes_subscribe_once_at_other_peers(make_peer: Make, raw: Connect) -> None:
     peer = make_peer()
     connection = raw(peer)
     one, two = peer.subscribe("a", "b"), peer.subscribe("a")
@@ -314,7 +341,7 @@ def test_several_inboxes_and_what_the_others_are_told(make_peer: Make, raw: Conn
     assert list(two) == []
 
 
-def test_the_last_word_is_kept_for_those_who_come_later(make_peer: Make, raw: Connect) -> None:
+def test_retained_data_is_sent_to_later_subscribers(make_peer: Make, raw: Connect) -> None:
     peer = make_peer()
     early = raw(peer)
     early.send(b"sub //state\n")
@@ -365,6 +392,32 @@ def test_connecting_without_waiting(make_peer: Make) -> None:
     assert other.address == ""
     with pytest.raises(UsageError):
         one.connect(one.address)
+
+
+def test_a_name_that_no_host_can_have_is_refused(make_peer: Make) -> None:
+    peer = make_peer(None, insecure=True)
+    with pytest.raises(OSError, match="cannot be the name of a host"):
+        peer.connect("a..b:9")
+    peer.connect("a..b:9", wait=False)
+    gevent.sleep(0)
+    assert peer.is_dialling("a..b:9")
+    peer.greenlets.check()
+    with pytest.raises(AddressError, match="cannot be the name of a host"):
+        is_loopback("a..b")
+
+
+def test_an_unforeseen_error_ends_the_peer_and_serve_forever_raises_it(
+    make_peer: Make, raw: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = make_peer()
+    monkeypatch.setattr(peer, "take_command", lambda link, command: 1 // 0)
+    raw(peer).send(b"sub a\n")
+    with pytest.raises(ServiceError, match=r"peer at 127\.0\.0\.1:\d+ ended by an unforeseen error: ZeroDivisionError"):
+        peer.serve_forever()
+    assert not peer.started
+    monkeypatch.undo()
+    peer.start()  # afresh
+    peer.greenlets.check()
 
 
 def test_stop_delivers_what_was_published(make_peer: Make) -> None:
@@ -428,13 +481,13 @@ def test_another_thread_is_refused(make_peer: Make) -> None:
 @pytest.mark.parametrize(
     "address", ["", "host", "1.2.3.4", "h:x", "h:65536", "::1:80", "[::1]", "a b:1", "h:-1", "h:+1"]
 )
-def test_addresses_that_are_none(address: str) -> None:
+def test_malformed_addresses(address: str) -> None:
     with pytest.raises(AddressError):
         Peer(address)
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"])
-def test_listening_for_other_machines_needs_tls_or_a_word(address: str) -> None:
+def test_listening_for_other_machines_needs_tls_or_insecure(address: str) -> None:
     with pytest.raises(UsageError, match="other machines"):
         Peer(address)
     Peer(address, insecure=True)

@@ -29,7 +29,7 @@ def index(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Su
     return Substrings(SMALL)
 
 
-def test_it_agrees_with_the_model_whatever_happens(index: Substrings[str]) -> None:
+def test_the_index_agrees_with_a_plain_search(index: Substrings[str]) -> None:
     chance = random.Random(7)
     model: dict[tuple[str, str], int] = {}
     letters = "ab/é\U0001f600"
@@ -73,7 +73,7 @@ def test_ten_thousand_substrings(index: Substrings[str]) -> None:
     assert len(index) == 0
 
 
-def test_counted(index: Substrings[str]) -> None:
+def test_subscriptions_in_the_index_are_counted(index: Substrings[str]) -> None:
     index.add("a", "x")
     index.add("a", "x")
     assert index.held("x") == {"a": 2}

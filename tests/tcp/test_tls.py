@@ -34,7 +34,7 @@ def test_messages_both_ways(make_peer: Make, certificates: Certificates) -> None
         assert [inbox.get(20) for _ in range(6)] == [Publish("a", payload)] * 5 + [Publish("a", b"end")]
 
 
-def test_who_has_no_certificate_of_the_authority_hears_nothing(
+def test_a_peer_without_a_certificate_of_the_authority_gets_nothing(
     make_peer: Make, raw: Connect, certificates: Certificates
 ) -> None:
     ours, theirs = certificates("ours"), certificates("theirs")
@@ -61,7 +61,7 @@ def test_who_has_no_certificate_of_the_authority_hears_nothing(
     assert not peer.links
 
 
-def test_a_peer_connects_to_nobody_of_another_authority_or_name(make_peer: Make, certificates: Certificates) -> None:
+def test_a_peer_refuses_certificates_of_another_authority_or_name(make_peer: Make, certificates: Certificates) -> None:
     ours, theirs = certificates("ours"), certificates("theirs")
     peer = make_peer(tls=TLS(**ours))
     stranger = make_peer(None, tls=TLS(**theirs))

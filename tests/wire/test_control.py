@@ -22,11 +22,66 @@ def test_features_there_and_back() -> None:
         (b"", Features(frozenset(), b"", ())),
         (b"  newer/on   id=1  path= ", Features(frozenset({b"newer/on"}), b"1", ())),
         (b"path=a,,b", Features(frozenset(), b"", (b"a", b"b"))),
-        (b"\xff id=\xff", Features(frozenset({b"\xff"}), b"\xff", ())),
+        (b"\xff id=one", Features(frozenset({b"\xff"}), b"one", ())),
     ],
 )
 def test_features_of_another_hub(line: bytes, features: Features) -> None:
     assert Features.decode(line) == features
+
+
+@pytest.mark.parametrize(
+    "line", [b"id=\xff", b"id=" + b"a" * 65, b"path=a,b/c", b"path=" + b"a," * 300, b"separator=00", b"separator=2f2f"]
+)
+def test_features_that_no_hub_has(line: bytes) -> None:
+    with pytest.raises(PacketError, match="malformed"):
+        Features.decode(line)
+
+
+def lost(payload: bytes) -> control.Notice | None:
+    return control.decode_notice(control.NOTICE_LOST, payload)
+
+
+def test_a_loss_there_and_back() -> None:
+    for count, since in ((1, 0.0), (control.MOST_LOST, 1_700_000_000.25), (7, 2.0**33 - 1)):
+        packet = parse(control.Lost("overflow", count, since).encode())
+        assert isinstance(packet, Control)
+        assert packet.payload is not None
+        assert lost(packet.payload) == control.Lost("overflow", count, since)
+    assert lost(b"quota 3 12") == control.Lost("quota", 3, 12.0)
+
+
+def test_a_loss_of_more_than_a_notice_holds_is_told_as_the_most_that_it_holds() -> None:
+    packet = parse(control.Lost("upstream", 10**30, 1.0).encode())
+    assert isinstance(packet, Control)
+    assert packet.payload is not None
+    assert lost(packet.payload) == control.Lost("upstream", control.MOST_LOST, 1.0)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"upstream %d 1.0" % 10**30,
+        b"upstream " + b"9" * 4_300 + b" 1.0",
+        b"upstream -5 1.0",
+        b"upstream 1_0 1.0",
+        b"upstream +1 1.0",
+        b"upstream \xd9\xa1 1.0",
+        b"upstream 1 inf",
+        b"upstream 1 nan",
+        b"upstream 1 -1.0",
+        b"upstream 1 1e9",
+        b"upstream 1 8589934592",
+        b"upstream 1 " + b"9" * 400,
+        b"upstream 1",
+        b"upstream 1 1.0 1",
+        b"up/stream 1 1.0",
+        b"u" * 33 + b" 1 1.0",
+        b"",
+    ],
+)
+def test_a_loss_that_cannot_be(payload: bytes) -> None:
+    with pytest.raises(PacketError, match="malformed notice"):
+        lost(payload)
 
 
 def test_what_is_supported_is_what_there_are_keys_for() -> None:

@@ -5,18 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from sbuslib.journal.directory import read_journal
-from sbuslib.journal.format import (
-    NULL,
-    Record,
-    SegmentHeader,
-    Skipped,
-    encode_block,
-    encode_end,
-    encode_gaps,
-    pack,
-    segment_name,
-)
+from sbuslib.segments.directory import read_journal
+from sbuslib.segments.encoding import encode_block, encode_end, encode_gaps
+from sbuslib.segments.layout import NULL, Record, SegmentHeader, Skipped, pack, segment_name
 
 SALT = 0x1BADB002
 SENDER = b"!/cred/100/1000/4711"

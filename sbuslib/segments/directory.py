@@ -15,19 +15,8 @@ from io import FileIO
 from typing import Literal, NamedTuple, TypeAlias
 
 from ..errors import CorruptJournalError, JournalError, JournalInUseError
-from .format import (
-    SEGMENT_HEADER_BYTES,
-    Block,
-    End,
-    Record,
-    SegmentHeader,
-    Skipped,
-    decode_block,
-    first_sequence_of,
-    read_blocks,
-    segment_name,
-    walk,
-)
+from .layout import SEGMENT_HEADER_BYTES, Block, End, Record, SegmentHeader, Skipped, first_sequence_of, segment_name
+from .reading import decode_block, read_blocks, walk
 
 __all__ = [
     "LOCK_NAME",
@@ -133,7 +122,7 @@ def read_segment(
 
     ``expected`` is the number that the first row should have; at the start of the segment the header tells.
     ``following`` is the number with which the next segment begins. The file is read a little at a time; from a damage
-    on, the whole rest of it: a segment is some 64 MB. Raises as :func:`.format.read_blocks`, with the path in the
+    on, the whole rest of it: a segment is some 64 MB. Raises as :func:`.reading.read_blocks`, with the path in the
     error, and :exc:`OSError`.
     """
     path = os.fspath(path)
@@ -199,7 +188,7 @@ def read_journal(
     Each segment but the last has to end with its mark, and the next to go on with the number after it. So has the last
     one, unless ``growing``, which by default is found out: whether a recorder is at work in this directory.
 
-    With ``on_corrupt="skip"``, what is damaged or missing comes as a :class:`.format.Skipped`, with an exact count of
+    With ``on_corrupt="skip"``, what is damaged or missing comes as a :class:`.layout.Skipped`, with an exact count of
     the bytes, and of the rows where what follows tells it. Else it raises
     :exc:`~sbuslib.errors.CorruptJournalError`, with file and position. Raises
     :exc:`~sbuslib.errors.JournalError` when the segment of ``start`` is not there, and :exc:`OSError`.
@@ -234,7 +223,10 @@ def read_records(directory: str | os.PathLike[str], *, growing: bool | None = No
     """The rows of a journal one by one, messages and gaps. Slower than its blocks by far; raises likewise."""
     for piece in read_journal(directory, growing=growing):
         assert isinstance(piece.block, Block)
-        yield from piece.block.records()
+        try:
+            yield from piece.block.records()
+        except CorruptJournalError as error:
+            raise CorruptJournalError(error.reason, error.position, piece.segment.path) from None
 
 
 # -- who writes ---------------------------------------------------------------------------------------

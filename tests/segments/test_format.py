@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import os
 import pickle
+from contextlib import suppress
 from pathlib import Path
+from typing import Literal
+from zlib import crc32
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from journal.journals import EXAMPLE, SALT, SENDER, block, gap, message, records_of, segment, write
+from segments.journals import EXAMPLE, SALT, SENDER, block, gap, message, records_of, segment, write
 
 from sbuslib.errors import CorruptJournalError
-from sbuslib.journal import directory
-from sbuslib.journal.directory import read_journal
-from sbuslib.journal.format import (
+from sbuslib.segments import directory
+from sbuslib.segments.directory import read_journal
+from sbuslib.segments.encoding import encode_columns, encode_end
+from sbuslib.segments.layout import (
     SEGMENT_HEADER_BYTES,
     Block,
     End,
     Record,
     SegmentHeader,
     Skipped,
-    decode_block,
-    encode_end,
     first_sequence_of,
-    read_blocks,
+    pack,
     segment_name,
-    walk,
 )
+from sbuslib.segments.reading import decode_block, read_blocks, walk
 
 ROWS = [record for blocks in EXAMPLE for rows in blocks for record in rows]
 SAMPLE = Path(__file__).parent / "sample"
@@ -45,8 +47,16 @@ def test_the_sample_is_what_is_written_today(journal: str) -> None:
 
 def test_names_of_segments() -> None:
     assert segment_name(17) == "00000000000000000017.sbj"
-    assert first_sequence_of(segment_name(2**63)) == 2**63
-    for name in ("17.sbj", "00000000000000000017", "recorder.lock", "0000000000000000001x.sbj", ".sbj"):
+    assert first_sequence_of(segment_name(2**62)) == 2**62
+    for name in (
+        segment_name(2**63),
+        "\N{ARABIC-INDIC DIGIT ONE}" * 20 + ".sbj",
+        "17.sbj",
+        "00000000000000000017",
+        "recorder.lock",
+        "0000000000000000001x.sbj",
+        ".sbj",
+    ):
         assert first_sequence_of(name) is None
 
 
@@ -59,14 +69,29 @@ def test_a_header() -> None:
 
 
 def test_a_version_of_the_future() -> None:
-    from zlib import crc32
-
     data = bytearray(SegmentHeader("0" * 16, "", b"/", 5, 6, 7).encode())
     data[8] = 2
     data[12:16] = bytes(4)
     data[12:16] = crc32(data).to_bytes(4, "little")
     with pytest.raises(CorruptJournalError, match="version 2"):
         SegmentHeader.decode(data)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        SegmentHeader("0" * 16, "", b"/", -1, 6, 7),
+        SegmentHeader("0" * 16, "", b"/", 5, -6, 7),
+        SegmentHeader("0" * 16, "", b"/", 5, 2**63 - 1, 7),
+        SegmentHeader("short", "", b"/", 5, 6, 7),
+        SegmentHeader("\xff" * 8, "", b"/", 5, 6, 7),
+        SegmentHeader("0" * 16, "", b"\0", 5, 6, 7),
+        SegmentHeader("0" * 16, "", b"7", 5, 6, 7),
+    ],
+)
+def test_a_header_that_no_recorder_writes(header: SegmentHeader) -> None:
+    with pytest.raises(CorruptJournalError):
+        SegmentHeader.decode(header.encode())
 
 
 rows = st.lists(
@@ -110,6 +135,47 @@ def test_blocks_of_any_length(count: int) -> None:
     read = decode_block(block(records), 0, SALT)
     assert isinstance(read, Block)
     assert list(read.records()) == records
+
+
+def resealed(data: bytearray) -> bytearray:
+    """The block with the CRC of what it holds now: as somebody makes it who means harm."""
+    data[8:12] = bytes(4)
+    data[8:12] = crc32(data[24:], crc32(data[:24], SALT)).to_bytes(4, "little")
+    return data
+
+
+def numbered(first: int) -> bytearray:
+    data = block([message(1, b"k", b"v")])
+    data[40:48] = pack("q", [first])
+    return resealed(data)
+
+
+def test_numbers_of_rows_that_no_recorder_writes() -> None:
+    for first in (-1, 0, 2**63 - 1):
+        with pytest.raises(CorruptJournalError, match="numbers its rows"):
+            decode_block(numbered(first), 0, SALT)
+        with pytest.raises(CorruptJournalError, match="end mark"):
+            decode_block(encode_end(SALT, first), 0, SALT)
+
+
+FIVES = pack("q", [5] * 3)
+COLUMN = st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(-2, 4), min_size=3, max_size=3)
+
+
+@given(COLUMN, COLUMN, COLUMN, st.integers(0, 40), st.sampled_from(["message", "gap"]))
+def test_columns_of_a_stranger_that_do_not_agree_are_an_error_or_rows(
+    keys: list[int], senders: list[int], sizes: list[int], payloads: int, kind: Literal["message", "gap"]
+) -> None:
+    data = encode_columns(
+        SALT, 1, FIVES, FIVES, FIVES, FIVES, pack("i", keys), pack("i", senders), [b"name", b"sender"],
+        pack("i", [payloads, 0, 0]), [bytes(payloads)], kind=kind,
+    )  # fmt: skip
+    at = len(data) - (payloads + 7 & ~7) - 16 - 16 - 16  # the payloads, names, their offsets, those of the payloads
+    data[at : at + 16] = pack("i", [0, *sizes])
+    read = decode_block(resealed(data), 0, SALT)
+    assert isinstance(read, Block)
+    with suppress(CorruptJournalError):
+        assert len(list(read.records())) == 3
 
 
 def test_where_blocks_end() -> None:

@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
-from journal.journals import EXAMPLE, message, records_of, segment, write
+from segments.journals import EXAMPLE, message, records_of, segment, write
 from support import python
 
 from sbuslib.errors import CorruptJournalError, JournalError, JournalInUseError
-from sbuslib.journal.directory import (
+from sbuslib.segments.directory import (
     DirectoryLock,
     Position,
     end_of,
@@ -20,7 +20,7 @@ from sbuslib.journal.directory import (
     read_journal,
     read_segment,
 )
-from sbuslib.journal.format import SEGMENT_HEADER_BYTES, Block, Skipped
+from sbuslib.segments.layout import SEGMENT_HEADER_BYTES, Block, Skipped
 
 ENDS = [264, 520, 728, 760]
 """Where the blocks of the second segment end: three, and the mark."""
@@ -105,7 +105,7 @@ def test_one_recorder_a_directory(folder: str) -> None:
         with pytest.raises(JournalInUseError, match=f"already by process {os.getpid()}$"):
             DirectoryLock(folder)
     code = f"""
-from sbuslib.journal.directory import DirectoryLock, is_recorded
+from sbuslib.segments.directory import DirectoryLock, is_recorded
 print(is_recorded({folder!r}))
 try:
     DirectoryLock({folder!r})

@@ -1,0 +1,166 @@
+"""Makes the blocks of a segment, a column at a time. How they are laid out is in :mod:`.layout`."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
+from typing import Literal
+from zlib import crc32
+
+from .layout import (
+    BLOCK_HEADER,
+    BLOCK_HEADER_BYTES,
+    ENDS_MAGIC,
+    GAP,
+    GAPS_MAGIC,
+    MESSAGE,
+    MESSAGES_MAGIC,
+    NAME_COUNT,
+    NULL,
+    SEQUENCE,
+    Buffer,
+    block_length,
+    pack,
+)
+
+__all__ = [
+    "encode_block",
+    "encode_columns",
+    "encode_end",
+    "encode_gaps",
+    "widened",
+]
+
+_PADDING = [bytes(n) for n in (0, 7, 6, 5, 4, 3, 2, 1)]
+
+
+@lru_cache(32)
+def _steps(count: int, kind: Literal["i", "q"]) -> tuple[int, int]:
+    """Columns of ``count`` numbers as one big number each: 0, 1, 2 and so on, and only ones."""
+    steps, ones = pack(kind, range(count)), pack(kind, [1]) * count
+    return int.from_bytes(steps, "little"), int.from_bytes(ones, "little")
+
+
+def _ramp(start: int, step: int, count: int, kind: Literal["i", "q"]) -> bytes:
+    """A column ``start``, ``start + step``, …, none of which is negative: two operations however many there are."""
+    most = (count + 255) & ~255  # so that there are few sizes to prepare for
+    steps, ones = _steps(most, kind)
+    size = struct.calcsize(kind)
+    return (steps * step + ones * start).to_bytes(most * size + 8, "little")[: count * size]
+
+
+def widened(numbers: bytes) -> bytearray:
+    """A column of numbers of 4 bytes, of one in which each has one byte."""
+    column = bytearray(4 * len(numbers))
+    column[::4] = numbers
+    return column
+
+
+def _offsets(sizes: bytes) -> tuple[bytes, int]:
+    """The column of where each part begins when they lie one after the other, and of where the last one ends; that.
+
+    ``sizes`` is how long each is, a column of numbers of 4 bytes.
+    """
+    count = len(sizes) // 4
+    if sizes == sizes[:4] * count:
+        size = int.from_bytes(sizes[:4], "little")
+        return _ramp(0, size, count + 1, "i"), size * count
+    offsets = [*accumulate(struct.unpack(f"<{count}i", sizes), initial=0)]
+    return pack("i", offsets), offsets[-1]
+
+
+def encode_block(
+    salt: int,
+    first_sequence: int,
+    times: bytes,
+    gids: bytes,
+    uids: bytes,
+    pids: bytes,
+    keys: bytes,
+    senders: bytes,
+    names: Sequence[bytes],
+    payloads: Sequence[bytes],
+    kind: Literal["message", "gap"] = MESSAGE,
+) -> bytearray:
+    """A block of rows that are numbered from ``first_sequence`` on.
+
+    The columns are as :func:`pack` makes them: the first four of type ``q``, ``keys`` and ``senders``, which are
+    indices of ``names``, of type ``i``; each has as many numbers as there are ``payloads``.
+    """
+    sizes = pack("i", [*map(len, payloads)])
+    return encode_columns(
+        salt, first_sequence, times, gids, uids, pids, keys, senders, names, sizes, payloads, kind=kind
+    )
+
+
+def encode_columns(
+    salt: int,
+    first_sequence: int,
+    times: bytes,
+    gids: bytes,
+    uids: bytes,
+    pids: bytes,
+    keys: Buffer,
+    senders: bytes,
+    names: Sequence[bytes],
+    sizes: bytes,
+    payloads: Sequence[Buffer],
+    *,
+    kind: Literal["message", "gap"] = MESSAGE,
+) -> bytearray:
+    """As :func:`encode_block`, of payloads that may lie together: ``sizes``, of type ``i``, tells how long each is."""
+    rows = len(sizes) // 4
+    payload_offsets, payload_bytes = _offsets(sizes)
+    name_offsets = [*accumulate(map(len, names), initial=0)]
+    names_bytes = name_offsets[-1]
+    length = block_length(rows, len(names), names_bytes, payload_bytes)
+    parts: list[Buffer] = [bytes(BLOCK_HEADER_BYTES), NAME_COUNT.pack(len(names))]
+    parts += (times, _ramp(first_sequence, 1, rows, "q"), gids, uids, pids)
+    for column in (keys, senders, payload_offsets, pack("i", name_offsets)):
+        parts += (column, _PADDING[len(column) & 7])
+    parts += names
+    parts.append(_PADDING[names_bytes & 7])
+    parts += payloads
+    parts.append(_PADDING[payload_bytes & 7])
+    magic = MESSAGES_MAGIC if kind == MESSAGE else GAPS_MAGIC
+    return _sealed(magic, salt, length, rows, names_bytes, payload_bytes, parts)
+
+
+def encode_gaps(salt: int, first_sequence: int, gaps: Sequence[tuple[int, str, int | None]]) -> bytearray:
+    """A block of gap rows: of each the time in nanoseconds, the cause, and how many messages were lost if known."""
+    causes = list(dict.fromkeys(cause for _, cause, _ in gaps))
+    nothing = pack("q", [NULL]) * len(gaps)
+    return encode_block(
+        salt,
+        first_sequence,
+        pack("q", [time for time, _, _ in gaps]),
+        nothing,
+        nothing,
+        nothing,
+        pack("i", [causes.index(cause) for _, cause, _ in gaps]),
+        pack("i", [NULL]) * len(gaps),
+        [cause.encode() for cause in causes],
+        [SEQUENCE.pack(NULL if lost is None else lost) for _, _, lost in gaps],
+        GAP,
+    )
+
+
+def encode_end(salt: int, next_sequence: int) -> bytearray:
+    """The mark at the end of a segment that will not grow."""
+    length = BLOCK_HEADER_BYTES + SEQUENCE.size
+    return _sealed(ENDS_MAGIC, salt, length, 0, 0, 0, [bytes(BLOCK_HEADER_BYTES), SEQUENCE.pack(next_sequence)])
+
+
+def _sealed(
+    magic: bytes, salt: int, length: int, rows: int, names_bytes: int, payload_bytes: int, parts: Sequence[Buffer]
+) -> bytearray:
+    """The parts of a block in one piece, with its header in the room that they leave for it at the start."""
+    block = bytearray().join(parts)
+    assert len(block) == length
+    crc = crc32(BLOCK_HEADER.pack(magic, length, 0, rows, names_bytes, payload_bytes), salt)
+    with memoryview(block) as view:
+        crc = crc32(view[BLOCK_HEADER_BYTES:], crc)
+    BLOCK_HEADER.pack_into(block, 0, magic, length, crc, rows, names_bytes, payload_bytes)
+    return block

@@ -1,0 +1,333 @@
+"""How a journal's segments are laid out: headers, blocks and end marks, as values. ``docs/journal.md`` draws them.
+
+A segment is a header of :data:`SEGMENT_HEADER_BYTES` and blocks one after the other, each a multiple of 8 bytes long.
+A block holds up to some thousand rows as columns: what is alike lies together, so that whoever reads a million rows
+wraps a few buffers and touches no row. Keys, senders and causes stand once in a block, in its *names*, and rows refer
+to them by number.
+
+All numbers are little-endian. Every byte is under a CRC-32, which starts from a salt that only the segment's header
+tells: so a payload cannot hold a block that passes for one when a reader looks for the next after a damage.
+Rows are numbered one by one through all segments of a journal, so that what is missing shows, and is counted.
+
+How blocks are made is in :mod:`.encoding`, how they are read and checked in :mod:`.reading`. These three are pure and
+need little more than the standard library: whoever has them can read a journal.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from io import BytesIO  # memory, not a file
+from operator import sub
+from typing import Literal, NamedTuple, TypeAlias
+from zlib import crc32
+
+from ..errors import CorruptJournalError, UsageError
+from ..matcher import check_separator
+
+__all__ = [
+    "BLOCK_HEADER",
+    "BLOCK_HEADER_BYTES",
+    "ENDS_MAGIC",
+    "GAP",
+    "GAPS_MAGIC",
+    "KINDS",
+    "MESSAGE",
+    "MESSAGES_MAGIC",
+    "MOST_ROWS",
+    "NAME_COUNT",
+    "NULL",
+    "SEGMENT_HEADER_BYTES",
+    "SEQUENCE",
+    "SUFFIX",
+    "Block",
+    "Buffer",
+    "Column",
+    "End",
+    "Extent",
+    "Record",
+    "SegmentHeader",
+    "Skipped",
+    "block_length",
+    "first_sequence_of",
+    "numbers",
+    "pack",
+    "packed",
+    "padded",
+    "segment_name",
+]
+
+Buffer: TypeAlias = "bytes | bytearray | memoryview"
+Column: TypeAlias = "memoryview | array[int]"
+"""Numbers: ``len``, indices and slices; a view into what was read where this machine is little-endian."""
+
+MESSAGE: Literal["message"] = "message"
+GAP: Literal["gap"] = "gap"
+"""The kinds of rows. A gap row stands for messages that the recorder was to record and did not."""
+
+NULL = -1
+"""Stands in a column for no value: an id that the hub could not vouch for, the sender of a gap row."""
+
+MOST_ROWS = 2**63 - 2**40
+"""No row has a larger number: those that are written after it still fit 64 bits."""
+
+SUFFIX = ".sbj"
+SEGMENT_HEADER_BYTES = 112
+BLOCK_HEADER_BYTES = 24
+
+_IDENTITY = re.compile(rb"[\x21-\x7e]{16}")
+_MAGIC = b"sbusjrnl"
+_VERSION = 1
+_SEGMENT = struct.Struct("<8sHBBIqqII16s32s24x")
+_CRC_AT = 12
+BLOCK_HEADER = struct.Struct("<4sIIIII")
+SEQUENCE = struct.Struct("<q")
+NAME_COUNT = struct.Struct("<I4x")
+
+MESSAGES_MAGIC, GAPS_MAGIC, ENDS_MAGIC = b"sBmB", b"sBgB", b"sBeB"
+KINDS: dict[bytes, Literal["message", "gap"]] = {MESSAGES_MAGIC: MESSAGE, GAPS_MAGIC: GAP}
+_LITTLE = sys.byteorder == "little"
+
+
+def segment_name(first_sequence: int) -> str:
+    """The name of the segment whose first row has this number: 20 digits, so that names sort as numbers do."""
+    return f"{first_sequence:020d}{SUFFIX}"
+
+
+def first_sequence_of(name: str) -> int | None:
+    """The number in a segment's name; ``None`` for a file that is no segment."""
+    digits = name.removesuffix(SUFFIX)
+    if len(digits) != 20 or not (digits.isascii() and digits.isdigit()) or name != digits + SUFFIX:
+        return None
+    first = int(digits)
+    return first if first <= MOST_ROWS else None
+
+
+class SegmentHeader(NamedTuple):
+    """What stands at the start of a segment.
+
+    ``journal`` is the identity of the directory (16 hexadecimal digits) and ``hub`` that of the hub that was recorded
+    (empty where it told none), ``separator`` the byte between the segments of its keys, ``created_ns`` nanoseconds
+    since the epoch, ``first_sequence`` the number of the first row, and ``salt`` what the blocks' CRCs start from.
+    """
+
+    journal: str
+    hub: str
+    separator: bytes
+    created_ns: int
+    first_sequence: int
+    salt: int
+
+    def encode(self) -> bytes:
+        """The header's :data:`SEGMENT_HEADER_BYTES` bytes. A hub's identity of more than 32 bytes is cut."""
+        hub = self.hub.encode()[:32]
+        data = _SEGMENT.pack(
+            _MAGIC,
+            _VERSION,
+            self.separator[0],
+            len(hub),
+            0,
+            self.created_ns,
+            self.first_sequence,
+            self.salt,
+            0,
+            self.journal.encode(),
+            hub,
+        )
+        return data[:_CRC_AT] + crc32(data).to_bytes(4, "little") + data[_CRC_AT + 4 :]
+
+    @classmethod
+    def decode(cls, data: Buffer) -> SegmentHeader:
+        """Read a header. Raises :exc:`~sbuslib.errors.CorruptJournalError`."""
+        head = bytes(data[:SEGMENT_HEADER_BYTES])
+        if len(head) < SEGMENT_HEADER_BYTES:
+            raise CorruptJournalError("the segment's header is cut", 0)
+        magic, version, separator, size, crc, created, first, salt, _, journal, hub = _SEGMENT.unpack(head)
+        if magic != _MAGIC:
+            raise CorruptJournalError("no segment of a journal starts like this", 0)
+        if crc != crc32(head[:_CRC_AT] + bytes(4) + head[_CRC_AT + 4 :]):
+            raise CorruptJournalError("the segment's header is damaged", 0)
+        if version != _VERSION:
+            raise CorruptJournalError(f"a segment of version {version}, of which this release knows nothing", 0)
+        if created < 0 or not 0 < first <= MOST_ROWS or not _IDENTITY.fullmatch(journal):
+            raise CorruptJournalError("the segment's header says what no recorder writes", 0)
+        try:
+            check_separator(bytes([separator]))
+        except UsageError as error:
+            raise CorruptJournalError(f"the segment's header: {error}", 0) from None
+        return cls(journal.decode(), hub[:size].decode(errors="replace"), bytes([separator]), created, first, salt)
+
+
+class Record(NamedTuple):
+    """One row. Of a message ``lost`` and ``cause`` are ``None``; of a gap ``key``, ``payload`` and ``sender`` are.
+
+    ``time_ns`` is nanoseconds since the epoch: when the recorder saw the message, or since when the messages of a gap
+    were lost; ``lost`` is ``None``, too, where nobody knows how many. ``gid``, ``uid`` and ``pid`` are the recording
+    hub's word, ``None`` where it could not vouch for it.
+    """
+
+    time_ns: int
+    sequence: int
+    kind: Literal["message", "gap"]
+    key: bytes | None
+    payload: bytes | None
+    sender: bytes | None
+    gid: int | None
+    uid: int | None
+    pid: int | None
+    lost: int | None = None
+    cause: str | None = None
+
+
+class Block(NamedTuple):
+    """The rows of a block, as columns. Of ``rows`` numbers each, but for the two columns of offsets.
+
+    ``times`` (nanoseconds), ``sequences``, ``gids``, ``uids`` and ``pids`` are 64-bit, the rest 32-bit numbers.
+    ``keys`` and ``senders`` are numbers of names; name ``n`` is ``names[name_offsets[n]:name_offsets[n + 1]]``, and the
+    payload of row ``n`` lies likewise in ``payloads``. In a block of gaps ``keys`` names the causes, and each payload
+    is the count, of 8 bytes. ``position`` and ``length`` are bytes: where the block stands in its segment.
+    """
+
+    position: int
+    length: int
+    kind: Literal["message", "gap"]
+    rows: int
+    times: Column
+    sequences: Column
+    gids: Column
+    uids: Column
+    pids: Column
+    keys: Column
+    senders: Column
+    payload_offsets: Column
+    name_offsets: Column
+    names: memoryview
+    payloads: memoryview
+
+    @property
+    def end(self) -> int:
+        """Where the next block stands."""
+        return self.position + self.length
+
+    @property
+    def next_sequence(self) -> int:
+        """The number of the row after this block's last."""
+        return int(self.sequences[-1]) + 1
+
+    def name_list(self) -> list[bytes]:
+        """The names, in order."""
+        offsets = self.name_offsets.tolist()
+        return [*map(BytesIO(self.names).read, map(sub, offsets[1:], offsets))]
+
+    def lost(self) -> list[int]:
+        """How many messages each gap row stands for, :data:`NULL` if nobody knows; only of a block of gaps.
+
+        Raises :exc:`~sbuslib.errors.CorruptJournalError` unless there is a number for each row.
+        """
+        if len(self.payloads) != 8 * self.rows:
+            raise CorruptJournalError("the columns of a block do not agree", self.position)
+        return list(numbers(self.payloads, "q"))
+
+    def records(self) -> Iterator[Record]:
+        """The rows, one by one. Raises :exc:`~sbuslib.errors.CorruptJournalError` where the columns do not agree."""
+        try:
+            yield from self._records()
+        except (IndexError, ValueError, TypeError):
+            raise CorruptJournalError("the columns of a block do not agree", self.position) from None
+
+    def _records(self) -> Iterator[Record]:
+        names = self.name_list()
+        ids = ([None if value == NULL else value for value in column] for column in (self.gids, self.uids, self.pids))
+        if self.kind == GAP:
+            for time, sequence, cause, lost in zip(self.times, self.sequences, self.keys, self.lost(), strict=True):
+                count, why = None if lost == NULL else lost, names[cause].decode(errors="replace")
+                yield Record(time, sequence, GAP, None, None, None, None, None, None, count, why)
+            return
+        payloads, offsets = bytes(self.payloads), self.payload_offsets
+        for n, (time, sequence, key, sender, gid, uid, pid) in enumerate(
+            zip(self.times, self.sequences, self.keys, self.senders, *ids, strict=True)
+        ):
+            payload = payloads[offsets[n] : offsets[n + 1]]
+            yield Record(time, sequence, MESSAGE, names[key], payload, names[sender], gid, uid, pid)
+
+
+class End(NamedTuple):
+    """The mark at the end of a segment that will not grow: the next row, wherever it stands, has ``next_sequence``."""
+
+    position: int
+    length: int
+    next_sequence: int
+
+    @property
+    def end(self) -> int:
+        """Where the segment ends."""
+        return self.position + self.length
+
+
+class Skipped(NamedTuple):
+    """What a reader that was asked to skip left out: ``length`` bytes from ``position`` on, for ``reason``.
+
+    ``rows`` is how many rows were in there; ``None`` where nothing that is whole tells.
+    """
+
+    position: int
+    length: int
+    rows: int | None
+    reason: str
+
+
+class Extent(NamedTuple):
+    """Where a block stands, how long it is in bytes, and how many rows it says it has; ``None`` of an end mark."""
+
+    position: int
+    length: int
+    rows: int | None
+
+    @property
+    def end(self) -> int:
+        """Where the next block stands."""
+        return self.position + self.length
+
+
+def padded(size: int) -> int:
+    return (size + 7) & ~7
+
+
+def block_length(rows: int, names: int, names_bytes: int, payload_bytes: int) -> int:
+    """How long a block is, in bytes: of ``rows`` rows, ``names`` names, and the sizes of its two blobs."""
+    return (
+        BLOCK_HEADER_BYTES
+        + NAME_COUNT.size
+        + 40 * rows
+        + 2 * padded(4 * rows)
+        + padded(4 * rows + 4)
+        + padded(4 * names + 4)
+        + padded(names_bytes)
+        + padded(payload_bytes)
+    )
+
+
+def pack(kind: Literal["i", "q"], values: Sequence[int]) -> bytes:
+    """A column of numbers of 4 bytes (``i``) or 8 (``q``)."""
+    return struct.pack(f"<{len(values)}{kind}", *values)
+
+
+def numbers(view: memoryview, kind: Literal["i", "q"]) -> Column:
+    if _LITTLE:
+        return view.cast(kind)
+    column: array[int] = array(kind, view.tobytes())
+    column.byteswap()
+    return column
+
+
+def packed(column: Column) -> bytes:
+    """A column of a block that was read as :func:`pack` made it."""
+    if _LITTLE:
+        return bytes(column)
+    assert isinstance(column, array)
+    swapped = column[:]
+    swapped.byteswap()
+    return swapped.tobytes()
