@@ -38,7 +38,7 @@ from .tree.tree import Tree
 from .wire.addresses import Address, parse_address
 from .wire.packets import check_key
 
-__all__ = ["Authorize", "Hub"]
+__all__ = ["Hub"]
 
 _FEWEST_CLIENTS: Final = 16
 """A hub that can hold fewer clients does not start: shared out among users, that would soon be none for each."""

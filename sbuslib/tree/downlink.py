@@ -7,13 +7,16 @@ and counted: a link with hundreds of clients behind it does not end for one pack
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from ..core.batch_routing import take_batch
+from ..core.client_role import ClientRole
+from ..core.context import Context
 from ..core.messages import Copied
+from ..core.outgoing import Outgoing
 from ..core.protocols import Holdable, Receiver, Routes
 from ..core.turn import Turn
 from ..errors import PacketError, ReservedKeyError
@@ -24,9 +27,6 @@ from ..wire import control
 from ..wire.batches import BATCH
 from ..wire.packets import MSG, Control, encode_control, parse
 from .interest import Feed, Interest, KeyTable
-
-if TYPE_CHECKING:
-    from .tree import Tree
 
 __all__ = ["VOUCHERS", "Link", "Mode", "Voucher"]
 
@@ -63,13 +63,34 @@ class Voucher:
         return None
 
 
+class Standing(Protocol):
+    """What a link asks of the tree that its hub stands in."""
+
+    context: Context
+    client_role: ClientRole
+    dropped: Counter[str]
+    has_settled: bool
+
+    def wanted_above(self) -> list[bytes]:
+        """The patterns that the hub above is taken to want."""
+        ...
+
+    def answered(self, token: bytes, who: object, partial: bool) -> None:
+        """A hub beside this one answered a question."""
+        ...
+
+    def pass_notice(self, notice: control.Lost, origin: Outgoing | None) -> None:
+        """Messages were lost between two hubs: tell everybody here who asked for notices, but the one it came from."""
+        ...
+
+
 class Link:
     """The relay of a hub below, on the hub above. Implements :class:`~sbuslib.core.turn.Role`."""
 
     is_link = True
     longest = PACKET_BYTES + CONTROL_EXTRA
 
-    def __init__(self, tree: Tree, turn: Turn, mode: Mode) -> None:
+    def __init__(self, tree: Standing, turn: Turn, mode: Mode) -> None:
         context = self._context = tree.context
         limits = context.limits
         self.asks = context.authorization.is_asked
@@ -185,7 +206,7 @@ class Link:
             return
         lost, self._lost = self._lost, {}
         for cause, (count, since) in lost.items():
-            self._tree.pass_notice(control.Lost(cause, count, since), self)
+            self._tree.pass_notice(control.Lost(cause, count, since), self.connection)
         self._context.after(self._context.limits.link_notices, self._tell_lost)
 
     def _take_wrapped(self, payload: bytes) -> None:

@@ -342,10 +342,10 @@ class Tree:
 
     # -- notices ------------------------------------------------------------------------------------
 
-    def pass_notice(self, notice: control.Lost, origin: Link | None) -> None:
+    def pass_notice(self, notice: control.Lost, origin: Outgoing | None) -> None:
         """Messages were lost between two hubs: tell everybody here who asked for notices."""
         for connection in self._everybody():
-            if origin is None or connection is not origin.connection:
+            if connection is not origin:
                 connection.notify(notice.encode())
         for inbox in list(self.clients.inboxes):
             inbox.notify(notice)

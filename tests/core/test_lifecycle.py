@@ -285,7 +285,7 @@ def test_a_socket_that_was_left_behind(address: str) -> None:
 
 def test_reuse_replaces_nothing_but_a_socket(address: str) -> None:
     os.mkdir(address)
-    with pytest.raises(AddressInUseError, match="not a socket"):
+    with pytest.raises(AddressInUseError, match="neither a socket nor an empty file"):
         Hub(address, reuse=True).start()
     os.rmdir(address)
 

@@ -386,11 +386,11 @@ class BusMachine(RuleBasedStateMachine):
     def observe(self, packets: list[bytes]) -> dict[bytes, list[Client]]:
         """The receivers of each key, in the hub's order; they are those whose patterns match, and no others."""
         settle(self.hub)
-        by_connection: dict[Any, Client] = {client.connection: client for client in self.clients}
+        by_outgoing: dict[Any, Client] = {client.connection.outgoing: client for client in self.clients}
         orders = {}
         for packet in packets:
             key = key_of(packet)
-            found = [by_connection[connection] for connection in self.hub.context.router._look_up(key)]
+            found = [by_outgoing[one] for one in self.hub.context.router._look_up(key) if one in by_outgoing]
             assert sorted(client.number for client in found) == [c.number for c in self.clients if c.wants(key)]
             orders[key] = found
         return orders

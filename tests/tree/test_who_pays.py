@@ -8,7 +8,6 @@ from support import Peer, eventually
 from worlds import FAST, World, settle
 
 from sbuslib import Hub
-from sbuslib.core.quotas import Account
 from sbuslib.tree.downlink import Link
 from sbuslib.tree.interest import Interest
 
@@ -16,31 +15,22 @@ STRANGER, RELAY = 12_345, 54_321
 
 
 class Turns:
-    """Watches the turns that a hub's scheduler gives: whose it is now."""
+    """Tells whose turn it is in a hub."""
 
-    def __init__(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now: int | None = None
-        crowd = type(hub.context.scheduler)
-        may_go, went = crowd.may_go, crowd.went
+    def __init__(self, hub: Hub) -> None:
+        self._scheduler = hub.context.scheduler
 
-        def watched_may_go(scheduler: object, account: Account) -> bool:
-            if not may_go(hub.context.scheduler, account):
-                return False
-            self.now = account.uid
-            return True
-
-        def watched_went(scheduler: object, *clients: int) -> None:
-            self.now = None
-            went(hub.context.scheduler, *clients)
-
-        monkeypatch.setattr(crowd, "may_go", watched_may_go)
-        monkeypatch.setattr(crowd, "went", watched_went)
+    @property
+    def now(self) -> int | None:
+        """The user whose turn it is."""
+        running = self._scheduler._running
+        return running.uid if running is not None else None
 
 
 @pytest.fixture
 def stranger(world: World) -> Peer:
     """A client of a user that the hub does not know, which holds 300 patterns."""
-    world.hub("top", relays=[RELAY], limits=msgspec.structs.replace(FAST, interest_steps=5, forgotten_per_round=5))
+    world.hub("top", relays=[RELAY], limits=msgspec.structs.replace(FAST, interest_steps=5))
     peer = world.peer_of("top", STRANGER)
     peer.subscribe(*(b"a/%d" % n for n in range(300)))
     return peer
@@ -60,7 +50,7 @@ def test_whoever_changes_a_pattern_pays_for_what_that_means_to_a_link(
     link.barrier()
     interest = interest_of(world)
     eventually(lambda: len(interest) == 300 and interest.settled)
-    turns = Turns(world.hubs["top"], monkeypatch)
+    turns = Turns(world.hubs["top"])
     spent: list[tuple[int | None, int, int]] = []
     work = Interest.work
 
@@ -107,7 +97,7 @@ def test_whoever_subscribes_pays_for_the_keys_that_are_wanted_again(
     for n in range(50):
         link.publish(b"key/%d" % n)
     assert sum(packet.startswith(b"CMSG interest/prune") for packet in link.pending()) == 50
-    turns = Turns(world.hubs["top"], monkeypatch)
+    turns = Turns(world.hubs["top"])
     told: list[int | None] = []
     tell_graft = Link._tell_graft
 
@@ -126,7 +116,7 @@ def test_whoever_leaves_pays_for_the_patterns_that_are_left(
 ) -> None:
     hub = world.hubs["top"]
     client = world.client("top")
-    turns = Turns(hub, monkeypatch)
+    turns = Turns(hub)
     spent: list[tuple[int | None, int]] = []
     forget_some = hub.context.router.forget_some
 
