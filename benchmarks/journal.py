@@ -30,7 +30,7 @@ import plain
 from sbuslib import blocking
 from sbuslib.bench.process import cpu_seconds
 from sbuslib.journal.replay import from_journal, replay
-from sbuslib.kernel.areas import Gather
+from sbuslib.kernel.areas import PacketWriter
 from sbuslib.segments.directory import read_journal
 from sbuslib.wire.packets import encode_message
 
@@ -80,7 +80,7 @@ def publish(address: str, count: int, keys: int, batched: bool) -> None:
     """Publish in a process of its own, from packets made before it says so."""
     pairs = [(b"room/%d/temp" % (number % keys), PAYLOAD) for number in range(1024)]
     packets = [encode_message(*pair) for pair in pairs]
-    gather = Gather()
+    writer = PacketWriter()
     with blocking.Client(address) as client:
         print("ready", flush=True)
         sys.stdin.readline()
@@ -88,7 +88,7 @@ def publish(address: str, count: int, keys: int, batched: bool) -> None:
             if batched:
                 client.publish_many(pairs[:count])
             else:
-                plain.send(client.socket, gather, packets[:count])
+                plain.send(client.socket, writer, packets[:count])
             count -= len(packets)
         client.sync()
 

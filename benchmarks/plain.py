@@ -6,7 +6,7 @@ import contextlib
 import select
 import socket
 
-from sbuslib.kernel.areas import Gather
+from sbuslib.kernel.areas import PacketWriter
 from sbuslib.kernel.sockets import connect, wait
 from sbuslib.wire.addresses import parse_address
 
@@ -21,11 +21,11 @@ def reader(address: str, pattern: bytes) -> socket.SocketType:
     return sock
 
 
-def send(sock: socket.SocketType, gather: Gather, packets: list[bytes]) -> None:
+def send(sock: socket.SocketType, writer: PacketWriter, packets: list[bytes]) -> None:
     """Send packets, many with each system call, waiting for room."""
     while packets:
         with contextlib.suppress(BlockingIOError):
-            packets = packets[gather.send(sock, packets) :]
+            packets = packets[writer.send(sock, packets) :]
         if packets:
             wait(sock, select.POLLOUT, None)
 
@@ -33,7 +33,7 @@ def send(sock: socket.SocketType, gather: Gather, packets: list[bytes]) -> None:
 def publish(address: str, key: bytes, payload: bytes) -> None:
     """Publish the same message for ever."""
     sock = connect(parse_address(address), SEND_BUFFER)
-    gather = Gather()
-    packets = [b"MSG %b\0%b" % (key, payload)] * Gather.SIZE
+    writer = PacketWriter()
+    packets = [b"MSG %b\0%b" % (key, payload)] * PacketWriter.SIZE
     while True:
-        send(sock, gather, packets)
+        send(sock, writer, packets)

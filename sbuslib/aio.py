@@ -11,7 +11,7 @@ from itertools import islice, repeat, starmap
 from threading import get_ident
 
 from .clients.aio_channel import AioChannel
-from .clients.batch import AioBatch
+from .clients.batch import AioBatchPublisher
 from .clients.session import Subscribing, mode_keys
 from .errors import DisconnectedError, StateError, UsageError
 from .kernel.areas import ONE_PACKET_FLAGS
@@ -68,12 +68,12 @@ class Client(AioChannel):
             if len(some) < most:
                 return count
 
-    def batch(self) -> AioBatch:
+    def batch(self) -> AioBatchPublisher:
         """Collect messages that are published one by one, and send many in one packet.
 
         ``async with client.batch() as batch: await batch.publish(key, payload)``; see :mod:`~sbuslib.clients.batch`.
         """
-        return AioBatch(
+        return AioBatchPublisher(
             self._headers,
             self._session.encode,
             self._publish_some,

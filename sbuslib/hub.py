@@ -17,7 +17,7 @@ from typing import Final
 import gevent
 from gevent.event import Event
 
-from .clients.batch import Batch, Pair
+from .clients.batch import BatchPublisher, Pair
 from .core.acceptor import Acceptor
 from .core.authorization import Authorization, Authorize
 from .core.client_role import ClientRole
@@ -324,14 +324,14 @@ class Hub:
                 count += 1
         return count
 
-    def batch(self) -> Batch:
+    def batch(self) -> BatchPublisher:
         """Collect messages that are published one by one, and hand many over at once.
 
         ``with hub.batch() as batch: batch.publish(key, payload)``; see :mod:`~sbuslib.clients.batch`.
         """
         self.context.check_here()
         me = self._me
-        return Batch({}, me.encode, me.publish_some, messages=_BATCH.batch_messages, size=_BATCH.batch_bytes)
+        return BatchPublisher({}, me.encode, me.publish_some, messages=_BATCH.batch_messages, size=_BATCH.batch_bytes)
 
     def subscribe(self, *patterns: bytes) -> Inbox:
         """Receive what matches one of ``patterns``, from now on, in this process.

@@ -12,7 +12,7 @@ from support import LONGEST, Peer, eventually, own_key
 from sbuslib import Hub, Limits
 from sbuslib.errors import PacketError
 from sbuslib.limits import PACKET_BYTES
-from sbuslib.wire.batches import BATCH, Bundle, pack
+from sbuslib.wire.batches import BATCH, Batch, pack
 from sbuslib.wire.packets import check_key
 
 Connect = Callable[..., Peer]
@@ -140,7 +140,7 @@ def test_a_spoilt_batch_delivers_what_it_says_or_nothing(hub: Hub, connect: Conn
             expected: list[bytes] = []
             answered = publisher.receive() != b""
             try:
-                expected = Bundle.parse(bytes(spoilt)).plain
+                expected = Batch.parse(bytes(spoilt)).plain
             except PacketError:
                 assert not answered
             if not answered:
@@ -148,7 +148,7 @@ def test_a_spoilt_batch_delivers_what_it_says_or_nothing(hub: Hub, connect: Conn
                 refused += 1
             assert plain.pending() == expected
             assert some.pending() == [packet for packet in expected if packet.startswith(b"MSG a/b\0")]
-            got = [Bundle.parse(one).plain if one.startswith(BATCH) else [one] for one in batching.pending()]
+            got = [Batch.parse(one).plain if one.startswith(BATCH) else [one] for one in batching.pending()]
             assert [packet for packets in got for packet in packets] == expected
     assert refused
     assert set(hub._clients.violations.counts) <= {"malformed batch", "batch of too much", "reserved token in a key"}

@@ -18,7 +18,7 @@ from functools import partial
 
 import msgspec
 
-from ..kernel.areas import Gather, PlainArea, make_area
+from ..kernel.areas import PacketWriter, PlainArea, make_area
 from ..kernel.sockets import connect, peer_credentials, wait
 from ..limits import ClientLimits
 from ..wire.control import WHOAMI
@@ -57,7 +57,7 @@ def _parser() -> ArgumentParser:
 class _Client:
     """A connection, and how it waits."""
 
-    _gather = Gather()
+    _packet_writer = PacketWriter()
 
     def __init__(self, address: str) -> None:
         self.socket: socket.SocketType = connect(path_of(address), ClientLimits().send_buffer)
@@ -65,7 +65,7 @@ class _Client:
 
     def send(self, packets: list[bytes]) -> None:
         while packets:
-            packets = packets[self._gather.send(self.socket, packets) :]
+            packets = packets[self._packet_writer.send(self.socket, packets) :]
             if packets and not wait(self.socket, select.POLLOUT, _PATIENCE):
                 raise TimeoutError("the daemon takes no more")
 

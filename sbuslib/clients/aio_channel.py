@@ -17,13 +17,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..errors import DisconnectedError, PeerError, StateError
-from ..kernel.areas import ONE_PACKET_FLAGS, Gather, make_area
+from ..kernel.areas import ONE_PACKET_FLAGS, PacketWriter, make_area
 from ..kernel.descriptors import WITH_DESCRIPTORS
 from ..kernel.dialer import BROKEN, NO_MEMORY, Dialer
 from ..kernel.forks import abandon_in_child, disconnect_copy
 from ..limits import ClientLimits
 from ..wire import control
-from ..wire.batches import BATCH, Bundle
+from ..wire.batches import BATCH, Batch
 from .reconnect import Backoff, Reconnecting
 from .session import Session
 
@@ -62,7 +62,7 @@ class AioChannel:
         self._session = Session()
         self._headers = self._session.headers
         self._area = make_area(self.limits.batch)
-        self._gather = Gather()
+        self._packet_writer = PacketWriter()
         self._socket: socket.SocketType | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # to which the client belongs
         self._thread = 0  # in which that runs
@@ -344,10 +344,10 @@ class AioChannel:
         """
         while packets:
             if not self._session.batches and any(packet.startswith(BATCH) for packet in packets):
-                opened = [Bundle.parse(one).plain if one.startswith(BATCH) else [one] for one in packets]
+                opened = [Batch.parse(one).plain if one.startswith(BATCH) else [one] for one in packets]
                 packets[:] = chain.from_iterable(opened)
             try:
-                sent = self._gather.send(self._here(), packets, flags)
+                sent = self._packet_writer.send(self._here(), packets, flags)
             except OSError as error:
                 if error.errno in NO_MEMORY:
                     await asyncio.sleep(self.limits.connect_pause_most)

@@ -9,11 +9,11 @@
 A batch collects messages. It sends them when there are as many as one packet takes, and at the end of the block. A hub
 that does not take many messages in one packet gets each in a packet of its own.
 
-- A key or payload that cannot be right raises in :meth:`Batch.publish`, and nothing of it is collected.
+- A key or payload that cannot be right raises in :meth:`BatchPublisher.publish`, and nothing of it is collected.
 - When the block ends, by itself or with an error, all that was collected is sent, as with a file that is written to.
   Only an interrupt (Ctrl-C, a :class:`gevent.Timeout`, a task that is cancelled) drops what has not been sent.
-- When sending fails, the error is raised where it happens: in :meth:`Batch.publish` or at the end of the block. What
-  the batch was about to send is lost then, some of it perhaps not.
+- When sending fails, the error is raised where it happens: in :meth:`BatchPublisher.publish` or at the end of the
+  block. What the batch was about to send is lost then, some of it perhaps not.
 
 So a batch is no transaction: receivers may have some of its messages before the block ends. A batch is for one
 greenlet, thread or task. What the client publishes beside it is sent at once, ahead of what the batch still holds.
@@ -27,7 +27,7 @@ from typing import Self
 
 from ..errors import StateError
 
-__all__ = ["AioBatch", "Batch", "Pair"]
+__all__ = ["AioBatchPublisher", "BatchPublisher", "Pair"]
 
 Pair = tuple[bytes, bytes]
 """Key and payload."""
@@ -69,7 +69,7 @@ class _Collected:
         return pairs
 
 
-class Batch(_Collected):
+class BatchPublisher(_Collected):
     """Collects messages for a client or a hub: see the module. Made by ``batch()``, and used with ``with``."""
 
     __slots__ = ("_send",)
@@ -116,7 +116,7 @@ class Batch(_Collected):
             self._send(pairs)
 
 
-class AioBatch(_Collected):
+class AioBatchPublisher(_Collected):
     """Collects messages for the asyncio client: see the module. Made by ``batch()``, and used with ``async with``."""
 
     __slots__ = ("_send",)
@@ -130,12 +130,15 @@ class AioBatch(_Collected):
         messages: int,
         size: int,
     ) -> None:
-        """As :class:`Batch`, with a ``send`` to be awaited."""
+        """As :class:`BatchPublisher`, with a ``send`` to be awaited."""
         super().__init__(headers, encode, messages, size)
         self._send = send
 
     async def publish(self, key: bytes, payload: bytes = b"") -> None:
-        """Collect a message, and send what was collected if that fills a packet. Raises as :meth:`Batch.publish`."""
+        """Collect a message, and send what was collected if that fills a packet.
+
+        Raises as :meth:`BatchPublisher.publish`.
+        """
         if type(payload) is bytes:
             room = self._room - len(payload) - self._apiece
             try:

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from ..errors import DisconnectedError, PeerError, StateError
-from ..kernel.areas import Gather, PlainArea, make_area
+from ..kernel.areas import PacketWriter, PlainArea, make_area
 from ..kernel.descriptors import WITH_DESCRIPTORS
 from ..kernel.dialer import BROKEN, NO_MEMORY, Dialer
 from ..kernel.forks import abandon_in_child, disconnect_copy
@@ -68,7 +68,7 @@ class Channel(ABC):
         self._session = Session()
         self._headers = self._session.headers
         self._area: PlainArea | None = None
-        self._gather = Gather()
+        self._packet_writer = PacketWriter()
         self._leading = False
         self._followers = 0  # those who wait for the lead
         self._ended = False
@@ -392,7 +392,7 @@ class Channel(ABC):
             failure: OSError | None = None
             try:
                 with self._gather_lock:
-                    done += self._gather.send(self._socket, packets[done:])
+                    done += self._packet_writer.send(self._socket, packets[done:])
             except OSError as error:
                 if error.errno in BROKEN:
                     self._hear_out()
@@ -439,7 +439,7 @@ class Channel(ABC):
             epoch = self.epoch
             try:
                 with self._gather_lock:
-                    sent = self._gather.send(self._socket, packets)
+                    sent = self._packet_writer.send(self._socket, packets)
             except OSError as error:
                 if error.errno not in NO_MEMORY:
                     self._broken(error, epoch)

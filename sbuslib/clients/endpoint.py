@@ -15,11 +15,11 @@ from ..kernel.descriptors import WITH_DESCRIPTORS
 from ..limits import PACKET_BYTES, ClientLimits
 from ..statistics import HubStatistics, decode_statistics
 from ..wire import control
-from ..wire.batches import Bundle, gather, pack
+from ..wire.batches import Batch, coalesce, pack
 from ..wire.columns import Columns
 from ..wire.modes import Hard, Order, Soft
 from ..wire.packets import Message, check_key
-from .batch import Batch
+from .batch import BatchPublisher
 from .callbacks import Callback, Callbacks
 from .channel import Channel
 from .prepared import PreparedMessage
@@ -128,12 +128,12 @@ class Endpoint(Channel):
             if len(some) < most:
                 return count
 
-    def batch(self) -> Batch:
+    def batch(self) -> BatchPublisher:
         """Collect messages that are published one by one, and send many in one packet.
 
         ``with client.batch() as batch: batch.publish(key, payload)``; see :mod:`~sbuslib.clients.batch`.
         """
-        return Batch(
+        return BatchPublisher(
             self._headers,
             self._session.encode,
             self._publish_some,
@@ -162,7 +162,7 @@ class Endpoint(Channel):
     def _send_packed(self, packet: bytes, count: int) -> None:
         """Send so many messages in one packet; one by one, should the hub that is there now take no batch."""
         if not self._send(packet, is_batch=count > 1):
-            self._send_in_order(Bundle.parse(packet).plain)
+            self._send_in_order(Batch.parse(packet).plain)
 
     def send_columns(self, columns: Columns) -> None:
         """Send messages that lie as columns, as a journal has them, in order.
@@ -187,8 +187,8 @@ class Endpoint(Channel):
             most = max(most, min(self.limits.batch_messages, self.limits.batch_bytes // apiece))
         for start in range(0, len(packets), most):
             some = list(packets[start : start + most])
-            bundle = gather(some) if self._session.batches and len(some) > 1 else None
-            if bundle is None or not self._send(bundle.packet, is_batch=True):
+            batch = coalesce(some) if self._session.batches and len(some) > 1 else None
+            if batch is None or not self._send(batch.packet, is_batch=True):
                 self._send_in_order(some)
 
     def prepare_message(self, key: bytes) -> PreparedMessage:

@@ -19,7 +19,7 @@ from ..limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES
 from ..matcher import SEPARATOR
 from ..secrets import RESERVED, Namespace
 from ..wire import control
-from ..wire.batches import BATCH, Bundle
+from ..wire.batches import BATCH, Batch
 from ..wire.modes import HARD, ORDER, SOFT
 from ..wire.packets import (
     CMSG,
@@ -294,7 +294,7 @@ class Session:
                 return True
             if data[offset] == _CONTROL and data[offset : offset + len(BATCH)] == BATCH:
                 try:
-                    self.inbox.extend(Bundle.parse(data, offset, length).messages())
+                    self.inbox.extend(Batch.parse(data, offset, length).messages())
                 except PacketError as error:
                     raise PeerError(f"the hub sent a packet that no hub sends: {error.reason}") from error
                 continue
@@ -317,7 +317,7 @@ class Session:
         """
         try:
             if packet.startswith(BATCH):
-                return list(Bundle.parse(packet).messages())
+                return list(Batch.parse(packet).messages())
             value = parse(packet)
             if isinstance(value, Message):
                 return [value]
@@ -327,7 +327,7 @@ class Session:
                 return []
             sender, inner = control.unwrap_from(value.payload)
             if inner.startswith(BATCH):
-                return list(Bundle.parse(inner).messages(sender))
+                return list(Batch.parse(inner).messages(sender))
             message = parse(inner)
             if not isinstance(message, Message):
                 raise PacketError("wrapped packet is no message")

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from ..errors import PacketError
-from ..wire.batches import Bundle
+from ..wire.batches import Batch
 from .messages import Batched
 from .protocols import Receiver, Routes, Sender
 from .turn import Turn
@@ -43,7 +43,7 @@ def take_batch(
     anywhere then.
     """
     try:
-        batch = Bundle.parse(data, start, length)
+        batch = Batch.parse(data, start, length)
     except PacketError as error:
         if not turn.role.is_link:
             raise
@@ -62,14 +62,14 @@ def take_batch(
         left = _look_up_some(turn, left, routes, sender)
 
 
-def _known_routes(turn: Turn, batch: Bundle) -> dict[bytes, Routes | None]:
+def _known_routes(turn: Turn, batch: Batch) -> dict[bytes, Routes | None]:
     """The receivers of each key, as far as they are remembered."""
     turn.refresh()
     get = turn.routes.get
     return {key: get(b"MSG %b\0" % key) for key in batch.keys}
 
 
-def _check_keys(turn: Turn, batch: Bundle, routes: dict[bytes, Routes | None]) -> None:
+def _check_keys(turn: Turn, batch: Batch, routes: dict[bytes, Routes | None]) -> None:
     """Raise :exc:`~sbuslib.errors.PacketError` unless this client may publish under each of these keys.
 
     Of a link, what it may not is dropped and counted instead, here or when it is looked up.
@@ -86,7 +86,7 @@ def _check_keys(turn: Turn, batch: Bundle, routes: dict[bytes, Routes | None]) -
             check_key(key)
 
 
-def _look_up_some(turn: Turn, batch: Bundle, routes: dict[bytes, Routes | None], sender: Sender) -> Bundle | None:
+def _look_up_some(turn: Turn, batch: Batch, routes: dict[bytes, Routes | None], sender: Sender) -> Batch | None:
     """Deliver messages from the first on whose keys can be looked up without this taking long; the rest."""
     if None not in routes.values():
         return _spread(turn, batch, [found for key in batch.keys if (found := routes[key]) is not None], sender)
@@ -113,11 +113,11 @@ def _look_up_some(turn: Turn, batch: Bundle, routes: dict[bytes, Routes | None],
     return rest if more is None else batch.part(stop - more.count, batch.count)
 
 
-def _spread(turn: Turn, batch: Bundle, routes: list[Routes], sender: Sender) -> Bundle | None:
+def _spread(turn: Turn, batch: Batch, routes: list[Routes], sender: Sender) -> Batch | None:
     """Hand each receiver what goes to it; the rest where that is too much for one go. ``routes``: of each key."""
     routes, one_by_one = turn.context.fan_out.near_routes(routes, sender)
     room = max(1, turn.context.limits.turn_deliveries - turn.spent)
-    rest: Bundle | None = None
+    rest: Batch | None = None
     if routes.count(routes[0]) == len(routes):
         return _spread_whole(turn, batch, routes[0], sender, room)
     fits = min(_AT_ONCE, max(1, room // max(map(len, routes))))
@@ -134,24 +134,24 @@ def _spread(turn: Turn, batch: Bundle, routes: list[Routes], sender: Sender) -> 
     return rest
 
 
-def _spread_whole(turn: Turn, batch: Bundle, receivers: Routes, sender: Sender, room: int) -> Bundle | None:
+def _spread_whole(turn: Turn, batch: Batch, receivers: Routes, sender: Sender, room: int) -> Batch | None:
     """Hand a batch to receivers that all get all of it; the rest where that is too much for one go."""
-    rest: Bundle | None = None
+    rest: Batch | None = None
     opened = [receiver.takes_batches for receiver in receivers].count(False)
     fits = max(1, room // opened) if opened else batch.count
     if fits < batch.count:
         batch, rest = batch.part(0, fits), batch.part(fits, batch.count)
     turn.received += batch.count
     turn.spent += len(receivers) - opened + opened * batch.count
-    messages = Batched(turn.context.gather, batch)
+    messages = Batched(turn.context.writer, batch)
     for receiver in receivers:
         receiver.deliver(sender, messages)
     return rest
 
 
-def _spread_by_receiver(turn: Turn, batch: Bundle, routes: list[Routes], sender: Sender) -> None:
+def _spread_by_receiver(turn: Turn, batch: Batch, routes: list[Routes], sender: Sender) -> None:
     """Hand each receiver what goes to it, made once for all who get the same."""
-    gather = turn.context.gather
+    writer = turn.context.writer
     mine: dict[Receiver, list[int]] = {}
     for number, found in enumerate(routes):
         for receiver in found:
@@ -162,18 +162,18 @@ def _spread_by_receiver(turn: Turn, batch: Bundle, routes: list[Routes], sender:
         part = parts.get(wanted)
         if part is None:
             whole = len(wanted) == len(routes)
-            part = parts[wanted] = Batched(gather, batch if whole else batch.select(wanted))
+            part = parts[wanted] = Batched(writer, batch if whole else batch.select(wanted))
             turn.spent += 0 if whole else batch.count // _CHEAP
         turn.spent += 1 if receiver.takes_batches else part.count
         receiver.deliver(sender, part)
 
 
-def _spread_in_order(turn: Turn, batch: Bundle, routes: list[Routes], sender: Sender) -> None:
+def _spread_in_order(turn: Turn, batch: Batch, routes: list[Routes], sender: Sender) -> None:
     """Hand on messages in the order in which they came: others may have to follow what goes into a fan-out queue."""
     start = 0
     for receivers, some in groupby(map(routes.__getitem__, batch.numbers or bytes(batch.count))):
         stop = start + len(list(some))
-        part = Batched(turn.context.gather, batch.part(start, stop))
+        part = Batched(turn.context.writer, batch.part(start, stop))
         start = stop
         for receiver in receivers:
             turn.spent += 1 if receiver.takes_batches else part.count

@@ -193,13 +193,13 @@ class Connection:
         shortest = lengths[0]
         # Most calls bring packets of one length, which is seen in a tenth of the time of looking at each.
         if 0 < shortest <= longest and lengths.count(shortest) == taken:
-            received = Received(area, context.gather, lengths, shortest)
+            received = Received(area, context.writer, lengths, shortest)
             if taken == 1:
                 self._lone = now
                 if route_one(turn, received, shortest):
                     return 1
         else:
-            received = Received(area, context.gather, self._without_end(lengths))
+            received = Received(area, context.writer, self._without_end(lengths))
         left = route(turn, received) if received.lengths else []
         # Only from here on is the area free again, and may anything be logged or called.
         if left:

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 import gevent
 
 from ..errors import StateError
-from ..kernel.areas import Gather, PlainArea, make_area
+from ..kernel.areas import PacketWriter, PlainArea, make_area
 from ..limits import Limits
 from ..secrets import Credentials
 from .authorization import Authorization
@@ -95,7 +95,7 @@ class Context:
     """gevent's event loop of the thread that started the hub. This and the next three: from :meth:`start` on."""
     area: PlainArea
     """Where packets are received: good from the receive call to the end of the turn, for the turn's client alone."""
-    gather: Gather
+    writer: PacketWriter
     scheduler: Scheduler
 
     def __init__(
@@ -137,7 +137,7 @@ class Context:
         self.loop = self._event_loop.loop
         self._counts_rounds = hasattr(self.loop, "iteration")  # libev does
         self.area = make_area(self.limits.batch)
-        self.gather = Gather()
+        self.writer = PacketWriter()
         self.scheduler = Scheduler(self.loop)
 
     def stop(self) -> None:

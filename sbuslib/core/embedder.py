@@ -8,7 +8,7 @@ from ..errors import KeyFormatError, PacketError
 from ..limits import PACKET_BYTES
 from ..secrets import Credentials
 from ..wire import control
-from ..wire.batches import Bundle, pack
+from ..wire.batches import Batch, pack
 from ..wire.packets import MSG, check_key, encode_message
 from .context import Context
 from .messages import Batched, Copied, Messages
@@ -60,24 +60,24 @@ class Embedder:
         Raises :exc:`~sbuslib.errors.KeyFormatError` and :exc:`~sbuslib.errors.PayloadError`.
         """
         packet = encode_message(key, payload)
-        self._deliver(self.receivers_of(key), Copied(self._context.gather, [packet]))
+        self._deliver(self.receivers_of(key), Copied(self._context.writer, [packet]))
 
     def publish_some(self, pairs: list[tuple[bytes, bytes]]) -> None:
         """Hand over messages: as batches, as far as all keys of one have the same receivers. Raises as above."""
         self._context.check_here()
-        gather = self._context.gather
+        writer = self._context.writer
         for packet, count in pack(pairs, check_key, PACKET_BYTES):
-            batch = Bundle.parse(packet) if count > 1 else None
+            batch = Batch.parse(packet) if count > 1 else None
             if batch is None:
-                self._deliver(self.receivers_of(packet[len(MSG) : packet.index(b"\0")]), Copied(gather, [packet]))
+                self._deliver(self.receivers_of(packet[len(MSG) : packet.index(b"\0")]), Copied(writer, [packet]))
                 continue
             routes = [self.receivers_of(key) for key in batch.keys]
             if routes.count(routes[0]) == len(routes):
-                self._deliver(routes[0], Batched(gather, batch))
+                self._deliver(routes[0], Batched(writer, batch))
                 continue
             of = dict(zip(batch.keys, routes, strict=True))
             for message, one in zip(batch.messages(), batch.plain, strict=True):
-                self._deliver(of[message.key], Copied(gather, [one]))
+                self._deliver(of[message.key], Copied(writer, [one]))
 
     def _deliver(self, receivers: Routes, messages: Messages) -> None:
         context = self._context

@@ -221,7 +221,7 @@ class FanOutQueue:
 
     def _messages_of(self, entry: _Entry) -> Messages | None:
         if entry.messages is None and entry.packets is not None:
-            entry.messages = Copied(self._context.gather, entry.packets)
+            entry.messages = Copied(self._context.writer, entry.packets)
         return entry.messages
 
     @staticmethod

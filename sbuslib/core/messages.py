@@ -11,8 +11,8 @@ import socket
 from collections.abc import Sequence
 from typing import Protocol
 
-from ..kernel.areas import Gather, PlainArea
-from ..wire.batches import Bundle, gather
+from ..kernel.areas import PacketWriter, PlainArea
+from ..wire.batches import Batch, coalesce
 from ..wire.columns import Columns
 
 __all__ = ["COALESCED", "COALESCED_BYTES", "Batched", "Copied", "InArea", "Messages", "Received"]
@@ -82,11 +82,11 @@ class Messages(Protocol):
 class Received:
     """What one receive call brought. It lies in the hub's area, and is good until the turn ends."""
 
-    __slots__ = ("_copies", "_shortest", "_slices", "area", "gather", "lengths")
+    __slots__ = ("_copies", "_shortest", "_slices", "area", "lengths", "writer")
 
-    def __init__(self, area: PlainArea, gather: Gather, lengths: Sequence[int], shortest: int = 0) -> None:
+    def __init__(self, area: PlainArea, writer: PacketWriter, lengths: Sequence[int], shortest: int = 0) -> None:
         self.area = area
-        self.gather = gather
+        self.writer = writer
         self.lengths = lengths
         self._copies: dict[int, bytes] = {}
         self._slices: dict[Sequence[int], InArea] | None = None
@@ -175,11 +175,11 @@ class InArea:
         return received.packets(self.slots) if received._copies else received.area.packets(self.slots, received.lengths)
 
     def keep(self) -> Copied:
-        return Copied(self._received.gather, self.packets(), self._batch)
+        return Copied(self._received.writer, self.packets(), self._batch)
 
     def as_batch(self) -> Messages | None:
         if self._batch is None:
-            self._batch = _coalesce(self._received.gather, self) or False
+            self._batch = _coalesce(self._received.writer, self) or False
         return self._batch or None  # type: ignore[return-value]
 
     def as_packets(self) -> InArea:
@@ -189,11 +189,11 @@ class InArea:
 class Copied:
     """Messages that were copied, or came from elsewhere: a packet each."""
 
-    __slots__ = ("_batch", "_gather", "_packets", "_shortest", "_size", "count")
+    __slots__ = ("_batch", "_packets", "_shortest", "_size", "_writer", "count")
     is_batch = False
 
-    def __init__(self, gather: Gather, packets: list[bytes], batch: Batched | bool | None = None) -> None:
-        self._gather = gather
+    def __init__(self, writer: PacketWriter, packets: list[bytes], batch: Batched | bool | None = None) -> None:
+        self._writer = writer
         self._packets = packets
         self._batch = batch
         self._size = self._shortest = 0
@@ -212,13 +212,13 @@ class Copied:
         return self._shortest
 
     def send(self, sock: socket.SocketType) -> int:
-        return self._gather.send_to_many(sock, self._packets)
+        return self._writer.send_to_many(sock, self._packets)
 
     def send_wrapped(self, sock: socket.SocketType, wrapper: bytes) -> int:
-        return self._gather.send(sock, [wrapper + packet for packet in self._packets])
+        return self._writer.send(sock, [wrapper + packet for packet in self._packets])
 
     def after(self, sent: int) -> Copied:
-        return Copied(self._gather, self._packets[sent:])
+        return Copied(self._writer, self._packets[sent:])
 
     def packets(self) -> list[bytes]:
         return self._packets
@@ -231,7 +231,7 @@ class Copied:
 
     def as_batch(self) -> Messages | None:
         if self._batch is None:
-            self._batch = _coalesce(self._gather, self) or False
+            self._batch = _coalesce(self._writer, self) or False
         return self._batch or None  # type: ignore[return-value]
 
     def as_packets(self) -> Copied:
@@ -241,11 +241,11 @@ class Copied:
 class Batched:
     """Many messages in one packet."""
 
-    __slots__ = ("_gather", "_plain", "batch", "count")
+    __slots__ = ("_plain", "_writer", "batch", "count")
     is_batch = True
 
-    def __init__(self, gather: Gather, batch: Bundle) -> None:
-        self._gather = gather
+    def __init__(self, writer: PacketWriter, batch: Batch) -> None:
+        self._writer = writer
         self._plain: Copied | None = None
         self.batch = batch
         self.count = batch.count
@@ -259,10 +259,10 @@ class Batched:
         return self.batch.least
 
     def send(self, sock: socket.SocketType) -> int:
-        return self.count if self._gather.send(sock, (self.batch.view,)) else 0
+        return self.count if self._writer.send(sock, (self.batch.view,)) else 0
 
     def send_wrapped(self, sock: socket.SocketType, wrapper: bytes) -> int:
-        return self.count if self._gather.send(sock, (wrapper + self.batch.packet,)) else 0
+        return self.count if self._writer.send(sock, (wrapper + self.batch.packet,)) else 0
 
     def after(self, sent: int) -> Batched:
         assert not sent, "a batch goes whole or not at all"
@@ -275,20 +275,20 @@ class Batched:
         return Columns(*self.batch.columns)
 
     def keep(self) -> Batched:
-        return Batched(self._gather, self.batch.copy())
+        return Batched(self._writer, self.batch.copy())
 
     def as_batch(self) -> Messages:
         return self if self.count > 1 else self.as_packets()
 
     def as_packets(self) -> Copied:
         if self._plain is None:
-            self._plain = Copied(self._gather, self.batch.plain, self)
+            self._plain = Copied(self._writer, self.batch.plain, self)
         return self._plain
 
 
-def _coalesce(to_send: Gather, messages: InArea | Copied) -> Batched | None:
+def _coalesce(to_send: PacketWriter, messages: InArea | Copied) -> Batched | None:
     """Several packets as one, where there are enough of them and they are not too long."""
     if messages.count < COALESCED or messages.size > COALESCED_BYTES:
         return None
-    made = gather(messages.packets())
+    made = coalesce(messages.packets())
     return None if made is None else Batched(to_send, made)

@@ -46,7 +46,7 @@ from itertools import chain, repeat
 from typing import Literal, TypeAlias
 
 from ..limits import Limits
-from ..wire.batches import Parcel
+from ..wire.batches import QueuedBatch
 from ..wire.control import Lost
 from ..wire.modes import Hard, Order, Soft
 from .quotas import Account
@@ -164,13 +164,13 @@ class Outbox:
     __slots__ = (
         "_account",
         "_answers",
+        "_batches_waiting",
         "_extra",
         "_heap",
         "_items",
         "_limits",
         "_number",
         "_number_back",
-        "_parcels",
         "_taken",
         "_unreported",
         "_urgent",
@@ -192,7 +192,7 @@ class Outbox:
         self._heap: list[tuple[int, int, _Item]] | None = None
         self._urgent: deque[_Item] = deque()  # answers, while the order is not "queue"
         self._answers = 0
-        self._parcels = 0  # batches among what waits and what was taken
+        self._batches_waiting = 0  # batches among what waits and what was taken
         self._extra = 0  # how many more messages there are in those that wait than packets
         self._taken: list[_Item] = []
         self._number = self._number_back = 0
@@ -260,26 +260,26 @@ class Outbox:
                 worst = action
         return worst
 
-    def offer_parcel(self, parcel: Parcel, sender: int, may_hold: bool, now: float) -> Action | None:
+    def offer_batch(self, batch: QueuedBatch, sender: int, may_hold: bool, now: float) -> Action | None:
         """A batch that could not be sent at once, as :meth:`offer`; ``None``: offer its messages instead."""
         action = decide(False, self.soft, self.hard, may_hold)
         if action not in _KEPT:
-            self.lose("discard", parcel.messages, now)
+            self.lose("discard", batch.messages, now)
             return action
         if self.order != "queue" or self._heap is not None:
             return None
         if (
-            len(self) + parcel.messages > self._limits.queued_packets
-            or self.bytes + parcel.charge > self._limits.queued_bytes
-            or not self._account.take_room(sender, parcel.messages, parcel.charge)
+            len(self) + batch.messages > self._limits.queued_packets
+            or self.bytes + batch.charge > self._limits.queued_bytes
+            or not self._account.take_room(sender, batch.messages, batch.charge)
         ):
             return None
         self._tell()
-        self._items.append((parcel, sender))
-        self.bytes += parcel.charge
-        self._work += parcel.messages
-        self._parcels += 1
-        self._extra += parcel.messages - 1
+        self._items.append((batch, sender))
+        self.bytes += batch.charge
+        self._work += batch.messages
+        self._batches_waiting += 1
+        self._extra += batch.messages - 1
         self.peak = max(self.peak, len(self))
         return action
 
@@ -385,13 +385,13 @@ class Outbox:
         self._account_for(taken, packets, -1)
         return packets
 
-    def open_parcels(self) -> None:
+    def open_batches(self) -> None:
         """Take the batches that wait apart, into packets that count as much."""
         opened = _Line()
         for packet, sender in self._items:
-            opened.extend(packet.packets() if isinstance(packet, Parcel) else [packet], sender)
+            opened.extend(packet.packets() if isinstance(packet, QueuedBatch) else [packet], sender)
         self._items = opened
-        self._parcels = self._extra = 0
+        self._batches_waiting = self._extra = 0
 
     def settle(self, sent: int) -> int:
         """Only the first ``sent`` of what :meth:`take` gave have gone: put the rest back where it was.
@@ -418,18 +418,18 @@ class Outbox:
 
     def _count(self, gone: Sequence[_Item]) -> int:
         """How many messages there were in items that have gone for good."""
-        if not self._parcels:
+        if not self._batches_waiting:
             return sum(sender is not None for _, sender in gone)
         count = sum(self._size([packet])[0] for packet, sender in gone if sender is not None)
-        self._parcels -= sum(isinstance(packet, Parcel) for packet, _ in gone)
+        self._batches_waiting -= sum(isinstance(packet, QueuedBatch) for packet, _ in gone)
         return count
 
     def _size(self, packets: Sequence[bytes]) -> tuple[int, int]:
         """As how many packets, and of how many bytes, these count."""
         count, size = len(packets), sum(map(len, packets))
-        if self._parcels:
+        if self._batches_waiting:
             for packet in packets:
-                if isinstance(packet, Parcel):
+                if isinstance(packet, QueuedBatch):
                     count += packet.messages - 1
                     size += packet.charge - len(packet)
         return count, size
@@ -468,8 +468,8 @@ class Outbox:
         That costs as much as there are messages, and so is done only when as many came since the last
         time: a client that changes its mind with every packet cannot make it dear.
         """
-        if self._parcels and self.order != "queue":
-            self.open_parcels()
+        if self._batches_waiting and self.order != "queue":
+            self.open_batches()
         if (self.order == "random") is (self._heap is not None) or self._work < self.messages:
             return
         self._work = 0

@@ -18,7 +18,7 @@ from time import time
 from typing import Any, Final
 
 from ..secrets import Credentials
-from ..wire.batches import Parcel
+from ..wire.batches import QueuedBatch
 from ..wire.control import Lost
 from .context import Context
 from .holding import Holding
@@ -174,8 +174,8 @@ class Outgoing:
             return
         wrapper = sender.wrapper if self._senders else b""
         if isinstance(messages, Batched):
-            parcel = Parcel.of(messages.batch, wrapper)
-            action = outbox.offer_parcel(parcel, uid, publisher is not None, time())
+            batch = QueuedBatch.of(messages.batch, wrapper)
+            action = outbox.offer_batch(batch, uid, publisher is not None, time())
             if action is not None:
                 self._carry_out(action, publisher)
                 return
@@ -208,7 +208,7 @@ class Outgoing:
     def _send_one(self, packet: bytes) -> bool:
         """Send a packet that is no message; ``False`` if the kernel does not take it."""
         try:
-            return bool(self._context.gather.send(self.socket, (packet,)))
+            return bool(self._context.writer.send(self.socket, (packet,)))
         except OSError as error:
             self._send_failed(error.errno)
             return False
@@ -279,10 +279,10 @@ class Outgoing:
         """
         if self._notices and not self._mute:
             with suppress(OSError):
-                if not self._context.gather.send(self.socket, (packet,)):
+                if not self._context.writer.send(self.socket, (packet,)):
                     size = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
                     self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)  # of which it makes twice that
-                    self._context.gather.send(self.socket, (packet,))
+                    self._context.writer.send(self.socket, (packet,))
 
     def _report(self) -> bool:
         """Tell what was lost, to a client that asked for notices; ``False`` when the kernel does not take it now."""
@@ -293,7 +293,7 @@ class Outgoing:
         report = outbox.take_report()
         sent = 0
         try:
-            sent = self._context.gather.send(self.socket, [Lost(*each).encode() for each in report])
+            sent = self._context.writer.send(self.socket, [Lost(*each).encode() for each in report])
         except OSError as error:
             self._send_failed(error.errno)
         outbox.put_report_back(report[sent:])
@@ -400,7 +400,7 @@ class Outgoing:
         """Whether messages may be delivered many in one packet. When not, those that wait so are taken apart."""
         self._batches = on
         if not on and self._outbox is not None:
-            self._outbox.open_parcels()
+            self._outbox.open_batches()
         self._update()
 
     def set_notices(self, on: bool) -> None:
@@ -446,14 +446,14 @@ class Outgoing:
         packets = outbox.take(self._context.limits.batch)
         sent = failure = 0
         try:
-            sent = self._context.gather.send(self.socket, packets)
+            sent = self._context.writer.send(self.socket, packets)
         except OSError as error:
             # Its number alone: the error knows this frame, and would keep the client until garbage is collected.
             failure = error.errno or errno.EIO
         grew = sent < len(packets) and self._grow()
-        if failure == errno.EMSGSIZE and not grew and isinstance(packets[0], Parcel):
+        if failure == errno.EMSGSIZE and not grew and isinstance(packets[0], QueuedBatch):
             outbox.settle(0)
-            outbox.open_parcels()  # each alone may fit
+            outbox.open_batches()  # each alone may fit
         elif failure == errno.EMSGSIZE and not grew:
             outbox.lose("oversize" if self.grown else "quota", outbox.settle(1), time())
         else:

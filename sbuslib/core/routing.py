@@ -264,4 +264,4 @@ def _route_copy(turn: Turn, packet: bytes) -> None:
         turn.commands += 1
         turn.role.command(turn, packet)
     elif turn.knows_allowed(header) or turn.may_publish(header):
-        turn.deliver(turn.look_up(header), turn.sender, Copied(turn.context.gather, [packet]))
+        turn.deliver(turn.look_up(header), turn.sender, Copied(turn.context.writer, [packet]))

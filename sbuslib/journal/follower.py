@@ -21,8 +21,8 @@ from ..matcher import SEPARATOR
 from ..secrets import Credentials, Namespace
 from ..wire import control
 from ..wire.packets import Message, encode_message
+from .chunks import Chunk
 from .limits import JournalLimits
-from .parcels import Parcel
 from .writer import Durability, Gap, Writer
 
 __all__ = ["Follower"]
@@ -67,7 +67,7 @@ class Follower:
         self._publish_durable = publish_durable
         self._notices = notices
         self._gaps: list[Gap] = []
-        self._parcels: list[Parcel] = []
+        self._chunks: list[Chunk] = []
         self._waiting = self._waiting_bytes = 0
         self._heard_ns = time_ns()
         self._due = 0.0
@@ -173,7 +173,7 @@ class Follower:
         sender = messages[0].sender
         if not self._waiting:
             self._due = monotonic() + self.limits.block_seconds
-        self._parcels.append(Parcel(now, sender or b"", *self._vouched(sender), packets))
+        self._chunks.append(Chunk(now, sender or b"", *self._vouched(sender), packets))
         self._waiting += len(packets)
         self._waiting_bytes += sum(map(len, packets))
 
@@ -234,8 +234,8 @@ class Follower:
 
     def _hand_over(self) -> None:
         if self._waiting or self._gaps:
-            self._writer.put(self._parcels, self._gaps, self._waiting, self._waiting_bytes)
-            self._parcels, self._gaps = [], []
+            self._writer.put(self._chunks, self._gaps, self._waiting, self._waiting_bytes)
+            self._chunks, self._gaps = [], []
             self._waiting = self._waiting_bytes = 0
         writer = self._writer
         if self._is_full():

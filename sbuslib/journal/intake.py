@@ -12,8 +12,8 @@ from gevent.event import Event
 from ..core.inbox import Inbox
 from ..statistics import ClientStatistics
 from ..wire.control import MOST_LOST
+from .chunks import Chunk
 from .limits import JournalLimits
-from .parcels import Parcel
 from .writer import Gap, Writer
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Intake(Inbox):
         self._bounds = limits
         self._hold = hold
         self._tells = tells
-        self._parcels: list[Parcel] = []
+        self._chunks: list[Chunk] = []
         self._gaps: dict[str, Gap] = {}
         self._timer = hub.context.loop.timer(limits.block_seconds, limits.block_seconds)
         self._is_timing = False
@@ -71,7 +71,7 @@ class Intake(Inbox):
             # Of who is above us the kernel said nothing to us, but of the hub that hands their messages down.
             is_ours = key.startswith(self._prefix + self._namespace.start)
             self._ids = (key, *(sender.credentials.known() if is_ours else (None, None, None)))
-        self._parcels.append(Parcel(time_ns(), *self._ids, messages.columns()))
+        self._chunks.append(Chunk(time_ns(), *self._ids, messages.columns()))
         if not self._is_timing:
             self._is_timing = True
             self._timer.start(self._on_time)
@@ -92,10 +92,10 @@ class Intake(Inbox):
         """Give what waits to the writer."""
         gaps = [*self._gaps.values()] if not self._is_full else []
         if self.waiting or gaps:
-            self._writer.put(self._parcels, gaps, self.waiting, self.waiting_bytes)
+            self._writer.put(self._chunks, gaps, self.waiting, self.waiting_bytes)
         if gaps:
             self._gaps.clear()
-        self._parcels = []
+        self._chunks = []
         self.waiting = self.waiting_bytes = 0
         self._sender = None  # it may have gone
         writer, bounds = self._writer, self._bounds

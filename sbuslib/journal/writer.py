@@ -25,8 +25,8 @@ from ..segments.directory import DirectoryLock, list_segments, sync_directory
 from ..segments.encoding import encode_columns, encode_end, encode_gaps
 from ..segments.layout import Buffer, SegmentHeader, segment_name
 from ..segments.recovery import recover
+from .chunks import Chunk, columns_of, parts_of, spread
 from .limits import JournalLimits
-from .parcels import Parcel, columns_of, parts_of, spread
 
 __all__ = ["Durability", "Gap", "Writer"]
 
@@ -43,8 +43,8 @@ class Gap(NamedTuple):
     lost: int | None
 
 
-Portion: TypeAlias = tuple[list[Parcel], list[Gap], int, int]
-"""Parcels, gaps after them, how many packets, and how many bytes."""
+Portion: TypeAlias = tuple[list[Chunk], list[Gap], int, int]
+"""Chunks, gaps after them, how many packets, and how many bytes."""
 
 _writers: weakref.WeakSet[Writer] = weakref.WeakSet()
 
@@ -138,11 +138,11 @@ class Writer:
             raise
         _writers.add(self)
 
-    def put(self, parcels: list[Parcel], gaps: list[Gap], records: int, size: int) -> None:
+    def put(self, chunks: list[Chunk], gaps: list[Gap], records: int, size: int) -> None:
         """Hand packets over, and gaps that come after them: ``records`` packets of ``size`` bytes. Never blocks."""
         self.put_records += records
         self.put_bytes += size
-        self._queue.put((parcels, gaps, records, size))
+        self._queue.put((chunks, gaps, records, size))
 
     @property
     def queued_records(self) -> int:
@@ -206,9 +206,9 @@ class Writer:
         """Write one block or one of gaps, or do what is due by time."""
         portion = self._take()
         if portion is not None:
-            parcels, gaps, records, size = portion
-            if parcels:
-                self._write_messages(parcels)
+            chunks, gaps, records, size = portion
+            if chunks:
+                self._write_messages(chunks)
             if gaps:
                 self._write_block(encode_gaps(self._begin(), self.written_sequence + 1, gaps), len(gaps))
             if self._durability == "block":
@@ -233,7 +233,7 @@ class Writer:
         self._next_portion = None
         if portion is None:
             return None
-        parcels, gaps, records, size = portion
+        chunks, gaps, records, size = portion
         limits = self.limits
         while not gaps and records < limits.merged_records and size < limits.merged_bytes and not self._queue.empty():
             more: Portion | None = self._queue.get()
@@ -243,9 +243,9 @@ class Writer:
             if records + more[2] > limits.merged_records or size + more[3] > limits.merged_bytes:
                 self._next_portion = more
                 break
-            parcels = parcels + more[0]
+            chunks = chunks + more[0]
             gaps, records, size = more[1], records + more[2], size + more[3]
-        return parcels, gaps, records, size
+        return chunks, gaps, records, size
 
     def _wait(self) -> Portion | None:
         due = self._roll_seconds
@@ -261,14 +261,14 @@ class Writer:
             self._ending = True
         return portion
 
-    def _write_messages(self, parcels: list[Parcel]) -> None:
-        names, keys, sizes, payloads = columns_of(parcels)
+    def _write_messages(self, chunks: list[Chunk]) -> None:
+        names, keys, sizes, payloads = columns_of(chunks)
         if RESERVED in b"\0".join(names) and any(map(self._is_reserved, names)):
-            self._write_plain(parcels)
+            self._write_plain(chunks)
             return
-        counts = [len(parcel.messages) for parcel in parcels]
+        counts = [len(chunk.messages) for chunk in chunks]
         rows = sum(counts)
-        times, senders, gids, uids, pids, _ = zip(*parcels, strict=True)
+        times, senders, gids, uids, pids, _ = zip(*chunks, strict=True)
         places = {sender: len(names) + number for number, sender in enumerate(dict.fromkeys(senders))}
         block = encode_columns(
             self._begin(),
@@ -290,16 +290,16 @@ class Writer:
         separator = self._separator
         return separator + RESERVED + separator in separator + key + separator
 
-    def _write_plain(self, parcels: list[Parcel]) -> None:
+    def _write_plain(self, chunks: list[Chunk]) -> None:
         """Write messages among which there are secret ones, and leave those out."""
-        plain: list[Parcel] = []
-        for parcel in parcels:
-            for part in parts_of([parcel]):
+        plain: list[Chunk] = []
+        for chunk in chunks:
+            for part in parts_of([chunk]):
                 table = bytes(not self._is_reserved(key) for key in part.keys).ljust(256, b"\0")
                 some = part.select((part.numbers or bytes(len(part))).translate(table))
                 self.secrets_left_out += len(part) - len(some)
                 if some:
-                    plain.append(parcel._replace(messages=some))
+                    plain.append(chunk._replace(messages=some))
         if plain:
             self._write_messages(plain)
 

@@ -2,8 +2,8 @@
 
 An :class:`Area` is a block of memory cut into slots, one packet each. One ``recvmmsg(2)`` fills many slots, and one
 ``sendmmsg(2)`` sends many of them on, straight from where they lie; both through :mod:`ctypes`, with every header laid
-out once. A :class:`Gather` sends packets that lie elsewhere. Where the calls are missing, :class:`PlainArea` does the
-same with a call for each packet. ``SBUS_SYSCALLS=plain`` in the environment asks for that one, to tell faults apart.
+out once. A :class:`PacketWriter` sends packets that lie elsewhere. Where the calls are missing, :class:`PlainArea` does
+the same with a call for each packet. ``SBUS_SYSCALLS=plain`` in the environment asks for that one, to tell faults apart.
 
 **Two traps.** When a peer closes with input unread, the kernel reports ``ECONNRESET`` on the next call
 in either direction, once, before the packets that the peer had sent; so a receive that meets it tries
@@ -31,7 +31,7 @@ from typing import Any, Final
 from ..limits import BATCH_MOST, CONTROL_EXTRA, PACKET_BYTES
 from .descriptors import CONTROL_BYTES, WITH_DESCRIPTORS, GuardedSocket, close_elsewhere, control_in, descriptors_in
 
-__all__ = ["LONGEST_HEAD", "ONE_PACKET_FLAGS", "SLOT_BYTES", "Area", "Gather", "PlainArea", "make_area"]
+__all__ = ["LONGEST_HEAD", "ONE_PACKET_FLAGS", "SLOT_BYTES", "Area", "PacketWriter", "PlainArea", "make_area"]
 
 SLOT_BYTES: Final = PACKET_BYTES + CONTROL_EXTRA
 LONGEST_HEAD: Final = 128
@@ -382,7 +382,7 @@ def _each(sock: socket.SocketType, packets: Sequence[bytes | memoryview], flags:
     return sent
 
 
-class Gather:
+class PacketWriter:
     """Sends packets that lie anywhere in memory, many with one call. Not for several threads at once.
 
     They are copied into one block first, which costs less than telling the kernel the place of each.

@@ -224,7 +224,7 @@ class Link:
             return
         turn, voucher = self._turn, self._voucher(sender)
         if turn.knows_allowed(header) or turn.may_publish(header):
-            turn.deliver(turn.look_up(header), voucher, Copied(self._context.gather, [packet]))
+            turn.deliver(turn.look_up(header), voucher, Copied(self._context.writer, [packet]))
 
     def _voucher(self, sender: bytes) -> Voucher:
         voucher = self._vouchers.get(sender)

@@ -27,7 +27,7 @@ from ..kernel.sockets import peer_credentials
 from ..limits import BATCH_KEYS, CONTROL_EXTRA, PACKET_BYTES
 from ..secrets import Credentials
 from ..wire import control
-from ..wire.batches import BATCH, gather
+from ..wire.batches import BATCH, coalesce
 from ..wire.packets import MSG, Control, encode_control, parse
 from .downlink import VOUCHERS, Voucher
 from .outage import Item, Kept, Losses
@@ -158,7 +158,7 @@ class Down:
             take_batch(turn, inner, voucher, control.wrapper_from(sender))
             return
         receivers = turn.routes.get(header) or turn.look_up(header)
-        turn.deliver(receivers, voucher, Copied(self._context.gather, [inner]))
+        turn.deliver(receivers, voucher, Copied(self._context.writer, [inner]))
 
     def _voucher(self, turn: Turn, sender: bytes) -> Voucher:
         voucher = self._vouchers.get(sender)
@@ -351,15 +351,15 @@ class Up:
                     packets = [self._controls.popleft() for _ in range(min(context.limits.batch, len(self._controls)))]
                     sent = 0
                     try:
-                        sent = context.gather.send(self.socket, packets)
+                        sent = context.writer.send(self.socket, packets)
                     finally:
                         self._controls.extendleft(reversed(packets[sent:]))
                     if sent < len(packets):
                         break
                     continue
                 items = self._take()
-                packets, counts = self._gather(items)
-                sent = sum(counts[: context.gather.send(self.socket, packets)]) if packets else 0
+                packets, counts = self._coalesce(items)
+                sent = sum(counts[: context.writer.send(self.socket, packets)]) if packets else 0
             except OSError as error:
                 self.waiting.put_back(items)
                 if error.errno == errno.EMSGSIZE and items and self.takes_batches:
@@ -380,7 +380,7 @@ class Up:
                 break
         self._update()
 
-    def _gather(self, items: list[Item]) -> tuple[list[bytes], list[int]]:
+    def _coalesce(self, items: list[Item]) -> tuple[list[bytes], list[int]]:
         """The packets to send for these items, and how many of them each is."""
         if not self.takes_batches:
             packets = [sender.wrapper + one if sender is not None and self.wrap else one for sender, one in items]
@@ -397,12 +397,12 @@ class Up:
                         break
                     stop += 1
             some = [packet for _, packet in items[start:stop]]
-            bundle = gather(some) if len(some) >= COALESCED else None
-            if bundle is not None:
-                some = [bundle.packet]
+            batch = coalesce(some) if len(some) >= COALESCED else None
+            if batch is not None:
+                some = [batch.packet]
             wrapper = sender.wrapper if self.wrap and sender is not None else b""
             packets += [wrapper + packet for packet in some] if wrapper else some
-            counts += [stop - start] if bundle is not None else [1] * len(some)
+            counts += [stop - start] if batch is not None else [1] * len(some)
             start = stop
         return packets, counts
 

@@ -38,7 +38,7 @@ from .packets import MSG, Message, encode_message
 if TYPE_CHECKING:
     from mmap import mmap
 
-__all__ = ["BATCH", "Bundle", "Parcel", "cut", "fits", "gather", "lay_out", "pack", "take_apart", "used_keys"]
+__all__ = ["BATCH", "Batch", "QueuedBatch", "coalesce", "cut", "fits", "lay_out", "pack", "take_apart", "used_keys"]
 
 BATCH: Final = b"CMSG batch\0"
 """What every batch begins with."""
@@ -52,29 +52,29 @@ _OF_A_PACKET = len(MSG) + 1
 _ALL = bytes(range(256))
 
 
-class Parcel(bytes):
+class QueuedBatch(bytes):
     """A batch that waits in a queue. It counts there as so many ``messages``, of ``charge`` bytes in all."""
 
     messages: int
     charge: int
 
     @classmethod
-    def of(cls, bundle: Bundle, wrapper: bytes = b"") -> Parcel:
+    def of(cls, batch: Batch, wrapper: bytes = b"") -> QueuedBatch:
         """A batch, with ``wrapper`` before it, as which each of its messages would have been wrapped."""
-        parcel = cls(wrapper + bundle.packet)
-        parcel.messages = bundle.count
-        parcel.charge = bundle.expanded + len(wrapper) * bundle.count
-        return parcel
+        queued = cls(wrapper + batch.packet)
+        queued.messages = batch.count
+        queued.charge = batch.expanded + len(wrapper) * batch.count
+        return queued
 
     def packets(self) -> list[bytes]:
         """The packets that it stands for."""
         start = self.find(BATCH)
         wrapper = self[:start]
-        plain = Bundle.parse(self[start:]).plain
+        plain = Batch.parse(self[start:]).plain
         return [wrapper + packet for packet in plain] if wrapper else plain
 
 
-class Bundle:
+class Batch:
     """Messages that travel together. Immutable; each of its forms is made when it is first asked for.
 
     One that was parsed where it lies, in a block of memory that is used again, is good until then.
@@ -104,7 +104,7 @@ class Bundle:
         self._plain: list[bytes] | None = None
 
     @classmethod
-    def parse(cls, data: bytes | mmap, start: int = 0, length: int | None = None) -> Bundle:
+    def parse(cls, data: bytes | mmap, start: int = 0, length: int | None = None) -> Batch:
         """Check a whole batch, which is ``length`` bytes of ``data`` from ``start`` on.
 
         Raises :exc:`~sbuslib.errors.PacketError`, and nothing else ever.
@@ -141,9 +141,9 @@ class Bundle:
             expanded = size + _key_bytes(key_sizes, numbers)
         if expanded > BATCH_EXPANDED:
             raise PacketError("batch of too much")
-        bundle = cls(keys, numbers, count, expanded)
-        bundle._data, bundle._start, bundle._length = data, start, length
-        return bundle
+        batch = cls(keys, numbers, count, expanded)
+        batch._data, batch._start, batch._length = data, start, length
+        return batch
 
     # -- its forms ----------------------------------------------------------------------------------
 
@@ -223,13 +223,13 @@ class Bundle:
             return map(Message, keys, self.payloads)
         return map(Message, keys, self.payloads, repeat(sender))
 
-    def copy(self) -> Bundle:
+    def copy(self) -> Batch:
         """The same, and good for as long as it is kept."""
-        return Bundle.parse(self.packet) if self._length else self
+        return Batch.parse(self.packet) if self._length else self
 
     # -- parts of it --------------------------------------------------------------------------------
 
-    def select(self, wanted: Sequence[int]) -> Bundle:
+    def select(self, wanted: Sequence[int]) -> Batch:
         """The messages whose keys have one of these numbers, in ascending order; at least one has to be there."""
         if self.numbers is None:
             return self
@@ -244,7 +244,7 @@ class Bundle:
         numbers = self.numbers.translate(renumber, others)
         return _made([self.keys[number] for number in wanted], numbers, payloads)
 
-    def part(self, start: int, stop: int) -> Bundle:
+    def part(self, start: int, stop: int) -> Batch:
         """The messages from ``start`` to before ``stop``, without keys that none of them has."""
         payloads = self.payloads[start:stop]
         if self.numbers is None:
@@ -279,12 +279,12 @@ def used_keys(keys: Sequence[bytes], numbers: bytes) -> tuple[list[bytes], bytes
     return [keys[number] for number in used], numbers.translate(renumber)
 
 
-def _made(keys: list[bytes], numbers: bytes | None, payloads: list[bytes]) -> Bundle:
+def _made(keys: list[bytes], numbers: bytes | None, payloads: list[bytes]) -> Batch:
     count = len(payloads)
     size = sum(map(len, payloads)) + count * _OF_A_PACKET
     if len(keys) == 1 or numbers is None:
-        return Bundle(keys, None, count, size + count * len(keys[0]), payloads)
-    return Bundle(keys, numbers, count, size + _key_bytes(list(map(len, keys)), numbers), payloads)
+        return Batch(keys, None, count, size + count * len(keys[0]), payloads)
+    return Batch(keys, numbers, count, size + _key_bytes(list(map(len, keys)), numbers), payloads)
 
 
 def _total(sizes: bytes, count: int) -> int:
@@ -342,7 +342,7 @@ def take_apart(packets: Sequence[bytes]) -> tuple[list[bytes], bytes | list[int]
     return keys, bytes(numbers) if len(kinds) <= BATCH_KEYS else list(numbers), payloads
 
 
-def gather(packets: list[bytes]) -> Bundle | None:
+def coalesce(packets: list[bytes]) -> Batch | None:
     """Packets of messages, two or more, as one; ``None`` when that is more than a batch may be."""
     keys, numbers, payloads = take_apart(packets)
     if isinstance(numbers, list):
@@ -352,9 +352,9 @@ def gather(packets: list[bytes]) -> Bundle | None:
         return None
     if expanded + 4 * len(packets) + _COLUMNS > PACKET_BYTES:  # more than it can come to
         return None
-    bundle = Bundle(keys, numbers, len(packets), expanded, list(payloads))
-    bundle._plain = packets
-    return bundle
+    batch = Batch(keys, numbers, len(packets), expanded, list(payloads))
+    batch._plain = packets
+    return batch
 
 
 def pack(

@@ -16,11 +16,11 @@ from support import PATIENCE, FakeHub, HubThread, Peer
 
 import sbuslib
 from sbuslib import Client, Hub, aio, blocking
-from sbuslib.clients.batch import Batch
+from sbuslib.clients.batch import BatchPublisher
 from sbuslib.clients.endpoint import Endpoint
 from sbuslib.errors import DisconnectedError, KeyFormatError, PayloadError, StateError
 from sbuslib.limits import PACKET_BYTES, ClientLimits
-from sbuslib.wire.batches import BATCH, Bundle
+from sbuslib.wire.batches import BATCH, Batch
 
 Make: TypeAlias = Callable[..., Client]
 
@@ -58,7 +58,7 @@ def arrived(peer: Peer) -> list[list[bytes]]:
             packet = os.read(peer.socket.fileno(), PACKET_BYTES)
         except BlockingIOError:
             break
-        packets.append(Bundle.parse(packet).payloads if packet.startswith(BATCH) else [packet.partition(b"\0")[2]])
+        packets.append(Batch.parse(packet).payloads if packet.startswith(BATCH) else [packet.partition(b"\0")[2]])
     return packets
 
 
@@ -321,4 +321,4 @@ def test_the_clients_and_the_hub_publish_with_the_same_verbs() -> None:
             assert found[:3] == {"publish": ["self", "key", "payload"], "publish_many": ["self", "messages"]}.get(
                 verb, ["self"]
             )
-    assert list(inspect.signature(Batch.publish).parameters) == ["self", "key", "payload"]
+    assert list(inspect.signature(BatchPublisher.publish).parameters) == ["self", "key", "payload"]

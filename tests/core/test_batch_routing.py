@@ -11,7 +11,7 @@ from support import Peer, eventually, own_key
 
 from sbuslib import Hub, Limits
 from sbuslib.limits import BATCH_EXPANDED, BATCH_MESSAGES, PACKET_BYTES
-from sbuslib.wire.batches import BATCH, Bundle, pack
+from sbuslib.wire.batches import BATCH, Batch, pack
 from sbuslib.wire.packets import check_key
 
 pytest_plugins = ["accounting_fixtures"]
@@ -34,7 +34,7 @@ def plain(pairs: Pairs) -> list[bytes]:
 
 def opened(packets: list[bytes]) -> list[bytes]:
     """Packets as if none had been batched."""
-    return [one for packet in packets for one in (Bundle.parse(packet).plain if packet.startswith(BATCH) else [packet])]
+    return [one for packet in packets for one in (Batch.parse(packet).plain if packet.startswith(BATCH) else [packet])]
 
 
 def batching(peer: Peer, *patterns: bytes) -> Peer:
@@ -383,7 +383,7 @@ def test_a_long_key_does_not_become_more_than_it_may(bus: Bus, connect: Connect)
     reader.subscribe(b"")
     receiving = connection_of(hub, reader)
     longest = batch([(b"k" * 393, b"x")] * BATCH_MESSAGES)
-    assert Bundle.parse(longest).expanded > BATCH_EXPANDED * 0.99
+    assert Batch.parse(longest).expanded > BATCH_EXPANDED * 0.99
     for _ in range(8):
         publisher.send(longest)
     publisher.barrier()

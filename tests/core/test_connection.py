@@ -13,7 +13,7 @@ import pytest
 from support import LONGEST, Peer, eventually, own_key
 
 from sbuslib import Hub, Limits
-from sbuslib.kernel.areas import Gather
+from sbuslib.kernel.areas import PacketWriter
 from sbuslib.limits import PACKET_BYTES
 
 Connect = Callable[..., Peer]
@@ -335,7 +335,7 @@ def test_a_kernel_without_memory_loses_nothing(
 
     with monkeypatch.context() as patched:
         patched.setattr(type(hub.context.area), "send", failing(type(hub.context.area).send))
-        patched.setattr(Gather, "send", failing(Gather.send))
+        patched.setattr(PacketWriter, "send", failing(PacketWriter.send))
         for number in range(300):
             publisher.publish(b"k", b"%d" % number)
         publisher.barrier()

@@ -13,7 +13,7 @@ from support import Peer, eventually
 from sbuslib import Hub
 from sbuslib.core.fan_out_queue import FanOutQueue
 from sbuslib.statistics import UserStatistics
-from sbuslib.wire.batches import BATCH, Bundle, gather
+from sbuslib.wire.batches import BATCH, Batch, coalesce
 
 pytest_plugins = ["accounting_fixtures"]
 
@@ -126,9 +126,9 @@ def test_batches_stand_in_line_and_keep_their_order(hub: Hub, connect_as: Connec
     sent = [message((b"all", b"one", b"none")[n % 7 % 3], n) for n in range(40)]
     same = [message(b"all", n) for n in range(40, 60)]
     for some in (sent, same):
-        bundle = gather(some)
-        assert bundle is not None
-        publisher.send(bundle.packet)
+        batch = coalesce(some)
+        assert batch is not None
+        publisher.send(batch.packet)
     publisher.barrier()
     settle(hub)
     assert first.pending() == [packet for packet in [*sent, *same] if b"none" not in packet]
@@ -139,7 +139,7 @@ def test_batches_stand_in_line_and_keep_their_order(hub: Hub, connect_as: Connec
 
 
 def opened(packet: bytes) -> list[bytes]:
-    return Bundle.parse(packet).plain if packet.startswith(BATCH) else [packet]
+    return Batch.parse(packet).plain if packet.startswith(BATCH) else [packet]
 
 
 def test_what_finds_the_line_full_is_lost_and_counted(bus: Bus, connect_as: ConnectAs) -> None:

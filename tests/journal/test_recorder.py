@@ -28,7 +28,7 @@ from sbuslib.journal.recorder import Recorder
 from sbuslib.journal.replay import Replayed, from_journal, replay
 from sbuslib.limits import PACKET_BYTES
 from sbuslib.segments.directory import end_of, is_recorded, list_segments
-from sbuslib.wire.batches import gather, pack
+from sbuslib.wire.batches import coalesce, pack
 from sbuslib.wire.control import Lost
 from sbuslib.wire.packets import check_key, encode_message
 
@@ -236,8 +236,8 @@ def test_the_writer_would_not_take_a_secret_either(hub: Hub, journal: str) -> No
             intake.deliver_packet(hub.embedder, encode_message(key, b"v"))
         several = [(b"k", b"1"), (b"!/cred/1/2/3/x", b"2"), (b"k", b"3"), (b"!/cred/1/2/3/x", b"4"), (b"l", b"5")]
         for pairs in (several, several[1::2]):
-            bundle = gather([encode_message(key, payload) for key, payload in pairs])
-            intake.deliver_bundle(hub.embedder, bundle)
+            batch = coalesce([encode_message(key, payload) for key, payload in pairs])
+            intake.deliver_batch(hub.embedder, batch)
     found = [(record.key, record.payload) for record in records_of(journal)]
     assert found == [(b"a!/b", b"v"), *several[::2]]
     assert recorder._writer.secrets_left_out == 6

@@ -12,7 +12,7 @@ from typing import TypeAlias, cast
 import pytest
 
 from sbuslib.kernel import areas
-from sbuslib.kernel.areas import Area, Gather, PlainArea, make_area
+from sbuslib.kernel.areas import Area, PacketWriter, PlainArea, make_area
 from sbuslib.limits import CONTROL_EXTRA, PACKET_BYTES
 
 Socket: TypeAlias = socket.SocketType
@@ -70,7 +70,7 @@ def test_the_longest_packets(pair: tuple[Socket, Socket]) -> None:
     area = make_area(2)
     try:
         for length in (PACKET_BYTES, PACKET_BYTES + CONTROL_EXTRA):
-            assert Gather().send(here, [b"x" * length]) == 1
+            assert PacketWriter().send(here, [b"x" * length]) == 1
             assert area.receive(there) == [length]
             assert area.send(there, [0], [length]) == 1
             assert len(here.recv(1_000_000)) == length
@@ -131,7 +131,7 @@ def test_an_end_with_unread_input_told_by_a_send(pair: tuple[Socket, Socket], ar
     here.send(b"last")
     here.close()
     with pytest.raises((BrokenPipeError, ConnectionResetError)):
-        Gather().send(there, [b"x"])
+        PacketWriter().send(there, [b"x"])
     assert area.receive(there)[:2] == [4, 0]
 
 
@@ -192,31 +192,31 @@ def test_send_to_one_that_has_gone(pair: tuple[Socket, Socket], area: PlainArea)
     sends: list[Callable[[], int]] = [
         lambda: area.send(there, [0], lengths),
         lambda: area.send_wrapped(there, b"w", [0], lengths),
-        lambda: Gather().send(there, [b"x", b"y"]),
+        lambda: PacketWriter().send(there, [b"x", b"y"]),
     ]
     for send in sends:
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
             send()
 
 
-def test_gather(pair: tuple[Socket, Socket]) -> None:
+def test_a_packet_writer_sends_in_order(pair: tuple[Socket, Socket]) -> None:
     here, there = pair
-    gather = Gather()
+    writer = PacketWriter()
     packets = [b"%d" % number for number in range(200)]  # more than one call takes
-    assert gather.send(here, packets) == 200
+    assert writer.send(here, packets) == 200
     assert [there.recv(10) for _ in packets] == packets
-    assert gather.send(here, [b"one"]) == 1
-    assert gather.send(here, []) == 0
+    assert writer.send(here, [b"one"]) == 1
+    assert writer.send(here, []) == 0
     assert there.recv(10) == b"one"
 
 
 def test_gather_until_the_kernel_would_block(pair: tuple[Socket, Socket]) -> None:
     here, there = pair
-    gather = Gather()
+    writer = PacketWriter()
     packets = [b"%d" % number + bytes(5_000) for number in range(1_000)]
-    went = gather.send(here, packets)
+    went = writer.send(here, packets)
     assert 0 < went < 1_000
-    assert gather.send(here, packets[went:]) == 0
+    assert writer.send(here, packets[went:]) == 0
     for number in range(went):
         assert there.recv(10_000) == packets[number]
 
@@ -224,50 +224,50 @@ def test_gather_until_the_kernel_would_block(pair: tuple[Socket, Socket]) -> Non
 @pytest.mark.parametrize("count", [1, 64, 65])
 def test_gather_for_many_receivers(pair: tuple[Socket, Socket], count: int) -> None:
     here, there = pair
-    gather = Gather()
+    writer = PacketWriter()
     packets, others = [b"%d" % number for number in range(count)], [b"other"] * 3
-    assert [gather.send_to_many(here, packets) for _ in range(2)] == [count] * 2
-    assert gather.send(here, others) == 3  # lies where those lay
-    assert gather.send_to_many(here, packets) == count
-    assert gather.send_to_many(here, others) == 3
+    assert [writer.send_to_many(here, packets) for _ in range(2)] == [count] * 2
+    assert writer.send(here, others) == 3  # lies where those lay
+    assert writer.send_to_many(here, packets) == count
+    assert writer.send_to_many(here, others) == 3
     assert [there.recv(10) for _ in range(3 * count + 6)] == [*packets, *packets, *others, *packets, *others]
 
 
 def test_gather_for_many_of_whom_some_are_slow_or_gone(pair: tuple[Socket, Socket]) -> None:
     here, there = pair
-    gather = Gather()
+    writer = PacketWriter()
     packets = [b"%d" % number + bytes(3_000) for number in range(60)]
     went = 0
-    while sent := gather.send_to_many(here, packets):
+    while sent := writer.send_to_many(here, packets):
         went += sent
     assert went > 60
     for number in range(went):
         assert there.recv(10_000) == packets[number % 60]
     too_long = [bytes(5_000_000), b"x"]
     with pytest.raises(OSError, match="too long"):
-        gather.send_to_many(here, too_long)
+        writer.send_to_many(here, too_long)
     there.close()
     with pytest.raises(BrokenPipeError):
-        gather.send_to_many(here, packets)
+        writer.send_to_many(here, packets)
 
 
 def test_gather_tells_what_concerns_the_first(pair: tuple[Socket, Socket]) -> None:
     here, there = pair
-    gather = Gather()
+    writer = PacketWriter()
     too_long = bytes(5_000_000)
-    assert gather.send(here, [b"a", b"b", too_long, b"c"]) == 2
+    assert writer.send(here, [b"a", b"b", too_long, b"c"]) == 2
     with pytest.raises(OSError, match="too long"):
-        gather.send(here, [too_long, b"c"])
+        writer.send(here, [too_long, b"c"])
     assert (there.recv(10), there.recv(10)) == (b"a", b"b")
 
 
 def test_gather_copies_no_more_than_it_sends(pair: tuple[Socket, Socket]) -> None:
     """A receiver that takes one long packet at a time would make the hub copy all that waits, each time."""
-    gather = Gather()
+    writer = PacketWriter()
     packets = [bytes(400_000)] * 60
     tracemalloc.start()
     try:
-        gather.send(pair[0], packets)
+        writer.send(pair[0], packets)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sbuslib.errors import PacketError
 from sbuslib.limits import BATCH_EXPANDED, BATCH_KEYS, BATCH_MESSAGES, PACKET_BYTES
-from sbuslib.wire.batches import Bundle, gather, pack
+from sbuslib.wire.batches import Batch, coalesce, pack
 from sbuslib.wire.packets import check_key, encode_message
 
 KEYS = st.binary(max_size=6).map(lambda key: key.replace(b"\0", b"/"))
@@ -19,23 +19,23 @@ ALIKE = st.lists(st.tuples(st.just(b"a/b"), st.binary(min_size=3, max_size=3)), 
 def test_packing_loses_nothing(pairs: list[tuple[bytes, bytes]], most: int) -> None:
     plain: list[bytes] = []
     for packet, count in pack(pairs, check_key, most):
-        plain += [packet] if count == 1 else Bundle.parse(packet).plain
-        assert count == 1 or sum(map(len, Bundle.parse(packet).payloads)) <= most
+        plain += [packet] if count == 1 else Batch.parse(packet).plain
+        assert count == 1 or sum(map(len, Batch.parse(packet).payloads)) <= most
     assert plain == [encode_message(key, payload) for key, payload in pairs]
 
 
 @given(PAIRS | ALIKE, st.data())
 def test_every_part_is_a_batch_of_what_it_should_be(pairs: list[tuple[bytes, bytes]], data: st.DataObject) -> None:
-    bundle = gather([encode_message(key, payload) for key, payload in pairs])
-    assert bundle is not None
+    batch = coalesce([encode_message(key, payload) for key, payload in pairs])
+    assert batch is not None
     start = data.draw(st.integers(0, len(pairs) - 1))
     stop = data.draw(st.integers(start + 1, len(pairs)))
-    part = bundle.part(start, stop)
-    assert Bundle.parse(part.packet).plain == bundle.plain[start:stop] == part.plain
+    part = batch.part(start, stop)
+    assert Batch.parse(part.packet).plain == batch.plain[start:stop] == part.plain
     wanted = sorted(data.draw(st.sets(st.sampled_from(range(len(part.keys))), min_size=1)))
     keys = {part.keys[number] for number in wanted}
     some = part.select(wanted)
-    assert Bundle.parse(some.packet).plain == [
+    assert Batch.parse(some.packet).plain == [
         encode_message(key, payload) for key, payload in pairs[start:stop] if key in keys
     ]
     assert some.expanded == sum(map(len, some.plain))
@@ -63,13 +63,13 @@ def test_any_bytes_are_refused_or_a_batch_within_bounds(tail: bytes) -> None:
 
 def check(packet: bytes) -> None:
     try:
-        bundle = Bundle.parse(packet)
+        batch = Batch.parse(packet)
     except PacketError:
         return
     assert len(packet) <= PACKET_BYTES
-    assert 1 <= len(bundle.keys) <= min(bundle.count, BATCH_KEYS)
-    assert bundle.count <= BATCH_MESSAGES
-    assert len(bundle.plain) == len(bundle.payloads) == len(list(bundle.messages())) == bundle.count
-    assert sum(map(len, bundle.plain)) == bundle.expanded <= BATCH_EXPANDED
-    assert not any(b"\0" in key for key in bundle.keys)
-    assert packet.endswith(b"".join(bundle.keys) + b"".join(bundle.payloads))
+    assert 1 <= len(batch.keys) <= min(batch.count, BATCH_KEYS)
+    assert batch.count <= BATCH_MESSAGES
+    assert len(batch.plain) == len(batch.payloads) == len(list(batch.messages())) == batch.count
+    assert sum(map(len, batch.plain)) == batch.expanded <= BATCH_EXPANDED
+    assert not any(b"\0" in key for key in batch.keys)
+    assert packet.endswith(b"".join(batch.keys) + b"".join(batch.payloads))

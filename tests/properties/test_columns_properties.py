@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbuslib.wire.batches import Bundle
+from sbuslib.wire.batches import Batch
 from sbuslib.wire.columns import Columns, lengths
 from sbuslib.wire.packets import encode_message
 
@@ -29,7 +29,7 @@ def columns_of(pairs: list[tuple[bytes, bytes]]) -> Columns:
 def opened(columns: Columns, messages: int, most: int) -> list[bytes]:
     found: list[bytes] = []
     for packet, count in columns.pack(messages, most):
-        found += [packet] if count == 1 else Bundle.parse(packet).plain
+        found += [packet] if count == 1 else Batch.parse(packet).plain
     return found
 
 

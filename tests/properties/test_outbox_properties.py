@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from sbuslib.core.outbox import Action, Outbox
 from sbuslib.core.quotas import Account
 from sbuslib.limits import Limits
-from sbuslib.wire.batches import Parcel, gather
+from sbuslib.wire.batches import QueuedBatch, coalesce
 from sbuslib.wire.modes import HARD, ORDER, SOFT, Hard, Order, Soft
 
 
@@ -107,11 +107,11 @@ class ParcelMachine(RuleBasedStateMachine):
         for number, size in enumerate(sizes):
             self.count += 1
             plain.append(b"MSG %d\0%06d" % (number % keys, self.count) + b"x" * size)
-        bundle = gather(plain)
-        assert bundle is not None
+        batch = coalesce(plain)
+        assert batch is not None
         packets = [wrapper + packet for packet in plain]
         batched, other = self.boxes
-        action = None if one_by_one else batched.offer_parcel(Parcel.of(bundle, wrapper), sender, may_hold, 0.0)
+        action = None if one_by_one else batched.offer_batch(QueuedBatch.of(batch, wrapper), sender, may_hold, 0.0)
         if action is None:
             action = batched.offer(packets, sender, may_hold, 0.0)
         assert other.offer(packets, sender, may_hold, 0.0) is action
@@ -126,14 +126,14 @@ class ParcelMachine(RuleBasedStateMachine):
         batched, other = self.boxes
         packets = batched.take(data.draw(st.integers(0, 12)))
         sent = data.draw(st.integers(0, len(packets)))
-        opened = [one.packets() if isinstance(one, Parcel) else [one] for one in packets]
+        opened = [one.packets() if isinstance(one, QueuedBatch) else [one] for one in packets]
         expected = [packet for packets in opened for packet in packets]
         assert other.take(len(expected)) == expected
         assert other.settle(sum(map(len, opened[:sent]))) == batched.settle(sent)
 
     @rule()
     def open(self) -> None:
-        self.boxes[0].open_parcels()
+        self.boxes[0].open_batches()
 
     @rule()
     def clear(self) -> None:

@@ -11,7 +11,7 @@ from support import PATIENCE, WHOAMI, Peer, eventually
 from worlds import FAST, World, key_of, received, settle
 
 from sbuslib.limits import PACKET_BYTES
-from sbuslib.wire.batches import BATCH, Bundle, pack
+from sbuslib.wire.batches import BATCH, Batch, pack
 from sbuslib.wire.packets import check_key
 
 PAIRS = [(b"%b/%d" % ((b"a", b"b")[number % 3 == 0], number % 7), b"x" * (number % 50)) for number in range(500)]
@@ -185,5 +185,5 @@ def test_a_batch_for_secrets_goes_down_where_they_live(world: World) -> None:
         while len(got) < 2:
             packet = everybody.receive()
             assert b"hush" not in packet
-            got += Bundle.parse(packet).plain if packet.startswith(BATCH) else [packet]
+            got += Batch.parse(packet).plain if packet.startswith(BATCH) else [packet]
     assert got == [b"MSG open\x001", b"MSG open\x002"]

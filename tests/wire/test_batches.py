@@ -10,7 +10,7 @@ import pytest
 
 from sbuslib.errors import KeyFormatError, PacketError, PayloadError
 from sbuslib.limits import BATCH_EXPANDED, BATCH_KEYS, BATCH_MESSAGES, PACKET_BYTES
-from sbuslib.wire.batches import BATCH, Bundle, Parcel, gather, pack
+from sbuslib.wire.batches import BATCH, Batch, QueuedBatch, coalesce, pack
 from sbuslib.wire.packets import Message, check_key, encode_message
 
 Pairs = list[tuple[bytes, bytes]]
@@ -43,9 +43,9 @@ def pairs_of(packets: list[tuple[bytes, int]]) -> Pairs:
             head, _, payload = packet.partition(b"\0")
             found.append((head.removeprefix(b"MSG "), payload))
         else:
-            bundle = Bundle.parse(packet)
-            assert bundle.count == count
-            found += [(message.key, message.payload) for message in bundle.messages()]
+            batch = Batch.parse(packet)
+            assert batch.count == count
+            found += [(message.key, message.payload) for message in batch.messages()]
     return found
 
 
@@ -68,16 +68,16 @@ def laid_out(
 
 @pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
 def test_what_goes_in_comes_out(pairs: Pairs) -> None:
-    bundle = Bundle.parse(one(pairs))
-    assert [(message.key, message.payload) for message in bundle.messages()] == pairs
-    assert list(bundle.messages(b"me")) == [Message(key, payload, b"me") for key, payload in pairs]
+    batch = Batch.parse(one(pairs))
+    assert [(message.key, message.payload) for message in batch.messages()] == pairs
+    assert list(batch.messages(b"me")) == [Message(key, payload, b"me") for key, payload in pairs]
     plain = [encode_message(key, payload) for key, payload in pairs]
-    assert bundle.plain == plain
-    assert bundle.expanded == sum(map(len, plain))
-    assert len(set(bundle.keys)) == len(bundle.keys)
-    again = gather(plain)
+    assert batch.plain == plain
+    assert batch.expanded == sum(map(len, plain))
+    assert len(set(batch.keys)) == len(batch.keys)
+    again = coalesce(plain)
     assert again is not None
-    assert again.packet == bundle.packet
+    assert again.packet == batch.packet
 
 
 def test_the_layout_is_that_of_the_page() -> None:
@@ -93,10 +93,8 @@ def test_a_single_message_is_a_plain_packet() -> None:
 
 
 def test_a_batch_of_one_is_understood() -> None:
-    bundle = Bundle.parse(
-        laid_out(count=1, kinds=1, key_sizes=(1,), sizes=(2,), numbers=b"", keys=b"k", payloads=b"ab")
-    )
-    assert bundle.plain == [b"MSG k\0ab"]
+    batch = Batch.parse(laid_out(count=1, kinds=1, key_sizes=(1,), sizes=(2,), numbers=b"", keys=b"k", payloads=b"ab"))
+    assert batch.plain == [b"MSG k\0ab"]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +157,7 @@ MALFORMED = {
 @pytest.mark.parametrize("packet", MALFORMED.values(), ids=MALFORMED)
 def test_what_is_none_is_refused_whole(packet: bytes) -> None:
     with pytest.raises(PacketError) as raised:
-        Bundle.parse(packet)
+        Batch.parse(packet)
     assert raised.value.reason == "malformed batch"
 
 
@@ -177,7 +175,7 @@ def test_what_it_comes_to_is_bounded(number: bytes) -> None:
         payloads=b"x" * count,
     )
     with pytest.raises(PacketError) as raised:
-        Bundle.parse(spoilt)
+        Batch.parse(spoilt)
     assert raised.value.reason == "batch of too much"
     fits = laid_out(
         count=count - 1,
@@ -188,50 +186,50 @@ def test_what_it_comes_to_is_bounded(number: bytes) -> None:
         keys=keys,
         payloads=b"x" * (count - 1),
     )
-    assert Bundle.parse(fits).expanded <= BATCH_EXPANDED
+    assert Batch.parse(fits).expanded <= BATCH_EXPANDED
 
 
 def test_keys_that_are_not_used_are_known() -> None:
-    assert Bundle.parse(laid_out(numbers=b"\1\1")).used() == [1]
-    assert Bundle.parse(laid_out(numbers=b"\1\0")).used() == [1, 0]
-    assert Bundle.parse(one(PAIRS["one key"])).used() == [0]
+    assert Batch.parse(laid_out(numbers=b"\1\1")).used() == [1]
+    assert Batch.parse(laid_out(numbers=b"\1\0")).used() == [1, 0]
+    assert Batch.parse(one(PAIRS["one key"])).used() == [0]
 
 
 @pytest.mark.parametrize("name", ["several keys", "empty and not", "all keys there may be"])
 def test_some_of_it(name: str) -> None:
     pairs = PAIRS[name]
-    bundle = Bundle.parse(one(pairs))
+    batch = Batch.parse(one(pairs))
     for wanted in ([0], [1], [0, 1]):
-        keys = {bundle.keys[number] for number in wanted}
-        some = Bundle.parse(bundle.select(wanted).packet)
+        keys = {batch.keys[number] for number in wanted}
+        some = Batch.parse(batch.select(wanted).packet)
         assert some.plain == [encode_message(key, payload) for key, payload in pairs if key in keys]
         assert set(some.keys) == keys
 
 
 @pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
 def test_parts_of_it(pairs: Pairs) -> None:
-    bundle = Bundle.parse(one(pairs))
+    batch = Batch.parse(one(pairs))
     for start, stop in ((0, 1), (1, 3), (len(pairs) // 2, len(pairs))):
-        part = Bundle.parse(bundle.part(start, stop).packet)
+        part = Batch.parse(batch.part(start, stop).packet)
         assert [(message.key, message.payload) for message in part.messages()] == pairs[start:stop]
         assert len(part.used()) == len(part.keys)
 
 
 @pytest.mark.parametrize("wrapper", [b"", b"CMSG from\0!/cred/1/2/3\0"], ids=["plain", "wrapped"])
-def test_a_parcel_counts_as_its_messages(wrapper: bytes) -> None:
+def test_a_batch_counts_as_its_messages(wrapper: bytes) -> None:
     pairs = PAIRS["several keys"]
-    parcel = Parcel.of(Bundle.parse(one(pairs)), wrapper)
+    batch = QueuedBatch.of(Batch.parse(one(pairs)), wrapper)
     packets = [wrapper + encode_message(key, payload) for key, payload in pairs]
-    assert bytes(parcel) == wrapper + one(pairs)
-    assert parcel.packets() == packets
-    assert (parcel.messages, parcel.charge) == (len(pairs), sum(map(len, packets)))
+    assert bytes(batch) == wrapper + one(pairs)
+    assert batch.packets() == packets
+    assert (batch.messages, batch.charge) == (len(pairs), sum(map(len, packets)))
 
 
 def test_gathering_ends_where_a_batch_does() -> None:
-    assert gather([b"MSG %d\0" % number for number in range(BATCH_KEYS + 1)]) is None
-    assert gather([b"MSG k\0x"] * (BATCH_MESSAGES + 1)) is None
-    assert gather([b"MSG k\0" + b"x" * (PACKET_BYTES // 2)] * 2) is None
-    assert gather([b"MSG k\0" + b"x" * 200_000] * 2) is not None
+    assert coalesce([b"MSG %d\0" % number for number in range(BATCH_KEYS + 1)]) is None
+    assert coalesce([b"MSG k\0x"] * (BATCH_MESSAGES + 1)) is None
+    assert coalesce([b"MSG k\0" + b"x" * (PACKET_BYTES // 2)] * 2) is None
+    assert coalesce([b"MSG k\0" + b"x" * 200_000] * 2) is not None
 
 
 @pytest.mark.parametrize(
@@ -263,16 +261,16 @@ def test_what_comes_before_one_that_is_too_long_is_packed() -> None:
 
 @pytest.mark.parametrize("make", [bytes, bytearray, memoryview])
 def test_payloads_are_anything_that_holds_bytes(make: Callable[[bytes], bytes]) -> None:
-    assert Bundle.parse(one([(b"k", make(b"one")), (b"k", make(b"two"))])).payloads == [b"one", b"two"]
+    assert Batch.parse(one([(b"k", make(b"one")), (b"k", make(b"two"))])).payloads == [b"one", b"two"]
 
 
 def test_a_copy_is_good_when_the_memory_is_used_again() -> None:
-    bundle = gather([b"MSG a\0one", b"MSG b\0two"])
-    assert bundle is not None
+    batch = coalesce([b"MSG a\0one", b"MSG b\0two"])
+    assert batch is not None
     with mmap.mmap(-1, 4_096) as memory:
-        memory[10 : 10 + len(bundle.packet)] = bundle.packet
-        copy = Bundle.parse(memory, 10, len(bundle.packet)).copy()
+        memory[10 : 10 + len(batch.packet)] = batch.packet
+        copy = Batch.parse(memory, 10, len(batch.packet)).copy()
         memory[:] = bytes(4_096)
-    assert (copy.packet, bytes(copy.view)) == (bundle.packet, bundle.packet)
+    assert (copy.packet, bytes(copy.view)) == (batch.packet, batch.packet)
     assert copy.plain == [b"MSG a\0one", b"MSG b\0two"]
     assert copy.copy() is copy or copy.copy().packet == copy.packet

@@ -12,7 +12,7 @@ from support import PATIENCE, FakeHub
 
 from sbuslib import Client, Hub
 from sbuslib.limits import BATCH_KEYS, BATCH_MESSAGES, PACKET_BYTES
-from sbuslib.wire.batches import BATCH, Bundle
+from sbuslib.wire.batches import BATCH, Batch
 from sbuslib.wire.columns import Columns, lengths
 from sbuslib.wire.packets import encode_message
 
@@ -49,7 +49,7 @@ def opened(packets: Sequence[tuple[bytes, int]]) -> list[bytes]:
     found: list[bytes] = []
     for packet, count in packets:
         assert len(packet) <= PACKET_BYTES
-        some = [packet] if count == 1 else Bundle.parse(packet).plain
+        some = [packet] if count == 1 else Batch.parse(packet).plain
         assert len(some) == count
         found += some
     return found
@@ -64,7 +64,7 @@ def test_what_goes_in_comes_out(pairs: Pairs) -> None:
         packets = list(columns.pack(messages, most))
         assert opened(packets) == plain(pairs)
         assert all(count <= messages for _, count in packets)
-        assert all(count == 1 or sum(map(len, Bundle.parse(packet).payloads)) <= most for packet, count in packets)
+        assert all(count == 1 or sum(map(len, Batch.parse(packet).payloads)) <= most for packet, count in packets)
 
 
 @pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
@@ -192,7 +192,7 @@ def test_a_hub_gets_what_it_takes(address: str, client: Callable[..., Client], f
         if features:
             packet = peer.receive()
             assert packet.startswith(BATCH)
-            assert Bundle.parse(packet).plain == plain(pairs)
+            assert Batch.parse(packet).plain == plain(pairs)
         else:
             assert [peer.receive() for _ in pairs] == plain(pairs)
 

@@ -11,10 +11,10 @@ from ..segments.layout import NULL, Buffer, pack
 from ..wire.batches import take_apart
 from ..wire.columns import Columns, merge_keys
 
-__all__ = ["Parcel", "columns_of", "parts_of", "spread"]
+__all__ = ["Chunk", "columns_of", "parts_of", "spread"]
 
 
-class Parcel(NamedTuple):
+class Chunk(NamedTuple):
     """Messages of one sender that came at one time: as columns, or as packets, ``MSG <key>NUL<payload>`` each."""
 
     time_ns: int
@@ -25,18 +25,18 @@ class Parcel(NamedTuple):
     messages: Columns | Sequence[bytes]
 
 
-def columns_of(parcels: list[Parcel]) -> tuple[list[bytes], Buffer, bytes, Sequence[Buffer]]:
+def columns_of(chunks: list[Chunk]) -> tuple[list[bytes], Buffer, bytes, Sequence[Buffer]]:
     """Messages as a block has them: their keys, which of them each has, how long each payload is, and the payloads."""
     numbers: bytes | list[int] | None
     packets: list[bytes] = []
-    for parcel in parcels:
-        if isinstance(parcel.messages, Columns):
+    for chunk in chunks:
+        if isinstance(chunk.messages, Columns):
             break
-        packets += parcel.messages
+        packets += chunk.messages
     else:
         names, numbers, payloads = take_apart(packets)
         return names, _column(numbers, len(packets)), pack("i", [*map(len, payloads)]), payloads
-    parts = parts_of(parcels)
+    parts = parts_of(chunks)
     rows = sum(map(len, parts))
     merged = merge_keys(parts)
     if merged is not None:
@@ -59,16 +59,16 @@ def _column(numbers: bytes | list[int] | None, rows: int) -> Buffer:
     return pack("i", numbers) if isinstance(numbers, list) else widened(numbers)
 
 
-def parts_of(parcels: list[Parcel]) -> list[Columns]:
-    """The messages of parcels as columns. Those that are packets are taken apart together."""
+def parts_of(chunks: list[Chunk]) -> list[Columns]:
+    """The messages of chunks as columns. Those that are packets are taken apart together."""
     parts: list[Columns] = []
-    for _, some in groupby(parcels, key=lambda parcel: isinstance(parcel.messages, Columns)):
+    for _, some in groupby(chunks, key=lambda chunk: isinstance(chunk.messages, Columns)):
         packets: list[bytes] = []
-        for parcel in some:
-            if isinstance(parcel.messages, Columns):
-                parts.append(parcel.messages)
+        for chunk in some:
+            if isinstance(chunk.messages, Columns):
+                parts.append(chunk.messages)
             else:
-                packets += parcel.messages
+                packets += chunk.messages
         if packets:
             parts += Columns.of_packets(packets)
     return parts

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbuslib.journal.parcels import Parcel, columns_of, parts_of, spread
+from sbuslib.journal.chunks import Chunk, columns_of, parts_of, spread
 from sbuslib.segments.layout import NULL, pack
-from sbuslib.wire.batches import gather
+from sbuslib.wire.batches import coalesce
 from sbuslib.wire.columns import Columns
 from sbuslib.wire.packets import encode_message
 
@@ -25,14 +25,14 @@ PARCELS = st.lists(
 )
 
 
-def parcel(is_bundle: bool, pairs: Pairs) -> Parcel:
+def chunk(is_batch: bool, pairs: Pairs) -> Chunk:
     packets = [encode_message(key, payload) for key, payload in pairs]
-    bundle = gather(packets) if is_bundle else None
-    return Parcel(1, b"me", None, None, None, Columns(*bundle.columns) if bundle is not None else packets)
+    batch = coalesce(packets) if is_batch else None
+    return Chunk(1, b"me", None, None, None, Columns(*batch.columns) if batch is not None else packets)
 
 
-def pairs_of(parcels: list[Parcel]) -> Pairs:
-    names, keys, sizes, payloads = columns_of(parcels)
+def pairs_of(chunks: list[Chunk]) -> Pairs:
+    names, keys, sizes, payloads = columns_of(chunks)
     assert len(set(names)) == len(names)
     rows = len(sizes) // 4
     joined = b"".join(payloads)
@@ -43,11 +43,11 @@ def pairs_of(parcels: list[Parcel]) -> Pairs:
 
 
 @given(PARCELS)
-def test_any_mixture(given_parcels: list[tuple[bool, Pairs]]) -> None:
-    parcels = [parcel(is_bundle, pairs) for is_bundle, pairs in given_parcels]
-    expected = [pair for _, pairs in given_parcels for pair in pairs]
-    assert pairs_of(parcels) == expected
-    assert [packet for part in parts_of(parcels) for packet in part.packets()] == [
+def test_any_mixture(given_chunks: list[tuple[bool, Pairs]]) -> None:
+    chunks = [chunk(is_batch, pairs) for is_batch, pairs in given_chunks]
+    expected = [pair for _, pairs in given_chunks for pair in pairs]
+    assert pairs_of(chunks) == expected
+    assert [packet for part in parts_of(chunks) for packet in part.packets()] == [
         encode_message(key, payload) for key, payload in expected
     ]
 
@@ -56,11 +56,11 @@ def test_any_mixture(given_parcels: list[tuple[bool, Pairs]]) -> None:
 @pytest.mark.parametrize("bundled", [(True,), (False,), (True, False), (False, False, True)])
 def test_many_keys(kinds: int, bundled: tuple[bool, ...]) -> None:
     pairs = [(b"k/%d" % (number * 7 % kinds), b"%d" % number) for number in range(3_000)]
-    parcels = [
-        parcel(bundled[number % len(bundled)], pairs[start : start + 100])
+    chunks = [
+        chunk(bundled[number % len(bundled)], pairs[start : start + 100])
         for number, start in enumerate(range(0, len(pairs), 100))
     ]
-    assert pairs_of(parcels) == pairs
+    assert pairs_of(chunks) == pairs
 
 
 def test_values_stand_as_often_as_they_are_counted() -> None:
