@@ -62,7 +62,7 @@ class Role(Protocol):
         ...
 
     def after_turn(self, turn: Turn) -> None:
-        """A turn has ended, and the hub's area is free: do what was put off."""
+        """The turn of a link has ended, and the hub's area is free: do what was put off."""
         ...
 
 
@@ -155,10 +155,10 @@ class Turn:
 
     def refresh(self) -> None:
         """Forget receivers that may be wrong by now."""
-        version = self.context.router.version
-        if self._version != version:
-            self._version = version
-            if self.routes is not self.context.router.routes:
+        router = self.context.router
+        if self._version != router.version:
+            self._version = router.version
+            if self.routes is not router.routes:
                 self.routes.clear()
 
     def forget_route(self, header: bytes) -> None:
