@@ -22,6 +22,7 @@ from support import PATIENCE, Peer, eventually, own_key
 
 import sbuslib
 from sbuslib import Hub, Limits, Relay
+from sbuslib.core.messages import Batched, Copied
 from sbuslib.errors import JournalError, JournalInUseError, StateError, UsageError
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.journal.recorder import Recorder
@@ -232,12 +233,14 @@ def test_secrets_are_not_recorded(hub: Hub, client: MakeClient, journal: str, sc
 def test_the_writer_would_not_take_a_secret_either(hub: Hub, journal: str) -> None:
     with Recorder(hub, journal) as recorder:
         intake: Any = recorder._intake
+        writer = hub.context.writer
         for key in (b"!/cred/1/2/3/x", b"a/!/cred/1/2/3/x", b"a!/b"):
-            intake.deliver_packet(hub.embedder, encode_message(key, b"v"))
+            intake.deliver(hub.embedder, Copied(writer, [encode_message(key, b"v")]))
         several = [(b"k", b"1"), (b"!/cred/1/2/3/x", b"2"), (b"k", b"3"), (b"!/cred/1/2/3/x", b"4"), (b"l", b"5")]
         for pairs in (several, several[1::2]):
             batch = coalesce([encode_message(key, payload) for key, payload in pairs])
-            intake.deliver_batch(hub.embedder, batch)
+            assert batch is not None
+            intake.deliver(hub.embedder, Batched(writer, batch))
     found = [(record.key, record.payload) for record in records_of(journal)]
     assert found == [(b"a!/b", b"v"), *several[::2]]
     assert recorder._writer.secrets_left_out == 6
