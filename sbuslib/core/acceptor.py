@@ -19,7 +19,11 @@ from .outgoing import READ
 from .quotas import Account
 from .scheduler import ACCEPTOR
 
-__all__ = ["Acceptor"]
+__all__ = ["ACCEPT_PAUSE", "Acceptor"]
+
+ACCEPT_PAUSE: Final = 0.1
+"""Seconds without accepting after the kernel ran out of descriptors or memory. Trying again sooner would use up the
+processor, and who waits in the listen backlog loses nothing."""
 
 _ACCEPTS: Final = 8
 """Connections accepted in a turn: a tenth of a millisecond, or up to one where much was sent on them already."""
@@ -146,7 +150,7 @@ class Acceptor:
         self._take_spare()
         self._watcher.stop()
         self._end_pause()  # there is one if the hub is about to stop, which does not wait for its end
-        self._pause = context.loop.timer(context.limits.accept_pause)
+        self._pause = context.loop.timer(ACCEPT_PAUSE)
         self._pause.start(self._accept_again)
 
     def _end_pause(self) -> None:

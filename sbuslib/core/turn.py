@@ -17,6 +17,7 @@ from .context import Context
 from .messages import Messages
 from .outgoing import Outgoing
 from .protocols import Holder, Routes, Sender
+from .router import CACHED_HEADER_BYTES
 
 __all__ = ["Role", "Turn"]
 
@@ -203,7 +204,7 @@ class Turn:
 
     def _remember_allowed(self, header: bytes) -> None:
         limits, quotas = self.context.limits, self.context.quotas
-        if len(header) > limits.cached_key_bytes:
+        if len(header) > CACHED_HEADER_BYTES:
             return
         uid, size = self.outgoing.account.uid, len(header) + ALLOWED_KEY
         if self._allowed is None:
