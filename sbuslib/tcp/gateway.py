@@ -34,6 +34,7 @@ from .crossing import (
     Names,
     digest,
     fits_a_packet,
+    user_of,
 )
 from .framing import Publish
 from .link import Link
@@ -90,6 +91,7 @@ class Gateway:
             raise UsageError(f"a gateway needs a Hub or a Client, not {type(bus).__name__}")
         separator, certain = separator_of(bus)
         self._given = bus
+        self._separator = separator
         self._peer = peer
         self._limits = peer.limits
         self._export = Border(export, separator, certain)
@@ -295,9 +297,11 @@ class Gateway:
         if self._members.others or self._sender is None:
             return [(CONTROL, _IMPORT + b"".join([digest(key, payload) for key, payload in coming]))]
         now = monotonic()
+        (sender,) = self._sender
+        user = user_of(sender, sender, self._separator)
         for key, payload in coming:
             if key in self._known_names or self._export.refusal(key) is None:
-                self._expected.announce(self._sender[0], digest(key, payload), now)
+                self._expected.announce(sender, digest(key, payload), now, user)
         return []
 
     def _key_for(self, name: str) -> bytes | None:
@@ -327,8 +331,10 @@ class Gateway:
         now = monotonic()
         said = message.payload
         if said.startswith(_IMPORT):
+            own = self._sender[0] if self._sender is not None else None
+            user = user_of(message.sender, own, self._separator)
             for start in range(len(_IMPORT), len(said) - DIGEST_BYTES + 1, DIGEST_BYTES):
-                self._expected.announce(message.sender, said[start : start + DIGEST_BYTES], now)
+                self._expected.announce(message.sender, said[start : start + DIGEST_BYTES], now, user)
             return
         if not said.startswith(_HERE):
             return

@@ -19,8 +19,8 @@ from support import ROOT, eventually
 from sbuslib import Client, Hub
 from sbuslib.core.inbox import Inbox
 from sbuslib.errors import DisconnectedError, ServiceError, StateError, UsageError
-from sbuslib.tcp import Gateway, Peer
-from sbuslib.tcp.crossing import CONTROL
+from sbuslib.tcp import Gateway, Peer, TcpLimits
+from sbuslib.tcp.crossing import CONTROL, digest
 from sbuslib.tcp.framing import Publish
 from sbuslib.wire.packets import Message
 
@@ -213,6 +213,20 @@ def test_forged_here_messages_are_bounded_and_do_not_speak_for_us(buses: list[Hu
         assert refused == {"too many gateways": 137, "unknown word of a gateway": 3, "forged word of a gateway": 1}
         assert len(gateway._members._members) == 64
         assert gateway._sender == sender
+
+
+def test_forged_announcements_do_not_push_out_those_of_a_gateway(buses: list[Hub], make_peer: Make) -> None:
+    peer = make_peer(limits=TcpLimits(imports=100))
+    with Gateway(buses[0], peer, **EVERYTHING) as gateway:
+        bus = gateway._bus
+        assert bus is not None
+        real = digest(b"a", b"x")
+        gateway._hear(Message(CONTROL, b"import " + real, b"!/cred/1/1/10"), bus)
+        for pid in range(100):
+            forged = b"".join(digest(b"forged", b"%d %d" % (pid, number)) for number in range(100))
+            gateway._hear(Message(CONTROL, b"import " + forged, b"!/cred/2/2/%d" % pid), bus)
+        assert len(gateway._expected) == 100
+        assert gateway._expected.take(b"!/cred/1/1/10", real)
 
 
 def test_malformed_greetings_are_ignored(buses: list[Hub], make_peer: Make, raw: Connect) -> None:
