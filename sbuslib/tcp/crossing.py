@@ -20,7 +20,7 @@ whose id sorts first. If it has several connections to that bus, it uses the one
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Annotated, TypeAlias
@@ -33,6 +33,7 @@ from ..limits import PACKET_BYTES
 from ..matcher import SEPARATOR, Subscriptions
 from ..secrets import Namespace
 from ..wire.packets import MSG, check_key
+from .limits import TcpLimits
 
 __all__ = [
     "CONTROL",
@@ -41,6 +42,7 @@ __all__ = [
     "REMOTES_MOST",
     "USERS_MOST",
     "Border",
+    "Crossing",
     "Expected",
     "Here",
     "Members",
@@ -178,6 +180,67 @@ class Border:
         if not self._index.subscribers(key):
             return "outside the patterns"
         return None
+
+
+class Crossing:
+    """The names of keys that leave the bus, and the keys of names that come to it. Both are remembered.
+
+    :param refused: counts messages that do not cross, by reason.
+    """
+
+    def __init__(
+        self, names: Names, exported: Border, imported: Border, limits: TcpLimits, refused: Counter[str]
+    ) -> None:
+        self.names = names
+        self.exported = exported
+        self.imported = imported
+        self._limits = limits
+        self._refused = refused
+        self._known_names: dict[bytes, str] = {}
+        self._known_keys: dict[str, bytes] = {}
+
+    def may_leave(self, key: bytes) -> bool:
+        """Whether messages under ``key`` leave the bus."""
+        return key in self._known_names or self.exported.refusal(key) is None
+
+    def name_for(self, key: bytes) -> str | None:
+        """The name under which a message leaves; ``None`` when it does not, which is counted."""
+        name = self._known_names.get(key)
+        if name is not None:
+            return name
+        reason = self.exported.refusal(key)
+        if reason is not None:
+            self._refused[reason] += 1
+            return None
+        name = self.names.name_of(key)
+        if len(name.encode()) > self._limits.name_bytes:
+            self._refused["name too long"] += 1
+            return None
+        if len(key) <= self._limits.cached_name_bytes:
+            if len(self._known_names) >= self._limits.cached_names:
+                self._known_names.clear()
+            self._known_names[key] = name
+        return name
+
+    def key_for(self, name: str) -> bytes | None:
+        """The key under which a message comes to the bus; ``None`` when it does not, which is counted."""
+        key = self._known_keys.get(name)
+        if key is not None:
+            return key
+        try:
+            key = self.names.key_of(name)
+        except NameFormatError as error:
+            self._refused[str(error)] += 1
+            return None
+        reason = self.imported.refusal(key)
+        if reason is not None:
+            self._refused[reason] += 1
+            return None
+        if len(name) <= self._limits.cached_name_bytes:
+            if len(self._known_keys) >= self._limits.cached_names:
+                self._known_keys.clear()
+            self._known_keys[name] = key
+        return key
 
 
 def user_of(sender: bytes | None, own: bytes | None, separator: bytes = SEPARATOR) -> bytes:

@@ -245,7 +245,7 @@ def test_an_unforeseen_error_ends_the_gateway_and_is_raised(
 ) -> None:
     peer = make_peer()
     gateway = Gateway(buses[0], peer, **EVERYTHING)
-    monkeypatch.setattr(gateway, "_key_for", lambda name: 1 // 0)
+    monkeypatch.setattr(gateway._crossing, "key_for", lambda name: 1 // 0)
     gateway.start()
     raw(peer).send(b"pub //sbus/bus/a 1 x\n")
     assert gateway.ended.wait(20)
