@@ -260,11 +260,11 @@ class Connection:
             return
         turn = self.turn
         self.outgoing.close()
-        turn.forget_left()
         self._reader.stop()
         self._reader.close()
         for holder in turn.holders:
             holder.forget_held(self)
             turn.let_go(holder)
-        turn.forget_allowed()
+        # Each holds the other, and clients may come and go faster than garbage is collected.
+        turn.close()
         self.outgoing.socket.close()

@@ -83,14 +83,13 @@ class Messages(Protocol):
 class Received:
     """What one receive call brought. It lies in the hub's area, and is good until the turn ends."""
 
-    __slots__ = ("_copies", "_shortest", "_slices", "area", "lengths", "writer")
+    __slots__ = ("_copies", "_shortest", "area", "lengths", "writer")
 
     def __init__(self, area: PlainArea, writer: PacketWriter, lengths: Sequence[int], shortest: int = 0) -> None:
         self.area = area
         self.writer = writer
         self.lengths = lengths
         self._copies: dict[int, bytes] = {}
-        self._slices: dict[Sequence[int], InArea] | None = None
         self._shortest = shortest
 
     @property
@@ -103,16 +102,6 @@ class Received:
     def slice(self, slots: range) -> InArea:
         """The packets in neighbouring slots."""
         return InArea(self, slots)
-
-    def pick(self, slots: list[int]) -> InArea:
-        """The packets in some slots; one object for all who get the same, so that a batch is made of them once."""
-        if self._slices is None:
-            self._slices = {}
-        which = tuple(slots)
-        found = self._slices.get(which)
-        if found is None:
-            found = self._slices[which] = InArea(self, slots)
-        return found
 
     def packet(self, slot: int) -> bytes:
         """A copy of one packet."""
@@ -335,7 +324,8 @@ class Batched:
 
     def as_packets(self) -> Copied:
         if self._plain is None:
-            self._plain = Copied(self._writer, self.batch.plain, self)
+            # It does not know its batch: the two would hold each other, and a batch may be of 400,000 bytes.
+            self._plain = Copied(self._writer, self.batch.plain)
         return self._plain
 
 

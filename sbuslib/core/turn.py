@@ -152,6 +152,12 @@ class Turn:
         """Nothing is left; an empty deque of a client that is idle is 760 bytes."""
         self.left = _NOTHING
 
+    def close(self) -> None:
+        """The client has gone. It is not referred to any more, or it would wait for the garbage collector."""
+        self.forget_left()
+        self.forget_allowed()
+        del self.sender
+
     # -- receivers ----------------------------------------------------------------------------------
 
     def refresh(self) -> None:
