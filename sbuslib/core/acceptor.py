@@ -32,8 +32,6 @@ logger = logging.getLogger("sbuslib")
 
 # accept(2): over at once, and not our doing.
 _TRANSIENT = {errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.EPERM}
-# accept(2): the machine or the process has run out; letting time pass may help.
-_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Acceptor:
@@ -107,10 +105,8 @@ class Acceptor:
             except OSError as error:
                 if error.errno in _TRANSIENT:
                     continue
-                if error.errno in _EXHAUSTED:
-                    self._refuse_one(error)
-                    return
-                raise
+                self._refuse_one(error)  # also where it is no lack: gevent would stop a watcher whose callback raises
+                return
             credentials = peer_credentials(sock)
             if not self._may_connect(credentials):
                 sock.close()
@@ -138,7 +134,7 @@ class Acceptor:
         return credentials.uid in (os.getuid(), 0)
 
     def _refuse_one(self, error: OSError) -> None:
-        """Out of descriptors or memory: turn one client away with the spare descriptor, then pause."""
+        """Mostly out of descriptors or memory: turn one client away with the spare descriptor, then pause."""
         context, clients = self._context, self._clients
         clients.violations.counts["accept failed"] += 1
         if clients.violations.counts["accept failed"] == 1:

@@ -182,7 +182,7 @@ def test_a_connection_that_fails_while_it_is_accepted_is_its_own_matter(
     assert hub.statistics().breaches == {}
 
 
-@pytest.mark.parametrize("code", [errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+@pytest.mark.parametrize("code", [errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EINVAL])
 def test_a_machine_that_has_run_out_is_given_time(
     make_hub: Callable[..., Hub],
     connect: Connect,
