@@ -238,7 +238,8 @@ class Outgoing:
             return
         self.routed += count
         self.outbox.lose(cause, count, since)
-        self._update()
+        if self._notices:
+            self._update()
 
     # -- answers ------------------------------------------------------------------------------------
 
