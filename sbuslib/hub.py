@@ -281,7 +281,7 @@ class Hub:
 
     def _on_last(self) -> None:
         """The last client has left."""
-        if self._stop_when_empty and not self._stopping:
+        if self._stop_when_empty and not self._stopping and not self._acceptor.has_accepted:
             gevent.spawn(self.stop)
 
     def _abandon(self) -> None:
