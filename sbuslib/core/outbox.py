@@ -16,6 +16,14 @@ full         block       it is kept, and the publisher is held until half the ro
 full         error       it is lost, and the receiver is disconnected
 ===========  ==========  ===========================================================================
 
+**Below its share.** One user's flood does not stop another user. When messages of n >= 2 users wait in one queue (the
+sender's user counted), a user is *below its share* as long as its own messages there, the new one counted, are 1/n of
+the packets and 1/n of the bytes that may wait, or less. For its messages the queue is never full, and its publishers
+are not held: ``block`` acts as ``queue``. A publisher that is held is let go as soon as its user is below its share.
+So the queue of one receiver may hold the messages of one full queue, half of one for a second user, a third for a third
+user, and so on. What the receiver's user may queue in all bounds this too. While the messages of only one user wait,
+nothing of this applies.
+
 A receiver whose soft mode is ``discard`` or ``error`` never has a full queue to speak of: its soft mode
 decides there as well. Where a publisher may not be held (by a stranger, by itself, or because it is a link
 to another hub) ``block`` acts as ``queue`` in the soft place and as ``discard`` in the hard one. What is
@@ -49,7 +57,7 @@ from ..limits import Limits
 from ..wire.batches import QueuedBatch
 from ..wire.control import Lost
 from ..wire.modes import Hard, Order, Soft
-from .quotas import Account
+from .quotas import Account, Room
 
 __all__ = ["CAUSES", "Action", "Cause", "Outbox", "decide"]
 
@@ -165,6 +173,7 @@ class Outbox:
         "_account",
         "_answers",
         "_batches_waiting",
+        "_by_user",
         "_extra",
         "_heap",
         "_items",
@@ -187,6 +196,7 @@ class Outbox:
     def __init__(self, limits: Limits, account: Account) -> None:
         self._limits = limits
         self._account = account
+        self._by_user = Room(limits.queued_packets, limits.queued_bytes)
         self._items = _Line()
         # In place of _items while the order is "random": largest first, oldest first among equals.
         self._heap: list[tuple[int, int, _Item]] | None = None
@@ -221,7 +231,7 @@ class Outbox:
             return "discard"
         if self.soft == "error" or decide(True, self.soft, self.hard, may_hold) is not Action.LOSE:
             return None
-        if len(self) >= self._limits.queued_packets or self.bytes + size > self._limits.queued_bytes:
+        if not (self._fits(1, size) or self.is_below_share(sender, 1, size)):
             return "overflow"
         return None if self._account.has_room(sender, size) else "quota"
 
@@ -232,24 +242,25 @@ class Outbox:
         :attr:`Action.HOLD`, for one that was kept, then :attr:`Action.LOSE`. ``now`` is the time in seconds
         since the epoch.
         """
-        action = decide(False, self.soft, self.hard, may_hold)
-        if action in _KEPT:
-            size = sum(map(len, packets))
-            if (
-                len(self) + len(packets) <= self._limits.queued_packets
-                and self.bytes + size <= self._limits.queued_bytes
-                and self._account.take_room(sender, len(packets), size)
-            ):
-                self._tell()
-                if self._heap is None:
-                    self._items.extend(packets, sender)
-                    self.bytes += size
-                    self._work += len(packets)
-                else:
-                    for packet in packets:
-                        self._push((packet, sender))
-                self.peak = max(self.peak, len(self))
-                return action
+        size = sum(map(len, packets))
+        is_below = self.is_below_share(sender, len(packets), size)
+        action = decide(False, self.soft, self.hard, may_hold and not is_below)
+        if (
+            action in _KEPT
+            and (is_below or self._fits(len(packets), size))
+            and self._account.take_room(sender, len(packets), size)
+        ):
+            self._by_user.force_room(sender, len(packets), size)
+            self._tell()
+            if self._heap is None:
+                self._items.extend(packets, sender)
+                self.bytes += size
+                self._work += len(packets)
+            else:
+                for packet in packets:
+                    self._push((packet, sender))
+            self.peak = max(self.peak, len(self))
+            return action
         worst = Action.KEEP
         for position, packet in enumerate(packets):
             action = self._offer_one(packet, sender, may_hold, now)
@@ -262,18 +273,18 @@ class Outbox:
 
     def offer_batch(self, batch: QueuedBatch, sender: int, may_hold: bool, now: float) -> Action | None:
         """A batch that could not be sent at once, as :meth:`offer`; ``None``: offer its messages instead."""
-        action = decide(False, self.soft, self.hard, may_hold)
+        is_below = self.is_below_share(sender, batch.messages, batch.charge)
+        action = decide(False, self.soft, self.hard, may_hold and not is_below)
         if action not in _KEPT:
             self.lose("discard", batch.messages, now)
             return action
         if self.order != "queue" or self._heap is not None:
             return None
-        if (
-            len(self) + batch.messages > self._limits.queued_packets
-            or self.bytes + batch.charge > self._limits.queued_bytes
-            or not self._account.take_room(sender, batch.messages, batch.charge)
-        ):
+        if not (is_below or self._fits(batch.messages, batch.charge)):
             return None
+        if not self._account.take_room(sender, batch.messages, batch.charge):
+            return None
+        self._by_user.force_room(sender, batch.messages, batch.charge)
         self._tell()
         self._items.append((batch, sender))
         self.bytes += batch.charge
@@ -286,10 +297,11 @@ class Outbox:
     def _offer_one(self, packet: bytes, sender: int, may_hold: bool, now: float) -> Action:
         cause: Cause = "discard"
         charged = False
-        action = decide(False, self.soft, self.hard, may_hold)
+        size = len(packet)
+        is_below = self.is_below_share(sender, 1, size)
+        action = decide(False, self.soft, self.hard, may_hold and not is_below)
         if action in _KEPT:
-            size = len(packet)
-            if len(self) >= self._limits.queued_packets or self.bytes + size > self._limits.queued_bytes:
+            if not (is_below or self._fits(1, size)):
                 cause = "overflow"
             elif self._account.take_room(sender, 1, size):
                 charged = True
@@ -299,16 +311,25 @@ class Outbox:
                 action = decide(True, self.soft, self.hard, may_hold)
         if action in _KEPT:
             if not charged:
-                if not self._account.has_any_room(len(packet)):
+                if not self._account.has_any_room(size):
                     self.lose("quota", 1, now)
                     return action if len(self) else Action.LOSE  # nothing would ever let the publisher go
-                self._account.force_room(sender, 1, len(packet))
+                self._account.force_room(sender, 1, size)
+            self._by_user.force_room(sender, 1, size)
             self._tell()
             self._push((packet, sender))
             self.peak = max(self.peak, len(self))
         else:
             self.lose(cause, 1, now)
         return action
+
+    def _fits(self, packets: int, size: int) -> bool:
+        """Whether so many packets more, of so many bytes together, find the queue not full."""
+        return len(self) + packets <= self._limits.queued_packets and self.bytes + size <= self._limits.queued_bytes
+
+    def is_below_share(self, sender: int, packets: int = 1, size: int = 1) -> bool:
+        """Whether user ``sender`` is below its share of this queue with so much more, among several users."""
+        return self._by_user.is_below_share(sender, packets, size)
 
     def _tell(self) -> None:
         """Put a notice of what was lost into the line, ahead of what is about to be kept."""
@@ -439,7 +460,7 @@ class Outbox:
         count, size = self._size(packets)
         self.bytes += sign * size
         self._extra += sign * (count - len(packets))
-        change = self._account.force_room if sign > 0 else self._account.give_room
+        rooms: tuple[Room, Room] = (self._account, self._by_user)
         senders = {sender for _, sender in items}
         for sender in senders:
             # Nearly always there is one.
@@ -447,7 +468,9 @@ class Outbox:
             if sender is None:
                 self._answers += sign * len(mine)
             else:
-                change(sender, *self._size(mine))
+                charged = self._size(mine)
+                for room in rooms:
+                    (room.force_room if sign > 0 else room.give_room)(sender, *charged)
 
     def clear(self, cause: Cause, now: float) -> None:
         """Lose everything that waits."""

@@ -520,16 +520,13 @@ class Outgoing:
 
     def _hold(self, publisher: Holdable) -> None:
         if self._holding is None:
-            context = self._context
-            self._holding = Holding(
-                self, lambda: context.after(context.limits.block_timeout, self._on_block_timeout), context.cancel
-            )
+            self._holding = Holding(self, self._context, self._on_block_timeout)
         self._holding.hold(publisher)
 
     @property
     def held(self) -> Set[Holdable]:
         """The publishers that this receiver holds back."""
-        return self._holding.publishers if self._holding is not None else frozenset()
+        return self._holding.publishers.keys() if self._holding is not None else frozenset()
 
     def _on_block_timeout(self) -> None:
         self._context.members.kick_later(self, "held publishers back for too long")
@@ -545,9 +542,11 @@ class Outgoing:
         outbox = self.outbox
         if not outbox:
             return True
-        if outbox.soft == "block":  # it waits until nothing waits
+        uid = publisher.credentials.uid
+        if not self.account.has_room(uid):
             return False
-        return outbox.is_half_empty() and self.account.has_room(publisher.credentials.uid)
+        # With soft block a publisher is held until nothing waits.
+        return outbox.is_below_share(uid) or (outbox.soft != "block" and outbox.is_half_empty())
 
     def forget_held(self, publisher: Holdable) -> None:
         """A publisher that was held has gone."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import gevent
 import pytest
+from accounting import acting_as
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from segments.journals import records_of
@@ -390,6 +391,34 @@ def test_publishers_are_held_back_rather_than_lose(
     records = records_of(journal)
     assert [record.payload for record in records if record.key == b"k"] == [b"%d" % n for n in range(3000)]
     assert sum(record.key == b"other" for record in records) == 1
+
+
+def test_publisher_below_its_share_is_not_held_beside_a_flood(
+    make_hub: MakeHub, connect: Connect, folder: str, journal: str, disk: Disk
+) -> None:
+    """Another user's flood has filled the queue of 40 messages: of two users, each may have 20 there."""
+    hub = make_hub(mode=0o777)
+    os.chmod(folder, 0o755)
+    with Recorder(hub, journal, limits=SMALL) as recorder:
+        with acting_as(1001):
+            flooding = connect()
+        with acting_as(1002):
+            modest = connect()
+        sending = gevent.spawn(flooding.send, *(b"MSG flood\0%d" % n for n in range(1000)))
+        eventually(lambda: recorder.statistics().held == 1)
+        for n in range(20):
+            modest.publish(b"modest", b"%d" % n)
+            modest.barrier()
+            assert recorder.statistics().held == 1
+        modest.publish(b"modest", b"20")
+        eventually(lambda: recorder.statistics().held == 2)
+        disk.open.set()
+        sending.join()
+        flooding.barrier()
+        modest.barrier()
+        assert recorder.statistics().lost == {}
+    payloads = [record.payload for record in records_of(journal) if record.key == b"modest"]
+    assert payloads == [b"%d" % n for n in range(21)]
 
 
 def test_a_publisher_that_leaves_while_it_is_held(
