@@ -126,8 +126,9 @@ class Clients:
 
     # -- inboxes ------------------------------------------------------------------------------------
 
-    def add_inbox(self, inbox: Inbox) -> None:
-        """The embedder receives."""
+    def add_inbox(self, inbox: Receiver) -> None:
+        """The embedder, or a recorder, receives from now on."""
+        assert isinstance(inbox, Inbox)
         self.inboxes.add(inbox)
         self._context.count_senders(1)
 

@@ -24,9 +24,9 @@ from .limits import JournalLimits
 from .writer import Gap, Writer
 
 if TYPE_CHECKING:
+    from ..core.context import Context
     from ..core.messages import Messages
     from ..core.protocols import Holdable, Sender
-    from ..hub import Hub
     from ..wire.control import Lost
 
 __all__ = ["Intake"]
@@ -49,23 +49,23 @@ class Intake(Inbox):
     Implements :class:`~sbuslib.core.protocols.Receiver` and :class:`~sbuslib.core.protocols.Holder`.
     """
 
-    def __init__(self, hub: Hub, writer: Writer, limits: JournalLimits, *, hold: bool, tells: bool) -> None:
-        super().__init__(hub.context, hub.embedder.credentials)
+    def __init__(self, context: Context, writer: Writer, limits: JournalLimits, *, hold: bool, tells: bool) -> None:
+        super().__init__(context)
         self.waiting = 0
         self.waiting_bytes = 0
         self.is_muted = False
         self.ended = Event()
         self.on_close: Callable[[], None] = lambda: None
-        self._namespace = hub.context.router.namespace
+        self._namespace = context.router.namespace
         self._writer = writer
         self._bounds = limits
         self._hold = hold
         self._tells = tells
         self._chunks: list[Chunk] = []
         self._gaps: dict[str, Gap] = {}
-        self._timer = hub.context.loop.timer(limits.block_seconds, limits.block_seconds)
+        self._timer = context.loop.timer(limits.block_seconds, limits.block_seconds)
         self._is_timing = False
-        self._holding = Holding(self, hub.context, self._on_block_timeout)
+        self._holding = Holding(self, context, self._on_block_timeout)
         self._is_full = False
         self._held_too_long = False
         self._by_user = Room(limits.queued_records, limits.queued_bytes)
@@ -75,6 +75,14 @@ class Intake(Inbox):
         self._uid = 0
         self._prefix = b""
         self._ids: tuple[bytes, int | None, int | None, int | None] = (b"", None, None, None)
+
+    def attach(self, *, tap: bool) -> None:
+        """Receive everything but secrets from now on: as a tap, or as a subscriber to everything."""
+        self._context.members.add_inbox(self)
+        if tap:
+            self._context.router.add_tap(self, False)
+        else:
+            self._context.router.subscribe(b"", self, self.credentials, self.account)
 
     # -- messages -----------------------------------------------------------------------------------
 

@@ -171,10 +171,10 @@ class Recorder:
         self.error = None
         self._writer, self._waker, self._told = writer, waker, writer.durable_sequence
         writer.tells = self._publish_durable
-        self._intake = Intake(self.hub, writer, self.limits, hold=self._hold, tells=self._publish_durable)
+        self._intake = Intake(self.hub.context, writer, self.limits, hold=self._hold, tells=self._publish_durable)
         self._intake.on_close = self._end
         waker.start(self._on_wake)
-        self.hub.attach(self._intake, tap=self._scope == "hub")
+        self._intake.attach(tap=self._scope == "hub")
         return self
 
     def stop(self) -> None:

@@ -23,6 +23,7 @@ from support import PATIENCE, Peer, eventually, own_key
 
 import sbuslib
 from sbuslib import Hub, Limits, Relay
+from sbuslib.core.messages import Batched, Copied
 from sbuslib.errors import JournalError, JournalInUseError, StateError, UsageError
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.journal.recorder import Recorder
@@ -234,11 +235,12 @@ def test_the_writer_would_not_take_a_secret_either(hub: Hub, journal: str) -> No
     with Recorder(hub, journal) as recorder:
         intake: Any = recorder._intake
         for key in (b"!/cred/1/2/3/x", b"a/!/cred/1/2/3/x", b"a!/b"):
-            intake.deliver_packet(hub.embedder, encode_message(key, b"v"))
+            intake.deliver(hub._me, Copied(hub.context.writer, [encode_message(key, b"v")]))
         several = [(b"k", b"1"), (b"!/cred/1/2/3/x", b"2"), (b"k", b"3"), (b"!/cred/1/2/3/x", b"4"), (b"l", b"5")]
         for pairs in (several, several[1::2]):
             batch = coalesce([encode_message(key, payload) for key, payload in pairs])
-            intake.deliver_batch(hub.embedder, batch)
+            assert batch is not None
+            intake.deliver(hub._me, Batched(hub.context.writer, batch))
     found = [(record.key, record.payload) for record in records_of(journal)]
     assert found == [(b"a!/b", b"v"), *several[::2]]
     assert recorder._writer.secrets_left_out == 6
