@@ -17,7 +17,7 @@ from ..kernel.areas import PacketWriter, PlainArea, make_area
 from ..limits import Limits
 from ..secrets import Credentials
 from .authorization import Authorization
-from .outbox import Cause
+from .losses import Cause
 from .protocols import Receiver, Routes, Run, Sender
 from .quotas import Quotas
 from .router import Router

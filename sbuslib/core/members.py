@@ -15,7 +15,7 @@ from .callbacks import log
 from .connection import Connection
 from .context import Context
 from .inbox import Inbox
-from .outbox import Cause
+from .losses import Cause
 from .outgoing import Outgoing
 from .protocols import Receiver
 from .quotas import Account

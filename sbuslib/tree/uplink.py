@@ -17,8 +17,8 @@ from typing import Any, Final, Protocol
 from ..core.batch_routing import take_batch
 from ..core.connection import Connection
 from ..core.messages import COALESCED, COALESCED_BYTES, Copied, Messages
-from ..core.outgoing import SEND_RETRY, WRITE
 from ..core.protocols import Routes, Sender
+from ..core.send_watcher import SEND_RETRY, WRITE
 from ..core.turn import Turn
 from ..errors import PacketError, ReservedKeyError
 from ..kernel.dialer import NO_MEMORY

@@ -95,7 +95,7 @@ class OutboxMachine(RuleBasedStateMachine):
         assert len(self.box) == len(self.model)
         assert self.box.messages == sum(sender is not None for _, sender in self.model)
         assert self.box.bytes == sum(len(packet) for packet, _ in self.model)
-        assert self.box.lost.total() == self.lost
+        assert self.box.losses.total.total() == self.lost
         for user in USERS:
             messages = [packet for packet, sender in self.model if sender == user]
             assert self.account.packets.held(user) == len(messages)
@@ -179,7 +179,7 @@ class ParcelMachine(RuleBasedStateMachine):
             return
         batched, other = (
             (
-                *(len(box), box.messages, box.answers, box.bytes, box.lost, box.peak, box.is_half_empty()),
+                *(len(box), box.messages, box.answers, box.bytes, box.losses.total, box.peak, box.is_half_empty()),
                 *((box._account.packets.held(user), box._account.queued_bytes.held(user)) for user in (7, 8)),
             )
             for box in self.boxes
