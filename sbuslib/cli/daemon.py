@@ -215,6 +215,7 @@ def _serve(
 
     from ..hub import Hub
     from . import supervision
+    from .heap import HeapTrimmer
 
     logging.basicConfig(format=f"{program}: %(message)s")
     hub = Hub(listener, **options)
@@ -228,7 +229,9 @@ def _serve(
     ready()
     supervision.tell(b"READY=1")
     beat = supervision.watchdog(hub.context.loop)
+    trimmer = HeapTrimmer(hub.context)
     hub.serve_forever()
+    trimmer.close()
     if beat is not None:
         beat.stop()
         beat.close()
