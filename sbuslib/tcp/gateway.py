@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from time import monotonic
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 import gevent
 import msgspec
@@ -39,12 +39,17 @@ from .framing import Publish
 from .link import Link
 from .peer import Peer
 from .statistics import GatewayStatistics
+from .substrings import CACHED_NAME_BYTES
 
 __all__ = ["Gateway"]
 
 logger = logging.getLogger("sbuslib")
 
 _BATCH = 256  # messages that cross at once, and are announced with one message
+_PATIENCE: Final = 1.0
+"""Seconds that a gateway waits for a peer whose queue is half full, once until that is empty."""
+_EXPECTED_SECONDS: Final = 10.0
+"""Seconds that a gateway waits to see on the bus what another gateway said it would publish."""
 _IMPORT = b"import "
 _HERE = b"here "
 _GREETING = re.compile(rb"([0-9A-Za-z._-]{1,64}) ([0-9A-Za-z._-]{1,64}) ([0-9A-Za-z._-]{1,64})")
@@ -102,7 +107,7 @@ class Gateway:
         setup = repr((name, sorted(self._export.patterns), sorted(self._import.patterns)))
         self._group = blake2b(setup.encode(), digest_size=8).hexdigest()
         self._members = Members(self._id, self._group, 3 * self._limits.heartbeat_seconds)
-        self._expected = Expected(self._limits.imports, self._limits.expected_seconds)
+        self._expected = Expected(self._limits.imports, _EXPECTED_SECONDS)
         self._known_names: dict[bytes, str | None] = {}
         self._known_keys: dict[str, bytes | None] = {}
         self._incoming: deque[Publish] = deque()
@@ -227,7 +232,7 @@ class Gateway:
     def _send(self, going: list[tuple[str, bytes]]) -> None:
         if going:
             self._exported += len(going)
-            self._peer.publish_many(going, patience=self._limits.export_patience, leave_out=self._leave_out)
+            self._peer.publish_many(going, patience=_PATIENCE, leave_out=self._leave_out)
 
     def _name_for(self, key: bytes) -> str | None:
         """The name under which ``key`` goes out; ``None`` when it does not."""
@@ -241,7 +246,7 @@ class Gateway:
                 reason, name = "name too long", None
         if reason is not None:
             self._refused[reason] += 1
-        elif len(key) <= self._limits.cached_name_bytes:
+        elif len(key) <= CACHED_NAME_BYTES:
             if len(self._known_names) >= self._limits.cached_names:
                 self._known_names.clear()
             self._known_names[key] = name
@@ -314,7 +319,7 @@ class Gateway:
         if reason is not None:
             self._refused[reason] += 1
             return None
-        if len(name) <= self._limits.cached_name_bytes:
+        if len(name) <= CACHED_NAME_BYTES:
             if len(self._known_keys) >= self._limits.cached_names:
                 self._known_keys.clear()
             self._known_keys[name] = key
