@@ -86,7 +86,8 @@ def _no_sigchld_handler() -> Iterator[None]:
     """
     yield
     gevent.sleep(0)  # the handler runs once more after the last child
-    gevent.get_hub().loop.reset_sigchld()
+    loop: Any = gevent.get_hub().loop
+    loop.reset_sigchld()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
