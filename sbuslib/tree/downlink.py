@@ -106,7 +106,7 @@ class Link:
         self._vouchers: dict[bytes, Voucher] = {}
         self._was = connection.key  # under the prefix before the last
         self._is = connection.key
-        self._questions: deque[bytes] = deque()
+        self._questions: dict[int, deque[bytes]] = {}  # by the user who asks; those that wait for what is told first
         self._feed = Feed()
         self._lost: dict[str, tuple[int, float]] = {}
         self._telling = False
@@ -307,15 +307,28 @@ class Link:
             found = self.pruned.matched(pattern, separator)
         self._sweeps.setdefault(user, deque()).append(found)
         if sum(map(len, self._sweeps.values())) > self._context.limits.pruned_sweeps:
-            # Forgetting all of them costs less than finding out which, and loses no message.
+            # Forgetting all keys costs less than finding out which, and loses no message.
             most = max(self._sweeps, key=lambda one: len(self._sweeps[one]))
-            self._sweeps = {most: deque([self.pruned.matched(b"", separator)])}
+            self._sweeps[most] = deque([self.pruned.matched(b"", separator)])
 
     # -- what is told -------------------------------------------------------------------------------
 
-    def ask(self, token: bytes) -> None:
-        """Ask for an answer once all that it was told is in force below."""
-        self._questions.append(token)
+    def ask(self, token: bytes, user: int) -> None:
+        """Ask for an answer once all that ``user`` wants is in force below: after the link was told all of it."""
+        self._questions.setdefault(user, deque()).append(token)
+
+    def note_overdue(self, token: bytes) -> None:
+        """A question was not answered in time: the link delays no other until it has answered.
+
+        Unless the question was not sent, and not for want of reading: then this hub is late, and not the link.
+        """
+        for user, tokens in self._questions.items():
+            if token in tokens and self._room() > 0:
+                tokens.remove(token)
+                if not tokens:
+                    del self._questions[user]
+                return
+        self.lagging = True
 
     def _room(self) -> int:
         """How many more answers may wait for the link before it would be let go for it."""
@@ -324,9 +337,13 @@ class Link:
     @property
     def is_told(self) -> bool:
         """Whether the link was told all that others want: jobs that are left only reduce what it was told of."""
+        return not self._sweeps and self._was_told(None)
+
+    def _was_told(self, user: int | None) -> bool:
+        """Whether the link was told all that a user wants."""
         if self._feed or self._told_senders is not bool(self._context.senders):
             return False
-        return not self._sweeps if self.interest is None else self.interest.is_told
+        return user not in self._sweeps if self.interest is None else self.interest.is_told
 
     @property
     def is_full(self) -> bool:
@@ -340,8 +357,7 @@ class Link:
         self._tell_senders()
         interest = self.interest
         more = self._announce(interest, steps, user) if interest is not None else self._graft(steps, user)
-        if self.is_told:
-            self._tell_told()
+        self._tell_told()
         return more
 
     def _tell_senders(self) -> None:
@@ -377,9 +393,13 @@ class Link:
         return user in self._sweeps and self._room() > 0
 
     def _tell_told(self) -> None:
-        """All is told: say so where that was asked."""
-        if not self.complete and self._tree.has_settled:
+        """Say that all is told, and ask what waited for that."""
+        if not self.complete and self._tree.has_settled and self.is_told:
             self.complete = True
             self.connection.answer(encode_control(control.INTEREST_COMPLETE))
-        while self._questions and self._room() > 0:
-            self.connection.answer(encode_control(control.INTEREST_SYNC, self._questions.popleft()))
+        for user in [user for user in self._questions if self._was_told(user)]:
+            tokens = self._questions[user]
+            while tokens and self._room() > 0:
+                self.connection.answer(encode_control(control.INTEREST_SYNC, tokens.popleft()))
+            if not tokens:
+                del self._questions[user]

@@ -6,6 +6,7 @@ is known, for at most :attr:`~sbuslib.limits.Limits.prefix_wait`, whoever asks `
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Protocol
 
 from ..wire import control
@@ -46,7 +47,7 @@ class Prefix:
 
     def __init__(self, questions: OpenQuestions) -> None:
         self._questions = questions
-        self._asking: list[Asker] = []
+        self._asking: Counter[Asker] = Counter()
         self.is_known = True
 
     def whoami(self, asker: Asker) -> None:
@@ -55,7 +56,7 @@ class Prefix:
             asker.answer(encode_control(control.WHOAMI, asker.key))
             return
         self._questions.charge(asker)
-        self._asking.append(asker)
+        self._asking[asker] += 1
 
     def expect(self) -> None:
         """A prefix is to come."""
@@ -64,11 +65,15 @@ class Prefix:
     def settle(self) -> None:
         """It has come, or is waited for no longer: answer those who asked."""
         self.is_known = True
-        asking, self._asking = self._asking, []
-        for asker in asking:
+        asking, self._asking = self._asking, Counter()
+        for asker in asking.elements():
             self._questions.discharge(asker)
             if not asker.closed:
                 asker.answer(encode_control(control.WHOAMI, asker.key))
+
+    def forget(self, asker: Asker) -> None:
+        """A client has gone."""
+        self._asking.pop(asker, None)
 
     def clear(self) -> None:
         """The hub has stopped."""

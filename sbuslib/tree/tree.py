@@ -195,7 +195,8 @@ class Tree:
         link = self.links.pop(connection, None)
         if link is not None:
             self._watch()
-        self.questions.forget(connection, link)
+        self.prefix.forget(connection)
+        self.questions.forget(connection, link, connection.account.uid)
 
     # -- the hub above ------------------------------------------------------------------------------
 
@@ -330,7 +331,7 @@ class Tree:
 
     def sync(self, connection: Outgoing, token: bytes, scope: bytes) -> None:
         """Answer a ``hub/sync``, at once or when the rest of the tree has answered."""
-        self.questions.sync(connection, self.links.get(connection, connection), token, scope)
+        self.questions.sync(connection, self.links.get(connection), connection.account.uid, token, scope)
 
     def answered(self, token: bytes, who: object, partial: bool) -> None:
         """A hub beside this one answered a question."""
@@ -338,7 +339,7 @@ class Tree:
 
     def sync_below(self, reply: Reply) -> None:
         """The hub above asks when all it told is in force below."""
-        self.questions.sync_below(reply)
+        self.questions.sync_below(reply, self._own.uid)
 
     # -- notices ------------------------------------------------------------------------------------
 

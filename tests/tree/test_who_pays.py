@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import gevent
 import msgspec
 import pytest
-from support import Peer, eventually
+from support import PATIENCE, Peer, eventually
 from worlds import FAST, World, settle
 
 from sbuslib import Hub
 from sbuslib.tree.downlink import Link
 from sbuslib.tree.interest import Interest
 
-STRANGER, RELAY = 12_345, 54_321
+STRANGER, RELAY, OTHER = 12_345, 54_321, 23_456
 
 
 class Turns:
@@ -34,6 +35,17 @@ def stranger(world: World) -> Peer:
     peer = world.peer_of("top", STRANGER)
     peer.subscribe(*(b"a/%d" % n for n in range(300)))
     return peer
+
+
+def pruning_link(world: World) -> Peer:
+    """The relay of a hub below, which was told not to send ``key/1``."""
+    link = world.peer_of("top", RELAY)
+    link.send(b"CMSG interest/on")
+    link.publish(b"key/1")
+    due = {b"CMSG interest/on\0prune", b"CMSG interest/prune\0key/1", b"CMSG interest/complete\0"}
+    while due:
+        due.discard(link.receive())
+    return link
 
 
 def interest_of(world: World) -> Interest:
@@ -109,6 +121,74 @@ def test_whoever_subscribes_pays_for_the_keys_that_are_wanted_again(
     stranger.subscribe(b"key/*")
     eventually(lambda: len(told) == 50)
     assert set(told) == {STRANGER}
+
+
+def test_wildcard_patterns_of_one_user_delay_no_sync_of_another_user(
+    world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = pruning_link(world)
+    client = world.client("top")
+    graft = Link._graft
+    with monkeypatch.context() as patched:
+        # As if the stranger's turns were all without effect.
+        patched.setattr(Link, "_graft", lambda self, steps, user: user == STRANGER or graft(self, steps, user))
+        stranger.subscribe(b"key/*")
+        stranger.send(b"CMSG hub/sync\0own\0tree")
+        answer = gevent.spawn(client.sync, "tree")
+        question = link.receive()
+        link.send(question + b"\0tree")
+        assert answer.get(timeout=PATIENCE) == "tree"
+        assert link.pending() == [], "the stranger's own question waits for its pattern"
+    packets = [link.receive(), link.receive()]
+    assert packets[0] == b"CMSG interest/graft\0key/1"
+    link.send(packets[1] + b"\0tree")
+    eventually(lambda: b"CMSG hub/sync\0own\0tree" in stranger.pending())
+
+
+def test_too_many_wildcard_patterns_of_one_user_leave_the_work_of_others_in_place(
+    world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pruning_link(world)
+    other = world.peer_of("top", OTHER)
+    (below,) = world.hubs["top"].tree.links.values()
+    with monkeypatch.context() as patched:
+        patched.setattr(Link, "_graft", lambda self, steps, user: False)
+        other.subscribe(b"key/*")
+        stranger.subscribe(*(b"*/%d" % n for n in range(200)))
+    assert set(below._sweeps) == {STRANGER, OTHER}
+    assert len(below._sweeps[STRANGER]) < 200
+
+
+def test_a_link_that_was_not_asked_yet_does_not_count_as_late(
+    world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pruning_link(world)
+    (below,) = world.hubs["top"].tree.links.values()
+    with monkeypatch.context() as patched:
+        patched.setattr(Link, "_graft", lambda self, steps, user: True)
+        stranger.subscribe(b"key/*")
+        below.ask(b"token", STRANGER)
+        below.note_overdue(b"token")
+        assert not below.lagging
+        assert not below._questions
+    below.note_overdue(b"another, which was sent")
+    assert below.lagging
+
+
+def test_questions_of_clients_that_have_gone_are_forgotten(world: World, stranger: Peer) -> None:
+    hub = world.hubs["top"]
+    links = [world.peer_of("top", RELAY) for _ in range(2)]
+    for link in links:
+        link.send(b"CMSG interest/on")
+        link.barrier()
+    for peer in (links[0], stranger):
+        peer.send(b"CMSG hub/sync\0first\0tree", b"CMSG hub/sync\0second\0tree")
+        peer.barrier()
+    waiting = hub.tree.questions._requests
+    assert [len(replies) for user in (RELAY, STRANGER) for replies in waiting[user].values()] == [1, 1]
+    links[0].close()
+    stranger.close()
+    eventually(lambda: not any(waiting.values()))
 
 
 def test_whoever_leaves_pays_for_the_patterns_that_are_left(
