@@ -22,11 +22,12 @@ from typing import Literal, Protocol, TypeAlias
 from gevent.event import Event
 
 from ..wire.packets import Control
+from .above_role import AboveRole
 from .demand import Demand, index
 from .handshake import Conversation, LinkError, LoopError
 from .interest import Feed, Interest, narrow
 from .tree import Tree
-from .uplink import Down, Up
+from .uplink import Up
 
 __all__ = ["STATES", "HubAbove", "Keeper", "State"]
 
@@ -190,9 +191,9 @@ class HubAbove:
         self._apart = True
         self._keeper.report(f"{self._address}: {error}")
 
-    def link_ended(self, down: Down, why: str) -> None:
-        """The connection ended. Implements :class:`~sbuslib.tree.uplink.Uplink`."""
-        if self.talk is not None and down is self.talk.down:
+    def link_ended(self, role: AboveRole, why: str) -> None:
+        """The connection ended. Implements :class:`~sbuslib.tree.above_role.Owner`."""
+        if self.talk is not None and role is self.talk.role:
             self.end_link(why)
 
     def end_link(self, why: str) -> None:
@@ -214,7 +215,7 @@ class HubAbove:
         self.note_change()
 
     def take_control(self, packet: Control) -> None:
-        """Act on a control packet from above. Implements :class:`~sbuslib.tree.uplink.Uplink`."""
+        """Act on a control packet from above. Implements :class:`~sbuslib.tree.above_role.Owner`."""
         if self.talk is not None:
             self.talk.take_control(packet)
 

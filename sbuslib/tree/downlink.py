@@ -8,16 +8,16 @@ and counted: a link with hundreds of clients behind it does not end for one pack
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from time import monotonic
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from ..core.batch_routing import take_batch
 from ..core.client_role import ClientRole
 from ..core.context import Context
 from ..core.messages import Copied
 from ..core.outgoing import Outgoing
-from ..core.protocols import Holdable, Receiver, Routes
+from ..core.protocols import Routes
 from ..core.turn import Turn
 from ..errors import PacketError, ReservedKeyError
 from ..limits import CONTROL_EXTRA, PACKET_BYTES
@@ -27,40 +27,12 @@ from ..wire import control
 from ..wire.batches import BATCH
 from ..wire.packets import MSG, Control, encode_control, parse
 from .interest import Feed, Interest, KeyTable
+from .link_routes import receivers_of, remember
+from .vouchers import Voucher, Vouchers
 
-__all__ = ["VOUCHERS", "Link", "Mode", "Voucher"]
+__all__ = ["Link", "Mode"]
 
 Mode: TypeAlias = Literal["announce", "prune", "plain"]
-
-
-VOUCHERS: Final = 4_096
-"""Senders behind one link that are remembered: as many again are made anew."""
-
-
-class Voucher:
-    """Somebody behind a link, as the hub at its other end says. Implements :class:`~sbuslib.core.protocols.Sender`."""
-
-    __slots__ = ("_rest", "_through", "credentials")
-
-    def __init__(self, through: Callable[[], bytes], credentials: Credentials, rest: bytes) -> None:
-        self._through = through
-        self._rest = rest
-        self.credentials = credentials
-        """Of the link, which is all that the kernel vouches for."""
-
-    @property
-    def key(self) -> bytes:
-        """Its credential key: the link's, which is the kernel's word, and what the link adds to it."""
-        return self._through() + self._rest
-
-    @property
-    def wrapper(self) -> bytes:
-        """What goes before its packets on the way to a receiver that asked for senders."""
-        return control.wrapper_from(self.key)
-
-    def holdable_by(self, receiver: Receiver) -> Holdable | None:
-        """Nothing: a link is never held back, since others are behind it."""
-        return None
 
 
 class Standing(Protocol):
@@ -103,7 +75,7 @@ class Link:
         self.pruned: KeyTable | None = None
         self._tree = tree
         self._tuples: dict[Routes, Routes] = {}
-        self._vouchers: dict[bytes, Voucher] = {}
+        self._vouchers = Vouchers(self._vouch)
         self._was = connection.key  # under the prefix before the last
         self._is = connection.key
         self._questions: dict[int, deque[bytes]] = {}  # by the user who asks; those that wait for what is told first
@@ -131,25 +103,19 @@ class Link:
         return self.connection.key
 
     def look_up(self, turn: Turn, header: bytes, times: int) -> Routes:
-        """The receivers of ``times`` messages of this link's: everybody but the link itself."""
-        router = self._context.router
+        """The receivers of ``times`` messages of this link: everybody but the link itself."""
+        context = self._context
         try:
-            found = router.routes.get(header)
-            if found is None:
-                found = router.route(header)
+            found = receivers_of(context, header, self.connection)
         except ReservedKeyError as error:
             self.drop(error.reason, times)
             return ()
-        connection, routes = self.connection, turn.routes
-        found = tuple(receiver for receiver in found if receiver is not connection)
-        known = self.pruned is None or any(not router.is_tap(receiver) for receiver in found)
-        if not known:
-            known = self._prune(header[len(MSG) : -1])
-        if known and len(header) <= self._context.limits.cached_key_bytes:
-            if len(routes) >= self._context.limits.cached_keys:
-                routes.clear()
+        known = self.pruned is None or any(not context.router.is_tap(receiver) for receiver in found)
+        if known or self._prune(header[len(MSG) : -1]):
+            if len(self._tuples) >= context.limits.cached_keys:
                 self._tuples.clear()
-            found = routes[header] = self._tuples.setdefault(found, found)
+            found = self._tuples.setdefault(found, found)
+            remember(context, turn.routes, header, found)
         return found
 
     def drop(self, reason: str, times: int = 1) -> None:
@@ -216,30 +182,24 @@ class Link:
             self.drop(error.reason)
             return
         if packet.startswith(BATCH) and self.connection.takes_batches:
-            take_batch(self._turn, packet, self._voucher(sender), control.wrapper_from(sender))
+            take_batch(self._turn, packet, self._vouchers.of(sender), control.wrapper_from(sender))
             return
         header = packet[: packet.find(b"\0") + 1]
         if not header.startswith(MSG) or len(packet) > PACKET_BYTES:
             self.drop("wrapped packet is no message")
             return
-        turn, voucher = self._turn, self._voucher(sender)
+        turn, voucher = self._turn, self._vouchers.of(sender)
         if turn.knows_allowed(header) or turn.may_publish(header):
             turn.deliver(turn.look_up(header), voucher, Copied(self._context.writer, [packet]))
 
-    def _voucher(self, sender: bytes) -> Voucher:
-        voucher = self._vouchers.get(sender)
-        if voucher is None:
-            namespace = self._context.router.namespace
-            # What was under way when our own prefix changed names the link by its old key.
-            above = self._is if sender.startswith(self._is + namespace.separator) else self._was
-            if not namespace.is_below(sender, above):
-                raise PacketError("forged sender")
-            if len(self._vouchers) >= VOUCHERS:
-                self._vouchers.clear()
-            connection = self.connection
-            rest = sender[len(above) :]
-            voucher = self._vouchers[sender] = Voucher(lambda: connection.key, connection.credentials, rest)
-        return voucher
+    def _vouch(self, sender: bytes) -> Voucher:
+        namespace = self._context.router.namespace
+        # What was under way when our own prefix changed names the link by its old key.
+        above = self._is if sender.startswith(self._is + namespace.separator) else self._was
+        if not namespace.is_below(sender, above):
+            raise PacketError("forged sender")
+        connection = self.connection
+        return Voucher(lambda: connection.key, connection.credentials, sender[len(above) :])
 
     def prefix_changed(self) -> None:
         """This hub's own prefix changed."""

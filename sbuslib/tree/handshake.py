@@ -23,10 +23,11 @@ from ..wire.packets import (
     encode_subscribe,
     encode_unsubscribe,
 )
+from .above_role import AboveRole, Owner
 from .demand import Demand
 from .interest import Interest, in_loop
 from .tree import Above
-from .uplink import Down, Up, Uplink
+from .uplink import Up, Uplink
 
 __all__ = ["Conversation", "LinkError", "LoopError", "Standing"]
 
@@ -41,7 +42,7 @@ class LoopError(LinkError):
     """Joining would make this hub stand above itself."""
 
 
-class Standing(Uplink, Above, Protocol):
+class Standing(Owner, Uplink, Above, Protocol):
     """What is known of the hub above from one connection to the next."""
 
     interest: Interest
@@ -93,8 +94,8 @@ class Conversation:
         self._questions: deque[bytes] = deque()
         self._rounds: dict[bytes, bytes] = {}
         self._told_senders = False
-        self.down = Down(standing, up)
-        self._connection = self.down.connect(sock)
+        self.role = AboveRole(standing, up)
+        self._connection = self.role.connect(sock)
         up.connect(sock)
 
     @property
@@ -256,7 +257,7 @@ class Conversation:
         match packet.key:
             case control.WHOAMI:
                 if self._key and not self.has_features:
-                    self._up.acknowledged(control.WHOAMI)
+                    self._up.take_answer(control.WHOAMI)
                 self._key = payload
             case control.FEATURES:
                 self._take_features(payload)
@@ -332,7 +333,7 @@ class Conversation:
         elif token in self._rounds:
             self._tree.answered(self._rounds.pop(token), self._standing, scope != b"tree")
         else:
-            self._up.acknowledged(token)
+            self._up.take_answer(token)
 
     def _say_synced(self, token: bytes, scope: bytes) -> None:
         if self.joined:

@@ -19,7 +19,7 @@ def test_what_is_published_while_the_master_is_away_arrives_once_and_in_order(wo
     eventually(lambda: relay.statistics().interest_down == 1)
     publisher.publish(b"k", b"before")
     assert subscriber.receive(PATIENCE).payload == b"before"
-    eventually(lambda: relay.up is not None and relay.up._acknowledged == 1)
+    eventually(lambda: relay.up is not None and relay.up.acknowledged == 1)
     world.hubs["top"].stop(0)
     publisher.publish_many([(b"k", b"%d" % n) for n in range(1_000)])
     publisher.sync()
@@ -99,7 +99,7 @@ def test_what_was_sent_and_not_acknowledged_is_uncertain_and_not_sent_again(worl
                     acknowledged = messages
                     link.send(WHOAMI + b"\0!/cred/1/2/3")
         world.client("left").sync()
-        eventually(lambda: relay.up is not None and relay.up._acknowledged == acknowledged)
+        eventually(lambda: relay.up is not None and relay.up.acknowledged == acknowledged)
         link.close()
         eventually(lambda: relay.state != "joined")
         assert relay.statistics().uncertain == 25 - acknowledged
@@ -139,7 +139,7 @@ def test_what_was_passed_on_is_certain(world: World) -> None:
     settle(publisher)
     for n in range(5_000):
         assert slow.receive() == b"MSG k\0%d" % n
-    eventually(lambda: relay.up is not None and relay.up._acknowledged == 5_000)
+    eventually(lambda: relay.up is not None and relay.up.acknowledged == 5_000)
     world.hubs["top"].stop(0)
     eventually(lambda: relay.state == "outage")
     assert relay.statistics().uncertain == 0
@@ -155,7 +155,7 @@ def test_a_reader_that_stopped_does_not_make_everything_uncertain(world: World) 
     publisher.publish_many([(b"k", b"%d" % n) for n in range(5_000)])
     settle(publisher)
     assert world.hubs["top"].statistics().queued
-    eventually(lambda: relay.up is not None and relay.up._acknowledged == 5_000)
+    eventually(lambda: relay.up is not None and relay.up.acknowledged == 5_000)
 
 
 def test_losses_to_a_master_that_is_slow_are_told_though_no_link_breaks(world: World) -> None:

@@ -60,7 +60,7 @@ def test_what_waited_for_a_master_goes_in_batches(world: World) -> None:
     got = [inbox.get(PATIENCE) for _ in PAIRS]
     assert [(message.key, message.payload) for message in got] == PAIRS
     assert Counter(message.sender for message in got).most_common()[0][1] == len(PAIRS) // 2
-    eventually(lambda: relay.up is not None and relay.up._acknowledged == len(PAIRS))
+    eventually(lambda: relay.up is not None and relay.up.acknowledged == len(PAIRS))
     statistics = relay.statistics()
     assert (statistics.forwarded, statistics.buffered, statistics.lost, statistics.uncertain) == (len(PAIRS), 0, 0, 0)
 
@@ -97,7 +97,7 @@ def test_what_is_uncertain_is_counted_in_messages(world: World) -> None:
     publisher.publish_many(PAIRS)
     publisher.sync()
     eventually(lambda: relay.statistics().forwarded == len(PAIRS))
-    eventually(lambda: relay.up is not None and relay.up._acknowledged == len(PAIRS))
+    eventually(lambda: relay.up is not None and relay.up.acknowledged == len(PAIRS))
     world.hubs["top"].stop(0)
     publisher.publish_many(PAIRS)
     publisher.sync()
