@@ -1,8 +1,8 @@
-"""The relays of the hubs below, as a hub knows them: clients like any other that said ``interest/on``.
+"""The hubs below, as a hub knows them: their relays are clients that said ``interest/on``.
 
-Such a client is told what everybody else wants or, where its user must not learn that, which of its keys nobody
-wants. What it says of others is taken only as far as its own credentials reach. What it should not have said is dropped
-and counted: a link with hundreds of clients behind it does not end for one packet, unless it forges a sender.
+A link is told what everybody else wants or, where its user must not learn that, which of its keys nobody wants. It may
+name senders below its own credential key only. A wrong packet is dropped and counted: a link with hundreds of clients
+behind it does not end for one packet, unless it forges a sender.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ __all__ = ["Link", "Mode"]
 Mode: TypeAlias = Literal["announce", "prune", "plain"]
 
 
-class Standing(Protocol):
-    """What a link asks of the tree that its hub stands in."""
+class HubTree(Protocol):
+    """What a link asks of the tree that its hub belongs to."""
 
     context: Context
     client_role: ClientRole
@@ -48,7 +48,7 @@ class Standing(Protocol):
         ...
 
     def answered(self, token: bytes, who: object, partial: bool) -> None:
-        """A hub beside this one answered a question."""
+        """A hub below or above answered a question."""
         ...
 
     def pass_notice(self, notice: control.Lost, origin: Outgoing | None) -> None:
@@ -57,12 +57,12 @@ class Standing(Protocol):
 
 
 class Link:
-    """The relay of a hub below, on the hub above. Implements :class:`~sbuslib.core.turn.Role`."""
+    """The peer role of the relay of a hub below. Implements :class:`~sbuslib.core.turn.Role`."""
 
     is_link = True
     longest = PACKET_BYTES + CONTROL_EXTRA
 
-    def __init__(self, tree: Standing, turn: Turn, mode: Mode) -> None:
+    def __init__(self, tree: HubTree, turn: Turn, mode: Mode) -> None:
         context = self._context = tree.context
         limits = context.limits
         self.asks = context.authorization.is_asked
@@ -99,7 +99,7 @@ class Link:
     # -- what comes from it -------------------------------------------------------------------------
 
     def key_of(self, credentials: Credentials) -> bytes:
-        """As of any client: the kernel's word."""
+        """What the kernel says, as of any client."""
         return self.connection.key
 
     def look_up(self, turn: Turn, header: bytes, times: int) -> Routes:
@@ -119,11 +119,11 @@ class Link:
         return found
 
     def drop(self, reason: str, times: int = 1) -> None:
-        """Count what this link should not have sent, a packet or so many messages; what it asked for is not done."""
+        """Count wrong packets or messages of this link, which have no effect."""
         self._tree.dropped[reason] += times
 
     def command(self, turn: Turn, data: bytes) -> None:
-        """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError` for a forgery alone."""
+        """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError` only for a forged sender."""
         try:
             packet = parse(data)
         except PacketError as error:
@@ -153,7 +153,7 @@ class Link:
                     context.router.subscribe_anyway(b"", connection, connection.account)
 
     def _note_lost(self, payload: bytes) -> None:
-        """Pass on what was lost below, at most once in a while: one packet of the link's is many to others."""
+        """Pass on what was lost below, at most once in a while: one packet of the link is told to many clients."""
         try:
             notice = control.decode_notice(control.NOTICE_LOST, payload)
         except PacketError:
@@ -194,7 +194,7 @@ class Link:
 
     def _vouch(self, sender: bytes) -> Voucher:
         namespace = self._context.router.namespace
-        # What was under way when our own prefix changed names the link by its old key.
+        # Packets that were sent before our own prefix changed name the link by its old key.
         above = self._is if sender.startswith(self._is + namespace.separator) else self._was
         if not namespace.is_below(sender, above):
             raise PacketError("forged sender")
@@ -207,15 +207,15 @@ class Link:
         self._vouchers.clear()
 
     def violated(self, turn: Turn, reason: str) -> None:
-        """It forged a sender, or sent a packet that is too long."""
+        """The link forged a sender, or sent a packet that is too long."""
         self._context.members.kick(turn.outgoing, reason)
 
     def ended(self, turn: Turn, why: str) -> None:
-        """It has gone."""
+        """The link has gone."""
         self._context.members.close(turn.outgoing, why)
 
     def after_turn(self, turn: Turn) -> None:
-        """Nothing was put off."""
+        """Do nothing: no packet waits for the end of a turn."""
 
     # -- keys that nobody wants ---------------------------------------------------------------------
 
@@ -291,7 +291,7 @@ class Link:
         self.lagging = True
 
     def _room(self) -> int:
-        """How many more answers may wait for the link before it would be let go for it."""
+        """How many more answers may wait for the link, with room left for those to what it asks."""
         return self._context.limits.queued_answers // 2 - self.connection.answers
 
     @property
@@ -307,7 +307,7 @@ class Link:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is more to tell, for which the link has to read first."""
+        """Whether there is more to tell, but the link has to read first."""
         return self._room() <= 0 and not (self.is_told and not self._questions)
 
     def pump(self, steps: int, user: int) -> bool:

@@ -1,7 +1,7 @@
 """A hub's prefix, under which its clients' credential keys stand, and who waits to learn it.
 
 A hub below another gets its prefix from there: the credential key of its own link, and a separator. Until the first one
-is known, for at most :attr:`~sbuslib.limits.Limits.prefix_wait`, whoever asks ``whoami`` waits.
+is known, for at most :attr:`~sbuslib.limits.Limits.prefix_wait`, a client that asks ``whoami`` waits.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class Prefix:
         self._asking[asker] += 1
 
     def expect(self) -> None:
-        """A prefix is to come."""
+        """A relay has started: the prefix is not known yet."""
         self.is_known = False
 
     def settle(self) -> None:
-        """It has come, or is waited for no longer: answer those who asked."""
+        """The prefix is known, or the wait is over: answer the clients that asked."""
         self.is_known = True
         asking, self._asking = self._asking, Counter()
         for asker in asking.elements():

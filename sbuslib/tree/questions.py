@@ -44,7 +44,7 @@ class Above(Protocol):
 
     @property
     def stands_apart(self) -> bool:
-        """Whether it is not joined since it is below this one."""
+        """Whether this hub has not joined it since it is below this hub."""
         ...
 
     def ask(self, token: bytes) -> bool:
@@ -65,7 +65,7 @@ class Neighbours(Protocol):
 
 
 class _Round:
-    """One question to the hubs beside this one: who asked for it, and which hubs have not answered yet.
+    """One question to the hubs below and above: who asked for it, and which hubs have not answered yet.
 
     :param requests: the replies to make, by who asked: the link to a hub below does not wait for its own answer.
     """
@@ -94,7 +94,7 @@ class _Round:
 
 
 class Questions:
-    """The questions that are open on one hub."""
+    """The open questions of one hub."""
 
     def __init__(self, beside: Neighbours, context: Context) -> None:
         self._beside = beside
@@ -214,7 +214,7 @@ class Questions:
         return round_
 
     def answered(self, token: bytes, who: object, partial: bool) -> None:
-        """A hub beside this one answered a question."""
+        """A hub below or above answered a question."""
         round_ = self._rounds.get(token)
         if round_ is not None and who in round_.waiting:
             round_.waiting.discard(who)

@@ -8,7 +8,7 @@ from support import PATIENCE, WHOAMI, FakeHub, eventually
 from worlds import FAST, World, received, settle
 
 
-def test_what_is_published_while_the_master_is_away_arrives_once_and_in_order(world: World) -> None:
+def test_messages_published_while_the_master_is_away_arrive_once_and_in_order(world: World) -> None:
     limits = msgspec.structs.replace(FAST, settle=0.3)
     world.hub("top", limits=limits)
     world.hub("left")
@@ -32,7 +32,7 @@ def test_what_is_published_while_the_master_is_away_arrives_once_and_in_order(wo
     assert subscriber.receive(PATIENCE).payload == b"after"
 
 
-def test_what_is_published_in_an_outage_reaches_subscribers_on_other_slaves(world: World) -> None:
+def test_messages_published_in_an_outage_reach_subscribers_on_other_slaves(world: World) -> None:
     limits = msgspec.structs.replace(FAST, settle=0.3)
     world.hub("top", limits=limits)
     for name in ("left", "right", "below"):
@@ -56,7 +56,7 @@ def test_what_is_published_in_an_outage_reaches_subscribers_on_other_slaves(worl
     assert (statistics.epoch, statistics.lost, statistics.uncertain) == (2, 0, 0)
 
 
-def test_beyond_the_bound_the_lost_are_counted_and_told(world: World) -> None:
+def test_messages_beyond_the_bound_are_lost_counted_and_told(world: World) -> None:
     world.hub("top")
     world.hub("left", limits=msgspec.structs.replace(FAST, link_buffer=10 * len(b"MSG k\0x")))
     relay = world.relay("left", "top")
@@ -78,7 +78,7 @@ def test_beyond_the_bound_the_lost_are_counted_and_told(world: World) -> None:
     assert len(received(client)) == 10
 
 
-def test_what_was_sent_and_not_acknowledged_is_uncertain_and_not_sent_again(world: World) -> None:
+def test_messages_without_acknowledgement_are_uncertain_and_not_sent_again(world: World) -> None:
     with FakeHub(world.address("c")) as daemon:
         world.hub("left", limits=msgspec.structs.replace(FAST, link_acks=10, link_ack_pause=60.0))
         relay = world.relay("left", "c", wait=False)
@@ -111,7 +111,7 @@ def test_what_was_sent_and_not_acknowledged_is_uncertain_and_not_sent_again(worl
         assert packet == b"MSG k\0new"
 
 
-def test_what_a_master_had_not_passed_on_when_it_was_killed_is_uncertain(world: World) -> None:
+def test_messages_that_a_killed_master_had_not_passed_on_are_uncertain(world: World) -> None:
     world.chain("top", "left")
     slow, publisher = world.peer("top"), world.client("left")
     slow.subscribe(b"k")
@@ -129,7 +129,7 @@ def test_what_a_master_had_not_passed_on_when_it_was_killed_is_uncertain(world: 
     assert len(list(iter(slow.receive, b""))) == count - kept
 
 
-def test_what_was_passed_on_is_certain(world: World) -> None:
+def test_messages_that_were_passed_on_are_not_uncertain(world: World) -> None:
     world.chain("top", "left")
     slow, publisher = world.peer("top"), world.client("left")
     slow.subscribe(b"k")
@@ -158,7 +158,7 @@ def test_a_reader_that_stopped_does_not_make_everything_uncertain(world: World) 
     eventually(lambda: relay.up is not None and relay.up.acknowledged == 5_000)
 
 
-def test_losses_to_a_master_that_is_slow_are_told_though_no_link_breaks(world: World) -> None:
+def test_losses_at_a_slow_master_are_told_while_the_link_stays(world: World) -> None:
     with FakeHub(world.address("c")) as daemon:
         world.hub("left", limits=msgspec.structs.replace(FAST, link_packets=10, link_notices=0.01))
         relay = world.relay("left", "c", wait=False)
@@ -185,7 +185,7 @@ def test_several_upstreams_are_tried_in_order(world: World) -> None:
     eventually(lambda: relay.state == "joined" and relay.statistics().upstream == world.address("first"))
 
 
-def test_interest_lost_with_the_link_is_found_again(world: World) -> None:
+def test_patterns_are_told_again_after_the_link_broke(world: World) -> None:
     world.chain("top", "left", "below")
     client = world.client("below")
     client.subscribe(b"k")

@@ -54,7 +54,7 @@ def interest_of(world: World) -> Interest:
     return link.interest
 
 
-def test_whoever_changes_a_pattern_pays_for_what_that_means_to_a_link(
+def test_work_for_links_is_done_in_turns_of_the_user_who_changed_a_pattern(
     world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = world.peer("top")
@@ -82,7 +82,9 @@ def test_whoever_changes_a_pattern_pays_for_what_that_means_to_a_link(
     assert max(steps for _, _, steps in spent) == 5
 
 
-def test_the_work_of_one_user_holds_up_no_other(world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_for_links_of_one_user_does_not_delay_that_of_another(
+    world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     link = world.peer("top")
     link.send(b"CMSG interest/on")
     client = world.client("top")
@@ -101,7 +103,7 @@ def test_the_work_of_one_user_holds_up_no_other(world: World, stranger: Peer, mo
     eventually(lambda: interest.settled and sorted(interest.announced) == [b"a/", b"first", b"second"])
 
 
-def test_whoever_subscribes_pays_for_the_keys_that_are_wanted_again(
+def test_keys_are_grafted_in_turns_of_the_user_who_subscribes(
     world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = world.peer_of("top", RELAY)
@@ -191,7 +193,7 @@ def test_questions_of_clients_that_have_gone_are_forgotten(world: World, strange
     eventually(lambda: not any(waiting.values()))
 
 
-def test_whoever_leaves_pays_for_the_patterns_that_are_left(
+def test_patterns_of_a_closed_client_are_removed_in_turns_of_its_user(
     world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub = world.hubs["top"]
@@ -214,7 +216,7 @@ def test_whoever_leaves_pays_for_the_patterns_that_are_left(
     settle(client)
 
 
-def test_a_client_that_is_told_nothing_is_no_link(world: World) -> None:
+def test_a_plain_relay_is_no_link(world: World) -> None:
     hub = world.hub("top", relays=[RELAY])
     plain = [world.peer_of("top", STRANGER) for _ in range(20)]
     for peer in plain:
@@ -228,7 +230,7 @@ def test_a_client_that_is_told_nothing_is_no_link(world: World) -> None:
     assert [peer.pending() for peer in plain] == [[]] * 20
 
 
-def test_a_client_that_is_no_link_learns_of_a_new_path(world: World) -> None:
+def test_a_plain_relay_is_told_of_a_new_path(world: World) -> None:
     world.hub("above")
     world.hub("top")
     plain = world.peer_of("top", STRANGER)
