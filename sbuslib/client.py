@@ -12,8 +12,8 @@ from gevent.event import Event
 from gevent.socket import wait_write
 from gevent.timeout import Timeout
 
-from .clients.channel import WaitableCondition
 from .clients.endpoint import Endpoint
+from .clients.lead import WaitableCondition
 
 __all__ = ["Client"]
 
@@ -55,7 +55,7 @@ class Client(Endpoint):
 
     def publish(self, key: bytes, payload: bytes = b"", *, flags: int = 0) -> None:
         """Publish one message; waits while the hub has no room for it. See :meth:`.Endpoint.publish`."""
-        if gevent.get_hub() is not self._caller:
+        if gevent.get_hub() is not self._ownership.caller:
             self._check_caller()
         super().publish(key, payload, flags=flags)
 

@@ -1,7 +1,7 @@
 """What the asyncio client does below its verbs: connecting, and moving packets over the connection.
 
-As in :mod:`~sbuslib.clients.channel`, one of the tasks that wait reads for all, and nobody reads while nobody waits.
-A client belongs to the event loop that connected it.
+As in :mod:`~sbuslib.clients.channel`, the task that has the *lead* reads for all, see :mod:`~sbuslib.clients.lead`. A
+client belongs to the event loop that connected it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from typing import Any, Self
 
 from ..errors import DisconnectedError, PeerError, StateError
 from ..kernel.areas import ONE_PACKET_FLAGS, PacketWriter, make_area
-from ..kernel.descriptors import WITH_DESCRIPTORS
 from ..kernel.dialer import BROKEN, NO_MEMORY, Dialer
 from ..kernel.forks import abandon_in_child, disconnect_copy
 from ..limits import ClientLimits
 from ..wire import control
 from ..wire.batches import BATCH, Batch
+from .lead import TaskLead
+from .ownership import Ownership
+from .receive import receive
 from .reconnect import Backoff, Reconnecting
 from .session import Session
 
@@ -65,13 +67,10 @@ class AioChannel:
         self._packet_writer = PacketWriter()
         self._socket: socket.SocketType | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # to which the client belongs
-        self._thread = 0  # in which that runs
-        self._process = os.getpid()
-        self._abandoned = False  # whether this is the child of a fork
-        self._leading = False
+        self._thread = 0  # of the event loop
+        self._ownership = Ownership("the event loop that connected it")
+        self._lead = TaskLead()
         self._closed = False
-        self._changed = asyncio.Event()
-        self._followers = 0  # tasks that wait while another leads
         self._reader: asyncio.Future[bool] | None = None  # of the task that leads
         self._watched = False  # whether the event loop tells when there is something to read
         self._writers: list[asyncio.Future[None]] = []
@@ -83,19 +82,11 @@ class AioChannel:
 
     def _check_caller(self) -> None:
         """Raise :exc:`~sbuslib.errors.StateError` in the child of a fork, and for tasks of another event loop."""
-        if self._abandoned:
-            raise StateError(
-                f"{self.address}: this client belongs to process {self._process}, of which this is a fork: "
-                "make another one here"
-            )
-        if self._loop is not None and _running_loop() is not self._loop:
-            raise StateError(
-                f"{self.address}: this client belongs to the event loop that connected it: make another one here"
-            )
+        self._ownership.check(self.address, _running_loop())
 
     def _abandon(self) -> None:
         """In the child of a fork: leave the connection, and all that came over it, to the parent."""
-        self._abandoned = True
+        self._ownership.is_copy = True
         if self._socket is not None:
             disconnect_copy(self._socket)
         self._session.inbox.clear()
@@ -118,7 +109,7 @@ class AioChannel:
         self._check_caller()
         if self._socket is not None or self._closed:
             raise StateError("a client connects once")
-        self._loop = asyncio.get_running_loop()
+        self._loop = self._ownership.caller = asyncio.get_running_loop()
         self._thread = get_ident()
         await self._connect()
         return self
@@ -186,10 +177,7 @@ class AioChannel:
                 pass
 
     def _disconnected(self) -> DisconnectedError:
-        if self._closed:
-            return DisconnectedError("the client is closed")
-        why = f" ({self._session.kicked})" if self._session.kicked is not None else ""
-        return DisconnectedError(f"{self.address}: the hub closed the connection{why}")
+        return DisconnectedError("the client is closed") if self._closed else self._session.disconnected(self.address)
 
     def _here(self) -> socket.SocketType:
         if self._socket is None:
@@ -270,16 +258,9 @@ class AioChannel:
         """Sort the packets that are here into the session; whether the connection ended, ``None`` without any."""
         if self._socket is None:
             return True
-        try:
-            lengths = self._area.receive(self._socket)
-        except OSError as error:
-            if error.errno in BROKEN:
-                return True
-            raise
+        lengths = receive(self._area, self._socket)
         if not lengths:
             return None
-        if lengths[-1] == WITH_DESCRIPTORS:
-            raise PeerError("the hub sent file descriptors")
         if self._up and lengths[0]:
             self._reconnecting.was_useful = True
         return self._session.take(self._area.data, self._area.offsets, lengths)
@@ -300,13 +281,9 @@ class AioChannel:
         while not ready():
             if self._closed or not (self._up or self._reconnect):
                 raise self._disconnected()
-            if self._leading:
-                self._followers += 1
-                try:
-                    await self._changed.wait()
-                finally:
-                    self._followers -= 1
-            elif await self._lead() and self._on_reconnect is not None:
+            if self._lead.taken:
+                await self._lead.wait()
+            elif await self._read_for_all() and self._on_reconnect is not None:
                 result = self._on_reconnect(self)
                 if result is not None:
                     await result
@@ -318,9 +295,9 @@ class AioChannel:
                 if self._on_notice is not None:
                     self._on_notice(notice)
 
-    async def _lead(self) -> bool:
-        """Read once for everybody who waits; ``True`` when that made a new connection."""
-        self._leading = True
+    async def _read_for_all(self) -> bool:
+        """Take the lead, read once, or connect again, and give the lead back; ``True`` for a new connection."""
+        self._lead.taken = True
         try:
             if not self._up:
                 await self._connect_again()
@@ -332,10 +309,7 @@ class AioChannel:
             self._release()
             raise
         finally:
-            self._leading = False
-            if self._followers:
-                self._changed.set()
-                self._changed = asyncio.Event()
+            self._lead.give_back()
 
     async def _send_all(self, packets: list[bytes], flags: int = ONE_PACKET_FLAGS) -> None:
         """Send packets on the connection at hand, waiting for room. Takes those sent out of ``packets``.
@@ -430,7 +404,7 @@ class AioChannel:
         """
         if self._closed:
             return
-        if self._abandoned:
+        if self._ownership.is_copy:
             self._closed = True
             if self._socket is not None:
                 self._socket.close()
@@ -441,9 +415,9 @@ class AioChannel:
         self._closed = True
         nobody_left = self._loop is None or self._loop.is_closed()
         if self._socket is not None:
-            if self._leading and not nobody_left:
+            if self._lead.taken and not nobody_left:
                 self._socket.shutdown(socket.SHUT_RDWR)  # the task that leads sees the end, and lets go
             else:
                 self._release()
         if not nobody_left:
-            self._changed.set()
+            self._lead.wake()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -9,20 +10,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 
-from ..errors import DisconnectedError, PeerError, StateError, UsageError
-from ..kernel.areas import ONE_PACKET_FLAGS, make_area
-from ..kernel.descriptors import WITH_DESCRIPTORS
+from ..errors import DisconnectedError, StateError, UsageError
+from ..kernel.areas import ONE_PACKET_FLAGS
 from ..limits import PACKET_BYTES, ClientLimits
 from ..statistics import HubStatistics, decode_statistics
 from ..wire import control
-from ..wire.batches import Batch, coalesce, pack
+from ..wire.batches import Batch, coalesce
 from ..wire.columns import Columns
 from ..wire.modes import Hard, Order, Soft
 from ..wire.packets import Message, check_key
-from .batch import BatchPublisher
+from .batch import BatchPublisher, Pair, encode_many
 from .callbacks import Callback, Callbacks
 from .channel import Channel
+from .lead import time_left
 from .prepared import PreparedMessage
+from .questions import Sync, Whoami
+from .receive import receive_one
 from .session import Subscribing, mode_keys
 
 __all__ = ["Endpoint"]
@@ -141,23 +144,18 @@ class Endpoint(Channel):
             size=self.limits.batch_bytes,
         )
 
-    def _publish_some(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        done = 0
-        if self._session.batches and len(pairs) > 1:
-            packed = pack(pairs, self._session.check_publishable, self.limits.batch_bytes)
-            while done < len(pairs):
-                try:
-                    packet, count = next(packed)
-                except (TypeError, ValueError):
-                    break  # it is found below, after what comes before it
-                self._send_packed(packet, count)
-                done += count
-        packets: list[bytes] = []
+    def _publish_some(self, pairs: list[Pair]) -> None:
+        single: list[bytes] = []  # packets of one message, which are sent many with one call
         try:
-            for key, payload in islice(pairs, done, None):
-                packets.append(self._session.encode(key, payload))
+            for packet, count in encode_many(self._session, pairs, self.limits.batch_bytes):
+                if count == 1:
+                    single.append(packet)
+                    continue
+                some, single = single, []
+                self._send_in_order(some)
+                self._send_packed(packet, count)
         finally:
-            self._send_in_order(packets)
+            self._send_in_order(single)
 
     def _send_packed(self, packet: bytes, count: int) -> None:
         """Send so many messages in one packet; one by one, should the hub that is there now take no batch."""
@@ -239,38 +237,18 @@ class Endpoint(Channel):
 
         Raises :exc:`TimeoutError` and :exc:`~sbuslib.errors.DisconnectedError`.
         """
-        if scope not in ("local", "tree"):
-            raise UsageError(f"a scope is 'local' or 'tree', not {scope!r}")
-        session = self._session
-        if not session.can(control.SYNC):
-            self.whoami()
-            return "local"
-        tokens: list[bytes] = []
-
-        def question() -> list[bytes]:
-            token, packet = session.sync(scope.encode())
-            tokens.append(token)
-            return [packet]
-
-        try:
-            self._ask(question, lambda: session.scope_of(tokens[-1]) is not None)
-            return (session.scope_of(tokens[-1]) or b"").decode()
-        finally:
-            for token in tokens:
-                session.forget_sync(token)
+        with Sync(self._session, scope) as question:
+            if not self._session.can(control.SYNC):
+                self.whoami()
+                return "local"
+            self._ask(question.ask, question.is_answered)
+            return question.answer
 
     def whoami(self) -> bytes:
         """Ask the hub for this client's credential key, ``!/cred/<gid>/<uid>/<pid>``."""
-        session = self._session
-        tickets: list[int] = []
-
-        def question() -> list[bytes]:
-            ticket, packet = session.whoami()
-            tickets.append(ticket)
-            return [packet]
-
-        self._ask(question, lambda: session.knows_itself(tickets[-1]))
-        return session.credentials
+        question = Whoami(self._session)
+        self._ask(question.ask, question.is_answered)
+        return self._session.credentials
 
     @property
     def credentials(self) -> bytes:
@@ -353,47 +331,43 @@ class Endpoint(Channel):
 
     def _receive_flagged(self, timeout: float | None, flags: int) -> Message:
         inbox = self._session.inbox
-        deadline = self._deadline(timeout)
+        peeked: list[Message] = []
+        deadline = self._deadline(0 if flags & socket.MSG_DONTWAIT else timeout)
         what = f"no message within {timeout} s"
         while True:
-            while self._lead(lambda: bool(inbox), deadline, what):
-                try:
-                    peeked = self._receive_one(flags, deadline, what)
-                except PeerError:
-                    self._ended = True
-                    raise
-                finally:
-                    self._give_lead_back()
-                if peeked is not None:
-                    return peeked
-            with self._turn:
+            try:
+                self._until(
+                    lambda: bool(inbox or peeked),
+                    deadline,
+                    what,
+                    lambda deadline: self._read_flagged(flags, deadline, peeked),
+                )
+            except TimeoutError:
+                if flags & socket.MSG_DONTWAIT:
+                    raise BlockingIOError(errno.EAGAIN, "no message is here") from None
+                raise
+            with self._lead.condition:
+                if peeked:
+                    return peeked[0]
                 if inbox:
                     return inbox[0] if flags & socket.MSG_PEEK else inbox.popleft()
 
-    def _receive_one(self, flags: int, deadline: float | None, what: str) -> Message | None:
-        """Receive one packet with flags into the session; a message that was only peeked at is returned."""
-        if self._area is None:
-            self._area = make_area(self.limits.batch)
-        area = self._area
+    def _read_flagged(self, flags: int, deadline: float | None, peeked: list[Message]) -> bool:
+        """Receive one packet with flags, as :meth:`_read` does without. A message that stays there is ``peeked``."""
+        area, sock = self._get_area(), self._socket
         try:
-            size = area.receive_first(self._socket, flags)
+            size = receive_one(area, sock, flags)
         except BlockingIOError:
-            if flags & socket.MSG_DONTWAIT:
-                raise
-            if not self._wait_on(self._socket, select.POLLIN, deadline):
-                raise TimeoutError(what) from None
-            return None
-        if size == WITH_DESCRIPTORS:
-            raise PeerError("the hub sent file descriptors")
+            if flags & socket.MSG_DONTWAIT or not self._wait(sock, select.POLLIN, time_left(deadline)):
+                raise TimeoutError from None
+            return False
         if flags & socket.MSG_PEEK and size:
             messages = self._session.messages_of(area.packet(0, size))
             if messages:
-                return messages[0]
-            size = area.receive_first(self._socket, 0)  # an answer, which is not what was asked for
-        if self._session.take(area.data, area.offsets, [size]):
-            self._up = False
-            self._ended = self._closed or not self._reconnect
-        return None
+                peeked.append(messages[0])
+                return False
+            size = receive_one(area, sock, 0)  # an answer, which is not what was asked for
+        return self._session.take(area.data, area.offsets, [size])
 
     def receive_many(self, most: int | None = None, timeout: float | None = None) -> list[Message]:
         """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`."""

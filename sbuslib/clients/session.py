@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ..errors import KeyFormatError, PacketError, PeerError, UsageError
+from ..errors import DisconnectedError, KeyFormatError, PacketError, PeerError, UsageError
 from ..limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES
 from ..matcher import SEPARATOR
 from ..secrets import RESERVED, Namespace
@@ -288,6 +288,11 @@ class Session:
         return packets
 
     # -- what came ----------------------------------------------------------------------------------
+
+    def disconnected(self, address: str) -> DisconnectedError:
+        """The error for a connection that the hub ended."""
+        why = f" ({self.kicked})" if self.kicked is not None else ""
+        return DisconnectedError(f"{address}: the hub closed the connection{why}")
 
     def take(self, data: mmap, offsets: Sequence[int], lengths: Sequence[int]) -> bool:
         """Sort packets that lie in ``data`` into messages and answers; ``True`` when the connection ended.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import Any, TypeAlias
 
 import gevent
 import pytest
-from support import HubThread, own_key
+from support import PATIENCE, HubThread, own_key
 
 import sbuslib
 from sbuslib import blocking
@@ -26,6 +27,7 @@ from sbuslib.errors import (
     SbusError,
     UsageError,
 )
+from sbuslib.kernel.sockets import wait
 from sbuslib.limits import PACKET_BYTES, ClientLimits
 from sbuslib.wire.packets import Message
 
@@ -108,6 +110,15 @@ def test_subscriptions_are_counted(server: HubThread, make: Make) -> None:
     assert client.receive(10).payload == b"1"
     with pytest.raises(TimeoutError):
         client.receive(0)
+
+
+def test_publish_many_keeps_the_order_of_large_and_small_messages(server: HubThread, make: Make) -> None:
+    client = make()
+    client.subscribe(b"")
+    sizes = [100_000, 100_000, 10, 10, 100_000, 10, 10, 10, 130_000, 10, 10]
+    pairs = [(b"k", b"%d " % number + bytes(size)) for number, size in enumerate(sizes)]
+    assert client.publish_many(pairs) == len(pairs)
+    assert [client.receive(10).payload for _ in sizes] == [payload for _, payload in pairs]
 
 
 def test_publish_many(server: HubThread, make: Make) -> None:
@@ -582,7 +593,19 @@ def test_secrets_are_renewed_when_the_prefix_changes(server: HubThread, make: Ma
     assert len(called) == len(notices) == 3
 
 
-def test_reconnect_while_receiving(make: Make, address: str) -> None:
+def test_notices_are_told_to_a_client_that_receives_with_flags(server: HubThread, make: Make) -> None:
+    notices: list[object] = []
+    client = make(on_notice=notices.append)
+    client.sync()  # by now the hub knows that it wants notices
+    server.call(server.hub.tree.set_prefix, b"!/cred/1/2/3/")
+    assert wait(client.socket, select.POLLIN, PATIENCE)
+    with pytest.raises(BlockingIOError):
+        client.receive(flags=socket.MSG_DONTWAIT)
+    assert len(notices) == 1
+
+
+@pytest.mark.parametrize("flags", [0, socket.MSG_PEEK], ids=["plain", "with flags"])
+def test_reconnect_while_receiving(make: Make, address: str, flags: int) -> None:
     first = HubThread(address)
     first.__enter__()
     client = make(reconnect=True, limits=SWIFT)
@@ -593,7 +616,7 @@ def test_reconnect_while_receiving(make: Make, address: str) -> None:
         assert client.receive(10).payload == b"1"
         publishing = threading.Thread(target=publish_when_wanted, args=(second, b"a", b"2"))
         publishing.start()
-        assert client.receive(20).payload == b"2"
+        assert client.receive(20, flags=flags).payload == b"2"
         publishing.join()
 
 
@@ -620,6 +643,8 @@ def test_reconnect_gives_up_in_time(make: Make, address: str) -> None:
         client = make(reconnect=True, limits=SWIFT, timeout=0.05)
     with pytest.raises(TimeoutError):
         client.receive(0.05)
+    with pytest.raises(BlockingIOError):
+        client.receive(flags=socket.MSG_DONTWAIT)
     with pytest.raises(TimeoutError):
         client.whoami()
     with pytest.raises(TimeoutError):

@@ -163,7 +163,7 @@ client.subscribe(b"k")
 got = []
 thread = threading.Thread(target=lambda: got.append(client.receive(20).payload))
 thread.start()
-while not client._leading:
+while not client._lead.taken:
     pass
 child = os.fork()
 if not child:
