@@ -1,8 +1,9 @@
 """What many messages in one packet gain: Python clients at both ends, payloads of 100 bytes, a struct for each message.
 
-Run ``python benchmarks/batch.py [MESSAGES [KEYS]]``: the messages are dealt to so many keys in turn. Each way of publishing is measured with one subscriber and with ten, in
-turns, and told as medians: messages and deliveries a second by the clock, and CPU time a message of the hub, of the
-publisher and of one subscriber. The processor times add up to what the machine could do if nothing else ran on it.
+Run ``python benchmarks/batch.py [MESSAGES [KEYS]]``: the messages are dealt to so many keys in turn. Each way of
+publishing is measured with one subscriber and with ten, in turns, and told as medians: messages and deliveries a second
+by the clock, and CPU time a message of the hub, of the publisher and of one subscriber. The processor times add up to
+what the machine could do if nothing else ran on it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from .clients.batch import AioBatchPublisher, Pair, encode_many
 from .clients.questions import Sync, Whoami
 from .clients.session import Subscribing, mode_keys
 from .errors import DisconnectedError, StateError
-from .kernel.areas import ONE_PACKET_FLAGS
+from .kernel.vectors import ONE_PACKET_FLAGS
 from .limits import PACKET_BYTES
 from .statistics import HubStatistics, decode_statistics
 from .wire import control

@@ -17,9 +17,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..errors import DisconnectedError, PeerError, StateError
-from ..kernel.areas import ONE_PACKET_FLAGS, PacketWriter, make_area
+from ..kernel.areas import make_area
 from ..kernel.dialer import BROKEN, NO_MEMORY, Dialer
 from ..kernel.forks import abandon_in_child, disconnect_copy
+from ..kernel.packet_writer import PacketWriter
+from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import ClientLimits
 from ..wire import control
 from ..wire.batches import BATCH, Batch

@@ -3,8 +3,8 @@
 Several greenlets or threads may use one client at once. The one that has the *lead* reads for all, see
 :mod:`~sbuslib.clients.lead`: it sorts what comes into the session.
 
-A client belongs to the process that made it, see :mod:`~sbuslib.clients.ownership`. Nothing that the child of a fork does
-with it, its end included, reaches the parent.
+A client belongs to the process that made it, see :mod:`~sbuslib.clients.ownership`. Nothing that the child of a fork
+does with it, its end included, reaches the parent.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from types import TracebackType
 from typing import Self
 
 from ..errors import DisconnectedError, PeerError
-from ..kernel.areas import PacketWriter, PlainArea, make_area
+from ..kernel.areas import PlainArea, make_area
 from ..kernel.dialer import BROKEN, NO_MEMORY, Dialer
 from ..kernel.forks import abandon_in_child, disconnect_copy
+from ..kernel.packet_writer import PacketWriter
 from ..limits import ClientLimits
 from ..wire.packets import Message
 from .held_sockets import HeldSockets

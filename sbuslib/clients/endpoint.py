@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import islice
 
 from ..errors import DisconnectedError, StateError, UsageError
-from ..kernel.areas import ONE_PACKET_FLAGS
+from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import PACKET_BYTES, ClientLimits
 from ..statistics import HubStatistics, decode_statistics
 from ..wire import control

@@ -11,7 +11,8 @@ import socket
 from collections.abc import Sequence
 from typing import Protocol
 
-from ..kernel.areas import PacketWriter, PlainArea
+from ..kernel.areas import PlainArea
+from ..kernel.packet_writer import PacketWriter
 from ..wire.batches import Batch, coalesce
 from ..wire.columns import Columns
 

@@ -26,8 +26,8 @@ from ..errors import AddressError, AddressInUseError
 from ..limits import Limits
 from ..secrets import Credentials
 from ..wire.addresses import AbstractAddress, Address, DescriptorAddress, PathAddress
-from .areas import ONE_PACKET_FLAGS
 from .descriptors import GuardedSocket, refuse_descriptors
+from .vectors import ONE_PACKET_FLAGS
 
 __all__ = [
     "HasFileno",

@@ -13,7 +13,7 @@ import pytest
 from support import LONGEST, Peer, eventually, own_key
 
 from sbuslib import Hub, Limits
-from sbuslib.kernel.areas import PacketWriter
+from sbuslib.kernel.packet_writer import PacketWriter
 from sbuslib.limits import PACKET_BYTES
 
 Connect = Callable[..., Peer]
