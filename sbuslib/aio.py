@@ -41,8 +41,8 @@ class Client(AioChannel):
         """Publish one message; waits while the hub has no room for it."""
         sock = self._socket
         if type(payload) is bytes and not flags and sock is not None and get_ident() == self._thread:
-            # As in the other clients: mostly there is room, and then nothing is to be waited for. The thread is asked
-            # for here, and not the event loop, which takes six times as long; whoever waits is asked for that.
+            # Mostly there is room, and nothing to wait for. Here only the thread is checked: to ask for the event loop
+            # takes six times as long, and is done where a task waits.
             try:
                 packet = self._headers[key] + payload
                 if len(packet) <= PACKET_BYTES:
@@ -108,7 +108,7 @@ class Client(AioChannel):
         await self._say(lambda: self._session.unsubscribe(patterns))
 
     async def sync(self, scope: str = "local") -> str:
-        """Wait until all that this client said is in force; how far: ``local``, ``tree`` or ``partial``."""
+        """Wait until all that this client said is in force. Returns how far: ``local``, ``tree`` or ``partial``."""
         with Sync(self._session, scope) as question:
             if not self._session.can(control.SYNC):
                 await self.whoami()
@@ -123,17 +123,17 @@ class Client(AioChannel):
         return self._session.credentials
 
     async def echo(self, on: bool = True) -> None:
-        """Whether messages of our own that match our own patterns come back. They do by default."""
+        """Choose whether this client receives its own messages, where they match its patterns. It does by default."""
         await self._say(lambda: self._session.choose(b"echo", control.ECHO_ON if on else control.ECHO_OFF))
 
     async def senders(self, on: bool = True) -> None:
-        """Whether messages carry who sent them. Raises :exc:`~sbuslib.errors.StateError` if the hub cannot tell."""
+        """Choose whether messages carry their sender. Raises :exc:`~sbuslib.errors.StateError` if the hub cannot."""
         if on and not self._session.can(control.SENDERS_ON):
             raise StateError(f"{self.address}: this hub cannot tell senders")
         await self._say(lambda: self._session.choose(b"senders", control.SENDERS_ON if on else control.SENDERS_OFF))
 
     async def notices(self, on: bool = True) -> None:
-        """Whether the hub tells of messages lost for us and why it kicks us; it does from the start where it can."""
+        """Choose whether the hub tells of lost messages and why it kicks this client; at first it does, if it can."""
         if on and not self._session.can(control.NOTICES_ON):
             raise StateError(f"{self.address}: this hub cannot give notices")
         await self._say(lambda: self._session.choose(b"notices", control.NOTICES_ON if on else control.NOTICES_OFF))

@@ -37,14 +37,14 @@ class _Condition:
 
 
 class _WaitTimeoutError(Exception):
-    """Ours, so that it cannot be taken for a timeout of the caller's."""
+    """The timeout of a client itself, which is told apart from a timeout of the caller."""
 
 
 class Client(Endpoint):
     """A client of a hub that blocks the calling greenlet. See :class:`~sbuslib.clients.endpoint.Endpoint`.
 
     Any number of greenlets may share it, all of the thread that made it; in another thread every verb raises
-    :exc:`~sbuslib.errors.StateError`. A :class:`gevent.Timeout` of the caller's passes through every method and leaves
+    :exc:`~sbuslib.errors.StateError`. A :class:`gevent.Timeout` of the caller passes through every method, and leaves
     the client usable.
     """
 

@@ -306,7 +306,7 @@ def test_a_timeout_of_the_caller_reaches_the_caller(server: HubThread, address: 
 # -- close, and hubs that go away -------------------------------------------------------------------------
 
 
-def test_close_wakes_those_who_wait(server: HubThread, address: str) -> None:
+def test_close_wakes_tasks_that_wait_for_a_message(server: HubThread, address: str) -> None:
     async def test() -> None:
         client = await aio.Client(address, timeout=None)
 
@@ -363,7 +363,7 @@ def test_close_before_the_first_connection(address: str, engine: str) -> None:
     assert client.closed
 
 
-def test_close_wakes_those_who_wait_for_room(address: str, engine: str) -> None:
+def test_close_wakes_tasks_that_wait_for_room(address: str, engine: str) -> None:
     async def test() -> None:
         with listening(address) as listener:
             connecting = asyncio.ensure_future(opened(address))
@@ -568,7 +568,7 @@ def test_a_hub_that_hangs_up_at_once(address: str, engine: str) -> None:
     run(test())
 
 
-def test_it_needs_no_gevent(address: str, engine: str) -> None:
+def test_the_asyncio_client_never_imports_gevent(address: str, engine: str) -> None:
     code = """
 import asyncio, sys
 from sbuslib import aio

@@ -25,7 +25,7 @@ def server(address: str) -> Iterator[HubThread]:
         yield server
 
 
-def test_it_never_imports_gevent(server: HubThread, address: str) -> None:
+def test_the_blocking_client_never_imports_gevent(server: HubThread, address: str) -> None:
     code = f"""
 import sys
 from sbuslib import blocking
@@ -41,7 +41,7 @@ print([name for name in sys.modules if name.partition(".")[0] in ("gevent", "gre
     assert python("-c", code) == "b'x'\n[]\n"
 
 
-def test_of_several_threads_that_wait_one_gets_the_message(
+def test_one_of_several_waiting_threads_gets_the_message(
     server: HubThread, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the threads that wait for one message, one gets it and the others go on waiting.

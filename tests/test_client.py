@@ -146,7 +146,7 @@ def test_a_full_backlog_is_waited_out(address: str, client: MakeClient) -> None:
     assert all(ClientLimits().connect_pause <= pause <= ClientLimits().connect_pause_most for pause in pauses)
 
 
-def test_a_full_backlog_until_the_timeout(address: str, client: MakeClient) -> None:
+def test_a_backlog_that_stays_full_raises_at_the_timeout(address: str, client: MakeClient) -> None:
     listener = Listener(PathAddress(address), backlog=0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
         first.connect(address)
@@ -171,7 +171,7 @@ def test_a_hub_that_takes_no_more(fake: FakeHub, client: MakeClient, method: str
 
 
 @pytest.mark.parametrize("method", SENDING)
-def test_sending_goes_on_once_there_is_room(fake: FakeHub, client: MakeClient, method: str) -> None:
+def test_sending_continues_when_there_is_room_again(fake: FakeHub, client: MakeClient, method: str) -> None:
     stuck, peer = greeted(fake, client, timeout=20)
     fill(stuck)
     sending = gevent.spawn(SENDING[method], stuck)
@@ -209,12 +209,12 @@ with FakeHub(sys.argv[1]) as fake:
 """
 
 
-def test_close_wakes_those_who_wait_for_room(address: str) -> None:
+def test_close_wakes_greenlets_that_wait_for_room(address: str) -> None:
     """In a process of its own: to close a descriptor that libev watches aborts the process."""
     assert "closed" in python("-c", CLOSED_WHILE_SENDING, address, PYTHONPATH=str(TESTS))
 
 
-def test_the_end_of_the_hub_wakes_those_who_wait_for_room(fake: FakeHub, client: MakeClient) -> None:
+def test_the_end_of_the_hub_wakes_greenlets_that_wait_for_room(fake: FakeHub, client: MakeClient) -> None:
     stuck, peer = greeted(fake, client, timeout=None)
     fill(stuck)
     sending = gevent.spawn(stuck.publish, b"a", b"x")

@@ -80,7 +80,7 @@ class AioChannel:
         self._reconnecting = Reconnecting(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
         abandon_in_child(self, AioChannel._abandon)
 
-    # -- to whom it belongs -------------------------------------------------------------------------
+    # -- its owner -------------------------------------------------------------------------
 
     def _check_caller(self) -> None:
         """Raise :exc:`~sbuslib.errors.StateError` in the child of a fork, and for tasks of another event loop."""
@@ -187,7 +187,7 @@ class AioChannel:
         return self._socket
 
     def _release(self) -> None:
-        """End the connection. Whoever waits for its socket is woken."""
+        """End the connection, and wake all tasks that wait for its socket."""
         self._up = False
         self._session.batches = False
         if self._socket is not None:
@@ -205,10 +205,10 @@ class AioChannel:
     # -- reading and sending ------------------------------------------------------------------------
 
     async def _readable(self) -> bool:
-        """Until packets came and were sorted, for the one task that leads; ``True`` when the connection ended."""
+        """Wait until packets came and were sorted; ``True`` when the connection ended. For the task with the lead."""
         loop = asyncio.get_running_loop()
         self._reader = loop.create_future()
-        # To say so each time that a task waits, and to take it back, would cost more than to receive.
+        # The event loop keeps watching: to start and stop it for each wait would cost more than to receive.
         if not self._watched:
             loop.add_reader(self._here().fileno(), self._on_readable)
             self._watched = True
@@ -218,7 +218,7 @@ class AioChannel:
             self._reader = None
 
     def _on_readable(self) -> None:
-        """Receive for the task that leads, so that the event loop does not tell again what it will do in its turn."""
+        """Receive for the task that has the lead: until it runs, the event loop would call this again and again."""
         reader = self._reader
         if reader is None:
             if self._socket is not None:
@@ -233,7 +233,7 @@ class AioChannel:
                 reader.set_exception(error)
 
     async def _writable(self) -> None:
-        """Until the socket can be written, for any number of tasks, or the connection ended."""
+        """Wait until the socket can be written or the connection ended. Any number of tasks may."""
         loop = asyncio.get_running_loop()
         sock = self._here()
         ready: asyncio.Future[None] = loop.create_future()
@@ -291,7 +291,7 @@ class AioChannel:
                     await result
             if self._reconnect and self._up and self._session.has_to_renew:
                 await self._say(self._session.renew)
-            self._session.renamed.clear()  # nothing here goes by patterns
+            self._session.renamed.clear()  # this client has no callbacks
             while self._session.notices:
                 notice = self._session.notices.popleft()
                 if self._on_notice is not None:
@@ -401,8 +401,9 @@ class AioChannel:
     def close(self) -> None:
         """Close the connection. What was published before is still delivered.
 
-        From a task of the client's event loop, or when that does not run, such as after :func:`asyncio.run`; else it
-        raises :exc:`~sbuslib.errors.StateError`. In the child of a fork, the parent's connection stays open.
+        May be called from a task of the client's event loop, and by any caller when that loop does not run, as after
+        :func:`asyncio.run`; else raises :exc:`~sbuslib.errors.StateError`. In the child of a fork, the parent's
+        connection stays open.
         """
         if self._closed:
             return
@@ -418,7 +419,7 @@ class AioChannel:
         nobody_left = self._loop is None or self._loop.is_closed()
         if self._socket is not None:
             if self._lead.taken and not nobody_left:
-                self._socket.shutdown(socket.SHUT_RDWR)  # the task that leads sees the end, and lets go
+                self._socket.shutdown(socket.SHUT_RDWR)  # the task that has the lead sees the end, and releases it
             else:
                 self._release()
         if not nobody_left:

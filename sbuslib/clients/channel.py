@@ -103,7 +103,7 @@ class Channel(ABC):
     @abstractmethod
     def _sleep(self, seconds: float) -> None: ...
 
-    # -- to whom it belongs -------------------------------------------------------------------------
+    # -- its owner -------------------------------------------------------------------------
 
     @abstractmethod
     def _find_caller(self) -> object:
@@ -134,7 +134,7 @@ class Channel(ABC):
         return None if timeout is None else monotonic() + timeout
 
     def _connect(self, deadline: float | None) -> socket.SocketType:
-        """A connection, for which a full backlog is waited out."""
+        """Connect; wait while the listen backlog of the hub is full."""
         backoff = Backoff(self.limits.connect_pause, self.limits.connect_pause_most)
         while True:
             try:
@@ -158,7 +158,7 @@ class Channel(ABC):
                 self._send_all(opening, deadline)
                 session.batches = True
             with self._lead.condition:
-                # From here on others say for themselves what they want.
+                # From here on other callers send what they change by themselves.
                 packets = session.restore()
                 self.epoch += 1
                 self._up = True
@@ -207,7 +207,7 @@ class Channel(ABC):
                 if self._up and lengths[0]:
                     self._reconnecting.was_useful = True
                 return self._session.take(area.data, area.offsets, lengths)
-            # Whoever reads has the lead, and while it is taken the socket is not closed.
+            # The caller has the lead, and while it is taken the socket is not closed.
             if not self._wait(self._socket, select.POLLIN, time_left(deadline)):
                 raise TimeoutError(f"{self.address}: nothing came in time")
 
@@ -277,14 +277,14 @@ class Channel(ABC):
         """The lead was given back after reading: tell the application what it wants to know."""
 
     def _next(self, most: int | None, deadline: float | None, what: str) -> list[Message]:
-        """At least one message, and up to ``most`` of those that are here: each goes to one of those who ask."""
+        """At least one message, and up to ``most`` of those that are here. Each message goes to one caller."""
         inbox = self._session.inbox
         while True:
             self._until(lambda: bool(inbox), deadline, what)
             with self._lead.condition:
                 count = len(inbox) if most is None else min(most, len(inbox))
                 if count:
-                    # One by one, as another thread may be adding to it; in C, as there may be thousands.
+                    # One by one, as another thread may be adding messages; by a loop in C, as there may be thousands.
                     return list(starmap(inbox.popleft, repeat((), count)))
 
     # -- sending ------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ class Channel(ABC):
             with self._sockets.holding(sock):
                 if self._wait(sock, select.POLLOUT, time_left(deadline)):
                     return
-        else:  # it would call the socket writable all the same, so let time pass
+        else:  # a poll would still say that the socket can be written, so let time pass
             left = time_left(deadline)
             pause = self.limits.connect_pause_most
             if left != 0:
@@ -425,7 +425,7 @@ class Channel(ABC):
                 return
             self._closed = True
             if self._lead.taken:
-                self._shut_down()  # wakes whoever leads, who then lets go of it
+                self._shut_down()  # wakes the caller that has the lead, which then closes the socket
             else:
                 self._ended = True
                 self._release_socket()

@@ -101,7 +101,7 @@ class Endpoint(Channel):
         and :exc:`BlockingIOError` with ``MSG_DONTWAIT``.
         """
         if type(payload) is bytes and not flags:
-            # What is published all the time: nothing is made or asked here but the packet.
+            # The quick way for keys that were used before: nothing is checked but the length.
             try:
                 packet = self._headers[key] + payload
                 if len(packet) <= PACKET_BYTES:
@@ -158,14 +158,14 @@ class Endpoint(Channel):
             self._send_in_order(single)
 
     def _send_packed(self, packet: bytes, count: int) -> None:
-        """Send so many messages in one packet; one by one, should the hub that is there now take no batch."""
+        """Send ``count`` messages in one packet; one by one if the hub that is there now takes no batch."""
         if not self._send(packet, is_batch=count > 1):
             self._send_in_order(Batch.parse(packet).plain)
 
     def send_columns(self, columns: Columns) -> None:
         """Send messages that lie as columns, as a journal has them, in order.
 
-        As :meth:`send_packets`, but for a hub that takes batches nothing is done for each message. Raises likewise.
+        As :meth:`send_packets`. Where the hub takes batches, this costs no work for each single message.
         """
         if not self._session.batches:
             self.send_packets(columns.packets())
@@ -176,8 +176,8 @@ class Endpoint(Channel):
     def send_packets(self, packets: Sequence[bytes]) -> None:
         """Send packets that were encoded before, ``MSG <key>NUL<payload>`` each, in order, many at once.
 
-        For services that carry others' messages: nothing is checked, and the hub lets a client go for what is no
-        message. Raises :exc:`~sbuslib.errors.DisconnectedError` and :exc:`TimeoutError`.
+        For services that carry the messages of others. Nothing is checked; a hub disconnects a client that sends
+        something else. Raises :exc:`~sbuslib.errors.DisconnectedError` and :exc:`TimeoutError`.
         """
         most = self.limits.batch
         if self._session.batches and packets:
@@ -221,7 +221,7 @@ class Endpoint(Channel):
             raise DisconnectedError(f"{self.address}: the hub refused the subscription: {asked.refused}")
 
     def unsubscribe(self, *patterns: bytes) -> None:
-        """Take one subscription to each pattern back. Callbacks for it are forgotten with its last one."""
+        """Take one subscription to each pattern back. With the last one to a pattern, its callbacks are forgotten."""
         for pattern in patterns:
             check_key(pattern, "pattern")
         self._say(lambda: self._session.unsubscribe(patterns), self._deadline(self.timeout))
@@ -233,7 +233,7 @@ class Endpoint(Channel):
                 self._callbacks.remove(pattern)
 
     def sync(self, scope: str = "local") -> str:
-        """Wait until all that this client said is in force; how far: ``local``, ``tree`` or ``partial``.
+        """Wait until all that this client said is in force. Returns how far: ``local``, ``tree`` or ``partial``.
 
         Raises :exc:`TimeoutError` and :exc:`~sbuslib.errors.DisconnectedError`.
         """
@@ -261,11 +261,11 @@ class Endpoint(Channel):
         return self._session.features
 
     def echo(self, on: bool = True) -> None:
-        """Whether messages of our own that match our own patterns come back. They do by default."""
+        """Choose whether this client receives its own messages, where they match its patterns. It does by default."""
         self._choose(b"echo", control.ECHO_ON if on else control.ECHO_OFF)
 
     def senders(self, on: bool = True) -> None:
-        """Whether messages carry who sent them, as the hub vouches.
+        """Choose whether messages carry their sender, as the hub vouches for it.
 
         Raises :exc:`~sbuslib.errors.StateError` when the hub cannot tell.
         """
@@ -274,7 +274,7 @@ class Endpoint(Channel):
         self._choose(b"senders", control.SENDERS_ON if on else control.SENDERS_OFF)
 
     def notices(self, on: bool = True) -> None:
-        """Whether the hub tells of messages lost for us (counted in :attr:`lost`) and why it kicks us.
+        """Choose whether the hub tells of lost messages (counted in :attr:`lost`) and why it kicks this client.
 
         It does from the start where it can. Raises :exc:`~sbuslib.errors.StateError` when the hub cannot.
         """
@@ -429,5 +429,5 @@ class Endpoint(Channel):
         return self._socket
 
     def fileno(self) -> int:
-        """The descriptor, for select and its kin. Empty the client first: it may hold messages already."""
+        """The descriptor, for select(2) or poll(2). Receive first: the client may hold messages already."""
         return self._socket.fileno()

@@ -89,7 +89,7 @@ class PlainArea:
                 break
             except OSError:
                 if lengths:
-                    break  # what has come is not to be lost; the next call meets the error
+                    break  # keep the packets that came; the next call meets the error
                 raise
             lengths.append(length)
             if length in (0, WITH_DESCRIPTORS):
@@ -129,7 +129,7 @@ class PlainArea:
     def heads(self, count: int, size: int) -> Sequence[bytes]:
         """The first ``size`` bytes of each of the first ``count`` slots, at most :data:`LONGEST_HEAD`.
 
-        Where a packet is shorter, what follows it is left from before: whoever looks has to look at its length too.
+        Behind the end of a shorter packet there are bytes of an earlier one: the caller has to look at the length.
         """
         heads = self._head_getter(size)(self.data)
         return heads if count == self.slots else heads[:count]

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 ONE_PACKET_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-"""Of send(2): what every send of ours has."""
+"""The flags of send(2) that every packet is sent with."""
 
 
 class _Iovec(ctypes.Structure):

@@ -133,7 +133,7 @@ def test_publish_many(server: HubThread, make: Make) -> None:
     assert client.publish_many([]) == 0
 
 
-def test_publish_many_sends_what_came_before_a_fault(server: HubThread, make: Make) -> None:
+def test_publish_many_sends_the_messages_before_a_wrong_one(server: HubThread, make: Make) -> None:
     client = make()
     client.subscribe(b"")
     with pytest.raises(KeyFormatError):
@@ -290,7 +290,7 @@ def test_wrong_arguments(server: HubThread, make: Make) -> None:
     client.sync()  # still there
 
 
-def test_a_known_key_does_not_excuse_a_wrong_payload(server: HubThread, make: Make) -> None:
+def test_a_wrong_payload_is_refused_under_a_key_that_was_used_before(server: HubThread, make: Make) -> None:
     client = make()
     client.subscribe(b"a")
     wrong: list[tuple[Any, Any, type[Exception]]] = [
@@ -406,7 +406,7 @@ def test_with_closes_the_client(server: HubThread, kind: type[Endpoint], address
     assert client.closed
 
 
-def test_what_came_before_the_end_is_received(server: HubThread, make: Make) -> None:
+def test_messages_sent_before_the_hub_closed_are_received(server: HubThread, make: Make) -> None:
     client = make()
     client.subscribe(b"a")
     for number in range(100):
@@ -452,13 +452,15 @@ def test_the_default_address(
     assert make(None).address == address  # the second of two
 
 
-def test_hub_user(server: HubThread, make: Make) -> None:
+def test_a_client_refuses_a_hub_of_another_user(server: HubThread, make: Make) -> None:
     assert make(hub_user=os.getuid()).whoami()
     with pytest.raises(HubIdentityError, match=str(os.getuid())):
         make(hub_user=os.getuid() + 1)
 
 
-def test_several_use_one_client_at_once(server: HubThread, make: Make, kind: type[Endpoint]) -> None:
+def test_several_threads_or_greenlets_use_one_client_at_once(
+    server: HubThread, make: Make, kind: type[Endpoint]
+) -> None:
     """Threads of the blocking client, greenlets of the gevent one: each answer and message finds one taker."""
     client = make()
     client.subscribe(b"a")
@@ -502,7 +504,7 @@ def run_together(kind: type[Endpoint], functions: list[Callable[[], None]]) -> N
         gevent.joinall([gevent.spawn(function) for function in functions], raise_error=True)
 
 
-def test_close_wakes_those_who_wait(server: HubThread, make: Make, kind: type[Endpoint]) -> None:
+def test_close_wakes_callers_that_wait_for_a_message(server: HubThread, make: Make, kind: type[Endpoint]) -> None:
     client = make(timeout=None)
     outcomes: list[object] = []
 
@@ -523,7 +525,7 @@ def test_close_wakes_those_who_wait(server: HubThread, make: Make, kind: type[En
     assert sorted(map(str, outcomes)) == sorted(map(str, [DisconnectedError, DisconnectedError, []]))
 
 
-def test_a_small_batch_limit_changes_nothing_that_is_seen(server: HubThread, make: Make) -> None:
+def test_a_client_with_a_small_batch_limit_sends_and_receives_the_same(server: HubThread, make: Make) -> None:
     client = make(limits=ClientLimits(batch=2))
     client.subscribe(b"a")
     assert client.publish_many([(b"a", b"%d" % number) for number in range(9)]) == 9
@@ -638,7 +640,7 @@ def test_reconnect_while_publishing(make: Make, address: str) -> None:
         assert [second.call(inbox.get, 5).payload for _ in range(2)] == [b"x", b"y"]
 
 
-def test_reconnect_gives_up_in_time(make: Make, address: str) -> None:
+def test_reconnect_gives_up_at_the_timeout(make: Make, address: str) -> None:
     with HubThread(address):
         client = make(reconnect=True, limits=SWIFT, timeout=0.05)
     with pytest.raises(TimeoutError):

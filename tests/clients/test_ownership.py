@@ -150,7 +150,7 @@ client.close()
 """
 
 
-def test_a_greenlet_that_receives_is_told_in_the_child(server: HubThread, address: str) -> None:
+def test_a_greenlet_that_receives_gets_an_error_in_the_child(server: HubThread, address: str) -> None:
     assert python("-c", FORKED_WHILE_RECEIVING, address) == "b'x'\n"
 
 
@@ -252,7 +252,7 @@ def test_a_gevent_client_belongs_to_its_thread(server: HubThread, address: str, 
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_blocking_client_is_for_all_threads(server: HubThread, address: str, verb: str) -> None:
+def test_any_thread_may_use_a_blocking_client(server: HubThread, address: str, verb: str) -> None:
     with blocking.Client(address) as client:
         client.subscribe(b"k")
         client.publish(b"k", b"0")

@@ -28,7 +28,7 @@ Connect = Callable[..., Peer]
 
 
 @refusing
-def test_the_sender_is_told_and_stays(hub: Hub, connect: Connect) -> None:
+def test_a_sender_of_descriptors_gets_an_error_and_stays_connected(hub: Hub, connect: Connect) -> None:
     reader, sender = connect(), connect()
     reader.subscribe(b"k")
     with lingering() as (slow, _), pytest.raises(PermissionError):
@@ -40,7 +40,7 @@ def test_the_sender_is_told_and_stays(hub: Hub, connect: Connect) -> None:
     assert not hub.statistics().breaches
 
 
-def test_an_old_kernel_lets_them_in_and_the_hub_lets_the_sender_go(
+def test_on_an_old_kernel_the_hub_disconnects_the_sender_of_descriptors(
     old_kernel: None, make_hub: MakeHub, connect: Connect, closers: Closers
 ) -> None:
     hub = make_hub()
@@ -65,7 +65,7 @@ def test_an_old_kernel_lets_them_in_and_the_hub_lets_the_sender_go(
 
 
 @pytest.mark.parametrize("last", [b"nonsense", b""])
-def test_packets_that_are_unread_when_the_hub_lets_their_sender_go(
+def test_descriptors_of_unread_packets_do_not_hold_the_hub(
     old_kernel: None, make_hub: MakeHub, connect: Connect, closers: Closers, last: bytes
 ) -> None:
     hub = make_hub(limits=Limits(batch=1))
@@ -82,7 +82,9 @@ def test_packets_that_are_unread_when_the_hub_lets_their_sender_go(
         assert ends(other)
 
 
-def test_who_connected_before_the_hub_started(address: str, connect: Connect, closers: Closers) -> None:
+def test_a_client_that_connected_before_the_hub_cannot_hold_it(
+    address: str, connect: Connect, closers: Closers
+) -> None:
     """As with socket activation: the hub's first client has connected, and sent, before the hub runs."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed, lingering() as (slow, other):
         passed.bind(address)
@@ -200,7 +202,7 @@ receivers = pytest.mark.parametrize(
 
 @refusing
 @receivers
-def test_a_client_refuses_them(hostile: HostileHub, address: str, receive: Callable[[str], bytes]) -> None:
+def test_a_client_refuses_descriptors(hostile: HostileHub, address: str, receive: Callable[[str], bytes]) -> None:
     assert receive(address) == b"without"
     hostile.join()
     assert hostile.refused

@@ -36,7 +36,7 @@ def lost_of(packet: bytes) -> int:
 # -- half-open and half-closed -------------------------------------------------------------------------------
 
 
-def test_those_who_connect_and_say_nothing(bus: Bus, connect: Connect) -> None:
+def test_clients_that_connect_and_say_nothing(bus: Bus, connect: Connect) -> None:
     hub = bus()
     silent = [connect() for _ in range(200)]
     reader, publisher = connect(), connect()
@@ -50,7 +50,7 @@ def test_those_who_connect_and_say_nothing(bus: Bus, connect: Connect) -> None:
     eventually(lambda: hub.statistics().clients == 2)
 
 
-def test_those_who_subscribe_and_are_never_heard_of_again(bus: Bus, connect: Connect) -> None:
+def test_clients_that_subscribe_and_never_receive(bus: Bus, connect: Connect) -> None:
     """A flood for 50 of them: what waits stays within the bounds, and one that reads gets everything."""
     hub = bus(queued_packets=100)
     mute = [connect() for _ in range(50)]
@@ -70,7 +70,7 @@ def test_those_who_subscribe_and_are_never_heard_of_again(bus: Bus, connect: Con
     balance(hub)
 
 
-def test_one_that_closes_its_writing_half(bus: Bus, connect: Connect) -> None:
+def test_a_client_that_closes_its_writing_half(bus: Bus, connect: Connect) -> None:
     """That is its end, for the hub: what it had sent goes out, and then it is let go."""
     hub = bus()
     reader, half = connect(), connect()
@@ -87,7 +87,7 @@ def test_one_that_closes_its_writing_half(bus: Bus, connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("mode", [b"queue", b"block"])
-def test_one_that_closes_its_reading_half(bus: Bus, connect: Connect, mode: bytes) -> None:
+def test_a_client_that_closes_its_reading_half(bus: Bus, connect: Connect, mode: bytes) -> None:
     """Messages wait for it already. The kernel tells nobody: it is as one that does not read, which may still speak."""
     hub = bus(block_timeout=0.05)
     half, reader, publisher = connect(), connect(), connect()
@@ -112,7 +112,7 @@ def test_one_that_closes_its_reading_half(bus: Bus, connect: Connect, mode: byte
     balance(hub)
 
 
-def test_a_hub_whose_connection_is_cut_in_both_halves(bus: Bus, connect: Connect) -> None:
+def test_a_connection_that_the_client_shuts_down_in_both_directions(bus: Bus, connect: Connect) -> None:
     hub = bus()
     for turn in range(30):
         peer = connect()
