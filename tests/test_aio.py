@@ -1,4 +1,4 @@
-"""The asyncio client: the verbs of the others, tasks that share it, cancellation, and what breaks."""
+"""The asyncio client: its verbs, tasks that share it, cancellation, and connections that break."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SWIFT = ClientLimits(reconnect_pause=0.005, reconnect_pause_most=0.01)
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    """Run a test in an event loop of its own, of which nothing may be left."""
+    """Run a test in an event loop of its own. No task or watcher may be left in it."""
 
     async def whole() -> None:
         failures: list[dict[str, Any]] = []
@@ -158,7 +158,7 @@ def test_publish_many_and_receive_many(server: HubThread, address: str) -> None:
 
 
 def test_sending_waits_for_room_while_the_event_loop_runs(server: HubThread, address: str) -> None:
-    """Sending waits for room, and the loop goes on meanwhile."""
+    """Sending waits for room, and the event loop runs meanwhile."""
 
     async def test() -> None:
         async with aio.Client(address) as reader, aio.Client(address) as writer:

@@ -1,4 +1,4 @@
-"""The gevent client: greenlets, the caller's timeouts, connections that fail half-way."""
+"""The gevent client: greenlets, timeouts of the caller, connections that break."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def greeted(fake: FakeHub, client: MakeClient, features: bytes = b"", **options:
 
 
 class Patience(gevent.Timeout):
-    """A timeout of the caller's."""
+    """A timeout that the caller sets."""
 
 
 def fill(client: Client) -> None:
@@ -91,7 +91,7 @@ def test_the_callers_timeout_passes_while_waiting_for_room(fake: FakeHub, client
 
 @pytest.mark.parametrize("method", WAITING)
 def test_a_timeout_of_one_greenlet_leaves_the_others_waiting(fake: FakeHub, client: MakeClient, method: str) -> None:
-    """Whoever reads for all may leave at any time; somebody else takes over."""
+    """The greenlet that reads for all may leave at any time. Another one then takes the lead."""
     shared, peer = greeted(fake, client)
 
     def impatient() -> None:
@@ -122,7 +122,7 @@ def test_the_callers_timeout_passes_a_full_backlog(address: str, client: MakeCli
 
 
 def test_a_full_backlog_is_waited_out(address: str, client: MakeClient) -> None:
-    """With pauses between the attempts: it never spins."""
+    """The client pauses between its attempts."""
     listener = Listener(PathAddress(address), backlog=0)
     pauses: list[float] = []
 
@@ -210,7 +210,7 @@ with FakeHub(sys.argv[1]) as fake:
 
 
 def test_close_wakes_greenlets_that_wait_for_room(address: str) -> None:
-    """In a process of its own: to close a descriptor that libev watches aborts the process."""
+    """The test has a process of its own: to close a descriptor that libev watches aborts the process."""
     assert "closed" in python("-c", CLOSED_WHILE_SENDING, address, PYTHONPATH=str(TESTS))
 
 
@@ -277,7 +277,7 @@ def test_a_hub_with_features_that_are_unknown_here(fake: FakeHub, client: MakeCl
 
 
 def test_a_timeout_while_reconnecting_loses_no_subscription(fake: FakeHub, client: MakeClient) -> None:
-    """The caller gives up between the new connection and its first answer; whoever comes next must finish it."""
+    """The caller gives up between the new connection and its first answer. The next caller must finish it."""
     loyal, peer = greeted(fake, client, reconnect=True, limits=SWIFT)
     subscribing = gevent.spawn(loyal.subscribe, b"a")
     assert [peer.receive(), peer.receive()][0] == b"SUB a"
@@ -290,7 +290,7 @@ def test_a_timeout_while_reconnecting_loses_no_subscription(fake: FakeHub, clien
     said: list[bytes] = []
 
     def serve() -> None:
-        """Whatever connections it makes: greet it, and note what it says."""
+        """Greet the client on each connection that it makes, and note what it says."""
         while True:
             gevent.spawn(hear, fake.accept())
 
@@ -312,7 +312,7 @@ def test_a_timeout_while_reconnecting_loses_no_subscription(fake: FakeHub, clien
 
 
 def test_there_are_pauses_between_connections_to_a_hub_that_always_closes_them(fake: FakeHub) -> None:
-    """Connections that are accepted, greeted and closed: pauses must lie between them all the same.
+    """The hub accepts, greets and closes each connection. The client must still pause between them.
 
     So it is when the hub refuses what the client restores.
     """

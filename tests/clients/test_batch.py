@@ -41,7 +41,7 @@ def server(address: str) -> Iterator[HubThread]:
 
 
 def greeted(fake: FakeHub, client: Make, features: bytes = b"batch/on", **options: Any) -> tuple[Client, Peer]:
-    """A client of a false hub, and the hub's end of the connection."""
+    """A client of a fake hub, and the hub's end of the connection."""
     greeting = gevent.spawn(fake.greet, features)
     connected = client(**options)
     peer = greeting.get()
@@ -273,7 +273,7 @@ def test_errors_and_interrupts_in_a_block_of_the_asyncio_client(server: HubThrea
 
 @pytest.mark.parametrize("count", [1, 2, 3_000])
 def test_a_batch_of_the_hub(hub: Hub, client: Make, count: int) -> None:
-    """Some keys have other receivers than the rest, so not all of it can be handed over as it is."""
+    """Some keys have other receivers than the rest, so the batch cannot be handed over whole."""
     pairs = [(b"k/%d" % (number % 300), b"%d" % number) for number in range(count)]
     everything, some = client(), client()
     everything.subscribe(b"k/")

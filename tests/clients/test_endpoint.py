@@ -216,7 +216,7 @@ def test_dontwait_raises_while_there_is_no_room(server: HubThread, make: Make) -
 
 
 def _fill(client: Endpoint) -> None:
-    """In the hub's own thread, so that it cannot take anything meanwhile."""
+    """Fill the connection. Runs in the thread of the hub, so that the hub cannot receive meanwhile."""
     for _ in range(100_000):
         client._socket.send(b"MSG a\0" + bytes(10_000), socket.MSG_DONTWAIT)
 
@@ -461,7 +461,7 @@ def test_a_client_refuses_a_hub_of_another_user(server: HubThread, make: Make) -
 def test_several_threads_or_greenlets_use_one_client_at_once(
     server: HubThread, make: Make, kind: type[Endpoint]
 ) -> None:
-    """Threads of the blocking client, greenlets of the gevent one: each answer and message finds one taker."""
+    """Threads share the blocking client, greenlets the gevent one. Each answer and each message reaches one of them."""
     client = make()
     client.subscribe(b"a")
     got: list[bytes] = []
@@ -623,7 +623,7 @@ def test_reconnect_while_receiving(make: Make, address: str, flags: int) -> None
 
 
 def publish_when_wanted(server: HubThread, key: bytes, payload: bytes) -> None:
-    """Publish once somebody has subscribed."""
+    """Publish when a client has subscribed."""
     while not server.call(server.hub.statistics).patterns:
         pass
     server.call(server.hub.publish, key, payload)
@@ -664,7 +664,7 @@ def test_without_reconnect_a_client_does_not_connect_again(make: Make, address: 
 
 
 def test_a_refused_subscription_is_not_restored(make: Make, address: str) -> None:
-    """Restoring a pattern that was refused would have the new connection refused as well, and so on for ever."""
+    """If it were restored, the hub would close the new connection too, and so on for ever."""
     with HubThread(address) as server:
         client = make(reconnect=True, limits=SWIFT)
         with pytest.raises(SbusError):
@@ -674,7 +674,7 @@ def test_a_refused_subscription_is_not_restored(make: Make, address: str) -> Non
 
 
 class Starved:
-    """A socket whose kernel has no memory for the first ``failures`` sends of what starts with ``about``."""
+    """A socket whose first ``failures`` sends of packets that start with ``about`` fail for want of memory."""
 
     def __init__(self, sock: Any, about: bytes, failures: float) -> None:
         self._socket, self._about, self._failures = sock, about, failures

@@ -1,4 +1,4 @@
-"""Who may use a client: the process that made it, and of that the threads, greenlets or tasks that its kind allows."""
+"""Who may use a client: the process that made it, and there the threads, greenlets or tasks that its kind allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client's side of the conversation, without a connection."""
+"""The state of a client, without a connection."""
 
 from __future__ import annotations
 

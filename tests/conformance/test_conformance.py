@@ -1,4 +1,4 @@
-"""The wire scripts beside this module, each case on its own, against a hub of ours or the daemon at ``--address``."""
+"""The scripts beside this module, case by case, against a hub of this library or the daemon at ``--address``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers that send file descriptors with their packets: nobody waits for what closing them takes.
+"""Peers that send file descriptors with their packets: no other client waits while they are closed.
 
 Each case runs on this kernel, which may refuse descriptors, and as on one that is older than Linux 6.16 and cannot.
 """
@@ -85,7 +85,7 @@ def test_descriptors_of_unread_packets_do_not_hold_the_hub(
 def test_a_client_that_connected_before_the_hub_cannot_hold_it(
     address: str, connect: Connect, closers: Closers
 ) -> None:
-    """As with socket activation: the hub's first client has connected, and sent, before the hub runs."""
+    """As with socket activation: a client has connected and sent before the hub runs."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed, lingering() as (slow, other):
         passed.bind(address)
         passed.listen()
@@ -111,7 +111,7 @@ def test_a_client_that_connected_before_the_hub_cannot_hold_it(
 def test_a_listener_that_asks_for_credentials(
     request: pytest.FixtureRequest, address: str, connect: Connect, kernel: str
 ) -> None:
-    """A service manager may have switched ``SO_PASSCRED`` on: each packet then has ancillary data, which is no harm."""
+    """A service manager may have switched ``SO_PASSCRED`` on: each packet then has harmless ancillary data."""
     if kernel == "old":
         request.getfixturevalue("old_kernel")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
@@ -134,7 +134,7 @@ def test_a_listener_that_asks_for_credentials(
 
 
 class HostileHub:
-    """Greets one client, in a thread of its own, and sends it descriptors."""
+    """A fake hub in a thread of its own, which greets one client and sends it descriptors."""
 
     def __init__(self, address: str) -> None:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -89,7 +89,7 @@ def test_a_length_of_zero_is_the_end_of_the_connection(pair: tuple[Socket, Socke
 
 
 def test_packets_before_an_error_are_not_lost() -> None:
-    """As recvmmsg(2): what came first is given first, and the error with the next call."""
+    """As with recvmmsg(2): the packets before the error are given first, and the next call raises it."""
 
     class Failing:
         calls = 0

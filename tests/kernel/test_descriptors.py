@@ -238,7 +238,7 @@ def test_descriptors_that_were_cut_off_count_as_sent() -> None:
 def test_credentials_with_a_packet_are_not_taken_for_descriptors(
     guarded: tuple[Socket, GuardedSocket], area: PlainArea, closers: Closers
 ) -> None:
-    """Nor are a time and a process descriptor that the kernel adds; the latter is closed as what a peer sends."""
+    """Nor are the time and the process descriptor that the kernel adds. The latter is closed."""
     peer, sock = guarded
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     sock.setsockopt(socket.SOL_SOCKET, 29, 1)  # SO_TIMESTAMP
@@ -264,7 +264,7 @@ def test_a_control_buffer_is_read_to_its_end() -> None:
 
 
 def test_sockets_stay_plain_where_gevent_has_patched_everything(address: str) -> None:
-    """The sockets are the plain ones, and the thread that closes is none of gevent's."""
+    """The sockets are the plain ones, and the thread that closes descriptors is a native one."""
     code = f"""
 import gevent.monkey; gevent.monkey.patch_all()
 import _socket, os, _thread, gevent

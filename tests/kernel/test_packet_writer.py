@@ -76,7 +76,7 @@ def test_send_raises_what_concerns_the_first_packet_alone(pair: tuple[Socket, So
 
 
 def test_send_copies_no_more_than_it_sends(pair: tuple[Socket, Socket]) -> None:
-    """A receiver that takes one long packet at a time would make the hub copy all that waits, each time."""
+    """Else, for a receiver that takes one long packet at a time, the hub would copy the whole queue each time."""
     writer = PacketWriter()
     packets = [bytes(400_000)] * 60
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""The form of a batch: what goes in comes out, and whatever is not one is refused whole."""
+"""The form of a batch: its messages come out as they went in, and a malformed one is refused whole."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def laid_out(
     keys: bytes = b"abb",
     payloads: bytes = b"xyz!",
 ) -> bytes:
-    """A batch of two messages, byte by byte, to spoil."""
+    """A batch of two messages, byte by byte. The tests change bytes of it."""
     columns = struct.pack(f"<{len(key_sizes)}I", *key_sizes) + struct.pack(f"<{len(sizes)}I", *sizes)
     return start + struct.pack("<BII", form, count, kinds) + columns + numbers + keys + payloads
 

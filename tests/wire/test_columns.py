@@ -1,4 +1,4 @@
-"""Messages as columns: what goes in comes out, whole or in part, as batches and as packets."""
+"""Messages as columns: they come out as they went in, whole or in part, as batches and as packets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def plain(pairs: Pairs) -> list[bytes]:
 
 
 def opened(packets: Sequence[tuple[bytes, int]]) -> list[bytes]:
-    """The messages of packets; an error unless each is what the hub takes."""
+    """The messages of packets. Raises unless the hub takes each packet."""
     found: list[bytes] = []
     for packet, count in packets:
         assert len(packet) <= PACKET_BYTES
@@ -107,7 +107,7 @@ def test_several_columns_are_joined() -> None:
 
 @pytest.mark.parametrize("kinds", [BATCH_KEYS, BATCH_KEYS + 1, 3 * BATCH_KEYS])
 def test_messages_of_too_many_keys_make_several_columns(kinds: int) -> None:
-    """Then they are several columns; names that are nobody's key make none."""
+    """They become several columns. Names that are no message's key are left out."""
     count = 4 * kinds
     names = [*(b"%d" % number for number in range(kinds)), *(b"!/cred/%d" % number for number in range(300))]
     keys = [number * 7 % kinds for number in range(count)]
@@ -130,7 +130,7 @@ def test_a_key_without_a_name_is_refused(names: int, key: int) -> None:
 
 
 def test_there_are_no_more_keys_than_messages() -> None:
-    """Whoever takes a batch apart relies on it. A name or two that nothing is under do no harm."""
+    """Code that takes a batch apart relies on it. A few names without messages do no harm."""
     (columns,) = Columns.grouped([b"a", b"b", b"c", b"d"], struct.pack("<3i", 3, 1, 3), bytes(12), b"")
     assert (columns.keys, columns.numbers) == ([b"b", b"d"], b"\1\0\1")
     (columns,) = Columns.grouped([b"a", b"b"], struct.pack("<1i", 1), bytes(4), b"")
