@@ -111,7 +111,9 @@ class Channel(ABC):
 
     def _check_caller(self) -> None:
         """Raise :exc:`~sbuslib.errors.StateError` for a caller that may not use this client."""
-        self._ownership.check(self.address, self._find_caller())
+        caller = self._find_caller()
+        if caller is not self._ownership.caller or self._ownership.is_copy:
+            self._ownership.check(self.address, caller)
 
     def _abandon(self) -> None:
         """In the child of a fork: leave the connection, and all that came over it, to the parent."""

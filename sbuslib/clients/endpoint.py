@@ -327,7 +327,11 @@ class Endpoint(Channel):
         """
         if flags:
             return self._receive_flagged(timeout, flags)
-        return self._next(1, self._deadline(timeout), f"no message within {timeout} s")[0]
+        inbox, deadline = self._session.inbox, self._deadline(timeout)
+        while True:
+            self._until(lambda: bool(inbox), deadline, f"no message within {timeout} s")
+            with suppress(IndexError):  # another caller may have taken it meanwhile
+                return inbox.popleft()
 
     def _receive_flagged(self, timeout: float | None, flags: int) -> Message:
         inbox = self._session.inbox
