@@ -281,7 +281,8 @@ class Expected:
         self._waiting[announced] = count + 1, now + self._seconds, user
         self._of_users.setdefault(user, OrderedDict())[announced] = None
         if len(self._waiting) > self._most:
-            self._forget(next(iter(max(self._of_users.values(), key=len))))
+            busiest = max(self._of_users, key=lambda user: len(self._of_users[user]))
+            self._forget(next(iter(self._of_users[busiest])))
 
     def take(self, sender: bytes | None, what: bytes) -> bool:
         """Whether a message that is seen was announced. Each announcement answers for one message."""
