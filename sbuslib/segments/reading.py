@@ -240,9 +240,7 @@ def read_blocks(
         return
     if not skip:
         raise CorruptJournalError(reason, base + at)
-    rows = 0 if ended else None
-    if expected is not None and following is not None:
-        rows = following - expected
+    rows = (0 if ended else None) if expected is None or following is None else following - expected
     yield Skipped(base + at, size - at, rows, reason)
 
 

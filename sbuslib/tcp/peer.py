@@ -2,7 +2,8 @@
 
 Bytes are in :mod:`sbuslib.tcp.framing`, one connection in :mod:`sbuslib.tcp.link`, all of them in
 :mod:`sbuslib.tcp.connections`, publishing in :mod:`sbuslib.tcp.publishing`, copies under ``//fwd/`` in
-:mod:`sbuslib.tcp.mesh`, and finding others in :mod:`sbuslib.tcp.discovery`.
+:mod:`sbuslib.tcp.mesh`, and finding others in :mod:`sbuslib.tcp.discovery`. This module is long because it is the
+face: it has a method for each verb, and most of them are short.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def test_a_python_that_is_none(checkout: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "run: PYTHON=/nowhere/python is not a Python 3.11 or newer\n")
 
 
-ANNOUNCED = "run: the first time, this installs 960 MB into .venv, mostly Spark, and needs Java 17: 2 to 3 minutes"
+ANNOUNCED = "run: the first time, this installs 960 MB into .venv, mostly Spark, and needs Java 17: 2 to 5 minutes"
 MISSING = "run: Java 17 or newer, which Spark needs, is missing"
 INSTALLING = f"{MISSING}: installing it, some 200 MB, which takes a minute"
 TO_INSTALL = f"{MISSING}: apt-get install openjdk-17-jre-headless"
