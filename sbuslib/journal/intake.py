@@ -156,7 +156,7 @@ class Intake(Inbox):
         self._let_go()
 
     def relieve(self) -> None:
-        """Hold nobody any longer once the writer has written half of what may wait."""
+        """Let the held publishers go once the writer has written half of what may wait."""
         writer, bounds = self._writer, self._bounds
         if (
             self._is_full

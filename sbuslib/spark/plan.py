@@ -219,7 +219,7 @@ def placements(routed: Routed, hubs: DataFrame) -> DataFrame:
     ``client``, its ``hub``, the ``better`` one, and what moving it there would spare: ``saved`` messages over links, by
     interest, and ``saved_bytes`` (less than nothing where a few long messages stand against many short ones). A client
     that sits as well as it can has its own hub there, and zeros. Those that save most come first. Every client is
-    tried at every hub, so this is for trees that somebody drew, not for a hundred thousand hubs.
+    tried at every hub, so this is for trees of a few hubs, not for a hundred thousand.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f

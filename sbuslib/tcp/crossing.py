@@ -379,7 +379,7 @@ class Members:
         return bool(gone)
 
     def excuse(self, now: float) -> None:
-        """Count all known gateways as heard now: this process did not run for a while, and could hear nobody."""
+        """Count all known gateways as heard now: this process did not run for a while, and heard none of them."""
         self._members = {gateway: (here, now) for gateway, (here, _) in self._members.items()}
 
     def is_ours(self, remote: str) -> bool:

@@ -83,7 +83,7 @@ class _Texts:
         if self._automata and len(self._automata[-1].texts) < limits.young_substrings:
             texts |= self._take_out(self._automata.pop())
         if len(texts) >= limits.young_substrings:
-            # The oldest may have lost their holders: whatever is small enough by now is built with this one.
+            # The oldest may have lost their holders. Those that are small by now are built again with this one.
             for automaton in list(self._automata):
                 if len(texts) >= limits.automaton_substrings:
                     break
@@ -173,7 +173,7 @@ class Substrings(Generic[S]):
         return True
 
     def discard(self, subscriber: S) -> dict[str, int]:
-        """Take everything of ``subscriber`` out; what it held, substring to count."""
+        """Remove all substrings of ``subscriber``. Returns what it held, substring to count."""
         held = self._held.pop(subscriber, {})
         for substring in held:
             self._forget(substring, subscriber)
@@ -193,7 +193,7 @@ class Substrings(Generic[S]):
         self._changes.append(substring)
 
     def subscribers(self, name: str) -> tuple[S, ...]:
-        """Everybody with at least one substring that ``name`` contains, each once, in no order of meaning."""
+        """The subscribers with at least one substring that ``name`` contains, each once, in any order."""
         remembered = self._remembered.get(name)
         if remembered is not None:
             if remembered[0] == self._version:
