@@ -138,8 +138,8 @@ def from_journal(
 ) -> Iterator[Run]:
     """The messages of a journal; of what was skipped because it was damaged, ``on_skip`` is told.
 
-    ``growing`` and errors are as for :func:`.directory.read_journal`, but that a journal whose recorder was killed is
-    played back up to there.
+    ``growing`` and errors are as for :func:`~sbuslib.segments.directory.read_journal`, except that a journal whose
+    recorder was killed is played back up to there.
     """
     given = selection if selection is not None else Selection()
     for piece in read_journal(directory, on_corrupt=on_corrupt, growing=growing):

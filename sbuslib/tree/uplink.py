@@ -312,7 +312,7 @@ class Up:
 
     @property
     def queued(self) -> int:
-        """Messages that wait. With those below, implements :class:`~sbuslib.tree.unsent.Behind`."""
+        """Messages that wait. With those below, implements :class:`~sbuslib.core.unsent.Waiting`."""
         return self.waiting.messages
 
     @property
@@ -322,7 +322,7 @@ class Up:
 
     @property
     def hands_on(self) -> bool:
-        """What leaves it is with the kernel. Implements :class:`~sbuslib.tree.unsent.Behind`."""
+        """What leaves it is with the kernel. Implements :class:`~sbuslib.core.unsent.Waiting`."""
         return False
 
     @property
