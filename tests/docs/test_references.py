@@ -1,4 +1,4 @@
-"""What docstrings refer to exists: ``:class:`.Outgoing```, ``:mod:`.routing```, ``:attr:`~sbuslib.limits.Limits.batch```."""
+"""What docstrings refer to exists, in the package and with the names that they give."""
 
 from __future__ import annotations
 
