@@ -79,6 +79,19 @@ def _no_hang(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _no_sigchld_handler() -> Iterator[None]:
+    """Take back the handler that a process of :mod:`gevent.subprocess` installs: it reaps the children of later tests.
+
+    gevent installs it again for its next process.
+    """
+    yield
+    gevent.sleep(0)  # the handler runs once more after the last child
+    loop: Any = gevent.get_hub().loop
+    loop.reset_sigchld()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
 def _no_leaks(_no_hang: None) -> Iterator[None]:
     """Fail a test after which more files and sockets are open than before."""
     before = open_descriptors()

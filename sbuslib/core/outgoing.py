@@ -515,6 +515,7 @@ class Outgoing:
         self._owner = None
         self._context.buffers.release(self)
         self._lose_all()
+        self._holding = None
 
     # -- holding publishers back --------------------------------------------------------------------
 

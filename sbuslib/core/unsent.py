@@ -3,7 +3,7 @@
 What a hub has handed to the kernel arrives even if the hub is killed; what waits in its own memory does not. So the
 relay of a hub below, which has to tell what was lost with its master, is told that its messages were taken only when
 those that went into a queue have left it again (``hub/sync`` of scope ``passed``). A receiver that stopped reading
-would keep every relay waiting; whoever takes longer than :attr:`~sbuslib.limits.Limits.passing_wait` is waited for no
+would keep every relay waiting; whoever takes longer than :data:`~sbuslib.core.context.PASSED_WAIT` is waited for no
 more until nothing waits for it, and what is in its queue is lost with the hub, as with any hub.
 """
 

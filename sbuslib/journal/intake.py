@@ -1,4 +1,4 @@
-"""What a hub sees of a recorder: a receiver that copies what comes for the writer, and holds publishers back."""
+"""The receiver that a recorder attaches to its hub: it copies messages for the writer, and holds publishers back."""
 
 from __future__ import annotations
 
@@ -26,12 +26,25 @@ __all__ = ["Intake"]
 
 
 class Intake(Inbox):
-    """What the hub sees of a recorder: takes messages in its turns, and hands them to the writer, many at once.
+    """Takes messages in the turns of the hub, and hands them to the writer, many at once.
 
     Implements :class:`~sbuslib.core.protocols.Receiver` and :class:`~sbuslib.core.protocols.Holder`.
+
+    :param hold: hold publishers back when the writer does not keep up.
+    :param tells: whether the recorder wants to be called after each portion that was written.
+    :param run: runs the callbacks of timers, and deals with errors that leave them.
     """
 
-    def __init__(self, hub: Hub, writer: Writer, limits: JournalLimits, *, hold: bool, tells: bool) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        writer: Writer,
+        limits: JournalLimits,
+        *,
+        hold: bool,
+        tells: bool,
+        run: Callable[[Callable[[], None]], object],
+    ) -> None:
         super().__init__(hub.context, hub.embedder.credentials)
         self.waiting = 0
         self.waiting_bytes = 0
@@ -44,6 +57,7 @@ class Intake(Inbox):
         self._bounds = limits
         self._hold = hold
         self._tells = tells
+        self._run = run
         self._chunks: list[Chunk] = []
         self._gaps: dict[str, Gap] = {}
         self._timer = hub.context.loop.timer(limits.block_seconds, limits.block_seconds)
@@ -58,7 +72,7 @@ class Intake(Inbox):
     # -- messages -----------------------------------------------------------------------------------
 
     def deliver(self, sender: Sender, messages: Messages) -> None:
-        """Keep copies of messages, or what was made of them for clients that take batches."""
+        """Keep copies of messages, or the batch that they are in."""
         if self.closed or self.is_muted:
             return
         count, size = messages.count, messages.size
@@ -68,20 +82,20 @@ class Intake(Inbox):
         if sender is not self._sender or self._namespace.prefix is not self._prefix:
             self._sender, self._prefix = sender, self._namespace.prefix
             key = sender.key
-            # Of who is above us the kernel said nothing to us, but of the hub that hands their messages down.
+            # For a sender above this hub, the kernel vouched for the hub above and not for the sender.
             is_ours = key.startswith(self._prefix + self._namespace.start)
             self._ids = (key, *(sender.credentials.known() if is_ours else (None, None, None)))
         self._chunks.append(Chunk(time_ns(), *self._ids, messages.columns()))
         if not self._is_timing:
             self._is_timing = True
-            self._timer.start(self._on_time)
+            self._timer.start(self._run, self._on_time)
         self.waiting += count
         self.waiting_bytes += size
         if self.waiting >= self._bounds.block_records or self.waiting_bytes >= self._bounds.block_bytes:
             self.hand_over()
 
     def _on_time(self) -> None:
-        """Time has passed, in which many hands full may have gone, or none: the timer goes on while anything comes."""
+        """Hand over what waits, once in ``block_seconds``; stop the timer when nothing has come in that time."""
         if self.waiting:
             self.hand_over()
         else:
@@ -97,13 +111,13 @@ class Intake(Inbox):
             self._gaps.clear()
         self._chunks = []
         self.waiting = self.waiting_bytes = 0
-        self._sender = None  # it may have gone
+        self._sender = None  # it may be gone when the next message comes
         writer, bounds = self._writer, self._bounds
         if writer.queued_records > bounds.queued_records or writer.queued_bytes > bounds.queued_bytes:
             self._is_full = writer.tells = True
 
     def notify(self, notice: Lost) -> None:
-        """Messages were lost between two hubs of the tree: they will be missed here."""
+        """Note that messages were lost between two hubs of the tree, so that the journal lacks them."""
         self._note_gap(notice.cause, notice.count, int(notice.since * 1e9))
         if not self._is_full:
             self.hand_over()
@@ -117,20 +131,20 @@ class Intake(Inbox):
     # -- when the writer does not keep up -----------------------------------------------------------
 
     def _has_room_for(self, sender: Sender, count: int) -> bool:
-        """Whether to keep messages though the queue is full, as their publisher is held back from now on."""
+        """Whether to keep messages though the queue is full. If so, their publisher is held back from now on."""
         writer, bounds = self._writer, self._bounds
         self.relieve()
         if not self._is_full:
             return True
         publisher = sender.holdable_by(self) if self._hold and not self._held_too_long else None
-        # Of one that is held no more comes than was read already; but a hub that stops reads from all.
+        # A publisher that is held sends only what the hub has read already. A hub that stops reads all that is left.
         flooded = writer.queued_records >= 2 * bounds.queued_records or writer.queued_bytes >= 2 * bounds.queued_bytes
         if publisher is not None and not (flooded and publisher in self.held):
             self.held.add(publisher)
             publisher.hold(self)
             if self._block_timer is None:
                 self._block_timer = self._context.loop.timer(self._limits.block_timeout)
-                self._block_timer.start(self._on_block_timeout)
+                self._block_timer.start(self._run, self._on_block_timeout)
             return True
         cause = "timeout" if self._held_too_long else "overflow"
         self.lost[cause] = self.lost.get(cause, 0) + count
@@ -142,7 +156,7 @@ class Intake(Inbox):
         self._let_go()
 
     def relieve(self) -> None:
-        """The writer has got further: go on as before once half of what may wait has gone."""
+        """Hold nobody any longer once the writer has written half of what may wait."""
         writer, bounds = self._writer, self._bounds
         if (
             self._is_full
@@ -163,7 +177,7 @@ class Intake(Inbox):
             self.held.pop().let_go(self)
 
     def forget_held(self, publisher: Holdable) -> None:
-        """A publisher that was held has gone. Implements :class:`~sbuslib.core.protocols.Holder`."""
+        """Forget a publisher that was held and is gone. Implements :class:`~sbuslib.core.protocols.Holder`."""
         self.held.discard(publisher)
 
     # -- the end ------------------------------------------------------------------------------------
@@ -171,14 +185,16 @@ class Intake(Inbox):
     def close(self) -> None:
         """Take no more, and return once the writer has ended."""
         if not self.closed:
-            self._leave()
-            self.on_close()
-            self._context.members.forget_inbox(self)
+            try:
+                self._leave()
+            finally:
+                self.on_close()
+                self._context.members.forget_inbox(self)
         elif not self._writer.is_abandoned:
             self.ended.wait()
 
     def give_up(self) -> int:
-        """Take no more, since the writer has ended; how many messages were on their way to it, or missed before."""
+        """Take no more, since the writer has ended. Returns how many messages are not in the journal."""
         was_closed = self.closed
         if not was_closed:
             self._leave()
@@ -192,21 +208,23 @@ class Intake(Inbox):
         if self._context.is_serving:
             self._context.check_here()
         self._is_full = False
-        self.hand_over()
         self.closed = True
-        self._timer.close()
-        self._let_go()
-        self._ready.set()
+        try:
+            self.hand_over()
+        finally:
+            self._timer.close()
+            self._let_go()
+            self._ready.set()
 
     # -- what others see ----------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """How many messages can be taken: none, as the writer takes them."""
+        """How many messages the embedder can take: none, as the writer takes them."""
         return 0
 
     @property
     def queued(self) -> int:
-        """Messages that are not written yet, nor lost."""
+        """Messages that are neither written nor lost."""
         return self.waiting + self._writer.queued_records if not self._writer.finished else 0
 
     @property

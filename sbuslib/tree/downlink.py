@@ -18,6 +18,7 @@ from ..core.context import Context
 from ..core.messages import Copied
 from ..core.outgoing import Outgoing
 from ..core.protocols import Holdable, Receiver, Routes
+from ..core.router import CACHED_HEADER_BYTES
 from ..core.turn import Turn
 from ..errors import PacketError, ReservedKeyError
 from ..limits import CONTROL_EXTRA, PACKET_BYTES
@@ -28,10 +29,16 @@ from ..wire.batches import BATCH
 from ..wire.packets import MSG, Control, encode_control, parse
 from .interest import Feed, Interest, KeyTable
 
-__all__ = ["VOUCHERS", "Link", "Mode", "Voucher"]
+__all__ = ["PRUNES_PER_SECOND", "SEARCHES", "VOUCHERS", "Link", "Mode", "Voucher"]
 
 Mode: TypeAlias = Literal["announce", "prune", "plain"]
 
+PRUNES_PER_SECOND: Final = 8_192
+"""Keys that a link is told not to send, in a second: endless new keys must cost little."""
+
+SEARCHES: Final = 64
+"""New patterns for which the keys that a link was told not to send are searched one after the other. Where there are
+more at a time, the link is told to send all of them again."""
 
 VOUCHERS: Final = 4_096
 """Senders behind one link that are remembered: as many again are made anew."""
@@ -120,7 +127,7 @@ class Link:
             others = [patterns for who, patterns in self._context.router.plain_patterns() if who is not connection]
             self._feed = Feed([tree.wanted_above(), *others])
         elif mode == "prune":
-            self.pruned = KeyTable(limits.pruned_keys, limits.pruned_bytes)
+            self.pruned = KeyTable(limits.pruned_keys)
         turn.become(self)
         connection.become_link(turn.sender)
 
@@ -145,7 +152,7 @@ class Link:
         known = self.pruned is None or any(not router.is_tap(receiver) for receiver in found)
         if not known:
             known = self._prune(header[len(MSG) : -1])
-        if known and len(header) <= self._context.limits.cached_key_bytes:
+        if known and len(header) <= CACHED_HEADER_BYTES:
             if len(routes) >= self._context.limits.cached_keys:
                 routes.clear()
                 self._tuples.clear()
@@ -269,7 +276,7 @@ class Link:
             return True
         now = monotonic()
         most = float(limits.pruned_keys)
-        self._prunes = min(most, self._prunes + (now - self._pruned_at) * limits.prunes_per_second)
+        self._prunes = min(most, self._prunes + (now - self._pruned_at) * PRUNES_PER_SECOND)
         self._pruned_at = now
         if self._prunes < 1 or self._room() <= 0:
             return False
@@ -306,7 +313,7 @@ class Link:
         else:
             found = self.pruned.matched(pattern, separator)
         self._sweeps.setdefault(user, deque()).append(found)
-        if sum(map(len, self._sweeps.values())) > self._context.limits.pruned_sweeps:
+        if sum(map(len, self._sweeps.values())) > SEARCHES:
             # Forgetting all of them costs less than finding out which, and loses no message.
             most = max(self._sweeps, key=lambda one: len(self._sweeps[one]))
             self._sweeps = {most: deque([self.pruned.matched(b"", separator)])}

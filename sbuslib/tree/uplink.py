@@ -20,6 +20,7 @@ from ..core.embedder import Embedder
 from ..core.messages import COALESCED, COALESCED_BYTES, Copied, Messages
 from ..core.outgoing import SEND_RETRY, WRITE
 from ..core.protocols import Routes, Sender
+from ..core.router import CACHED_HEADER_BYTES
 from ..core.turn import Turn
 from ..errors import PacketError, ReservedKeyError
 from ..kernel.dialer import NO_MEMORY
@@ -33,7 +34,18 @@ from .downlink import VOUCHERS, Voucher
 from .outage import Item, Kept, Losses
 from .tree import Tree
 
-__all__ = ["Down", "Up", "Uplink"]
+__all__ = ["ACK_MESSAGES", "ACK_PAUSE", "Down", "Up", "Uplink"]
+
+ACK_MESSAGES: Final = 256
+"""Messages sent to the hub above before it is asked to acknowledge that it passed them on. When the link breaks, those
+that were not acknowledged count as uncertain; an acknowledgement costs about as much as a message."""
+
+ACK_PAUSE: Final = 0.1
+"""Seconds after which an acknowledgement of fewer messages is asked for."""
+
+_OPEN_QUESTIONS: Final = 64
+"""Questions for an acknowledgement that may be open at a time. While there are so many, the next question waits, and is
+about more messages."""
 
 
 class Uplink(Protocol):
@@ -128,7 +140,7 @@ class Down:
             return ()
         up = self._up
         found = tuple(receiver for receiver in found if receiver is not up)
-        if len(header) <= self._context.limits.cached_key_bytes:  # else the router forgets it unsaid
+        if len(header) <= CACHED_HEADER_BYTES:  # else the router forgets it unsaid
             if len(routes) >= self._context.limits.cached_keys:
                 routes.clear()
             routes[header] = found
@@ -238,22 +250,17 @@ class Up:
 
     def _consider_mark(self) -> None:
         """Ask for an acknowledgement, now or in a while, if there is anything to acknowledge."""
-        limits = self._context.limits
-        if self.socket is None or self.forwarded == self._marked or len(self._marks) >= limits.link_asked:
+        if self.socket is None or self.forwarded == self._marked or len(self._marks) >= _OPEN_QUESTIONS:
             return
-        if self.forwarded - self._marked >= limits.link_acks:
+        if self.forwarded - self._marked >= ACK_MESSAGES:
             self.mark()
         elif not self._mark_timer:
             self._mark_timer = True
-            self._context.after(limits.link_ack_pause, self._on_mark_timer)
+            self._context.after(ACK_PAUSE, self._on_mark_timer)
 
     def _on_mark_timer(self) -> None:
         self._mark_timer = False
-        if (
-            self.socket is not None
-            and self.forwarded > self._marked
-            and len(self._marks) < self._context.limits.link_asked
-        ):
+        if self.socket is not None and self.forwarded > self._marked and len(self._marks) < _OPEN_QUESTIONS:
             self.mark()
 
     # -- acknowledgements ---------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import pytest
 from support import PATIENCE, ROOT, Peer, eventually, python
 
 from sbuslib import Client, Hub
+from sbuslib.core import members
 from sbuslib.errors import (
     AddressError,
     AddressInUseError,
@@ -25,7 +26,6 @@ from sbuslib.errors import (
     StateError,
 )
 from sbuslib.kernel.sockets import Listener
-from sbuslib.limits import Limits
 from sbuslib.wire.addresses import PathAddress
 
 Connect = Callable[..., Peer]
@@ -202,8 +202,11 @@ def test_a_stop_that_may_not_remove_the_file_stops_all_the_same(
     connect().barrier()
 
 
-def test_patterns_of_an_earlier_start_do_not_wait_for_its_event_loop(address: str) -> None:
-    hub = Hub(address, limits=Limits(forgotten_per_round=1))
+def test_patterns_of_an_earlier_start_do_not_wait_for_its_event_loop(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "FORGOTTEN_A_TURN", 1)
+    hub = Hub(address)
 
     def serve() -> None:
         with hub, Client(address) as client:
@@ -392,11 +395,13 @@ FORKED = """
 import os, sys
 import gevent, gevent.os
 import sbuslib
+from sbuslib.core import members
 from sbuslib.errors import DisconnectedError, StateError
 from support import Peer, eventually
 
 fork = {"os": os.fork, "gevent": gevent.os.fork}[sys.argv[2]]
-hub = sbuslib.Hub(sys.argv[1], limits=sbuslib.Limits(forgotten_per_round=1))
+members.FORGOTTEN_A_TURN = 1
+hub = sbuslib.Hub(sys.argv[1])
 hub.start()
 client = sbuslib.Client(sys.argv[1])
 client.subscribe(b"k")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 import gevent
+import gevent.subprocess
 import pytest
 from accounting import balance, settle
 from support import Peer, eventually
@@ -59,6 +60,18 @@ def start(address: str) -> Iterator[Start]:
             os.waitpid(pid, 0)
         except (ProcessLookupError, ChildProcessError):
             pass
+
+
+@pytest.mark.parametrize("run", [1, 2])
+def test_exit_status_is_known_after_a_test_with_a_gevent_process(run: int) -> None:
+    """The first run leaves behind what gevent does for its own processes. The second one must not notice."""
+    pid = os.fork()
+    if not pid:
+        os._exit(3)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    gevent.sleep(0.001)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+    gevent.subprocess.run(["true"], check=True)
 
 
 def end(pid: int, number: int = signal.SIGKILL) -> None:

@@ -144,7 +144,6 @@ class BusMachine(RuleBasedStateMachine):
             user_queued_bytes=user_size,
             fanout=fanout,
             block_timeout=1e6,
-            controls_per_turn=64,
             turn_time=1e6,
         )
         self.folder = tempfile.mkdtemp(prefix="sbus-")

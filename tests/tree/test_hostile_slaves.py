@@ -12,6 +12,7 @@ from support import PATIENCE, WHOAMI, FakeHub, Peer, eventually
 from worlds import FAST, World, received, settle
 
 from sbuslib.secrets import Credentials
+from sbuslib.tree import downlink, tree
 
 
 @pytest.fixture
@@ -319,8 +320,10 @@ def test_who_changes_their_mind_about_senders_floods_no_link(world: World, slave
     assert link.pending()[-1] == b"CMSG senders/on\0"
 
 
-def test_more_new_patterns_than_can_be_looked_up_graft_all(world: World) -> None:
-    world.hub("top", relays=[12_345], limits=msgspec.structs.replace(FAST, pruned_sweeps=4, interest_steps=1))
+def test_more_new_patterns_than_can_be_looked_up_graft_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downlink, "SEARCHES", 4)
+    monkeypatch.setattr(tree, "STEPS_A_TURN", 1)
+    world.hub("top", relays=[12_345])
     world.uids["top"] = 12_345
     link = world.peer("top")
     link.send(b"CMSG interest/on")
