@@ -89,6 +89,11 @@ def test_a_named_method_or_function_exists(dotted: str) -> None:
     assert any(has(home, name) for home in homes(owner)), dotted
 
 
+def test_a_named_class_exists() -> None:
+    told = {name for name in named(text_of(PAGE)) if re.fullmatch(r"[A-Z]\w*[a-z]\w*", name)}
+    assert {name for name in told if not homes(name)} == set()
+
+
 def test_the_journey_names_many_functions() -> None:
     assert len(dotted_names()) > 50
 
