@@ -63,6 +63,11 @@ class Acceptor:
         self._watcher: Any = context.loop.io(listener.socket.fileno(), READ)
         self._watcher.start(self._on_acceptable)
 
+    @property
+    def has_accepted(self) -> bool:
+        """Whether connections were accepted that are not served yet."""
+        return bool(self._accepted)
+
     def close(self) -> None:
         """Accept no more, and close the connections that are not served yet."""
         self.closed = True

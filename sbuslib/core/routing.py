@@ -269,5 +269,5 @@ def _route_copy(turn: Turn, packet: bytes) -> None:
     elif not header.startswith(MSG):
         turn.commands += 1
         turn.role.command(turn, packet)
-    elif (turn.knows_allowed(header) or turn.may_publish(header)) and not turn.closed:  # by what authorize= did
+    elif turn.knows_allowed(header) or turn.may_publish(header):
         turn.deliver(turn.look_up(header), turn.sender, Copied(turn.context.writer, [packet]))

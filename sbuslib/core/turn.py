@@ -205,6 +205,8 @@ class Turn:
                 raise
             self.role.drop(error.reason, times)
             return False
+        if self.closed:
+            return False  # by what authorize= did
         self._remember_allowed(header)
         return True
 

@@ -34,6 +34,7 @@ from ..matcher import SEPARATOR, Subscriptions
 from ..secrets import Namespace
 from ..wire.packets import MSG, check_key
 from .limits import TcpLimits
+from .substrings import CACHED_NAME_BYTES
 
 __all__ = [
     "CONTROL",
@@ -216,7 +217,7 @@ class Crossing:
         if len(name.encode()) > self._limits.name_bytes:
             self._refused["name too long"] += 1
             return None
-        if len(key) <= self._limits.cached_name_bytes:
+        if len(key) <= CACHED_NAME_BYTES:
             if len(self._known_names) >= self._limits.cached_names:
                 self._known_names.clear()
             self._known_names[key] = name
@@ -236,7 +237,7 @@ class Crossing:
         if reason is not None:
             self._refused[reason] += 1
             return None
-        if len(name) <= self._limits.cached_name_bytes:
+        if len(name) <= CACHED_NAME_BYTES:
             if len(self._known_keys) >= self._limits.cached_names:
                 self._known_keys.clear()
             self._known_keys[name] = key

@@ -190,7 +190,8 @@ class Link:
             if error.reason == "too many patterns":
                 self.connection.answer(encode_control(control.INTEREST_WIDEN))
                 context, connection = self._context, self.connection
-                if context.authorization.allows(connection.credentials, "subscribe", b""):
+                is_allowed = context.authorization.allows(connection.credentials, "subscribe", b"")
+                if is_allowed and not connection.closed:
                     context.router.subscribe_anyway(b"", connection, connection.account)
 
     def _note_lost(self, payload: bytes) -> None:

@@ -25,9 +25,10 @@ from typing import Final, Protocol
 from ..core.client_role import ClientRole
 from ..core.context import Context
 from ..core.members import Clients
-from ..core.outgoing import SEND_RETRY, Outgoing
+from ..core.outgoing import Outgoing
 from ..core.protocols import Receiver
 from ..core.quotas import Account
+from ..core.send_watcher import SEND_RETRY
 from ..core.turn import Turn
 from ..core.user_work import UserWork
 from ..errors import StateError

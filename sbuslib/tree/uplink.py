@@ -16,11 +16,10 @@ from typing import Any, Final, Protocol
 
 from ..core.batch_routing import take_batch
 from ..core.connection import Connection
-from ..core.embedder import Embedder
 from ..core.messages import COALESCED, COALESCED_BYTES, Copied, Messages
-from ..core.outgoing import SEND_RETRY, WRITE
 from ..core.protocols import Routes, Sender
 from ..core.router import CACHED_HEADER_BYTES
+from ..core.send_watcher import SEND_RETRY, WRITE
 from ..core.turn import Turn
 from ..errors import PacketError, ReservedKeyError
 from ..kernel.dialer import NO_MEMORY
@@ -192,7 +191,7 @@ class Up:
         self._uplink = uplink
         self._tree = uplink.tree
         self._context = self._tree.context
-        self.credentials = Embedder(self._context).credentials
+        self.credentials = self._context.credentials
         self.socket: socket.SocketType | None = None
         self.wrap = False
         self.takes_batches = False  # whether the hub above was told that many messages may be in one packet
