@@ -292,7 +292,7 @@ class Channel(ABC):
     # -- sending ------------------------------------------------------------------------------------
 
     def _send(self, packet: bytes | memoryview, flags: int = 0, is_batch: bool = False) -> bool:
-        """Send one packet, waiting for room. Raises as :meth:`publish` does.
+        """Send one packet, waiting for room. Raises as :meth:`.endpoint.Endpoint.publish` does.
 
         ``False``, and nothing was sent, for a batch when the hub that is there now takes none.
         """
