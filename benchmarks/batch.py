@@ -1,8 +1,9 @@
 """What many messages in one packet gain: Python clients at both ends, payloads of 100 bytes, a struct for each message.
 
-Run ``python benchmarks/batch.py [MESSAGES]``. Each way of publishing is measured with one subscriber and with ten, in
-turns, and told as medians: messages and deliveries a second by the clock, and CPU time a message of the hub, of the
-publisher and of one subscriber. The processor times add up to what the machine could do if nothing else ran on it.
+Run ``python benchmarks/batch.py [MESSAGES [KEYS]]``: the messages are dealt to so many keys in turn. Each way of
+publishing is measured with one subscriber and with ten, in turns, and told as medians: messages and deliveries a second
+by the clock, and CPU time a message of the hub, of the publisher and of one subscriber. The processor times add up to
+what the machine could do if nothing else ran on it.
 """
 
 from __future__ import annotations
@@ -22,31 +23,35 @@ from sbuslib import Client, blocking
 from sbuslib.bench.process import cpu_seconds
 
 ROUNDS = 5
-PAIRS = [(b"room/1/temp", b"x" * 100)] * 10_000
+PAIRS = 10_000
+"""Messages that ``publish_many`` is given at once."""
 
 
-def many(client: Any, count: int) -> None:
+Pairs = list[tuple[bytes, bytes]]
+
+
+def many(client: Any, count: int, pairs: Pairs) -> None:
     """``publish_many``, batched where the client may."""
-    for _ in range(count // len(PAIRS)):
-        client.publish_many(PAIRS)
+    for _ in range(count // len(pairs)):
+        client.publish_many(pairs)
 
 
-def loop(client: Any, count: int) -> None:
+def loop(client: Any, count: int, pairs: Pairs) -> None:
     """``publish``: a packet each."""
-    for _ in range(count // len(PAIRS)):
-        for key, payload in PAIRS:
+    for _ in range(count // len(pairs)):
+        for key, payload in pairs:
             client.publish(key, payload)
 
 
-def batch(client: Any, count: int) -> None:
+def batch(client: Any, count: int, pairs: Pairs) -> None:
     """``publish`` of a batch, which sends when a packet is full."""
     with client.batch() as collecting:
-        for _ in range(count // len(PAIRS)):
-            for key, payload in PAIRS:
+        for _ in range(count // len(pairs)):
+            for key, payload in pairs:
                 collecting.publish(key, payload)
 
 
-WAYS: dict[str, tuple[Callable[[Any, int], None], bool, bool]] = {
+WAYS: dict[str, tuple[Callable[[Any, int, Pairs], None], bool, bool]] = {
     "publish_many, in batches": (many, True, False),
     "publish_many, plain packets all the way": (many, False, False),
     "publish_many of plain packets, put together by the hub": (many, False, True),
@@ -56,14 +61,16 @@ WAYS: dict[str, tuple[Callable[[Any, int], None], bool, bool]] = {
 """Name to how to publish, whether both ends batch, and whether the publisher does not and the subscribers do."""
 
 
-def publisher(address: str, pipe: Connection) -> None:
+def publisher(address: str, keys: int, pipe: Connection) -> None:
+    names = [b"room/%d/temp" % number for number in range(keys)]
+    pairs = [(names[number % keys], b"x" * 100) for number in range(PAIRS)]
     with Client(address) as client:
         while True:
             way, count = pipe.recv()
             run, batches, _ = WAYS[way]
             client._session.batches = batches
             before = time.process_time()
-            run(client, count)
+            run(client, count, pairs)
             pipe.send(time.process_time() - before)
 
 
@@ -105,7 +112,7 @@ def measure(way: str, count: int, pid: int, publishing: Connection, subscribing:
     return [max(ends) - began, cpu_seconds([pid]) - before, published, statistics.mean(used)]
 
 
-def main(count: int) -> None:
+def main(count: int, keys: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         address = os.path.join(folder, "bus")
         hub = subprocess.Popen([sys.executable, "-m", "sbuslib", "hub", "-a", address], stdout=subprocess.PIPE)
@@ -113,7 +120,7 @@ def main(count: int) -> None:
         hub.stdout.read()  # closed once it listens
         processes = []
         try:
-            process, publishing = start(publisher, address)
+            process, publishing = start(publisher, address, keys)
             processes.append(process)
             subscribing: list[Connection] = []
             for receivers in (1, 10):
@@ -121,7 +128,7 @@ def main(count: int) -> None:
                     process, pipe = start(subscriber, address)
                     processes.append(process)
                     subscribing.append(pipe)
-                each = max(len(PAIRS), count // receivers // len(PAIRS) * len(PAIRS))
+                each = max(PAIRS, count // receivers // PAIRS * PAIRS)
                 rounds: dict[str, list[list[float]]] = {way: [] for way in WAYS}
                 for _ in range(ROUNDS):
                     for way, found in rounds.items():
@@ -141,4 +148,4 @@ def main(count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 500_000)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 500_000, int(sys.argv[2]) if len(sys.argv) > 2 else 1)

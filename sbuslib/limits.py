@@ -1,14 +1,13 @@
-"""``Limits``: every number that bounds something, each with the reason for its default.
+"""``Limits`` and ``ClientLimits``: the numbers that an operator may set, each with the reason for its default.
 
-Nothing else in the library bounds what a client, a user or a hub may use; only the sizes of blocks that packets are
-moved in stand where they are. ``docs/limits.md`` is generated from this module, and a
-test holds the two against each other.
+What only tunes the machine is a constant beside the code that uses it. ``docs/limits.md`` is generated from this
+module, and a test compares the two.
 """
 
 from __future__ import annotations
 
 from math import inf
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
@@ -29,43 +28,46 @@ __all__ = [
     "describe",
 ]
 
-PACKET_BYTES = 409_600
-"""Longest packet of the protocol, in bytes: what the C implementation receives into. No setting:
-both ends of every connection rely on it."""
+# Both ends of every connection rely on these, so nobody can set them.
 
-CONTROL_EXTRA = 4_096
-"""How much longer than :data:`PACKET_BYTES` a hub's own control packet may be, in bytes, so that a
-wrapped message of full length still fits."""
+PACKET_BYTES: Final = 409_600
+"""Longest packet of the protocol, in bytes: the C implementation receives into a buffer of this size."""
 
+CONTROL_EXTRA: Final = 4_096
+"""How much longer than :data:`PACKET_BYTES` a hub's own control packet may be, in bytes. So a message of full length
+fits into a control packet that tells its sender."""
 
-BATCH_MOST = 1_024
+BATCH_MESSAGES: Final = 4_096
+"""Most messages in one packet of ``batch/on``. A larger batch would save nothing more, and a hub handles one of this
+size in a turn like any other."""
+
+BATCH_KEYS: Final = 256
+"""Most distinct keys in one packet of ``batch/on``. Each key may have to be looked up, which takes longer than handing
+a message over."""
+
+BATCH_EXPANDED: Final = 4 * PACKET_BYTES
+"""Most bytes that the messages of one packet of ``batch/on`` may have as packets of their own. A long key is written
+once in the batch, and then stands before each of its messages: without a bound, 400 KB could become 400 MB."""
+
+# These only tune, and are used in more than one folder.
+
+BATCH_MOST: Final = 1_024
 """Most packets that one system call takes: ``UIO_MAXIOV`` of Linux."""
 
-BATCH_MESSAGES = 4_096
-"""Most messages in one packet of ``batch/on``: what such a packet saves has long been saved by then, and a hub
-takes no more time over one than over any other turn. No setting, as the next two: both ends rely on it."""
+KNOWN_KEYS: Final = 1_024
+"""Keys that a client remembers as checked: more than most programs publish under."""
 
-BATCH_KEYS = 256
-"""Most distinct keys in one such packet. Each may have to be looked up, which takes longer than a message."""
-
-BATCH_EXPANDED = 4 * PACKET_BYTES
-"""Bytes that the messages of one such packet may come to as packets of their own. A long key is written once and stands
-before each of its messages then: without a bound, 400 KB could become 400 MB."""
-
-KNOWN_KEYS = 1_024
-"""Keys that a client remembers as checked: more than most programs publish under. No setting, as the next."""
-
-KNOWN_KEY_BYTES = 256
-"""Longest key that a client remembers. Those that are longer are rare, and so many of them would take much memory."""
+KNOWN_KEY_BYTES: Final = 256
+"""Longest key that a client remembers, in bytes. Longer keys are rare, and many of them would take much memory."""
 
 
 class _Numbers(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields that are all positive numbers."""
+    """A struct whose fields are all positive numbers."""
 
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(self):
             value = getattr(self, field.name)
-            # The fields are what their defaults are: counts are whole numbers, times need not be.
+            # The type of the default tells: counts are whole numbers, times need not be.
             whole = isinstance(field.default, int)
             if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
                 raise UsageError(f"{type(self).__name__}.{field.name} is a {'whole ' * whole}number, not {value!r}")
@@ -81,308 +83,229 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     Raises :exc:`~sbuslib.errors.UsageError` when a number is not positive.
     """
 
+    # -- patterns ---------------------------------------------------------------------------------------------------
     pattern_bytes: Annotated[int, Meta(description="Longest pattern, in bytes. Real keys are far shorter.")] = 4_096
     pattern_segments: Annotated[
-        int, Meta(description="Segments of a pattern: each may be a node of the index, so they cost more than bytes.")
+        int,
+        Meta(
+            description="Most segments of a pattern. Each may be a node of the index, so a segment costs more than a "
+            "byte."
+        ),
     ] = 128
     user_patterns: Annotated[
         int,
         Meta(
-            description="Distinct patterns that all clients of one user may hold. A relay for a busy host needs many."
+            description="Distinct patterns that all clients of one user may hold. The relay of a busy host needs many."
         ),
     ] = 262_144
     user_pattern_bytes: Annotated[
-        int,
-        Meta(description="Bytes of those patterns. The index takes some ten times as much memory."),
+        int, Meta(description="Bytes of those patterns. The index takes some ten times as much memory.")
     ] = 16 * 1024 * 1024
     user_pattern_steps: Annotated[
         int,
         Meta(
-            description="Steps that all patterns of one user may add to the look-up of one key: for each place and "
-            "number of stars in use among them, the segments from the first star on. room/*/x takes 2, and with it a "
-            "hundred thousand that have other words there. A step takes a third of a microsecond."
+            description="Steps that all patterns of one user may add to the look-up of one key. room/*/x takes 2 "
+            "steps, for the segments from its first star on; a hundred thousand patterns that differ from "
+            "it in words alone share these 2. A step takes a third of a microsecond."
         ),
     ] = 1_024
+
+    # -- what is remembered -----------------------------------------------------------------------------------------
     cached_keys: Annotated[
-        int,
-        Meta(description="Keys whose receivers are remembered. A remembered key saves the walk through the index."),
+        int, Meta(description="Keys whose receivers are remembered. A remembered key needs no search of the index.")
     ] = 16_384
-    cached_key_bytes: Annotated[
-        int, Meta(description="Longest key that is remembered, in bytes; with cached_keys it bounds the memory.")
-    ] = 512
-    allowed_bytes: Annotated[
-        int,
-        Meta(
-            description="Bytes of keys that clients may publish under as authorize= said, remembered so that it is not "
-            "asked again; shared out among users, one alone may have half."
-        ),
-    ] = 64 * 1024 * 1024
-    allowed_key_bytes: Annotated[
-        int, Meta(description="Bytes that each of those keys counts for beside its own: its place in a table.")
-    ] = 128
     cached_receivers: Annotated[
         int,
         Meta(
-            description="Receivers that remembered keys may come to: thousands of clients can be combined in as many "
-            "ways as there are keys. At 8 bytes each."
+            description="Receivers that the remembered keys may have together, at 8 bytes each. Thousands of clients "
+            "can be combined in as many ways as there are keys."
         ),
     ] = 4_194_304
-    batch: Annotated[
-        int, Meta(description="Packets taken from one client before others have their turn. More gains nothing.")
-    ] = 64
+    allowed_bytes: Annotated[
+        int,
+        Meta(
+            description="Bytes of keys that are remembered as allowed by authorize=, so that it is not asked again. "
+            "Shared out among users: one alone may have half."
+        ),
+    ] = 64 * 1024 * 1024
+
+    # -- turns ------------------------------------------------------------------------------------------------------
+    batch: Annotated[int, Meta(description="Packets taken from one client in one turn. More gains nothing.")] = 64
     turn_deliveries: Annotated[
         int,
         Meta(
-            description="Deliveries, packets times receivers, after which the turn of a publisher ends and goes on "
-            "later: some milliseconds, for which everybody else waits. One packet always goes to all."
+            description="Deliveries (packets times receivers) after which the turn of a publisher ends, to go on "
+            "later. So many take some milliseconds, for which all others wait. One packet always goes to "
+            "all its receivers."
         ),
     ] = 4_096
     turn_time: Annotated[
         float,
         Meta(
-            description="Seconds after which likewise a turn ends that takes long for another reason, such as new "
-            "keys that many patterns have to be compared with."
+            description="Seconds after which a turn ends that takes long for another reason, such as new keys that "
+            "have to be compared with many patterns."
         ),
     ] = 0.005
-    gathered: Annotated[
-        int,
-        Meta(
-            description="Messages of one turn for one receiver that are put into one packet, if it takes such: fewer "
-            "cost both ends less one by one."
-        ),
-    ] = 8
-    gathered_bytes: Annotated[
-        int,
-        Meta(description="Bytes of those messages: copying more costs more than it saves."),
-    ] = 65_536
+
+    # -- queues -----------------------------------------------------------------------------------------------------
     queued_packets: Annotated[
-        int, Meta(description="Packets that may wait for one receiver that reads slowly, before new ones are lost.")
+        int, Meta(description="Packets that may wait for one slow receiver, before new ones are lost.")
     ] = 65_536
     queued_bytes: Annotated[
-        int, Meta(description="Bytes that may wait for one receiver: some forty packets of full length.")
+        int, Meta(description="Bytes that may wait for one slow receiver: some forty packets of full length.")
     ] = 16 * 1024 * 1024
     user_queued_packets: Annotated[
         int,
         Meta(
-            description="Packets that may wait for all clients of one user, shared out among the users that sent "
-            "them: one alone may take half."
+            description="Packets that may wait for all clients of one user. Shared out among the users that sent them: "
+            "one alone may have half."
         ),
     ] = 262_144
     user_queued_bytes: Annotated[
-        int, Meta(description="Bytes that may wait for all clients of one user, shared out likewise.")
+        int, Meta(description="Bytes that may wait for all clients of one user, shared out in the same way.")
     ] = 128 * 1024 * 1024
-    block_timeout: Annotated[
-        float,
-        Meta(
-            description="Seconds for which a receiver in block mode may hold publishers back; one that makes no room "
-            "by then is let go."
-        ),
-    ] = 30.0
     queued_answers: Annotated[
         int,
         Meta(
-            description="Answers to control messages that may wait for a client. They are never discarded, so a "
-            "client that asks and does not read is let go."
+            description="Answers to control packets that may wait for one client. Answers are never discarded, so a "
+            "client that asks more and does not read is disconnected."
         ),
     ] = 1_024
+    block_timeout: Annotated[
+        float,
+        Meta(
+            description="Seconds for which a receiver in block mode may hold publishers back. One that has made no "
+            "room by then is disconnected."
+        ),
+    ] = 30.0
+
+    # -- messages to many clients of one user -----------------------------------------------------------------------
     fanout: Annotated[
         int,
         Meta(
-            description="Clients of one user from which on a message of somebody else for all of them goes into the "
-            "line of that user: its publisher would wait for so many system calls else."
+            description="A message from another user to this many clients of one user, or more, goes into the fan-out "
+            "queue of that user. Otherwise its publisher would have to wait for as many system calls."
         ),
     ] = 8
     fanout_packets: Annotated[
         int,
         Meta(
-            description="Packets that may stand in such a line, shared out among the users that sent them: one alone "
-            "may take half."
+            description="Packets that may wait in one fan-out queue. Shared out among the users that sent them: one "
+            "alone may have half."
         ),
     ] = 65_536
-    fanout_bytes: Annotated[int, Meta(description="Bytes that may stand in such a line, shared out likewise.")] = (
-        32 * 1024 * 1024
-    )
-    fanout_groups: Annotated[
-        int,
-        Meta(
-            description="Groups of receivers of which it is remembered who of them stands in which line, those of as "
-            "many keys or more; and for as many a line counts what is lost in one place each."
-        ),
-    ] = 1_024
-    trimmed_bytes: Annotated[
-        int,
-        Meta(
-            description="Bytes that have waited, or were held for clients and patterns that have gone, since the C "
-            "library was last asked to give free memory back to the system, before it is asked again: that takes "
-            "milliseconds."
-        ),
-    ] = 1024 * 1024
-    trim_pause: Annotated[
-        float, Meta(description="Seconds from then until it is asked, and as many more while half of that still waits.")
-    ] = 3.0
-    trim_share: Annotated[
-        float,
-        Meta(
-            description="Share of the time that this may take, at most: when it took long, in a large process, the "
-            "next is put off, or who comes and goes without end would have it done all the time."
-        ),
-    ] = 0.001
-    token_bytes: Annotated[
-        int, Meta(description="Longest token of a hub/sync, in bytes. It is echoed, so it must not amplify.")
-    ] = 64
+    fanout_bytes: Annotated[
+        int, Meta(description="Bytes that may wait in one fan-out queue, shared out in the same way.")
+    ] = 32 * 1024 * 1024
+
+    # -- connections ------------------------------------------------------------------------------------------------
     user_connections: Annotated[
         int,
         Meta(
-            description="Connections of one user, where its share of the descriptors is more; not of the hub's own and "
-            "root. Each costs 2 KiB here, and up to 32 KiB in the kernel if it does not read."
+            description="Connections that one user may have, if its share of the descriptors is not less. The hub's "
+            "own user and root may have more. Each costs 2 KiB in the hub, and up to 32 KiB in the kernel "
+            "if the client does not read."
         ),
     ] = 16_384
     spare_descriptors: Annotated[
         int,
         Meta(
-            description="Descriptors of the process (its RLIMIT_NOFILE) that clients may not use up: the application "
-            "needs some, and so does refusing politely."
+            description="Descriptors of the process (of its RLIMIT_NOFILE) that clients may not use up. The "
+            "application needs some, and the hub needs one to refuse a client politely."
         ),
     ] = 64
-    controls_per_turn: Annotated[
-        int,
-        Meta(
-            description="Packets taken in one go from a client whose last were mostly no messages: those cost the hub "
-            "more than they cost the client."
-        ),
-    ] = 8
-    forgotten_per_round: Annotated[
-        int, Meta(description="Patterns of clients that left taken out of the index in one turn of their user.")
-    ] = 128
     backlog: Annotated[
-        int, Meta(description="Connections that may wait to be accepted; the kernel caps it at net.core.somaxconn.")
+        int, Meta(description="Connections that may wait to be accepted. The kernel caps it at net.core.somaxconn.")
     ] = 4_096
     idle_send_buffer: Annotated[
         int,
         Meta(
-            description="Send buffer asked of the kernel for each connection at first, in bytes, which it doubles. "
-            "It is small, since nobody is charged for what waits in it."
+            description="Send buffer of each new connection, in bytes, which the kernel doubles. It is small, because "
+            "what waits in it is charged to no user."
         ),
     ] = 8_192
     send_buffer: Annotated[
         int,
         Meta(
-            description="Send buffer for a client that falls behind or is sent a longer packet, in bytes: one longest "
-            "control packet and its bookkeeping. The kernel doubles it, and caps it at net.core.wmem_max."
+            description="Send buffer of a client that falls behind or is sent a longer packet, in bytes: the longest "
+            "control packet and the bookkeeping for it. The kernel doubles it, and caps it at "
+            "net.core.wmem_max."
         ),
-    ] = 425_984
+    ] = PACKET_BYTES + 4 * CONTROL_EXTRA
     send_buffers: Annotated[
         int,
         Meta(
-            description="Bytes of all such larger buffers, shared out among users: one alone may have half. What "
-            "clients do not read is memory of the hub."
+            description="Bytes that all these larger send buffers may have together. Shared out among users: one alone "
+            "may have half. What clients do not read takes memory of the hub."
         ),
     ] = 1024 * 1024 * 1024
-    reclaimed_buffers: Annotated[
+    logged_breaches: Annotated[
         int,
-        Meta(
-            description="Clients of a user with no share of those left that are looked at for one that has read all, "
-            "and so does without. Each takes a system call."
-        ),
-    ] = 8
-    accept_pause: Annotated[
-        float, Meta(description="Seconds without accepting after the kernel ran out of descriptors or memory.")
-    ] = 0.1
-    send_retry: Annotated[
-        float, Meta(description="Seconds until a send is tried again for which the kernel had no memory.")
-    ] = 0.02
+        Meta(description="Kinds of violation (reason and user) that are remembered as logged. More are only counted."),
+    ] = 1_024
+
+    # -- trees of hubs ----------------------------------------------------------------------------------------------
     prefix_wait: Annotated[
         float,
         Meta(
-            description="Seconds after the start of a relay for which a whoami waits until the hub above has told "
-            "under which prefix this one's credentials stand. A hub that is there answers in milliseconds."
+            description="Seconds after the start of a relay for which a whoami waits for the hub above, which tells "
+            "the prefix of this hub's credential keys. A hub that is there answers in milliseconds."
         ),
     ] = 3.0
     settle: Annotated[
         float,
         Meta(
-            description="Seconds after its start for which a hub lets its slaves wait before it says that it knows "
-            "what is wanted: subscribers that lost it come back first."
+            description="Seconds after its start for which a hub lets the hubs below wait, before it tells that it "
+            "knows what is wanted. Subscribers that lost the hub come back in that time."
         ),
     ] = 0.5
     sync_wait: Annotated[
         float,
-        Meta(description="Seconds that a hub/sync of the whole tree waits for other hubs before it says partial."),
+        Meta(
+            description="Seconds for which a hub/sync of the whole tree waits for other hubs, before it is answered as "
+            "partial."
+        ),
     ] = 2.0
     link_wait: Annotated[
-        float, Meta(description="Seconds in which a hub above has to answer while a relay joins it.")
+        float, Meta(description="Seconds within which a hub above has to answer while a relay joins it.")
     ] = 10.0
     link_pause: Annotated[
-        float, Meta(description="Shortest pause before a relay joins again, in seconds; the next is drawn from more.")
+        float,
+        Meta(
+            description="Shortest pause before a relay joins again, in seconds. The next one is drawn at random, and "
+            "may be longer."
+        ),
     ] = 0.05
     link_pause_most: Annotated[float, Meta(description="Longest pause before a relay joins again, in seconds.")] = 5.0
     link_buffer: Annotated[
-        int, Meta(description="Bytes kept for the hub above while it is away or slow: what a slow receiver may have.")
+        int, Meta(description="Bytes kept for the hub above while it is away or slow: as many as for a slow receiver.")
     ] = 16 * 1024 * 1024
     link_packets: Annotated[
-        int, Meta(description="Packets kept for the hub above likewise: even an empty one takes memory.")
+        int,
+        Meta(description="Packets kept for the hub above while it is away or slow. Even an empty packet takes memory."),
     ] = 262_144
     link_notices: Annotated[
         float,
         Meta(
-            description="Seconds between two notices of losses below that a link has passed on to others: each is many."
+            description="Seconds between two notices of losses that a link passes on. One notice goes to many clients."
         ),
     ] = 1.0
-    link_acks: Annotated[
-        int,
-        Meta(
-            description="Messages sent to the hub above before it is asked to acknowledge that it passed them on. "
-            "When the link breaks, what was not acknowledged is uncertain."
-        ),
-    ] = 256
-    link_asked: Annotated[
-        int,
-        Meta(description="Such questions that may be open at a time; while so many are, one speaks of more messages."),
-    ] = 64
-    passing_wait: Annotated[
-        float,
-        Meta(
-            description="Seconds that the answer waits for receivers that are slow. One that takes longer is not "
-            "waited for until it has caught up: a reader that stopped would keep all relays from knowing."
-        ),
-    ] = 1.0
-    link_ack_pause: Annotated[float, Meta(description="Seconds after which fewer than that are asked about, too.")] = (
-        0.1
-    )
     link_patterns: Annotated[
-        int, Meta(description="Patterns announced over a link before they are widened to what they have in common.")
+        int, Meta(description="Patterns announced over a link, before they are replaced by wider ones.")
     ] = 65_536
-    interest_steps: Annotated[
-        int,
-        Meta(
-            description="Steps, of some microseconds each, that one turn spends on what a user's subscriptions change "
-            "for the links. They are shared out among the links."
-        ),
-    ] = 256
     pruned_keys: Annotated[
         int,
-        Meta(description="Keys that a link of another user is told not to send. The oldest makes room for another."),
+        Meta(
+            description="Keys that a link of another user is told not to send. A new key takes the place of the oldest."
+        ),
     ] = 4_096
-    pruned_bytes: Annotated[int, Meta(description="Bytes of those keys.")] = 1024 * 1024
-    pruned_sweeps: Annotated[
+    path_hubs: Annotated[
         int,
         Meta(
-            description="New patterns for which those keys are searched one after the other. When there are more at a "
-            "time, all keys are forgotten instead."
+            description="Hubs on the path from a hub to the root of its tree, both included. A deeper tree is a "
+            "mistake."
         ),
-    ] = 64
-    prunes_per_second: Annotated[
-        int, Meta(description="Keys that a link is told not to send in a second: endless new keys must cost little.")
-    ] = 8_192
-    path_hubs: Annotated[
-        int, Meta(description="Hubs between a hub and the root of its tree, both included. Deeper is a mistake.")
     ] = 16
-    voucher_keys: Annotated[
-        int, Meta(description="Senders below a link that are remembered as checked; others are checked again.")
-    ] = 4_096
-    logged_breaches: Annotated[
-        int, Meta(description="Kinds of breach (reason and user) remembered as logged; more are only counted.")
-    ] = 1_024
 
 
 class ClientLimits(_Numbers, frozen=True, kw_only=True):
@@ -390,24 +313,24 @@ class ClientLimits(_Numbers, frozen=True, kw_only=True):
 
     batch: Annotated[int, Meta(description="Packets received or sent with one system call. More gains nothing.")] = 64
     batch_messages: Annotated[
-        int, Meta(description="Messages put into one packet for a hub that takes such. More gains little.")
+        int, Meta(description="Messages put into one packet, for a hub that takes batches. More gains little.")
     ] = 1_024
     batch_bytes: Annotated[
         int,
-        Meta(description="Bytes of payload put into one such packet: what stays in the processor's cache on its way."),
+        Meta(
+            description="Bytes of payload put into one packet, for a hub that takes batches: so many stay in the "
+            "processor's cache."
+        ),
     ] = 131_072
     send_buffer: Annotated[
-        int, Meta(description="Send buffer asked of the kernel, in bytes: as for a hub, whose packets are as long.")
-    ] = 425_984
-    connect_pause: Annotated[
-        float, Meta(description="Seconds before the second attempt when a hub's backlog is full; then it grows.")
-    ] = 0.001
-    connect_pause_most: Annotated[
-        float, Meta(description="Longest pause between two attempts at a full backlog, in seconds.")
-    ] = 0.05
+        int, Meta(description="Send buffer asked of the kernel, in bytes: as that of a hub, whose packets are as long.")
+    ] = PACKET_BYTES + 4 * CONTROL_EXTRA
     reconnect_pause: Annotated[
         float,
-        Meta(description="Shortest pause before reconnecting, in seconds; the next is drawn at random from more."),
+        Meta(
+            description="Shortest pause before reconnecting, in seconds. The next one is drawn at random, and may be "
+            "longer."
+        ),
     ] = 0.05
     reconnect_pause_most: Annotated[
         float, Meta(description="Longest pause before reconnecting, in seconds: a hub that is back is found this soon.")

@@ -17,6 +17,7 @@ from gevent import GreenletExit
 from support import ROOT, Peer, eventually, own_key
 
 from sbuslib import Client, Hub, Limits
+from sbuslib.core import acceptor, turn
 from sbuslib.core.client_role import ClientRole
 from sbuslib.core.reporting import encode
 from sbuslib.errors import (
@@ -296,10 +297,11 @@ def test_authorize_answers_are_remembered(make_hub: MakeHub, connect: Connect, a
 
 
 def test_authorize_answers_of_all_clients_are_bounded_together(
-    make_hub: MakeHub, connect: Connect, asked: Asked
+    make_hub: MakeHub, connect: Connect, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What one user's clients may have remembered between them; each goes on, and is asked about more often."""
-    hub = make_hub(authorize=asked, limits=Limits(allowed_bytes=2 * 10 * 200, allowed_key_bytes=200 - len(b"MSG kk\0")))
+    monkeypatch.setattr(turn, "ALLOWED_KEY", 200 - len(b"MSG kk\0"))
+    hub = make_hub(authorize=asked, limits=Limits(allowed_bytes=2 * 10 * 200))
     one, other = connect(), connect()
     for number in range(8):
         one.publish(b"k%d" % number)
@@ -595,9 +597,12 @@ def test_answers_that_are_not_read_pile_up_to_the_limit(make_hub: MakeHub, conne
 # -- descriptors ----------------------------------------------------------------------------------------
 
 
-def test_out_of_descriptors(make_hub: MakeHub, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+def test_out_of_descriptors(
+    make_hub: MakeHub, connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The one too many is turned away, the others stay, and once there is room again all is as before."""
-    hub = make_hub(limits=Limits(accept_pause=0.01))
+    monkeypatch.setattr(acceptor, "ACCEPT_PAUSE", 0.01)
+    hub = make_hub()
     good = connect()
     good.barrier()
     late = connect()  # connected in the kernel, accepted once the loop runs

@@ -1,4 +1,4 @@
-"""The limits, and their table in the documentation."""
+"""The limits of hubs and clients, and their tables in the documentation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sbuslib.limits import CONTROL_EXTRA, PACKET_BYTES, ClientLimits, Limits, de
 BOTH = (Limits, ClientLimits)
 
 
-def test_the_protocol_fixes_the_packet() -> None:
+def test_the_longest_packet_is_as_long_as_the_protocol_says() -> None:
     assert (PACKET_BYTES, CONTROL_EXTRA) == (409_600, 4_096)
 
 
 @pytest.mark.parametrize("struct", BOTH)
-def test_the_documentation_holds_the_table(struct: type[msgspec.Struct]) -> None:
+def test_the_page_of_limits_has_the_table_of_the_code(struct: type[msgspec.Struct]) -> None:
     assert describe(struct) in (ROOT / "docs" / "limits.md").read_text("utf-8")
 
 
@@ -32,8 +32,13 @@ def test_every_limit_has_a_reason(struct: type[msgspec.Struct]) -> None:
     assert [row[1] for row in found if row] == list(struct.__struct_fields__)
 
 
+def test_a_hub_has_no_more_than_forty_limits() -> None:
+    """What only tunes the machine is a constant beside the code that uses it."""
+    assert len(Limits.__struct_fields__) <= 40
+
+
 @pytest.mark.parametrize("struct", BOTH)
-def test_limits_do_not_change(struct: type[Any]) -> None:
+def test_limits_are_immutable(struct: type[Any]) -> None:
     limits = struct()
     with pytest.raises(AttributeError):
         limits.batch = 1
@@ -43,7 +48,7 @@ def test_limits_do_not_change(struct: type[Any]) -> None:
 
 @pytest.mark.parametrize("struct", BOTH)
 @pytest.mark.parametrize("value", [0, -1, None, "64", True, float("nan")])
-def test_a_limit_is_a_positive_number(struct: type[Any], value: object) -> None:
+def test_a_limit_that_is_no_positive_number_is_refused(struct: type[Any], value: object) -> None:
     for name in struct.__struct_fields__:
         with pytest.raises(UsageError, match=name):
             struct(**{name: value})
@@ -51,14 +56,14 @@ def test_a_limit_is_a_positive_number(struct: type[Any], value: object) -> None:
 
 @pytest.mark.parametrize("struct", BOTH)
 @pytest.mark.parametrize("value", [1.5, float("inf")])
-def test_what_is_counted_is_a_whole_number(struct: type[Any], value: object) -> None:
+def test_a_count_that_is_no_whole_number_is_refused(struct: type[Any], value: object) -> None:
     with pytest.raises(UsageError, match="batch"):
         struct(batch=value)
 
 
 @pytest.mark.parametrize("struct", BOTH)
-def test_a_batch_is_no_longer_than_the_system_call_takes(struct: type[Any]) -> None:
-    """UIO_MAXIOV of Linux: recvmmsg(2) and sendmmsg(2) take no more than 1,024 packets."""
+def test_a_batch_of_more_packets_than_one_system_call_takes_is_refused(struct: type[Any]) -> None:
+    """recvmmsg(2) and sendmmsg(2) take at most 1,024 packets: UIO_MAXIOV of Linux."""
     assert struct(batch=1_024).batch == 1_024
     with pytest.raises(UsageError, match="batch"):
         struct(batch=1_025)

@@ -14,7 +14,7 @@ from sbuslib.secrets import Credentials
 from sbuslib.wire.packets import Message
 
 # Those that bound a wait for others are long: on a busy machine nothing is slow but what never comes.
-FAST = Limits(settle=0.001, link_pause=0.001, link_pause_most=0.01, link_ack_pause=0.001, sync_wait=10.0)
+FAST = Limits(settle=0.001, link_pause=0.001, link_pause_most=0.01, sync_wait=10.0)
 
 
 class World:

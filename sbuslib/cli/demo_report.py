@@ -36,11 +36,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     journal, lake, report = sys.argv[1:] if argv is None else argv
     from ..errors import SbusError, StateError
     from ..spark.page import check_plots
+    from ..spark.sessions import check_java, session
     from ..spark.sessions import explain as explain_spark
-    from ..spark.sessions import session
 
     try:
         check_plots()
+        check_java()
         print(f"  {'spark':<12} is starting, with Java", flush=True)
         spark = session("local[2]", name="sbus demo", settings=_SETTINGS)
     except StateError as error:

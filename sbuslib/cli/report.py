@@ -28,81 +28,44 @@ def add_parser(commands: Any) -> None:
         description="Pages and tables about what was recorded.",
     )
     kinds = report.add_subparsers(required=True, metavar="KIND", title="kinds")
+    for add_kind in (_add_traffic, _add_subscriptions, _add_latency):
+        add_kind(kinds)
 
-    def add(kind: str, prepare: Any, help: str, examples: str) -> ArgumentParser:
-        command: ArgumentParser = kinds.add_parser(
-            kind,
-            help=help,
-            description=help[0].upper() + help[1:] + ".",
-            epilog=f"examples:\n{examples}\n\n{jobs.SPARK}",
-            formatter_class=RawDescriptionHelpFormatter,
-        )
-        command.add_argument("lake", metavar="LAKE", help="directory of the lake")
-        command.add_argument("--hub", metavar="ID", help="only what this hub recorded; else what all did")
-        add_output_arguments(command, f"{kind}.html")
-        jobs.add_spark_arguments(command)
-        command.set_defaults(run=lambda arguments: jobs.run(arguments, prepare))
-        return command
 
-    traffic = add(
-        "traffic",
-        _traffic,
-        "volume over time, by key, by sender and user, by size, and what was lost",
-        "  sbus report traffic lake                        makes traffic.html\n"
-        "  sbus report traffic lake --csv tables --output -   tables, and no page",
+def _add(kinds: Any, kind: str, prepare: Callable[[Namespace], jobs.Work], help: str, examples: str) -> ArgumentParser:
+    """Add one kind of report, with the arguments that all kinds have."""
+    command: ArgumentParser = kinds.add_parser(
+        kind,
+        help=help,
+        description=help[0].upper() + help[1:] + ".",
+        epilog=f"examples:\n{examples}\n\n{jobs.SPARK}",
+        formatter_class=RawDescriptionHelpFormatter,
     )
-    traffic.add_argument("--levels", type=count, default=3, metavar="N", help="segments of the keys to look at (3)")
-    traffic.add_argument(
-        "--period", type=count, metavar="SECONDS", help="how long a point of time is; else what is fit"
-    )
-    add_separator(traffic)
-
-    subscriptions = add(
-        "subscriptions",
-        _subscriptions,
-        "what each pattern would have received, which match nothing, which others cover",
-        "  sbus report subscriptions lake patterns.txt     of the patterns in a file, one a line",
-    )
-    subscriptions.add_argument(
-        "patterns", metavar="PATTERNS", help='file of patterns, one a line; "" for the empty one'
-    )
-    add_separator(subscriptions)
-
-    latency = add(
-        "latency",
-        _latency,
-        "the time from request to reply, by correlation id",
-        "  sbus report latency lake --request 'ask/' --reply 'answer/' --id json:id\n"
-        "  sbus report latency lake --request 'rpc/*/call' --reply 'rpc/*/result/' --id segment:2",
-    )
-    latency.add_argument("--request", metavar="PATTERN", nargs="+", required=True, help="keys of requests")
-    latency.add_argument("--reply", metavar="PATTERN", nargs="+", required=True, help="keys of replies")
-    latency.add_argument(
-        "--id",
-        metavar="WHERE",
-        default="json:id",
-        help="where the id stands: segment:N of the key (-1: the last), json:NAME of the payload, or prefix:N, the "
-        "first bytes of the payload (json:id)",
-    )
-    add_separator(latency)
+    command.add_argument("lake", metavar="LAKE", help="directory of the lake")
+    command.add_argument("--hub", metavar="ID", help="only what this hub recorded; else what all hubs did")
+    add_output_arguments(command, f"{kind}.html")
+    jobs.add_spark_arguments(command)
+    add_separator(command)
+    command.set_defaults(run=lambda arguments: jobs.run(arguments, prepare))
+    return command
 
 
 def add_separator(parser: ArgumentParser) -> None:
-    """How the keys that were recorded are divided."""
+    """Add the separator of the recorded keys."""
     parser.add_argument(
         "--separator", type=separator, default="/", metavar="BYTE", help="separator of the hub's keys (/)"
     )
 
 
 def add_output_arguments(parser: ArgumentParser, name: str) -> None:
-    """Where the page and the tables go."""
+    """Add the options that say where the page and the tables go."""
     parser.add_argument("--output", metavar="FILE", default=name, help=f"the page; -: none ({name})")
     parser.add_argument("--parquet", metavar="DIR", help="the tables as Parquet, too")
     parser.add_argument("--csv", metavar="DIR", help="the tables as CSV, too")
 
 
 def check_output(arguments: Namespace) -> None:
-    """Find out before the work whether its result can be written.
+    """Find out whether the result can be written, before the work is done.
 
     Raises :exc:`~sbuslib.errors.UsageError`, or :exc:`~sbuslib.errors.StateError` when matplotlib is missing.
     """
@@ -110,7 +73,7 @@ def check_output(arguments: Namespace) -> None:
 
     if arguments.output == "-":
         if not arguments.parquet and not arguments.csv:
-            raise UsageError("no page and no tables: nothing would come out")
+            raise UsageError("no page and no tables: there would be no output")
         return
     from ..spark.page import check_plots
 
@@ -121,7 +84,7 @@ def check_output(arguments: Namespace) -> None:
 
 
 def progress(what: str) -> None:
-    """Say what is being done, where somebody looks. Within it, Spark draws a bar."""
+    """Say what is being done, if standard error is a terminal. Spark draws its progress bar below."""
     if sys.stderr.isatty():
         complain("sbus", what)
 
@@ -144,9 +107,9 @@ def deliver(report: Report, arguments: Namespace) -> None:
 
 
 def recorded(arguments: Namespace) -> Callable[[SparkSession], DataFrame]:
-    """What gives the rows of the lake that are asked for, of which there is one or more.
+    """A function that gives the rows of the lake that are asked for.
 
-    Raises :exc:`~sbuslib.errors.StateError` when there is no lake, or nothing in it, and so does what it returns.
+    Raises :exc:`~sbuslib.errors.StateError` when there is no lake, or no such row in it; the function does, too.
     """
     from ..errors import StateError
     from ..spark.lake import read
@@ -168,6 +131,21 @@ def recorded(arguments: Namespace) -> Callable[[SparkSession], DataFrame]:
     return rows
 
 
+def _add_traffic(kinds: Any) -> None:
+    command = _add(
+        kinds,
+        "traffic",
+        _traffic,
+        "volume over time, by key, by sender and user, by size, and what was lost",
+        "  sbus report traffic lake                        makes traffic.html\n"
+        "  sbus report traffic lake --csv tables --output -   tables, and no page",
+    )
+    command.add_argument("--levels", type=count, default=3, metavar="N", help="segments of the keys to look at (3)")
+    command.add_argument(
+        "--period", type=count, metavar="SECONDS", help="seconds between two points of a curve; else what fits"
+    )
+
+
 def _traffic(arguments: Namespace) -> jobs.Work:
     from ..spark.reports import traffic
 
@@ -182,6 +160,17 @@ def _traffic(arguments: Namespace) -> jobs.Work:
         deliver(report, arguments)
 
     return work
+
+
+def _add_subscriptions(kinds: Any) -> None:
+    command = _add(
+        kinds,
+        "subscriptions",
+        _subscriptions,
+        "what each pattern would have received, which match nothing, which others cover",
+        "  sbus report subscriptions lake patterns.txt     of the patterns in a file, one a line",
+    )
+    command.add_argument("patterns", metavar="PATTERNS", help='file of patterns, one a line; "" for the empty one')
 
 
 def _subscriptions(arguments: Namespace) -> jobs.Work:
@@ -201,6 +190,26 @@ def _subscriptions(arguments: Namespace) -> jobs.Work:
         deliver(subscriptions(found, patterns, arguments.separator), arguments)
 
     return work
+
+
+def _add_latency(kinds: Any) -> None:
+    command = _add(
+        kinds,
+        "latency",
+        _latency,
+        "the time from request to reply, by correlation id",
+        "  sbus report latency lake --request 'ask/' --reply 'answer/' --id json:id\n"
+        "  sbus report latency lake --request 'rpc/*/call' --reply 'rpc/*/result/' --id segment:2",
+    )
+    command.add_argument("--request", metavar="PATTERN", nargs="+", required=True, help="keys of requests")
+    command.add_argument("--reply", metavar="PATTERN", nargs="+", required=True, help="keys of replies")
+    command.add_argument(
+        "--id",
+        metavar="WHERE",
+        default="json:id",
+        help="where the id stands: segment:N of the key (-1: the last), json:NAME of the payload, or prefix:N, the "
+        "first bytes of the payload (json:id)",
+    )
 
 
 def _latency(arguments: Namespace) -> jobs.Work:

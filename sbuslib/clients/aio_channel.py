@@ -24,7 +24,7 @@ from ..kernel.forks import abandon_in_child, disconnect_copy
 from ..limits import ClientLimits
 from ..wire import control
 from ..wire.batches import BATCH, Batch
-from .reconnect import Backoff, Reconnecting
+from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff, Reconnecting
 from .session import Session
 
 __all__ = ["AioChannel"]
@@ -124,7 +124,7 @@ class AioChannel:
         return self
 
     async def _connect(self) -> None:
-        backoff = Backoff(self.limits.connect_pause, self.limits.connect_pause_most)
+        backoff = Backoff(CONNECT_PAUSE, CONNECT_PAUSE_MOST)
         hint = ""
         try:
             async with asyncio.timeout(self.timeout):
@@ -350,7 +350,7 @@ class AioChannel:
                 sent = self._packet_writer.send(self._here(), packets, flags)
             except OSError as error:
                 if error.errno in NO_MEMORY:
-                    await asyncio.sleep(self.limits.connect_pause_most)
+                    await asyncio.sleep(MEMORY_PAUSE)
                     continue
                 if error.errno in BROKEN:
                     self._hear_out()

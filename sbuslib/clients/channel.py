@@ -30,7 +30,7 @@ from ..kernel.dialer import BROKEN, NO_MEMORY, Dialer
 from ..kernel.forks import abandon_in_child, disconnect_copy
 from ..limits import ClientLimits
 from ..wire.packets import Message
-from .reconnect import Backoff, Reconnecting
+from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff, Reconnecting
 from .session import Session
 
 __all__ = ["Channel", "WaitableCondition"]
@@ -154,7 +154,7 @@ class Channel(ABC):
 
     def _connect(self, deadline: float | None) -> socket.SocketType:
         """A connection, for which a full backlog is waited out."""
-        backoff = Backoff(self.limits.connect_pause, self.limits.connect_pause_most)
+        backoff = Backoff(CONNECT_PAUSE, CONNECT_PAUSE_MOST)
         while True:
             try:
                 return self._dialer.dial()
@@ -162,7 +162,7 @@ class Channel(ABC):
                 left = self._left(deadline)
                 if left == 0:
                     raise TimeoutError(error.strerror) from None
-                self._sleep(min(backoff.next(), left if left is not None else self.limits.connect_pause_most))
+                self._sleep(min(backoff.next(), left if left is not None else CONNECT_PAUSE_MOST))
 
     def _begin(self, deadline: float | None) -> None:
         """Learn who we are and what the hub offers, and restore what an earlier connection held."""
@@ -368,9 +368,8 @@ class Channel(ABC):
                 return
         else:  # it would call the socket writable all the same, so let time pass
             left = self._left(deadline)
-            pause = self.limits.connect_pause_most
             if left != 0:
-                self._sleep(pause if left is None else min(pause, left))
+                self._sleep(MEMORY_PAUSE if left is None else min(MEMORY_PAUSE, left))
                 return
         raise TimeoutError(f"{self.address}: the hub takes no more for now")
 

@@ -8,8 +8,20 @@ each pause is drawn between the shortest and three times the one before, up to t
 from __future__ import annotations
 
 import random
+from typing import Final
 
-__all__ = ["Backoff", "Reconnecting"]
+__all__ = ["CONNECT_PAUSE", "CONNECT_PAUSE_MOST", "MEMORY_PAUSE", "Backoff", "Reconnecting"]
+
+CONNECT_PAUSE: Final = 0.001
+"""Seconds before the second attempt to connect to a hub whose listen backlog is full; the pauses grow from there. A hub
+accepts some ten connections in that time."""
+
+CONNECT_PAUSE_MOST: Final = 0.05
+"""Longest pause between two such attempts, in seconds."""
+
+MEMORY_PAUSE: Final = 0.05
+"""Seconds before a client sends again for which the kernel had no memory. The kernel calls the socket writable all the
+while, so there is nothing to wait for but time."""
 
 
 class Backoff:

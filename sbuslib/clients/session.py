@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ..errors import KeyFormatError, PacketError, PeerError, UsageError
 from ..limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES
@@ -37,9 +37,16 @@ from ..wire.packets import (
 if TYPE_CHECKING:
     from mmap import mmap
 
-__all__ = ["Session", "Subscribing", "mode_keys"]
+__all__ = ["MOST_CAUSES", "MOST_NOTICES", "OTHER_CAUSES", "Session", "Subscribing", "mode_keys"]
 
-_CONTROL = CMSG[0]
+MOST_NOTICES: Final = 256
+"""Notices that wait for the application: four times as many as one receive call brings."""
+MOST_CAUSES: Final = 32
+"""Causes of loss that are counted apart. A hub knows seven."""
+OTHER_CAUSES: Final = "other"
+"""What losses of further causes are counted as."""
+
+_CONTROL: Final = CMSG[0]
 
 
 def mode_keys(soft: str | None, hard: str | None, order: str | None) -> list[bytes]:
@@ -87,9 +94,12 @@ class Session:
         self.features: control.Features | None = None
         """What the hub offers; ``None`` for one that did not answer, such as the C daemon."""
         self.lost: Counter[str] = Counter()
-        """Messages for this client that the hub lost, by cause: as far as it was asked to tell."""
-        self.notices: deque[control.Notice] = deque()
-        """Notices received and not yet handed to the application, oldest first."""
+        """Messages for this client that the hub lost, by cause: as far as it was asked to tell.
+
+        A hub has a handful of causes. Beyond :data:`MOST_CAUSES` they are counted as :data:`OTHER_CAUSES` together.
+        """
+        self.notices: deque[control.Notice] = deque(maxlen=MOST_NOTICES)
+        """Notices received and not yet handed to the application, oldest first; only the newest are kept."""
         self.kicked: str | None = None
         """Why the hub is about to close the connection, once it said so."""
         self.choices: dict[bytes, bytes] = {}
@@ -340,7 +350,8 @@ class Session:
             return
         self.notices.append(notice)
         if isinstance(notice, control.Lost):
-            self.lost[notice.cause] += notice.count
+            known = notice.cause in self.lost or len(self.lost) < MOST_CAUSES
+            self.lost[notice.cause if known else OTHER_CAUSES] += notice.count
         elif isinstance(notice, control.Kicked):
             self.kicked = notice.reason
             for asked in self._unconfirmed:

@@ -19,7 +19,11 @@ from .outgoing import READ
 from .quotas import Account
 from .scheduler import ACCEPTOR
 
-__all__ = ["Acceptor"]
+__all__ = ["ACCEPT_PAUSE", "Acceptor"]
+
+ACCEPT_PAUSE: Final = 0.1
+"""Seconds without accepting after the kernel ran out of descriptors or memory. Trying again sooner would use up the
+processor, and who waits in the listen backlog loses nothing."""
 
 _ACCEPTS: Final = 8
 """Connections accepted in a turn: a tenth of a millisecond, or up to one where much was sent on them already."""
@@ -28,8 +32,6 @@ logger = logging.getLogger("sbuslib")
 
 # accept(2): over at once, and not our doing.
 _TRANSIENT = {errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.EPERM}
-# accept(2): the machine or the process has run out; letting time pass may help.
-_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Acceptor:
@@ -60,6 +62,11 @@ class Acceptor:
         self._pause: Any = None
         self._watcher: Any = context.loop.io(listener.socket.fileno(), READ)
         self._watcher.start(self._on_acceptable)
+
+    @property
+    def has_accepted(self) -> bool:
+        """Whether connections were accepted that are not served yet."""
+        return bool(self._accepted)
 
     def close(self) -> None:
         """Accept no more, and close the connections that are not served yet."""
@@ -103,10 +110,8 @@ class Acceptor:
             except OSError as error:
                 if error.errno in _TRANSIENT:
                     continue
-                if error.errno in _EXHAUSTED:
-                    self._refuse_one(error)
-                    return
-                raise
+                self._refuse_one(error)  # also where it is no lack: gevent would stop a watcher whose callback raises
+                return
             credentials = peer_credentials(sock)
             if not self._may_connect(credentials):
                 sock.close()
@@ -134,7 +139,7 @@ class Acceptor:
         return credentials.uid in (os.getuid(), 0)
 
     def _refuse_one(self, error: OSError) -> None:
-        """Out of descriptors or memory: turn one client away with the spare descriptor, then pause."""
+        """Mostly out of descriptors or memory: turn one client away with the spare descriptor, then pause."""
         context, clients = self._context, self._clients
         clients.violations.counts["accept failed"] += 1
         if clients.violations.counts["accept failed"] == 1:
@@ -146,7 +151,7 @@ class Acceptor:
         self._take_spare()
         self._watcher.stop()
         self._end_pause()  # there is one if the hub is about to stop, which does not wait for its end
-        self._pause = context.loop.timer(context.limits.accept_pause)
+        self._pause = context.loop.timer(ACCEPT_PAUSE)
         self._pause.start(self._accept_again)
 
     def _end_pause(self) -> None:

@@ -80,6 +80,8 @@ class ClientRole:
         elif isinstance(packet, Subscribe):
             if not context.authorization.allows(client.credentials, "subscribe", packet.pattern):
                 raise PacketError("subscription refused")
+            if client.closed:
+                return  # by what authorize= did
             context.router.subscribe(packet.pattern, client, client.credentials, client.account)
             turn.refresh()
         else:
@@ -149,4 +151,4 @@ class ClientRole:
         self._context.members.close(turn.outgoing, why)
 
     def after_turn(self, turn: Turn) -> None:
-        pass
+        raise AssertionError("only links put anything off")

@@ -143,6 +143,8 @@ class Connection:
         try:
             if taken:
                 route_copies(turn)
+                if not turn.left:
+                    turn.forget_left()
             else:
                 taken = self._receive()
                 if not taken:
@@ -156,15 +158,14 @@ class Connection:
         if turn.left:
             if not self._postponed:
                 self._postpone()
-        else:
-            turn.forget_left()
-            if turn.end is not None:
-                misbehaved, why = turn.end
-                if misbehaved:
-                    role.violated(turn, why)
-                else:
-                    role.ended(turn, why)
-        role.after_turn(turn)
+        elif turn.end is not None:
+            misbehaved, why = turn.end
+            if misbehaved:
+                role.violated(turn, why)
+            else:
+                role.ended(turn, why)
+        if role.is_link:
+            role.after_turn(turn)
         self._context.members.end_turn()
         return True
 
@@ -193,11 +194,11 @@ class Connection:
         shortest = lengths[0]
         # Most calls bring packets of one length, which is seen in a tenth of the time of looking at each.
         if 0 < shortest <= longest and lengths.count(shortest) == taken:
-            received = Received(area, context.writer, lengths, shortest)
             if taken == 1:
                 self._lone = now
-                if route_one(turn, received, shortest):
+                if route_one(turn, area, shortest):
                     return 1
+            received = Received(area, context.writer, lengths, shortest)
         else:
             received = Received(area, context.writer, self._without_end(lengths))
         left = route(turn, received) if received.lengths else []
@@ -259,11 +260,11 @@ class Connection:
             return
         turn = self.turn
         self.outgoing.close()
-        turn.forget_left()
         self._reader.stop()
         self._reader.close()
         for holder in turn.holders:
             holder.forget_held(self)
             turn.let_go(holder)
-        turn.forget_allowed()
+        # Each holds the other, and clients may come and go faster than garbage is collected.
+        turn.close()
         self.outgoing.socket.close()

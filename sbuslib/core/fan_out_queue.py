@@ -14,7 +14,7 @@ is a matter of its own queue and not of this one.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from time import monotonic, time
 from typing import Final
 
@@ -57,9 +57,21 @@ class Group:
 class _Entry:
     """Messages of one sender for some receivers; or an answer, or word of what was lost, where there is no sender."""
 
-    __slots__ = ("answer", "count", "group", "left", "messages", "packets", "receivers", "sender", "since", "size")
+    __slots__ = (
+        "answer",
+        "count",
+        "group",
+        "left",
+        "messages",
+        "missed",
+        "packets",
+        "receivers",
+        "sender",
+        "since",
+        "size",
+    )
 
-    def __init__(self, receivers: Sequence[Outgoing], group: Group | None) -> None:
+    def __init__(self, receivers: Collection[Outgoing], group: Group | None) -> None:
         self.receivers = receivers
         self.group = group
         self.left: Iterator[Outgoing] | None = None  # who did not have it yet, once somebody did
@@ -67,6 +79,7 @@ class _Entry:
         self.messages: Messages | None = None
         self.packets: list[bytes] | None = None  # of the messages, while more may be added
         self.answer: bytes | None = None
+        self.missed: Counter[Outgoing] | None = None  # what each lost, where that is not the same for all
         self.count = self.size = 0  # messages, and bytes; where there is a sender, charged to it
         self.since = 0.0
 
@@ -93,6 +106,7 @@ class FanOutQueue:
         self._entries: deque[_Entry] = deque()
         self._names = 0  # receivers in all groups that wait
         self._answers = 0
+        self._missed: _Entry | None = None  # of groups for whose names there was no room, while more may be added
         self._postponed = False
         self.queued = 0
         self.delivered = 0
@@ -122,14 +136,26 @@ class FanOutQueue:
                 self._put(_Entry(group.receivers, group))  # whose turn is when they are told
             group.lost += messages.count
         else:
-            for receiver in group.receivers:
-                receiver.miss("quota", messages.count, time())
+            self._miss(group, messages.count)
+
+    def _miss(self, group: Group, count: int) -> None:
+        """Lose messages for a group whose receivers cannot be named here.
+
+        They are told in their turn: the publisher would wait for so many else, which is what a queue is to avoid.
+        """
+        if self._missed is None:
+            missed: Counter[Outgoing] = Counter()
+            self._missed = _Entry(missed, None)
+            self._missed.missed, self._missed.since = missed, time()
+            self._put(self._missed)
+        assert self._missed.missed is not None
+        self._missed.missed.update(dict.fromkeys(group.receivers, count))
 
     @property
     def _most_names(self) -> int:
         return self._context.limits.cached_receivers
 
-    def _add(self, receivers: Sequence[Outgoing], group: Group | None, sender: Sender, messages: Messages) -> None:
+    def _add(self, receivers: tuple[Outgoing, ...], group: Group | None, sender: Sender, messages: Messages) -> None:
         count, size = messages.count, messages.size
         self.queued += count
         last = self._entries[-1] if self._entries else None
@@ -204,7 +230,7 @@ class FanOutQueue:
             entry = self._entries[0]
             messages = self._messages_of(entry)
             clients = max(clients, len(entry.receivers))
-            for receiver in entry.begin():
+            for receiver in self._begin(entry):
                 self._hand_to(entry, messages, receiver)
                 spent += 1 if messages is None or receiver.takes_batches else messages.count
                 if spent >= most or monotonic() > until:
@@ -219,6 +245,11 @@ class FanOutQueue:
             self._end()
         self._context.scheduler.serves(clients)
 
+    def _begin(self, entry: _Entry) -> Iterator[Outgoing]:
+        if entry is self._missed:
+            self._missed = None
+        return entry.begin()
+
     def _messages_of(self, entry: _Entry) -> Messages | None:
         if entry.messages is None and entry.packets is not None:
             entry.messages = Copied(self._context.writer, entry.packets)
@@ -229,7 +260,8 @@ class FanOutQueue:
         if entry.answer is not None:
             receiver.answer_from_queue(entry.answer)
         elif messages is None:
-            receiver.miss("quota", entry.count, entry.since)
+            missed = entry.count if entry.missed is None else entry.missed[receiver]
+            receiver.miss("quota", missed, entry.since)
         elif receiver.closed:
             receiver.miss("outage", messages.count, time())
         else:
@@ -262,21 +294,21 @@ class FanOutQueue:
         self._account.queue = None
         now = time()
         # Added up for each group, then for each receiver: there may be as many messages as receivers, who are many.
-        by_group: Counter[tuple[Outgoing, ...]] = Counter()
+        by_group: Counter[Group] = Counter()
         outage: Counter[Outgoing] = Counter()
         while self._entries:
             entry = self._entries.popleft()
             if entry.sender is None:
-                for receiver in () if entry.answer is not None else entry.begin():
+                for receiver in () if entry.answer is not None else self._begin(entry):
                     self._hand_to(entry, None, receiver)
-            elif entry.left is None:
-                by_group[tuple(entry.receivers)] += entry.count
+            elif entry.left is None and entry.group is not None:
+                by_group[entry.group] += entry.count
             else:
-                for receiver in entry.left:
+                for receiver in self._begin(entry):
                     outage[receiver] += entry.count
             self._release(entry)
-        for receivers, count in by_group.items():
-            for receiver in receivers:
+        for group, count in by_group.items():
+            for receiver in group.receivers:
                 outage[receiver] += count
         for receiver, count in outage.items():
             receiver.miss("outage", count, now)

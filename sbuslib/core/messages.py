@@ -1,8 +1,9 @@
 """Messages on their way to receivers: the one form in which they are handed over.
 
-They come in three forms: where they were received (:class:`InArea`), copied (:class:`Copied`), and many in one packet
-(:class:`Batched`). Each knows how to send itself, how to copy itself and how much it counts, so that a receiver asks
-nothing else. What is made of messages, such as copies or a batch, is made once, however many receivers ask for it.
+They come in four forms: where they were received (:class:`InArea`, or :class:`OneInArea` for a single one), copied
+(:class:`Copied`), and many in one packet (:class:`Batched`). Each knows how to send itself, how to copy itself and how
+much it counts, so that a receiver asks nothing else. What is made of messages, such as copies or a batch, is made once,
+however many receivers ask for it.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import socket
 from collections.abc import Sequence
 from typing import Protocol
 
-from ..kernel.areas import PacketWriter, PlainArea
+from ..kernel.areas import ONE_PACKET_FLAGS, PacketWriter, PlainArea
 from ..wire.batches import Batch, coalesce
 from ..wire.columns import Columns
 
-__all__ = ["COALESCED", "COALESCED_BYTES", "Batched", "Copied", "InArea", "Messages", "Received"]
+__all__ = ["COALESCED", "COALESCED_BYTES", "Batched", "Copied", "InArea", "Messages", "OneInArea", "Received"]
 
 COALESCED = 8
 """Fewest messages of one turn that are put into one packet for a receiver that takes batches. Making a batch costs a
@@ -82,14 +83,13 @@ class Messages(Protocol):
 class Received:
     """What one receive call brought. It lies in the hub's area, and is good until the turn ends."""
 
-    __slots__ = ("_copies", "_shortest", "_slices", "area", "lengths", "writer")
+    __slots__ = ("_copies", "_shortest", "area", "lengths", "writer")
 
     def __init__(self, area: PlainArea, writer: PacketWriter, lengths: Sequence[int], shortest: int = 0) -> None:
         self.area = area
         self.writer = writer
         self.lengths = lengths
         self._copies: dict[int, bytes] = {}
-        self._slices: dict[Sequence[int], InArea] | None = None
         self._shortest = shortest
 
     @property
@@ -102,16 +102,6 @@ class Received:
     def slice(self, slots: range) -> InArea:
         """The packets in neighbouring slots."""
         return InArea(self, slots)
-
-    def pick(self, slots: list[int]) -> InArea:
-        """The packets in some slots; one object for all who get the same, so that a batch is made of them once."""
-        if self._slices is None:
-            self._slices = {}
-        which = tuple(slots)
-        found = self._slices.get(which)
-        if found is None:
-            found = self._slices[which] = InArea(self, slots)
-        return found
 
     def packet(self, slot: int) -> bytes:
         """A copy of one packet."""
@@ -183,6 +173,58 @@ class InArea:
         return self._batch or None  # type: ignore[return-value]
 
     def as_packets(self) -> InArea:
+        return self
+
+
+class OneInArea:
+    """The only message that a receive call brought, in the area's first slot. Good until the turn ends.
+
+    Most clients that do not flood send one at a time, and most of what a hub does then is this.
+    """
+
+    __slots__ = ("_copy", "_view", "_writer", "size")
+    is_batch = False
+    count = 1
+
+    def __init__(self, area: PlainArea, writer: PacketWriter, length: int) -> None:
+        self._view = area.first(length)
+        self._writer = writer
+        self._copy: bytes | None = None
+        self.size = length
+
+    @property
+    def shortest(self) -> int:
+        return self.size
+
+    def send(self, sock: socket.SocketType) -> int:
+        try:
+            sock.send(self._view, ONE_PACKET_FLAGS)
+        except BlockingIOError:
+            return 0
+        return 1
+
+    def send_wrapped(self, sock: socket.SocketType, wrapper: bytes) -> int:
+        return self._writer.send(sock, (wrapper + self._view,))
+
+    def after(self, sent: int) -> OneInArea:
+        assert not sent, "one message goes or does not"
+        return self
+
+    def packets(self) -> list[bytes]:
+        if self._copy is None:
+            self._copy = bytes(self._view)
+        return [self._copy]
+
+    def columns(self) -> Columns | Sequence[bytes]:
+        return self.packets()
+
+    def keep(self) -> Copied:
+        return Copied(self._writer, self.packets())
+
+    def as_batch(self) -> Messages | None:
+        return None
+
+    def as_packets(self) -> OneInArea:
         return self
 
 
@@ -282,7 +324,8 @@ class Batched:
 
     def as_packets(self) -> Copied:
         if self._plain is None:
-            self._plain = Copied(self._writer, self.batch.plain, self)
+            # It does not know its batch: the two would hold each other, and a batch may be of 400,000 bytes.
+            self._plain = Copied(self._writer, self.batch.plain)
         return self._plain
 
 

@@ -33,9 +33,13 @@ from ..wire.packets import MSG
 from .header_groups import HeaderGroups
 from .quotas import SEGMENT_BYTES, Account, Quotas
 
-__all__ = ["COMPARED", "Router"]
+__all__ = ["CACHED_HEADER_BYTES", "COMPARED", "Router"]
 
 S = TypeVar("S", bound=Hashable)
+
+CACHED_HEADER_BYTES: Final = 512
+"""Longest header, which is ``MSG``, the key and a NUL, that is remembered. With ``Limits.cached_keys`` it bounds the
+memory of the cache. Longer keys are rare, and each is looked up anew."""
 
 COMPARED: Final = 4_096
 """Most remembered keys that a pattern is compared with when it comes or goes: that takes some three milliseconds, less
@@ -189,7 +193,7 @@ class Router(Generic[S]):
         found = self._older.get(header)
         if found is None:
             found = self._look_up(header[len(MSG) : -1])
-        if len(header) <= self._limits.cached_key_bytes:
+        if len(header) <= CACHED_HEADER_BYTES:
             if len(self.routes) >= self._limits.cached_keys:
                 self._start_generation()
             self.routes[header] = found

@@ -17,30 +17,28 @@ from time import monotonic
 from typing import Final
 
 from ..errors import PacketError
-from ..kernel.areas import LONGEST_HEAD
+from ..kernel.areas import LONGEST_HEAD, PlainArea
 from ..wire.batches import BATCH
 from ..wire.packets import MSG
 from .batch_routing import take_batch
-from .messages import Copied, Received
+from .messages import Copied, InArea, OneInArea, Received
 from .protocols import Receiver, Routes, Run
 from .turn import Turn
 
 __all__ = ["route", "route_copies", "route_one"]
 
-_FIRST: Final = range(1)
-
 _MANY: Final = 8
 """Packets of one receive call from which on it pays to look at all of them at once."""
 
 
-def route_one(turn: Turn, received: Received, length: int) -> bool:
+def route_one(turn: Turn, area: PlainArea, length: int) -> bool:
     """Hand on the only packet of a receive call, if it is a message with known receivers; whether it is."""
     turn.refresh()
-    data = received.area.data
+    data = area.data
     receivers = turn.routes.get(data[: data.find(b"\0", 0, length) + 1])
     if receivers is None:
         return False
-    turn.deliver(receivers, turn.sender, received.slice(_FIRST))
+    turn.deliver(receivers, turn.sender, OneInArea(area, turn.context.writer, length))
     return True
 
 
@@ -101,6 +99,8 @@ def _route_each(turn: Turn, received: Received) -> list[bytes]:
                     runs = []
                     if cut is None and _act(turn, received, slot, new_header):
                         cut = start
+                    if turn.closed:
+                        return []  # by what the command brought about
                     if cut is not None:
                         return _left_from(received, cut)
                     continue
@@ -213,8 +213,14 @@ def _forward(turn: Turn, received: Received, runs: list[Run]) -> int | None:
                 mine[receiver].extend(range(start, end))
             else:
                 mine[receiver] = list(range(start, end))
+    # One object for all who get the same, so that copies and batches are made of it once.
+    slices: dict[tuple[int, ...], InArea] = {}
     for receiver, slots in mine.items():
-        receiver.deliver(sender, received.pick(slots))
+        which = tuple(slots)
+        some = slices.get(which)
+        if some is None:
+            some = slices[which] = InArea(received, slots)
+        receiver.deliver(sender, some)
     return cut
 
 

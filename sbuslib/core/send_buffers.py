@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ..kernel.sockets import set_send_buffer, unread_bytes
 
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from .quotas import Account, Shares
 
 __all__ = ["Growing", "SendBuffers"]
+
+_LOOKED_AT: Final = 8
+"""Clients of a user that are looked at for one that has read everything. Each takes a system call."""
+
+_PAUSE: Final = 0.02
+"""Seconds for which a user's clients are not looked at again, after none of them had read everything."""
 
 
 class Growing(Protocol):
@@ -87,12 +93,12 @@ class SendBuffers:
         now = monotonic()
         if mine is None or now < self._vain.get(uid, 0.0):
             return False
-        for _ in range(min(self._limits.reclaimed_buffers, len(mine))):
+        for _ in range(min(_LOOKED_AT, len(mine))):
             connection = next(iter(mine))
             mine.move_to_end(connection)
             if not mine[connection] and not unread_bytes(connection.socket):
                 self._forget(connection, mine)
                 set_send_buffer(connection.socket, self._limits.idle_send_buffer)
                 return True
-        self._vain[uid] = now + self._limits.send_retry
+        self._vain[uid] = now + _PAUSE
         return False

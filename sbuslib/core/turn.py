@@ -17,6 +17,7 @@ from .context import Context
 from .messages import Messages
 from .outgoing import Outgoing
 from .protocols import Holder, Routes, Sender
+from .router import CACHED_HEADER_BYTES
 
 __all__ = ["Role", "Turn"]
 
@@ -62,7 +63,7 @@ class Role(Protocol):
         ...
 
     def after_turn(self, turn: Turn) -> None:
-        """A turn has ended, and the hub's area is free: do what was put off."""
+        """The turn of a link has ended, and the hub's area is free: do what was put off."""
         ...
 
 
@@ -151,14 +152,20 @@ class Turn:
         """Nothing is left; an empty deque of a client that is idle is 760 bytes."""
         self.left = _NOTHING
 
+    def close(self) -> None:
+        """The client has gone. It is not referred to any more, or it would wait for the garbage collector."""
+        self.forget_left()
+        self.forget_allowed()
+        del self.sender
+
     # -- receivers ----------------------------------------------------------------------------------
 
     def refresh(self) -> None:
         """Forget receivers that may be wrong by now."""
-        version = self.context.router.version
-        if self._version != version:
-            self._version = version
-            if self.routes is not self.context.router.routes:
+        router = self.context.router
+        if self._version != router.version:
+            self._version = router.version
+            if self.routes is not router.routes:
                 self.routes.clear()
 
     def forget_route(self, header: bytes) -> None:
@@ -198,12 +205,14 @@ class Turn:
                 raise
             self.role.drop(error.reason, times)
             return False
+        if self.closed:
+            return False  # by what authorize= did
         self._remember_allowed(header)
         return True
 
     def _remember_allowed(self, header: bytes) -> None:
         limits, quotas = self.context.limits, self.context.quotas
-        if len(header) > limits.cached_key_bytes:
+        if len(header) > CACHED_HEADER_BYTES:
             return
         uid, size = self.outgoing.account.uid, len(header) + ALLOWED_KEY
         if self._allowed is None:

@@ -1,12 +1,17 @@
 """Records what a hub of this process carries.
 
-The recorder is one more receiver of the hub's, without a socket. In the turn in which a message comes it is copied
-once, beside its neighbours; messages that travel together, or were put together for a client, stay so, and none of them
-is looked at here or later. All else is the writer's, in its own thread. **What happens when the disk does not keep
-up** is the rule of any receiver in ``block`` mode: the clients that publish are held back, each as it publishes, until
-the writer has caught up by half. What cannot be held back is left out, counted, and becomes a gap row: messages of the
-embedder, whose ``publish`` never blocks, those of relays, behind which others wait, and all that comes once somebody
-was held for longer than :attr:`~sbuslib.limits.Limits.block_timeout`.
+The recorder is a receiver of the hub without a socket. Each message is copied once, in the turn in which it comes.
+Messages that came in one batch, or were put into one for another client, stay together; none of them is looked at
+here or later. The writer does the rest, in a thread of its own.
+
+**When the disk does not keep up**, the recorder does what any receiver in ``block`` mode does: each client that
+publishes is held back, until the writer has written half of what waits. Some messages cannot be held back: those of the
+embedder, whose ``publish`` never blocks; those of relays, behind which other clients wait; and all messages once a
+client was held for longer than :attr:`~sbuslib.limits.Limits.block_timeout`. These are left out and counted, and a gap
+row says so.
+
+The callbacks of the event loop run under :class:`~sbuslib.core.service.ServiceGreenlets`: an unforeseen error in one of
+them ends the recording, and is told as any other error that ends it.
 
 For recording a hub of another process, see :mod:`.follower`.
 """
@@ -18,9 +23,9 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-import gevent
 import msgspec
 
+from ..core.service import ServiceGreenlets
 from ..errors import JournalError, StateError, UsageError
 from ..wire.packets import check_key
 from .intake import Intake
@@ -65,13 +70,14 @@ class Recorder:
         with Hub("/tmp/bus") as hub, Recorder(hub, "/var/lib/app/journal"):
             ...
 
-    It ends with :meth:`stop`, with the hub, or when the disk is full or fails: then :attr:`error` says why, the log
-    has a line, a message goes out under ``<notices>/stopped``, and the hub goes on.
+    Recording ends with :meth:`stop`, with the hub, or with an error: the disk is full or fails, or an error that was
+    not foreseen. After an error, :attr:`error` says why, the log has a line, a message is published under
+    ``<notices>/stopped``, and the hub goes on.
 
     :param directory: the journal; made when it is not there. One recorder at a time.
-    :param scope: ``"hub"`` records what passes this hub anyway; ``"tree"`` subscribes to everything, so that all that
-        is published anywhere in a tree of hubs is drawn here.
-    :param hold: hold publishers back rather than lose a message when the disk does not keep up.
+    :param scope: ``"hub"`` records what passes this hub anyway; ``"tree"`` subscribes to everything, so that each
+        message of the whole tree of hubs comes here.
+    :param hold: when the disk does not keep up, hold publishers back rather than lose a message.
     :param durability: ``"block"``, ``"interval"`` or ``"none"``: see :class:`.writer.Writer`.
     :param publish_durable: publish :attr:`durable_sequence`, in decimal digits, under ``<notices>/durable`` when it
         has changed.
@@ -115,7 +121,11 @@ class Recorder:
         self._keep_seconds = keep_seconds
         self._on_stop = on_stop
         self._intake: Intake | None = None
+        self._service = self._make_service()
         self._writer = self._make_writer(lambda: None)
+
+    def _make_service(self) -> ServiceGreenlets:
+        return ServiceGreenlets(f"recording into {self.directory}", self._end_with_service)
 
     def _make_writer(self, wake: Callable[[], object]) -> Writer:
         return Writer(
@@ -153,7 +163,7 @@ class Recorder:
         return self._writer.written_sequence
 
     def start(self) -> Recorder:
-        """Take the directory and record from now on. After a crash it reads the last segment, which blocks the thread.
+        """Lock the directory and record from now on. After a crash it reads the last segment, which blocks the thread.
 
         Raises :exc:`~sbuslib.errors.StateError` when it records already or the hub is not started,
         :exc:`~sbuslib.errors.JournalInUseError`, :exc:`~sbuslib.errors.CorruptJournalError` and :exc:`OSError`.
@@ -171,10 +181,13 @@ class Recorder:
         self.error = None
         self._writer, self._waker, self._told = writer, waker, writer.durable_sequence
         writer.tells = self._publish_durable
-        self._intake = Intake(self.hub, writer, self.limits, hold=self._hold, tells=self._publish_durable)
+        self._service = service = self._make_service()
+        self._intake = Intake(
+            self.hub.context, writer, self.limits, hold=self._hold, tells=self._publish_durable, run=service.run
+        )
         self._intake.on_close = self._end
-        waker.start(self._on_wake)
-        self.hub.attach(self._intake, tap=self._scope == "hub")
+        waker.start(service.run, self._on_wake)
+        self._intake.attach(tap=self._scope == "hub")
         return self
 
     def stop(self) -> None:
@@ -188,12 +201,22 @@ class Recorder:
             raise JournalError(f"recording into {self.directory} ended: {self.error}") from self.error
 
     def close(self) -> None:
-        """As :meth:`stop`, but raises no error: :attr:`error` tells."""
+        """As :meth:`stop`, but raises no error: :attr:`error` has it."""
         if self._intake is not None:
             self._intake.close()
 
+    def _end_with_service(self) -> None:
+        """End the recording because a callback raised an error that was not foreseen."""
+        error = self._service.error
+        assert error is not None
+        try:
+            self.close()
+        finally:
+            if self.error is None:
+                self._fail(error)
+
     def _end(self) -> None:
-        """The intake was closed, by us or with the hub: wait until the thread has ended."""
+        """Called when the intake was closed, by the recorder or with the hub: wait until the thread has ended."""
         assert self._intake is not None
         self._writer.end()
         if not self._intake.ended.wait(self.limits.stop_seconds):
@@ -201,11 +224,11 @@ class Recorder:
             self._intake.ended.set()
 
     def _on_wake(self) -> None:
-        """The writer has got further: in the event loop."""
+        """Called in the event loop when the writer has written something, or has ended."""
         writer, intake = self._writer, self._intake
         assert intake is not None
         if writer.finished:
-            writer.join(self.limits.stop_seconds)  # its last act was to wake us
+            writer.join(self.limits.stop_seconds)  # calling us was the last thing that it did
             self._waker.stop()
             self._waker.close()
             if writer.error is not None:
@@ -218,7 +241,7 @@ class Recorder:
             self._publish(b"durable", b"%d" % self._told)
 
     def _fail(self, error: Exception) -> None:
-        """Recording has ended with an error: say so to everybody who may care, and let the hub go on."""
+        """Tell that recording has ended with an error: in the log, on the bus, and to ``on_stop``."""
         intake = self._intake
         assert intake is not None
         self.error = error
@@ -226,10 +249,10 @@ class Recorder:
         logger.error("recording into %s ended, %d messages are not in it: %s", self.directory, lost, error)
         self._publish(b"stopped", f"{lost} {error}".encode())
         if self._on_stop is not None:
-            gevent.spawn(self._on_stop, error)
+            self._service.spawn(self._on_stop, error)
 
     def _publish(self, what: bytes, payload: bytes) -> None:
-        """Publish about ourselves, which is not recorded: or each word would be the reason for another."""
+        """Publish something about the recorder. It is not recorded, as each notice would else cause another."""
         assert self._intake is not None
         if self.hub.started:
             self._intake.is_muted = True
@@ -250,12 +273,12 @@ class Recorder:
             self.close()
 
     def flush(self) -> None:
-        """Hand over what has come without waiting for more. It is durable a little later."""
+        """Hand what has come to the writer, without waiting for more. It is durable a little later."""
         if self._intake is not None and not self._intake.closed:
             self._intake.hand_over()
 
     def statistics(self) -> RecorderStatistics:
-        """What this recorder did and holds at this instant."""
+        """The counts of this recorder at this instant."""
         writer, intake = self._writer, self._intake
         lost = dict(intake.lost) if intake is not None else {}
         queued = intake.queued if intake is not None else 0

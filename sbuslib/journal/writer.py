@@ -16,7 +16,7 @@ import secrets
 import weakref
 from collections.abc import Callable
 from time import monotonic, time, time_ns
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from ..errors import UsageError
 from ..kernel.threads import unpatched
@@ -31,6 +31,13 @@ from .limits import JournalLimits
 __all__ = ["Durability", "Gap", "Writer"]
 
 logger = logging.getLogger("sbuslib")
+
+_MERGED_RECORDS: Final = 4_096
+"""Most rows of one block. Where the disk is slow several portions wait, and are put into one block, for one sync.
+Encoding so many rows holds the interpreter's lock for a few milliseconds."""
+
+_MERGED_BYTES: Final = 8_388_608
+"""Most bytes of messages in one block, for the same reason."""
 
 Durability: TypeAlias = Literal["block", "interval", "none"]
 
@@ -234,13 +241,12 @@ class Writer:
         if portion is None:
             return None
         chunks, gaps, records, size = portion
-        limits = self.limits
-        while not gaps and records < limits.merged_records and size < limits.merged_bytes and not self._queue.empty():
+        while not gaps and records < _MERGED_RECORDS and size < _MERGED_BYTES and not self._queue.empty():
             more: Portion | None = self._queue.get()
             if more is None:
                 self._ending = True
                 break
-            if records + more[2] > limits.merged_records or size + more[3] > limits.merged_bytes:
+            if records + more[2] > _MERGED_RECORDS or size + more[3] > _MERGED_BYTES:
                 self._next_portion = more
                 break
             chunks = chunks + more[0]

@@ -3,7 +3,8 @@
 An :class:`Area` is a block of memory cut into slots, one packet each. One ``recvmmsg(2)`` fills many slots, and one
 ``sendmmsg(2)`` sends many of them on, straight from where they lie; both through :mod:`ctypes`, with every header laid
 out once. A :class:`PacketWriter` sends packets that lie elsewhere. Where the calls are missing, :class:`PlainArea` does
-the same with a call for each packet. ``SBUS_SYSCALLS=plain`` in the environment asks for that one, to tell faults apart.
+the same with a call for each packet. ``SBUS_SYSCALLS=plain`` in the environment asks for that one, to tell faults
+apart.
 
 **Two traps.** When a peer closes with input unread, the kernel reports ``ECONNRESET`` on the next call
 in either direction, once, before the packets that the peer had sent; so a receive that meets it tries
@@ -224,6 +225,10 @@ class PlainArea:
     ) -> int:
         """As :meth:`send`, with ``wrapper`` before each packet."""
         return _each(sock, [wrapper + self._views[slot][: lengths[slot]] for slot in slots])
+
+    def first(self, length: int) -> memoryview:
+        """The packet in the first slot, where it lies."""
+        return self._views[0][:length]
 
     def heads(self, count: int, size: int) -> Sequence[bytes]:
         """The first ``size`` bytes of each of the first ``count`` slots, at most :data:`LONGEST_HEAD`.

@@ -1,29 +1,29 @@
-"""What may cross between a bus and its peers, under which name, and which of several gateways takes it. Pure.
+"""Which messages cross between a bus and its peers, under which names, and which of several gateways sends them. Pure.
 
 **Names.** A routing key is bytes, a name is text. ``//sbus/<bus>/<key>`` is the name for a key, with ``%XX`` for each
-byte that a name cannot hold as it is: space, CR, LF, ``%`` itself, and what is not UTF-8. To each key belongs
-one name and to each name at most one key; a name written in another way than this is not taken for a key at all.
+byte that a name cannot hold as it is: space, CR, LF, ``%`` itself, and what is not UTF-8. Each key has one name, and
+each name stands for at most one key; a name that is written in another way stands for no key.
 
-**Circles.** A message that a gateway brought from a peer appears on the bus, where every gateway of the bus sees
-it, the one that brought it too. None of them may send it back. So before a gateway publishes, it says on the
-bus what it is about to publish, as digests; what it says so under (:data:`CONTROL`) never crosses. As the bus
-keeps the order of one publisher, each gateway has heard of a message before it sees it, and takes so many
-equal ones, from that sender, for brought ones as were announced. A gateway that knows itself alone on its bus
-keeps that to itself.
+**Circles.** A message that a gateway brought from a peer appears on the bus, where every gateway of the bus sees it,
+the one that brought it included. None of them may send it back. So before a gateway publishes, it announces on the bus,
+under :data:`CONTROL`, the digests of what it is about to publish. That key never crosses. As the bus keeps the order of
+one publisher, each gateway hears the announcement before it sees the message. For each announcement, a gateway leaves
+out one message with that digest from that sender. A gateway that is alone on its bus notes the digests and announces
+nothing.
 
-**Several gateways** between the same buses are each other's spares. Those that are set up alike say who they are,
-and to which gateways of which other buses they are connected; they see all of that in the order of the bus, so they
-agree at each message on the one that takes it: of those connected to the other bus, that whose id sorts first,
-over that of its connections whose other end sorts first.
+**Several gateways** between the same buses are each other's spares. Each says on the bus who it is, how it is set up,
+and to which gateways of which other buses it is connected. All of them hear that in the order of the bus. So for each
+message, gateways that are set up alike agree on the one that sends it: of those connected to the other bus, the one
+whose id sorts first. If it has several connections to that bus, it uses the one whose other end has the first id.
 """
 
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -33,19 +33,24 @@ from ..limits import PACKET_BYTES
 from ..matcher import SEPARATOR, Subscriptions
 from ..secrets import Namespace
 from ..wire.packets import MSG, check_key
+from .limits import TcpLimits
+from .substrings import CACHED_NAME_BYTES
 
 __all__ = [
     "CONTROL",
     "DIGEST_BYTES",
     "HERE_BYTES",
     "REMOTES_MOST",
+    "USERS_MOST",
     "Border",
+    "Crossing",
     "Expected",
     "Here",
     "Members",
     "Names",
     "digest",
     "fits_a_packet",
+    "user_of",
 ]
 
 CONTROL = b"sbus/gateway"
@@ -53,13 +58,21 @@ CONTROL = b"sbus/gateway"
 
 DIGEST_BYTES = 16
 
-# Anybody on the bus may speak under CONTROL. What is remembered of that is a few megabytes, whatever is said.
+# Any client of the bus may publish under CONTROL. What a gateway remembers of that is a few megabytes at most.
 MEMBERS_MOST = 64
 """Gateways of one bus that are remembered; further ones are not heard."""
+USERS_MOST = 64
+"""Users whose announcements are counted apart; further users are counted as one."""
 REMOTES_MOST = 256
 """Groups of gateways of other buses that one gateway may say it is connected to."""
 HERE_BYTES = 65_536
-"""Longest word in which a gateway says who it is."""
+"""Longest message in which a gateway says who it is."""
+
+_Announced: TypeAlias = tuple[bytes | None, bytes]
+"""The sender and the digest of a message that was announced."""
+_FURTHER_USERS = b"further users"
+_TRIPLE = 5
+"""Segments of ``!/cred/<gid>/<uid>/<pid>``."""
 
 _QUOTED = re.compile(rb"%([0-9A-F]{2})")
 _UNFIT = str.maketrans(
@@ -72,7 +85,7 @@ _RESERVED_SOMEWHERE = re.compile(rb"(?:\A|(%b))!(?:\Z|(?(1)\1|%b))" % (_SEPARATO
 
 
 def digest(key: bytes, payload: bytes) -> bytes:
-    """What tells a message of the bus from others."""
+    """A digest of a message, by which gateways recognize it."""
     value = blake2b(key, digest_size=DIGEST_BYTES)
     value.update(b"\0")
     value.update(payload)
@@ -170,42 +183,135 @@ class Border:
         return None
 
 
+class Crossing:
+    """The names of keys that leave the bus, and the keys of names that come to it. Both are remembered.
+
+    :param refused: counts messages that do not cross, by reason.
+    """
+
+    def __init__(
+        self, names: Names, exported: Border, imported: Border, limits: TcpLimits, refused: Counter[str]
+    ) -> None:
+        self.names = names
+        self.exported = exported
+        self.imported = imported
+        self._limits = limits
+        self._refused = refused
+        self._known_names: dict[bytes, str] = {}
+        self._known_keys: dict[str, bytes] = {}
+
+    def may_leave(self, key: bytes) -> bool:
+        """Whether messages under ``key`` leave the bus."""
+        return key in self._known_names or self.exported.refusal(key) is None
+
+    def name_for(self, key: bytes) -> str | None:
+        """The name under which a message leaves; ``None`` when it does not, which is counted."""
+        name = self._known_names.get(key)
+        if name is not None:
+            return name
+        reason = self.exported.refusal(key)
+        if reason is not None:
+            self._refused[reason] += 1
+            return None
+        name = self.names.name_of(key)
+        if len(name.encode()) > self._limits.name_bytes:
+            self._refused["name too long"] += 1
+            return None
+        if len(key) <= CACHED_NAME_BYTES:
+            if len(self._known_names) >= self._limits.cached_names:
+                self._known_names.clear()
+            self._known_names[key] = name
+        return name
+
+    def key_for(self, name: str) -> bytes | None:
+        """The key under which a message comes to the bus; ``None`` when it does not, which is counted."""
+        key = self._known_keys.get(name)
+        if key is not None:
+            return key
+        try:
+            key = self.names.key_of(name)
+        except NameFormatError as error:
+            self._refused[str(error)] += 1
+            return None
+        reason = self.imported.refusal(key)
+        if reason is not None:
+            self._refused[reason] += 1
+            return None
+        if len(name) <= CACHED_NAME_BYTES:
+            if len(self._known_keys) >= self._limits.cached_names:
+                self._known_keys.clear()
+            self._known_keys[name] = key
+        return key
+
+
+def user_of(sender: bytes | None, own: bytes | None, separator: bytes = SEPARATOR) -> bytes:
+    """The user of a sender: what the kernel vouches for in its credential key, without the process id.
+
+    ``own`` is the key of this gateway on the same bus. Below the same prefix, the kernel vouches for the first triple
+    after the prefix. Of any other sender only the first triple is taken: the rest is the claim of some relay.
+    """
+    parts = (sender or b"").split(separator)
+    prefix = (own or b"").split(separator)[:-_TRIPLE]
+    vouched = _TRIPLE + (len(prefix) if parts[: len(prefix)] == prefix else 0)
+    return separator.join(parts[:vouched][:-1])
+
+
 class Expected:
-    """Messages that gateways have announced on the bus, until they are seen there, or time has passed."""
+    """Messages that gateways have announced on the bus, until they are seen there, or time has passed.
+
+    No more than ``most`` are remembered. When there are more, the oldest of the user who announced most of them is
+    forgotten: a user that announces what never comes pushes out its own announcements, and not those of a gateway.
+    """
 
     def __init__(self, most: int, seconds: float) -> None:
         self._most = most
         self._seconds = seconds
-        self._waiting: OrderedDict[tuple[bytes | None, bytes], tuple[int, float]] = OrderedDict()
+        self._waiting: OrderedDict[_Announced, tuple[int, float, bytes]] = OrderedDict()  # count, deadline, user
+        self._of_users: dict[bytes, OrderedDict[_Announced, None]] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def announce(self, sender: bytes | None, what: bytes, now: float) -> None:
-        """``sender`` is about to publish what has this digest."""
-        count, _ = self._waiting.pop((sender, what), (0, 0.0))
-        self._waiting[sender, what] = count + 1, now + self._seconds
+    def announce(self, sender: bytes | None, what: bytes, now: float, user: bytes = b"") -> None:
+        """``sender``, a process of ``user``, is about to publish what has this digest."""
+        announced = sender, what
+        count = self._waiting[announced][0] if announced in self._waiting else 0
+        self._forget(announced)
+        if user not in self._of_users and len(self._of_users) >= USERS_MOST:
+            user = _FURTHER_USERS
+        self._waiting[announced] = count + 1, now + self._seconds, user
+        self._of_users.setdefault(user, OrderedDict())[announced] = None
         if len(self._waiting) > self._most:
-            self._waiting.popitem(last=False)
+            most = max(self._of_users, key=lambda one: len(self._of_users[one]))
+            self._forget(next(iter(self._of_users[most])))
 
     def take(self, sender: bytes | None, what: bytes) -> bool:
         """Whether a message that is seen was announced. Each announcement answers for one message."""
         entry = self._waiting.get((sender, what))
         if entry is None:
             return False
-        if entry[0] > 1:
-            self._waiting[sender, what] = entry[0] - 1, entry[1]
+        count, deadline, user = entry
+        if count > 1:
+            self._waiting[sender, what] = count - 1, deadline, user
         else:
-            del self._waiting[sender, what]
+            self._forget((sender, what))
         return True
 
     def expire(self, now: float) -> None:
         """Forget what should have been seen long ago."""
         while self._waiting:
-            key, (_, deadline) = next(iter(self._waiting.items()))
+            announced, (_, deadline, _) = next(iter(self._waiting.items()))
             if deadline > now:
                 return
-            del self._waiting[key]
+            self._forget(announced)
+
+    def _forget(self, announced: _Announced) -> None:
+        entry = self._waiting.pop(announced, None)
+        if entry is not None:
+            of_user = self._of_users[entry[2]]
+            del of_user[announced]
+            if not of_user:
+                del self._of_users[entry[2]]
 
 
 _Id = Annotated[str, Meta(pattern="^[0-9A-Za-z._-]{1,64}\\Z")]
@@ -217,7 +323,7 @@ class Here(msgspec.Struct, frozen=True, tag="here"):
 
     ``group`` is the same for gateways that are set up alike. Each of ``remotes`` is another bus and the group of the
     gateways there. A gateway that leaves says so with ``leaving``. ``word`` is random and new each time: by it a
-    gateway tells what it said itself, which it hears before anybody can have copied it.
+    gateway recognizes its own message, which it hears before any client can have copied it.
     """
 
     gateway: _Id
@@ -228,7 +334,7 @@ class Here(msgspec.Struct, frozen=True, tag="here"):
 
 
 class Members:
-    """The gateways of one bus, as they said on the bus, ourselves included."""
+    """The gateways of one bus, this one included, with what each said on the bus."""
 
     def __init__(self, me: str, group: str, seconds: float) -> None:
         self._me = me
@@ -251,11 +357,11 @@ class Members:
         return gateway not in self._members and gateway != self._me
 
     def has_room_for(self, here: Here) -> bool:
-        """Whether what a gateway says can be noted: of gateways that were not known, so many are."""
+        """Whether what a gateway says can be noted: always for a known gateway, else while there are few."""
         return here.leaving or not self.is_new(here.gateway) or len(self._members) < MEMBERS_MOST
 
     def hear(self, here: Here, now: float) -> bool:
-        """Note what a gateway says; whether that is anything new."""
+        """Note what a gateway says. Returns whether it is new."""
         if here.leaving:
             return self._members.pop(here.gateway, None) is not None
         known = self._members.get(here.gateway)
@@ -263,7 +369,7 @@ class Members:
         return known is None or (known[0].group, known[0].remotes) != (here.group, here.remotes)
 
     def expire(self, now: float) -> bool:
-        """Forget gateways that have said nothing for a while; whether there were any."""
+        """Forget gateways that have said nothing for a while. Returns whether there were any."""
         gone = [
             gateway
             for gateway, (_, heard) in self._members.items()
@@ -274,11 +380,11 @@ class Members:
         return bool(gone)
 
     def excuse(self, now: float) -> None:
-        """This process did not run for a while, so nobody could be heard: all that are known start afresh."""
+        """Count all known gateways as heard now: this process did not run for a while, and could hear nobody."""
         self._members = {gateway: (here, now) for gateway, (here, _) in self._members.items()}
 
     def is_ours(self, remote: str) -> bool:
-        """Whether it is for us, and not for a spare of ours, to send to ``remote``."""
+        """Whether this gateway, and not one of its spares, sends to ``remote``."""
         connected = [
             gateway
             for gateway, (here, _) in self._members.items()

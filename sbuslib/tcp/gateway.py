@@ -1,4 +1,4 @@
-"""``Gateway``: joins a bus to the buses of other machines, by way of a peer. What may cross is in :mod:`.crossing`."""
+"""``Gateway``: joins a bus to the buses of other machines, over a peer. What may cross is in :mod:`.crossing`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from time import monotonic
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 import gevent
 import msgspec
@@ -18,7 +18,7 @@ from gevent.event import Event
 
 from ..client import Client
 from ..core.service import ServiceGreenlets
-from ..errors import DisconnectedError, NameFormatError, StateError, UsageError
+from ..errors import DisconnectedError, StateError, UsageError
 from ..hub import Hub
 from ..wire.packets import Message
 from .buses import Bus, join, separator_of
@@ -28,12 +28,14 @@ from .crossing import (
     HERE_BYTES,
     REMOTES_MOST,
     Border,
+    Crossing,
     Expected,
     Here,
     Members,
     Names,
     digest,
     fits_a_packet,
+    user_of,
 )
 from .framing import Publish
 from .link import Link
@@ -45,10 +47,14 @@ __all__ = ["Gateway"]
 logger = logging.getLogger("sbuslib")
 
 _BATCH = 256  # messages that cross at once, and are announced with one message
+_PATIENCE: Final = 1.0
+"""Seconds that a gateway waits for a peer whose queue is half full, once until that is empty."""
+_EXPECTED_SECONDS: Final = 10.0
+"""Seconds that a gateway waits to see on the bus what another gateway said it would publish."""
 _IMPORT = b"import "
 _HERE = b"here "
 _GREETING = re.compile(rb"([0-9A-Za-z._-]{1,64}) ([0-9A-Za-z._-]{1,64}) ([0-9A-Za-z._-]{1,64})")
-"""What a gateway says to those of other buses: its bus, its group, its id."""
+"""What a gateway tells the gateways of other buses: its bus, its group, its id."""
 
 
 class Gateway:
@@ -59,19 +65,19 @@ class Gateway:
         with Peer("127.0.0.1:9014") as peer, Gateway(hub, peer, export=[b"room/"], import_=[b"alarm/"]):
             ...
 
-    A message crosses under ``//sbus/<name>/<key>``. It goes one way once: what a gateway has brought to a bus, no
-    gateway takes from it again; two gateways between the same buses, set up alike, are each other's spares; secret
-    and reserved keys stay where they are.
+    A message crosses under ``//sbus/<name>/<key>``. It crosses once: no gateway sends on what a gateway has brought to
+    the bus. Two gateways between the same buses, set up alike, are each other's spares. Secret and reserved keys never
+    cross.
 
-    **Greenlets:** three. One receives from the bus and hands to the peer, where it waits for slow peers, each for a
-    limited time; one publishes on the bus what peers sent, where it may wait for the hub; one announces the gateway to
-    the others of its bus.
+    **Greenlets:** three. One receives from the bus and publishes to the peers; it waits for slow peers, each for a
+    limited time. One publishes on the bus what peers sent; it may wait for the hub. One tells the other gateways of the
+    bus about this one.
 
     :param bus: a hub of this process that is started, or a :class:`~sbuslib.Client` that nothing else uses.
     :param peer: a peer that is started. It may serve other purposes too.
-    :param export: patterns of the keys that go out.
-    :param import_: patterns of the keys that come in.
-    :param name: what the buses that are joined are called together: the same at each gateway.
+    :param export: patterns of the keys that leave this bus.
+    :param import_: patterns of the keys that come to this bus.
+    :param name: the common name of the buses that are joined: the same at each gateway.
 
     Raises :exc:`~sbuslib.errors.UsageError` and :exc:`~sbuslib.errors.KeyFormatError` for patterns and names that
     cannot be right, and for a gateway that would let nothing cross.
@@ -90,36 +96,36 @@ class Gateway:
             raise UsageError(f"a gateway needs a Hub or a Client, not {type(bus).__name__}")
         separator, certain = separator_of(bus)
         self._given = bus
+        self._separator = separator
         self._peer = peer
         self._limits = peer.limits
-        self._export = Border(export, separator, certain)
-        self._import = Border(import_, separator, certain)
-        if not self._export.patterns and not self._import.patterns:
+        exported, imported = Border(export, separator, certain), Border(import_, separator, certain)
+        if not exported.patterns and not imported.patterns:
             raise UsageError("a gateway needs patterns to export or to import")
-        self._names = Names(name)
+        self._refused: Counter[str] = Counter()
+        self._crossing = Crossing(Names(name), exported, imported, self._limits, self._refused)
         self._greeting = f"//sbus-gateway/{name}"
         self._id = secrets.token_hex(8)
-        setup = repr((name, sorted(self._export.patterns), sorted(self._import.patterns)))
+        setup = repr((name, sorted(exported.patterns), sorted(imported.patterns)))
         self._group = blake2b(setup.encode(), digest_size=8).hexdigest()
         self._members = Members(self._id, self._group, 3 * self._limits.heartbeat_seconds)
-        self._expected = Expected(self._limits.imports, self._limits.expected_seconds)
-        self._known_names: dict[bytes, str | None] = {}
-        self._known_keys: dict[str, bytes | None] = {}
+        self._expected = Expected(self._limits.imports, _EXPECTED_SECONDS)
         self._incoming: deque[Publish] = deque()
         self._incoming_bytes = 0
         self._arrived = Event()
         self._changed = Event()
-        self._remotes: dict[Link, tuple[str, str, str]] = {}  # bus, group and id of the gateway at the other end
+        self._remotes: dict[
+            Link, tuple[str, str, str]
+        ] = {}  # bus, group and id of the gateway at each link's other end
         self._leave_out: frozenset[Link] = frozenset()
         self._same_bus: frozenset[Link] = frozenset()
-        self._said: deque[str] = deque(maxlen=64)  # what tells our own words, until we hear them
-        self._sender: tuple[bytes | None] | None = None  # as whom the bus knows us, once it has said so
+        self._said: deque[str] = deque(maxlen=64)  # the words of our own messages, until they come back from the bus
+        self._sender: tuple[bytes | None] | None = None  # our own sender key on the bus, once the bus has told it
         self._bus: Bus | None = None
         self._name = name
         self._greenlets: list[gevent.Greenlet[..., Any]] = []
         self._service = ServiceGreenlets(f"gateway of {name!r}", self.stop)
         self._exported = self._imported = self._echoes = self._lost = 0
-        self._refused: Counter[str] = Counter()
         self.ended = Event()
         """Set when the gateway has stopped: by :meth:`stop`, because the bus went away, or by an error."""
 
@@ -147,7 +153,7 @@ class Gateway:
             raise StateError("the gateway is started already")
         if not self._peer.started:
             raise StateError("start the peer of the gateway first")
-        patterns = [*self._export.patterns, CONTROL]
+        patterns = [*self._crossing.exported.patterns, CONTROL]
         bus = self._bus = join(self._given, patterns)
         self.ended.clear()
         self._say_here(bus)
@@ -160,17 +166,18 @@ class Gateway:
         ]
 
     def check(self) -> None:
-        """Raise :exc:`~sbuslib.errors.ServiceError` when an error that nobody foresaw has ended the gateway."""
+        """Raise :exc:`~sbuslib.errors.ServiceError` when an unforeseen error has ended the gateway."""
         self._service.check()
 
     def _substrings(self) -> list[str]:
-        wanted = [self._names.substring_for(pattern) for pattern in self._import.patterns]
-        if self._peer.mesh.concerns(self._names.prefix + "x"):
-            wanted += [self._names.copies + text[len(self._names.prefix) :] for text in list(wanted)]
+        names = self._crossing.names
+        wanted = [names.substring_for(pattern) for pattern in self._crossing.imported.patterns]
+        if self._peer.mesh.concerns(names.prefix + "x"):
+            wanted += [names.copies + text[len(names.prefix) :] for text in list(wanted)]
         return [*wanted, self._greeting]
 
     def stop(self) -> None:
-        """Let nothing cross any more. What peers sent and the bus has not got is counted as lost."""
+        """Let nothing cross any more. Messages from peers that are not yet on the bus are counted as lost."""
         bus, self._bus = self._bus, None
         if bus is None:
             return
@@ -192,7 +199,7 @@ class Gateway:
     close = stop
 
     def _run(self, work: Any, bus: Bus) -> None:
-        """One of the greenlets: whichever finds the bus gone stops the gateway."""
+        """Run one of the greenlets. The first that finds the bus gone stops the gateway."""
         try:
             work(bus)
         except (OSError, StateError) as error:
@@ -214,7 +221,7 @@ class Gateway:
                 elif self._expected and self._expected.take(message.sender, digest(message.key, message.payload)):
                     self._echoes += 1
                 else:
-                    name = self._name_for(message.key)
+                    name = self._crossing.name_for(message.key)
                     if name is None:
                         continue
                     if len(message.payload) > self._limits.data_bytes:
@@ -222,35 +229,17 @@ class Gateway:
                         continue
                     going.append((name, message.payload))
             self._send(going)
-            gevent.sleep(0)  # a bus that always has more must not keep the others waiting
+            gevent.sleep(0)  # other greenlets run, also while the bus always has more
 
     def _send(self, going: list[tuple[str, bytes]]) -> None:
         if going:
             self._exported += len(going)
-            self._peer.publish_many(going, patience=self._limits.export_patience, leave_out=self._leave_out)
-
-    def _name_for(self, key: bytes) -> str | None:
-        """The name under which ``key`` goes out; ``None`` when it does not."""
-        name = self._known_names.get(key)
-        if name is not None:
-            return name
-        reason = self._export.refusal(key)
-        if reason is None:
-            name = self._names.name_of(key)
-            if len(name.encode()) > self._limits.name_bytes:
-                reason, name = "name too long", None
-        if reason is not None:
-            self._refused[reason] += 1
-        elif len(key) <= self._limits.cached_name_bytes:
-            if len(self._known_names) >= self._limits.cached_names:
-                self._known_names.clear()
-            self._known_names[key] = name
-        return name
+            self._peer.publish_many(going, patience=_PATIENCE, leave_out=self._leave_out)
 
     # -- in -----------------------------------------------------------------------------------------
 
     def take(self, messages: Sequence[Publish], source: Link) -> None:
-        """Messages have come from a peer: for :class:`~sbuslib.tcp.link.Link`."""
+        """Take messages from a peer. Called by :class:`~sbuslib.tcp.link.Link`."""
         greetings = [message for message in messages if message.name == self._greeting]
         if greetings:
             self._meet(greetings[-1].data, source)
@@ -278,7 +267,7 @@ class Gateway:
             while incoming and len(coming) < _BATCH:
                 message = incoming.popleft()
                 self._incoming_bytes -= len(message.name) + len(message.data)
-                key = self._key_for(message.name)
+                key = self._crossing.key_for(message.name)
                 if key is None:
                     continue
                 if fits_a_packet(key, message.data):
@@ -291,44 +280,28 @@ class Gateway:
             gevent.sleep(0)
 
     def _announcement(self, coming: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """What to say on the bus before these messages, so that no gateway takes them from it again."""
+        """What to announce on the bus before these messages, so that no gateway sends them on."""
         if self._members.others or self._sender is None:
             return [(CONTROL, _IMPORT + b"".join([digest(key, payload) for key, payload in coming]))]
         now = monotonic()
+        (sender,) = self._sender
+        user = user_of(sender, sender, self._separator)
         for key, payload in coming:
-            if key in self._known_names or self._export.refusal(key) is None:
-                self._expected.announce(self._sender[0], digest(key, payload), now)
+            if self._crossing.may_leave(key):
+                self._expected.announce(sender, digest(key, payload), now, user)
         return []
-
-    def _key_for(self, name: str) -> bytes | None:
-        """The key under which a message comes in; ``None`` when it does not."""
-        key = self._known_keys.get(name)
-        if key is not None:
-            return key
-        try:
-            key = self._names.key_of(name)
-        except NameFormatError as error:
-            self._refused[str(error)] += 1
-            return None
-        reason = self._import.refusal(key)
-        if reason is not None:
-            self._refused[reason] += 1
-            return None
-        if len(name) <= self._limits.cached_name_bytes:
-            if len(self._known_keys) >= self._limits.cached_names:
-                self._known_keys.clear()
-            self._known_keys[name] = key
-        return key
 
     # -- the other gateways -------------------------------------------------------------------------
 
     def _hear(self, message: Message, bus: Bus) -> None:
-        """A gateway of this bus, perhaps this one, has spoken."""
+        """Take a message from a gateway of this bus, which may be this one."""
         now = monotonic()
         said = message.payload
         if said.startswith(_IMPORT):
+            own = self._sender[0] if self._sender is not None else None
+            user = user_of(message.sender, own, self._separator)
             for start in range(len(_IMPORT), len(said) - DIGEST_BYTES + 1, DIGEST_BYTES):
-                self._expected.announce(message.sender, said[start : start + DIGEST_BYTES], now)
+                self._expected.announce(message.sender, said[start : start + DIGEST_BYTES], now, user)
             return
         if not said.startswith(_HERE):
             return
@@ -347,7 +320,7 @@ class Gateway:
             self._said.remove(here.word)
             self._sender = (message.sender,)
         if not here.leaving and self._members.is_new(here.gateway):
-            self._changed.set()  # so that the new one hears of us
+            self._changed.set()  # so that the new gateway hears of this one
         if self._members.hear(here, now):
             self._settle(bus)
 
@@ -358,7 +331,7 @@ class Gateway:
         bus.publish([(CONTROL, _HERE + msgspec.json.encode(here))])
 
     def _stay_known(self, bus: Bus) -> None:
-        """Say on the bus, to other gateways if there are any, that we are here and what has changed."""
+        """Tell the other gateways of this bus, if there are any, that this one is here and what has changed."""
         pause = self._limits.heartbeat_seconds
         while True:
             before = monotonic()
@@ -374,7 +347,7 @@ class Gateway:
                 self._say_here(bus)
 
     def _meet(self, data: bytes, link: Link) -> None:
-        """The gateway at the other end of ``link`` says who it is."""
+        """Take the greeting of the gateway at the other end of ``link``."""
         found = _GREETING.fullmatch(data)
         if found is None or self._bus is None:
             return
@@ -390,7 +363,7 @@ class Gateway:
             self._changed.set()
 
     def _settle(self, bus: Bus) -> None:
-        """Find out over which connections it is not for us to send."""
+        """Find out over which connections this gateway does not send: a spare does, or they lead to its own bus."""
         ends: dict[str, list[tuple[str, Link]]] = {}
         for link, (where, group, gateway) in self._remotes.items():
             ends.setdefault(f"{where}.{group}", []).append((gateway, link))

@@ -9,7 +9,7 @@ import errno
 from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import gevent
 from gevent import socket
@@ -23,6 +23,12 @@ from .quota import Usage
 from .transport import HostPort
 
 __all__ = ["Link", "Owner", "Receiver"]
+
+_SEND_BYTES: Final = 262_144
+"""Bytes handed to the kernel with one call, and joined for it. More gains nothing."""
+
+_COMMANDS_A_TURN: Final = 64
+"""Subscriptions taken from one peer before others have their turn. Each may cost work."""
 
 
 class Receiver(Protocol):
@@ -186,7 +192,7 @@ class Link:
             self._sending_count = 0
 
     def _send(self, view: memoryview) -> None:
-        piece = self._limits.send_bytes
+        piece = _SEND_BYTES
         at, end = 0, len(view)
         while at < end:
             sent = self._socket.send(view[at : at + piece])
@@ -259,7 +265,7 @@ class Link:
             if not isinstance(command, Publish):
                 owner.take_command(self, command)
             others += 1
-            if others % self._limits.commands_a_turn == 0:
+            if others % _COMMANDS_A_TURN == 0:
                 gevent.sleep(0)
         self._hand_over(run, receivers)
 

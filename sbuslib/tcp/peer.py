@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from types import TracebackType
+from typing import Final
 
 import gevent
 from gevent.event import Event
@@ -39,6 +40,9 @@ from .substrings import Substrings
 from .transport import TLS, parse_host_port
 
 __all__ = ["Peer"]
+
+_RECEIVE_BYTES: Final = 262_144
+"""Bytes taken from one peer before others have their turn: thousands of small messages."""
 
 
 class Peer:
@@ -100,7 +104,7 @@ class Peer:
         self._inboxes: set[PeerInbox] = set()
         self._ignored = 0
         self._running = self._stopping = False
-        self.area = memoryview(bytearray(self.limits.receive_bytes))
+        self.area = memoryview(bytearray(_RECEIVE_BYTES))
         for substring in forwarding.substrings():
             self._want(substring)
         if forwarding:

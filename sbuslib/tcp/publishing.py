@@ -13,7 +13,7 @@ from .framing import encode_publish, publish_prefix
 from .limits import TcpLimits
 from .link import Link
 from .mesh import Mesh
-from .substrings import Substrings
+from .substrings import CACHED_NAME_BYTES, Substrings
 
 __all__ = ["Publisher"]
 
@@ -38,7 +38,7 @@ class Publisher:
             pass
         start = publish_prefix(name, self._limits)
         known = None if self._mesh.concerns(name) else start
-        if len(name) <= self._limits.cached_name_bytes:
+        if len(name) <= CACHED_NAME_BYTES:
             if len(self._names) >= self._limits.cached_names:
                 self._names.clear()
             self._names[name] = known

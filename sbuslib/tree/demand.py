@@ -54,7 +54,7 @@ class Demand:
         self._announced: dict[bytes, list[bytes]] = {}
         self._shapes = Shapes()
         self._too_many = False
-        self.pruned = KeyTable(self._limits.pruned_keys, self._limits.pruned_bytes)
+        self.pruned = KeyTable(self._limits.pruned_keys)
 
     def __len__(self) -> int:
         """How many patterns were announced."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator
 from time import monotonic
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from ..core.batch_routing import take_batch
 from ..core.client_role import ClientRole
@@ -30,9 +30,16 @@ from .interest import Feed, Interest, KeyTable
 from .link_routes import receivers_of, remember
 from .vouchers import Voucher, Vouchers
 
-__all__ = ["Link", "Mode"]
+__all__ = ["PRUNES_PER_SECOND", "SEARCHES", "Link", "Mode"]
 
 Mode: TypeAlias = Literal["announce", "prune", "plain"]
+
+PRUNES_PER_SECOND: Final = 8_192
+"""Keys that a link is told not to send, in a second: endless new keys must cost little."""
+
+SEARCHES: Final = 64
+"""New patterns for which the keys that a link was told not to send are searched one after the other. Where there are
+more at a time, the link is told to send all of them again."""
 
 
 class HubTree(Protocol):
@@ -92,7 +99,7 @@ class Link:
             others = [patterns for who, patterns in self._context.router.plain_patterns() if who is not connection]
             self._feed = Feed([tree.wanted_above(), *others])
         elif mode == "prune":
-            self.pruned = KeyTable(limits.pruned_keys, limits.pruned_bytes)
+            self.pruned = KeyTable(limits.pruned_keys)
         turn.become(self)
         connection.become_link(turn.sender)
 
@@ -149,7 +156,8 @@ class Link:
             if error.reason == "too many patterns":
                 self.connection.answer(encode_control(control.INTEREST_WIDEN))
                 context, connection = self._context, self.connection
-                if context.authorization.allows(connection.credentials, "subscribe", b""):
+                is_allowed = context.authorization.allows(connection.credentials, "subscribe", b"")
+                if is_allowed and not connection.closed:
                     context.router.subscribe_anyway(b"", connection, connection.account)
 
     def _note_lost(self, payload: bytes) -> None:
@@ -229,7 +237,7 @@ class Link:
             return True
         now = monotonic()
         most = float(limits.pruned_keys)
-        self._prunes = min(most, self._prunes + (now - self._pruned_at) * limits.prunes_per_second)
+        self._prunes = min(most, self._prunes + (now - self._pruned_at) * PRUNES_PER_SECOND)
         self._pruned_at = now
         if self._prunes < 1 or self._room() <= 0:
             return False
@@ -266,7 +274,7 @@ class Link:
         else:
             found = self.pruned.matched(pattern, separator)
         self._sweeps.setdefault(user, deque()).append(found)
-        if sum(map(len, self._sweeps.values())) > self._context.limits.pruned_sweeps:
+        if sum(map(len, self._sweeps.values())) > SEARCHES:
             # Forgetting all keys costs less than finding out which, and loses no message.
             most = max(self._sweeps, key=lambda one: len(self._sweeps[one]))
             self._sweeps[most] = deque([self.pruned.matched(b"", separator)])

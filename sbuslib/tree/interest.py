@@ -38,10 +38,14 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from ..matcher import SEPARATOR, _Node, cut, is_literal, matches, stars_after
 
 __all__ = ["Feed", "Interest", "KeyTable", "covers", "in_loop", "narrow", "overlap"]
+
+TABLE_BYTES: Final = 1024 * 1024
+"""Bytes of the keys in one :class:`KeyTable`. Keys that are longer than most make it forget others sooner."""
 
 
 def _segment_covers(p: bytes, q: bytes, last: bool) -> bool:
@@ -534,7 +538,7 @@ class Feed:
 class KeyTable:
     """Keys that nobody wants, at most ``most`` and ``most_bytes`` of them: the oldest make room for new ones."""
 
-    def __init__(self, most: int, most_bytes: int) -> None:
+    def __init__(self, most: int, most_bytes: int = TABLE_BYTES) -> None:
         self._most = most
         self._most_bytes = most_bytes
         self._keys: OrderedDict[bytes, None] = OrderedDict()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..core.context import Context
 from ..core.protocols import Receiver, Routes
+from ..core.router import CACHED_HEADER_BYTES
 
 __all__ = ["receivers_of", "remember"]
 
@@ -24,7 +25,7 @@ def remember(context: Context, routes: dict[bytes, Routes], header: bytes, found
 
     Not of a longer header than the router remembers: the router does not say when these receivers change.
     """
-    if len(header) <= context.limits.cached_key_bytes:
+    if len(header) <= CACHED_HEADER_BYTES:
         if len(routes) >= context.limits.cached_keys:
             routes.clear()
         routes[header] = found

@@ -20,14 +20,15 @@ from __future__ import annotations
 import os
 import secrets
 from collections import Counter
-from typing import Protocol
+from typing import Final, Protocol
 
 from ..core.client_role import ClientRole
 from ..core.context import Context
 from ..core.members import Clients
-from ..core.outgoing import SEND_RETRY, Outgoing
+from ..core.outgoing import Outgoing
 from ..core.protocols import Receiver
 from ..core.quotas import Account
+from ..core.send_watcher import SEND_RETRY
 from ..core.turn import Turn
 from ..core.user_work import UserWork
 from ..errors import StateError
@@ -37,7 +38,11 @@ from .downlink import Link, Mode
 from .prefixes import Prefix
 from .questions import Questions, Reply
 
-__all__ = ["Above", "Tree"]
+__all__ = ["STEPS_A_TURN", "Above", "Tree"]
+
+STEPS_A_TURN: Final = 256
+"""Steps, of some microseconds each, that one turn spends on what a user's subscriptions change for the links: about a
+millisecond."""
 
 
 class Above(Protocol):
@@ -250,7 +255,7 @@ class Tree:
         """Do some of what a user's changes have left to do, and tell what has changed; whether there is more."""
         links: list[Link | Above] = [*self.links.values(), *([self.above] if self.above is not None else [])]
         # Shared out, so that a turn takes no longer where there are many.
-        steps = max(1, self.context.limits.interest_steps // max(1, len(links)))
+        steps = max(1, STEPS_A_TURN // max(1, len(links)))
         more = [link.pump(steps, account.uid) for link in links]
         if any(link.is_full for link in links):
             self._wait_for_room(account)

@@ -12,10 +12,9 @@ from collections import deque
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
-from ..core.embedder import Embedder
 from ..core.messages import COALESCED, COALESCED_BYTES, Messages
-from ..core.outgoing import SEND_RETRY, WRITE
 from ..core.protocols import Sender
+from ..core.send_watcher import SEND_RETRY, WRITE
 from ..kernel.dialer import NO_MEMORY
 from ..limits import BATCH_KEYS
 from ..wire.batches import coalesce
@@ -24,7 +23,18 @@ from .acknowledgements import Acknowledgements
 from .outage import Item, Kept, Losses
 from .tree import Tree
 
-__all__ = ["Up", "Uplink"]
+__all__ = ["ACK_MESSAGES", "ACK_PAUSE", "Up", "Uplink"]
+
+ACK_MESSAGES: Final = 256
+"""Messages sent to the hub above before it is asked to acknowledge that it passed them on. When the link breaks, those
+that were not acknowledged count as uncertain; an acknowledgement costs about as much as a message."""
+
+ACK_PAUSE: Final = 0.1
+"""Seconds after which an acknowledgement of fewer messages is asked for."""
+
+_OPEN_QUESTIONS: Final = 64
+"""Questions for an acknowledgement that may be open at a time. While there are so many, the next question waits, and is
+about more messages."""
 
 
 class Uplink(Protocol):
@@ -57,7 +67,7 @@ class Up:
         self._uplink = uplink
         self._tree = uplink.tree
         self._context = self._tree.context
-        self.credentials = Embedder(self._context).credentials
+        self.credentials = self._context.credentials
         self.socket: socket.SocketType | None = None
         self.wrap = False
         self.takes_batches = False  # whether the hub above was told that many messages may be in one packet
@@ -119,17 +129,16 @@ class Up:
 
     def _consider_asking(self, waited: bool = False) -> None:
         """Ask for an acknowledgement, now or in a while, if there is anything to acknowledge."""
-        limits = self._context.limits
         count = self.forwarded - self._acknowledgements.asked
-        if self.socket is None or not count or len(self._acknowledgements) >= limits.link_asked:
+        if self.socket is None or not count or len(self._acknowledgements) >= _OPEN_QUESTIONS:
             return
-        if waited or count >= limits.link_acks:
+        if waited or count >= ACK_MESSAGES:
             packet = self._acknowledgements.ask(self.forwarded, self._uplink.has_features)
             self.waiting.ask(packet)  # before what waits, since it speaks of what was sent
             self._flush()
         elif not self._asks_later:
             self._asks_later = True
-            self._context.after(limits.link_ack_pause, self._on_pause_over)
+            self._context.after(ACK_PAUSE, self._on_pause_over)
 
     def _on_pause_over(self) -> None:
         self._asks_later = False

@@ -27,7 +27,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from io import BytesIO  # memory, not a file
-from itertools import accumulate, chain, compress, pairwise, repeat
+from itertools import chain, compress, repeat
 from operator import add
 from typing import TYPE_CHECKING, Final
 
@@ -133,8 +133,7 @@ class Batch:
             keys = [data[at_keys:at_payloads]]
             expanded = size + count * key_sizes[0]
         else:
-            ends = accumulate(key_sizes, initial=at_keys)
-            keys = [data[here:there] for here, there in pairwise(ends)]
+            keys = cut(data[at_keys:at_payloads], data[start + _COLUMNS : at_sizes], kinds)
             numbers = data[at_numbers:at_keys]
             if numbers.translate(None, _ALL[:kinds]):
                 raise PacketError("malformed batch")
@@ -371,10 +370,19 @@ def pack(
     payloads = [payload for _, payload in pairs]
     first = keys[0]
     kinds = [first] if keys.count(first) == len(keys) else list(dict.fromkeys(keys))
-    for key in kinds:
-        check(key)
+    if not _surely_good(kinds):
+        for key in kinds:
+            check(key)
     sizes = list(map(len, payloads))
     yield from _pack(kinds, keys, payloads, sizes, most)
+
+
+def _surely_good(keys: list[bytes]) -> bool:
+    """Whether no key needs to be checked by itself: all are bytes, and none has a NUL or the reserved ``!``."""
+    if not {bytes}.issuperset(map(type, keys)):
+        return False
+    joined = b"\0".join(keys)
+    return b"!" not in joined and joined.count(b"\0") == len(keys) - 1
 
 
 def _pack(
@@ -386,13 +394,17 @@ def _pack(
         return
     size = sum(sizes)
     if not fits(count, kinds, size, most):
-        half = count // 2
-        for part in (slice(half), slice(half, None)):
+        # Into as many parts as their keys ask for where each message has the next of the keys.
+        apiece = -(-count // max(2, -(-len(kinds) // BATCH_KEYS)))
+        for start in range(0, count, apiece):
+            part = slice(start, start + apiece)
             some = keys[part]
             yield from _pack(list(dict.fromkeys(some)), some, payloads[part], sizes[part], most)
         return
     numbers: bytes | None = None
-    if len(kinds) > 1:
+    if len(kinds) == count:
+        numbers = _ALL[:count]
+    elif len(kinds) > 1:
         of = {key: number for number, key in enumerate(kinds)}
         numbers = bytes(map(of.__getitem__, keys))
     joined = b"".join(payloads)
@@ -403,12 +415,11 @@ def _pack(
 
 def fits(count: int, keys: Sequence[bytes], size: int, most: int) -> bool:
     """Whether so many messages, of ``size`` bytes of payload, are a batch of no more than ``most``."""
+    if count > BATCH_MESSAGES or len(keys) > BATCH_KEYS or size > most:
+        return False
     longest = max(map(len, keys))
     return (
-        count <= BATCH_MESSAGES
-        and len(keys) <= BATCH_KEYS
-        and size <= most
-        and size + count * (longest + _OF_A_PACKET) <= BATCH_EXPANDED
+        size + count * (longest + _OF_A_PACKET) <= BATCH_EXPANDED
         and size + len(keys) * (longest + 4) + 5 * count + _COLUMNS <= PACKET_BYTES
     )
 

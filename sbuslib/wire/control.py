@@ -101,6 +101,10 @@ _LATEST: Final = 2**33
 _ID = re.compile(rb"[0-9A-Za-z._-]{1,64}")
 _PATH_MOST: Final = 256
 """Ids in a path: a tree of hubs is nowhere near as deep."""
+_CREDENTIALS_MOST: Final = 64 * _PATH_MOST
+"""Bytes of a credential key in a notice: each hub on the path adds some 40."""
+_REASON_MOST: Final = 1_024
+"""Bytes of the reason in a ``notice/kicked``; the rest is cut off."""
 
 SUPPORTED = (
     b"batch/on",
@@ -205,12 +209,14 @@ Notice: TypeAlias = Lost | Kicked | NewCredentials
 def decode_notice(key: bytes, payload: bytes) -> Notice | None:
     """The notice under a control key; ``None`` for another key.
 
-    Raises :exc:`~sbuslib.errors.PacketError`, also for a count beyond :data:`MOST_LOST` and for a time beyond the year
-    2242, so that whoever counts and stores them need not look again.
+    Raises :exc:`~sbuslib.errors.PacketError`, also for a count beyond :data:`MOST_LOST`, for a time beyond the year
+    2242 and for credentials that are too long. So the caller can count and keep a notice without a check of its own.
     """
     if key == NOTICE_KICKED:
-        return Kicked(payload.decode(errors="replace"))
+        return Kicked(payload[:_REASON_MOST].decode(errors="replace"))
     if key == NOTICE_CREDENTIALS:
+        if len(payload) > _CREDENTIALS_MOST:
+            raise PacketError("malformed notice")
         return NewCredentials(payload)
     if key != NOTICE_LOST:
         return None

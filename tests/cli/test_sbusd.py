@@ -396,7 +396,7 @@ def test_reuse_replaces_an_empty_file(run: Run, serve: Serve, path: str) -> None
     done = run(SBUSD, "-f", "-a", path)
     assert (done.returncode, done.stderr) == (
         1,
-        f"sbusd: {path}: address in use by an empty file (reuse=True, or -r, replaces it)\n",
+        f"sbusd: {path}: address in use by an empty file (the option 'reuse' replaces it)\n",
     )
     serve("-r")
     assert answers(path)

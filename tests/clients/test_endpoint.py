@@ -15,6 +15,7 @@ from support import HubThread, own_key
 
 import sbuslib
 from sbuslib import blocking
+from sbuslib.clients import channel
 from sbuslib.clients.endpoint import Endpoint
 from sbuslib.errors import (
     AddressError,
@@ -671,8 +672,11 @@ SAYING: dict[str, tuple[bytes, Callable[[Endpoint], object]]] = {
 
 
 @pytest.mark.parametrize("verb", SAYING)
-def test_sending_waits_while_the_kernel_has_no_memory(server: HubThread, make: Make, verb: str) -> None:
-    reader, client = make(), make(limits=ClientLimits(connect_pause_most=0.001))
+def test_sending_waits_while_the_kernel_has_no_memory(
+    server: HubThread, make: Make, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "MEMORY_PAUSE", 0.001)
+    reader, client = make(), make()
     reader.subscribe(b"k")
     client.subscribe(b"j")
     about, say = SAYING[verb]
@@ -686,8 +690,11 @@ def test_sending_waits_while_the_kernel_has_no_memory(server: HubThread, make: M
 
 
 @pytest.mark.parametrize("verb", SAYING)
-def test_sending_times_out_if_the_kernel_stays_without_memory(server: HubThread, make: Make, verb: str) -> None:
-    client = make(limits=ClientLimits(connect_pause_most=0.001))
+def test_sending_times_out_if_the_kernel_stays_without_memory(
+    server: HubThread, make: Make, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "MEMORY_PAUSE", 0.001)
+    client = make()
     client.subscribe(b"j")
     client.timeout = 0.01
     about, say = SAYING[verb]

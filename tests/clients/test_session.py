@@ -6,7 +6,7 @@ import mmap
 
 import pytest
 
-from sbuslib.clients.session import Session, Subscribing
+from sbuslib.clients.session import MOST_CAUSES, MOST_NOTICES, OTHER_CAUSES, Session, Subscribing
 from sbuslib.errors import KeyFormatError, PayloadError, PeerError
 from sbuslib.limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES
 from sbuslib.wire import control
@@ -231,3 +231,27 @@ def test_secrets_are_renewed_when_the_hub_tells_new_credentials() -> None:
         (b"p/!/cred//2//y", b"q/r/!/cred//2//y"),
         (b"p/!/cred/1/2/3/x", b"q/r/!/cred/1/2/3/x"),
     ]
+
+
+def test_only_the_newest_notices_wait_for_the_application() -> None:
+    session = Session()
+    sent = [control.Lost("discard", number, 1.0) for number in range(MOST_NOTICES + 10)]
+    feed(session, *(notice.encode() for notice in sent))
+    assert list(session.notices) == sent[10:]
+    assert session.lost == {"discard": sum(range(MOST_NOTICES + 10))}
+
+
+def test_losses_of_very_many_causes_are_counted_together() -> None:
+    session = Session()
+    causes = [letter * times for letter in "abcdefgh" for times in range(1, 10)]
+    feed(session, *(control.Lost(cause, 2, 1.0).encode() for cause in causes))
+    assert len(session.lost) == MOST_CAUSES + 1
+    assert session.lost[OTHER_CAUSES] == 2 * (len(causes) - MOST_CAUSES)
+    feed(session, control.Lost(causes[0], 5, 1.0).encode())
+    assert session.lost[causes[0]] == 7
+
+
+def test_the_reason_of_a_kick_is_cut_off_where_it_is_too_long() -> None:
+    session = Session()
+    feed(session, control.Kicked("x" * 100_000).encode())
+    assert session.kicked == "x" * 1_024

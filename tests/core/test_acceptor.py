@@ -14,7 +14,7 @@ import gevent
 import pytest
 from support import ROOT, Peer, eventually
 
-from sbuslib import Hub, Limits
+from sbuslib import Hub
 from sbuslib.core import acceptor as acceptor_module
 from sbuslib.core.acceptor import Acceptor
 from sbuslib.core.quotas import Account
@@ -31,11 +31,13 @@ AT_ITS_LIMIT = """
 import logging, os, resource, sys
 import gevent
 from sbuslib import Hub, Limits
+from sbuslib.core import acceptor
 
 logging.basicConfig(stream=sys.stdout, format="log: %(message)s")
 hub_at, most, spare = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 resource.setrlimit(resource.RLIMIT_NOFILE, (most, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-hub = Hub(hub_at, limits=Limits(spare_descriptors=spare, accept_pause=0.005))
+acceptor.ACCEPT_PAUSE = 0.005
+hub = Hub(hub_at, limits=Limits(spare_descriptors=spare))
 hub.start()
 print("ready", flush=True)
 sys.stdin.readline()
@@ -180,7 +182,7 @@ def test_a_connection_that_fails_while_it_is_accepted_is_its_own_matter(
     assert hub.statistics().breaches == {}
 
 
-@pytest.mark.parametrize("code", [errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+@pytest.mark.parametrize("code", [errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EINVAL])
 def test_a_machine_that_has_run_out_is_given_time(
     make_hub: Callable[..., Hub],
     connect: Connect,
@@ -198,7 +200,8 @@ def test_a_machine_that_has_run_out_is_given_time(
         return original(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(acceptor_module, "accept", accept)
-    hub = make_hub(limits=Limits(accept_pause=0.002))
+    monkeypatch.setattr(acceptor_module, "ACCEPT_PAUSE", 0.002)
+    hub = make_hub()
     connect().barrier()
     assert hub.statistics().breaches == {"accept failed": 3}  # each pause tried twice: to accept, and to turn away
     assert len(caplog.records) == 1
@@ -220,15 +223,16 @@ def test_a_hub_that_stops_while_it_pauses(
         again(acceptor)
 
     monkeypatch.setattr(Acceptor, "_accept_again", accept_again)
+    monkeypatch.setattr(acceptor_module, "ACCEPT_PAUSE", 0.02)
     with monkeypatch.context() as patched:
         patched.setattr(acceptor_module, "accept", accept)
-        hub = make_hub(limits=Limits(accept_pause=0.02))
+        hub = make_hub()
         connect()
         eventually(lambda: hub._clients.violations.counts["accept failed"])
         hub.stop()
     assert hub.closed
     ended.clear()
-    gevent.sleep(2 * hub.limits.accept_pause)
+    gevent.sleep(2 * acceptor_module.ACCEPT_PAUSE)
     assert not ended
     hub.start()
     connect().barrier()

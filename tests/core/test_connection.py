@@ -13,6 +13,7 @@ import pytest
 from support import LONGEST, Peer, eventually, own_key
 
 from sbuslib import Hub, Limits
+from sbuslib.core import outgoing
 from sbuslib.kernel.areas import PacketWriter
 from sbuslib.limits import PACKET_BYTES
 
@@ -318,7 +319,8 @@ def test_a_client_that_stops_reading_after_shutdown(hub: Hub, connect: Connect) 
 def test_a_kernel_without_memory_loses_nothing(
     make_hub: MakeHub, connect: Connect, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    hub = make_hub(limits=Limits(send_retry=0.001))
+    monkeypatch.setattr(outgoing, "SEND_RETRY", 0.001)
+    hub = make_hub()
     receiver, publisher = connect(), connect()
     receiver.subscribe(b"k")
     rng = random.Random(7)

@@ -12,6 +12,7 @@ from support import Peer, eventually
 
 from sbuslib import Hub
 from sbuslib.core.fan_out_queue import FanOutQueue
+from sbuslib.core.outgoing import Outgoing
 from sbuslib.statistics import UserStatistics
 from sbuslib.wire.batches import BATCH, Batch, coalesce
 
@@ -325,6 +326,53 @@ def test_a_line_names_no_more_receivers_than_are_remembered(bus: Bus, connect_as
     settle(hub)
     assert hub.statistics().lost == {"quota": 17 * FANOUT}
     assert [len(reader.pending()) for reader in readers] == [3] * FANOUT
+
+
+def test_publisher_counts_no_loss_for_each_receiver_of_a_group_without_room(bus: Bus, connect_as: ConnectAs) -> None:
+    """It would wait for as many steps as there are receivers. They are told in turns of their own user."""
+    hub = bus({"mode": 0o777}, fanout=FANOUT, cached_receivers=FANOUT)
+    connect_as(PUBLISHER).barrier()
+    readers = readers_of(connect_as, b"k/")
+    readers[0].send(b"CMSG notices/on")
+    readers[0].barrier()
+    with stopped(hub):
+        for number in range(20):
+            hub.context.router.reconsider_all()
+            hub.publish(b"k/%d" % number)
+        assert hub.statistics().lost == {}
+        (queue,) = hub._fan_outs.waiting
+        assert len(queue._entries) == 2
+    settle(hub)
+    assert hub.statistics().lost == {"quota": 19 * FANOUT}
+    assert [len(reader.pending()) for reader in readers] == [2] + [1] * (FANOUT - 1)  # the first is told of it
+    balance(hub)
+
+
+def test_stop_looks_at_the_names_of_a_group_once(bus: Bus, connect_as: ConnectAs) -> None:
+    """As many messages may wait as there are receivers."""
+    compared = []
+
+    class Names(tuple[Outgoing, ...]):
+        def __hash__(self) -> int:
+            compared.append(self)
+            return super().__hash__()
+
+    hub = bus({"mode": 0o777}, fanout=FANOUT)
+    publishers = [connect_as(PUBLISHER), connect_as(PUBLISHER)]
+    readers_of(connect_as, b"k")
+    publishers[0].publish(b"k")
+    publishers[0].barrier()
+    settle(hub)
+    ((_, groups, _),) = hub._fan_outs._groups.values()
+    groups[READER].receivers = Names(groups[READER].receivers)
+    with stopped(hub):
+        for _ in range(5):
+            for publisher in publishers:
+                publisher.publish(b"k")
+                publisher.barrier()
+        hub.stop(0)
+    assert hub.statistics().lost == {"outage": 10 * FANOUT}
+    assert not compared
 
 
 def test_answers_of_who_left_make_a_line_no_longer(bus: Bus, connect_as: ConnectAs) -> None:

@@ -18,6 +18,7 @@ import pytest
 from support import PATIENCE, ROOT, Peer, eventually, python
 
 from sbuslib import Client, Hub
+from sbuslib.core import members
 from sbuslib.errors import (
     AddressError,
     AddressInUseError,
@@ -25,8 +26,8 @@ from sbuslib.errors import (
     StateError,
 )
 from sbuslib.kernel.sockets import Listener
-from sbuslib.limits import Limits
 from sbuslib.wire.addresses import PathAddress
+from sbuslib.wire.batches import coalesce
 
 Connect = Callable[..., Peer]
 MakeHub = Callable[..., Hub]
@@ -202,8 +203,11 @@ def test_a_stop_that_may_not_remove_the_file_stops_all_the_same(
     connect().barrier()
 
 
-def test_patterns_of_an_earlier_start_do_not_wait_for_its_event_loop(address: str) -> None:
-    hub = Hub(address, limits=Limits(forgotten_per_round=1))
+def test_patterns_of_an_earlier_start_do_not_wait_for_its_event_loop(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "FORGOTTEN_A_TURN", 1)
+    hub = Hub(address)
 
     def serve() -> None:
         with hub, Client(address) as client:
@@ -392,11 +396,13 @@ FORKED = """
 import os, sys
 import gevent, gevent.os
 import sbuslib
+from sbuslib.core import members
 from sbuslib.errors import DisconnectedError, StateError
 from support import Peer, eventually
 
 fork = {"os": os.fork, "gevent": gevent.os.fork}[sys.argv[2]]
-hub = sbuslib.Hub(sys.argv[1], limits=sbuslib.Limits(forgotten_per_round=1))
+members.FORGOTTEN_A_TURN = 1
+hub = sbuslib.Hub(sys.argv[1])
 hub.start()
 client = sbuslib.Client(sys.argv[1])
 client.subscribe(b"k")
@@ -581,3 +587,41 @@ def test_clients_of_a_hub_that_stops_are_told(hub: Hub, client: MakeClient) -> N
     for one in waiting:
         with pytest.raises(DisconnectedError):
             one.get(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("last", [b"SUB last", b"MSG last\0", b"CMSG batch\0"])
+def test_client_of_a_hub_that_authorize_stops_leaves_nothing(make_hub: MakeHub, connect: Connect, last: bytes) -> None:
+    """The answer is yes, and comes when the client has been let go already: nothing is charged to it any more."""
+
+    def authorize(credentials: object, verb: str, key: bytes) -> bool:
+        if key == b"last":
+            hub.stop(0)
+        return True
+
+    hub = make_hub(authorize=authorize)
+    peer = connect()
+    peer.subscribe(b"first")
+    if last.startswith(b"CMSG"):
+        batch = coalesce([b"MSG %b\0" % key for key in (b"first", b"last", b"more")])
+        assert batch is not None
+        peer.send(b"CMSG batch/on")
+        last = batch.packet
+    peer.send(b"MSG first\0", last, b"MSG more\0")
+    eventually(lambda: not hub.started)
+    assert hub.statistics().patterns == 0
+    assert hub.context.quotas.is_clear()
+
+
+def test_hub_that_stops_when_empty_serves_a_client_that_is_accepted_as_the_last_one_leaves(
+    make_hub: MakeHub, connect: Connect
+) -> None:
+    hub = make_hub(stop_when_empty=True)
+    connect().barrier()
+    second = connect()
+    hub._acceptor._accept(1)  # and its user's turn, in which it is served, is still to come
+    (first,) = hub._clients.connections
+    hub._clients.close(first, "closed")
+    second.barrier()
+    assert hub.started
+    second.close()
+    eventually(lambda: not hub.started)

@@ -1,4 +1,4 @@
-"""The recorder in the process of a hub: all is there, publishers wait rather than lose, what is lost is told."""
+"""The recorder in the process of a hub: it records each message, holds publishers back, and counts what is lost."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 
 import gevent
 import pytest
+from accounting import acting_as
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from segments.journals import records_of
@@ -22,7 +23,9 @@ from support import PATIENCE, Peer, eventually, own_key
 
 import sbuslib
 from sbuslib import Hub, Limits, Relay
-from sbuslib.errors import JournalError, JournalInUseError, StateError, UsageError
+from sbuslib.core.messages import Batched, Copied
+from sbuslib.errors import JournalError, JournalInUseError, ServiceError, StateError, UsageError
+from sbuslib.journal.intake import Intake
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.journal.recorder import Recorder
 from sbuslib.journal.replay import Replayed, from_journal, replay
@@ -38,7 +41,7 @@ Connect = Callable[..., Peer]
 
 
 class Disk:
-    """A disk that takes nothing until it is let: what fdatasync(2) waits for."""
+    """A disk on which fdatasync(2) waits until ``open`` is set."""
 
     def __init__(self) -> None:
         self.open = threading.Event()
@@ -50,7 +53,7 @@ class Disk:
 
 
 def has_come_to(recorder: Recorder, number: int) -> bool:
-    """Whether so many rows are durable, or there will be no more."""
+    """Whether so many rows are durable, or recording has ended."""
     return recorder.durable_sequence == number or not recorder.recording
 
 
@@ -64,7 +67,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 
 @contextmanager
 def file_size(most: int) -> Iterator[None]:
-    """Let no file become larger: what a full disk does, without one."""
+    """Let no file become larger than ``most`` bytes, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
     try:
@@ -109,7 +112,7 @@ SAID = st.lists(
 def test_what_is_recorded_and_played_back_is_what_was_published(
     said: list[tuple[str, int, list[tuple[bytes, bytes]]]], is_plain: bool, block: int
 ) -> None:
-    """However it comes, whoever else receives it: all of it, once, in order, and with who sent it."""
+    """Each message is recorded once, in order and with its sender, however it came and whoever else receives it."""
     with TemporaryDirectory(prefix="sbus-") as folder, Hub(f"{folder}/bus") as hub, Hub(f"{folder}/other") as other:
         expected: list[tuple[bytes, bytes]] = []
         with (
@@ -119,7 +122,7 @@ def test_what_is_recorded_and_played_back_is_what_was_published(
             closing(Peer(f"{folder}/bus")) as first,
             closing(Peer(f"{folder}/bus")) as second,
         ):
-            subscriber.subscribe(b"a/1" if is_plain else b"")  # who receives only a part has it made anew
+            subscriber.subscribe(b"a/1" if is_plain else b"")  # a receiver of a part of a batch gets a new batch
             if is_plain:
                 plain.subscribe(b"")
             for peer in (first, second):
@@ -155,7 +158,7 @@ def test_what_is_recorded_and_played_back_is_what_was_published(
 @pytest.mark.parametrize("how", ["one by one", "batches"])
 @pytest.mark.parametrize("reads", ["batches", "plain", "nothing"])
 def test_many_keys(hub: Hub, connect: Connect, client: MakeClient, journal: str, how: str, reads: str) -> None:
-    """More than a batch may have, and payloads of many lengths, some of them long."""
+    """More keys than a batch may have, and payloads of many lengths."""
     count = 3_000
     pairs = [(b"room/%d/temp" % (n * 7 % 700), b"%d" % n * (n % 5 or n % 97)) for n in range(count)]
     pairs += [(b"large/%d" % n, bytes([n]) * 200_000) for n in range(4)]
@@ -200,14 +203,14 @@ def test_many_publishers_in_one_block(hub: Hub, connect: Connect, journal: str) 
         assert [record.payload for record in records if record.key == b"p/%d" % who] == [b"%d" % n for n in range(5)]
 
 
-def test_time_flushes_what_is_too_little_for_a_block(hub: Hub, journal: str) -> None:
+def test_messages_too_few_for_a_block_are_written_after_some_time(hub: Hub, journal: str) -> None:
     with Recorder(hub, journal) as recorder:
         for number in range(1, 4):
             hub.publish(b"k", b"v")
             eventually(partial(has_come_to, recorder, number))
 
 
-def test_a_recorder_is_no_interest(hub: Hub, journal: str) -> None:
+def test_a_recorder_of_scope_hub_holds_no_pattern_and_one_of_scope_tree_holds_one(hub: Hub, journal: str) -> None:
     with Recorder(hub, journal):
         assert hub.statistics().patterns == 0
     with Recorder(hub, journal, scope="tree"):
@@ -229,15 +232,17 @@ def test_secrets_are_not_recorded(hub: Hub, client: MakeClient, journal: str, sc
     assert b"secret" not in b"".join(Path(one.path).read_bytes() for one in list_segments(journal))
 
 
-def test_the_writer_would_not_take_a_secret_either(hub: Hub, journal: str) -> None:
+def test_the_writer_leaves_out_secret_messages_too(hub: Hub, journal: str) -> None:
     with Recorder(hub, journal) as recorder:
-        intake: Any = recorder._intake
+        intake, writer = recorder._intake, hub.context.writer
+        assert intake is not None
         for key in (b"!/cred/1/2/3/x", b"a/!/cred/1/2/3/x", b"a!/b"):
-            intake.deliver_packet(hub.embedder, encode_message(key, b"v"))
+            intake.deliver(hub._me, Copied(writer, [encode_message(key, b"v")]))
         several = [(b"k", b"1"), (b"!/cred/1/2/3/x", b"2"), (b"k", b"3"), (b"!/cred/1/2/3/x", b"4"), (b"l", b"5")]
         for pairs in (several, several[1::2]):
             batch = coalesce([encode_message(key, payload) for key, payload in pairs])
-            intake.deliver_batch(hub.embedder, batch)
+            assert batch is not None
+            intake.deliver(hub._me, Batched(writer, batch))
     found = [(record.key, record.payload) for record in records_of(journal)]
     assert found == [(b"a!/b", b"v"), *several[::2]]
     assert recorder._writer.secrets_left_out == 6
@@ -260,7 +265,7 @@ def test_a_restart_goes_on_in_a_new_segment(hub: Hub, journal: str) -> None:
     assert len(list_segments(journal)) == 3
 
 
-def test_the_end_of_the_hub_is_the_end_of_the_recording(hub: Hub, connect: Connect, journal: str) -> None:
+def test_recording_ends_when_the_hub_stops(hub: Hub, connect: Connect, journal: str) -> None:
     recorder = Recorder(hub, journal).start()
     connect().publish(b"k", b"sent before the end")
     hub.stop()
@@ -275,7 +280,7 @@ def test_the_end_of_the_hub_is_the_end_of_the_recording(hub: Hub, connect: Conne
     assert len(records_of(journal)) == 2
 
 
-def test_two_recorders(hub: Hub, journal: str) -> None:
+def test_two_recorders_cannot_share_a_directory(hub: Hub, journal: str) -> None:
     with Recorder(hub, journal) as recorder:
         with pytest.raises(JournalInUseError, match=str(os.getpid())):
             Recorder(hub, journal).start()
@@ -286,14 +291,14 @@ def test_two_recorders(hub: Hub, journal: str) -> None:
     assert (len(records_of(journal)), len(records_of(journal + "-2"))) == (2, 1)
 
 
-def test_arguments_that_cannot_be_right(hub: Hub, journal: str) -> None:
+def test_wrong_arguments_are_refused(hub: Hub, journal: str) -> None:
     for wrong in ({"scope": "all"}, {"durability": "always"}, {"keep_bytes": 0}, {"keep_seconds": -1.0}):
         with pytest.raises(UsageError, match=next(iter(wrong))):
             Recorder(hub, journal, **wrong)
     assert not os.path.exists(journal)
 
 
-def test_a_directory_that_cannot_be_made(hub: Hub, folder: str) -> None:
+def test_a_directory_that_cannot_be_made_is_an_error_at_start(hub: Hub, folder: str) -> None:
     Path(folder, "file").write_text("")
     recorder = Recorder(hub, os.path.join(folder, "file", "journal"))
     with pytest.raises(OSError, match="Not a directory"):
@@ -301,7 +306,7 @@ def test_a_directory_that_cannot_be_made(hub: Hub, folder: str) -> None:
     assert len(hub._clients.inboxes) == 0
 
 
-def test_what_a_hub_says_of_it(hub: Hub, journal: str, disk: Disk) -> None:
+def test_a_recorder_is_in_the_statistics_of_the_hub(hub: Hub, journal: str, disk: Disk) -> None:
     with Recorder(hub, journal):
         hub.publish(b"k", b"v")
         (mine,) = hub.statistics().per_client
@@ -311,7 +316,9 @@ def test_what_a_hub_says_of_it(hub: Hub, journal: str, disk: Disk) -> None:
     assert (statistics.routed, statistics.delivered, statistics.queued, statistics.lost) == (1, 1, 0, {})
 
 
-def test_in_a_tree(make_hub: MakeHub, client: MakeClient, folder: str, journal: str) -> None:
+def test_a_recorder_of_scope_tree_records_messages_of_all_hubs(
+    make_hub: MakeHub, client: MakeClient, folder: str, journal: str
+) -> None:
     limits = Limits(settle=0.01)
     top = make_hub(limits=limits)
     below = make_hub(os.path.join(folder, "below"), limits=limits)
@@ -338,7 +345,7 @@ def test_in_a_tree(make_hub: MakeHub, client: MakeClient, folder: str, journal: 
 # -- durability ---------------------------------------------------------------------------------------
 
 
-def test_durable_once_synced(hub: Hub, journal: str, disk: Disk) -> None:
+def test_a_row_is_durable_once_fdatasync_has_returned(hub: Hub, journal: str, disk: Disk) -> None:
     with Recorder(hub, journal, publish_durable=True) as recorder:
         inbox = hub.subscribe(b"journal/durable")
         hub.publish(b"k", b"v")
@@ -347,10 +354,10 @@ def test_durable_once_synced(hub: Hub, journal: str, disk: Disk) -> None:
         disk.open.set()
         message = inbox.get(timeout=20)
         assert (message.key, message.payload, recorder.durable_sequence) == (b"journal/durable", b"1", 1)
-    assert [record.key for record in records_of(journal)] == [b"k"]  # what it says of itself is not recorded
+    assert [record.key for record in records_of(journal)] == [b"k"]  # the recorder's own notices are not recorded
 
 
-def test_durability_of_other_kinds(hub: Hub, journal: str, disk: Disk) -> None:
+def test_durability_none_never_syncs_and_interval_syncs_by_time(hub: Hub, journal: str, disk: Disk) -> None:
     with Recorder(hub, journal, durability="none") as recorder:
         hub.publish(b"k", b"v")
         eventually(lambda: recorder.durable_sequence == 1)
@@ -369,7 +376,7 @@ def test_durability_of_other_kinds(hub: Hub, journal: str, disk: Disk) -> None:
 SMALL = JournalLimits(block_records=4, queued_records=40)
 
 
-def test_publishers_are_held_back_rather_than_lose(
+def test_publishers_are_held_back_and_no_message_is_lost(
     make_hub: MakeHub, connect: Connect, journal: str, disk: Disk
 ) -> None:
     hub = make_hub()
@@ -381,7 +388,9 @@ def test_publishers_are_held_back_rather_than_lose(
         gevent.sleep(0.02)
         assert recorder.statistics().received == received < 3000  # nothing more is read from it
         assert recorder.statistics().queued <= 2 * 64  # the turn that filled the queue, and the one that found it full
-        connect().publish(b"other", b"one more")  # another is read until it is in the way itself
+        connect().publish(
+            b"other", b"one more"
+        )  # another publisher is read until it publishes into the full queue itself
         eventually(lambda: recorder.statistics().held == 2)
         disk.open.set()
         sending.join()
@@ -392,7 +401,35 @@ def test_publishers_are_held_back_rather_than_lose(
     assert sum(record.key == b"other" for record in records) == 1
 
 
-def test_a_publisher_that_leaves_while_it_is_held(
+def test_publisher_below_its_share_is_not_held_beside_a_flood(
+    make_hub: MakeHub, connect: Connect, folder: str, journal: str, disk: Disk
+) -> None:
+    """Another user's flood has filled the queue of 40 messages: of two users, each may have 20 there."""
+    hub = make_hub(mode=0o777)
+    os.chmod(folder, 0o755)
+    with Recorder(hub, journal, limits=SMALL) as recorder:
+        with acting_as(1001):
+            flooding = connect()
+        with acting_as(1002):
+            modest = connect()
+        sending = gevent.spawn(flooding.send, *(b"MSG flood\0%d" % n for n in range(1000)))
+        eventually(lambda: recorder.statistics().held == 1)
+        for n in range(20):
+            modest.publish(b"modest", b"%d" % n)
+            modest.barrier()
+            assert recorder.statistics().held == 1
+        modest.publish(b"modest", b"20")
+        eventually(lambda: recorder.statistics().held == 2)
+        disk.open.set()
+        sending.join()
+        flooding.barrier()
+        modest.barrier()
+        assert recorder.statistics().lost == {}
+    payloads = [record.payload for record in records_of(journal) if record.key == b"modest"]
+    assert payloads == [b"%d" % n for n in range(21)]
+
+
+def test_messages_of_a_publisher_that_leaves_while_held_are_recorded(
     make_hub: MakeHub, connect: Connect, journal: str, disk: Disk
 ) -> None:
     hub = make_hub()
@@ -408,7 +445,7 @@ def test_a_publisher_that_leaves_while_it_is_held(
     assert [record.payload for record in records_of(journal)] == [b"%d" % n for n in range(200)]
 
 
-def test_what_cannot_be_held_back_becomes_a_gap(make_hub: MakeHub, journal: str, disk: Disk) -> None:
+def test_lost_messages_of_the_embedder_become_a_gap_row(make_hub: MakeHub, journal: str, disk: Disk) -> None:
     hub = make_hub()
     with Recorder(hub, journal, limits=SMALL) as recorder:
         for number in range(100):
@@ -426,13 +463,15 @@ def test_what_cannot_be_held_back_becomes_a_gap(make_hub: MakeHub, journal: str,
     assert records[0].time_ns < records[-2].time_ns < records[-1].time_ns
 
 
-def test_nobody_is_held_for_ever(make_hub: MakeHub, connect: Connect, journal: str, disk: Disk) -> None:
+def test_no_publisher_is_held_longer_than_block_timeout(
+    make_hub: MakeHub, connect: Connect, journal: str, disk: Disk
+) -> None:
     hub = make_hub(limits=Limits(block_timeout=0.05))
     with Recorder(hub, journal, limits=SMALL) as recorder:
         publisher = connect()
         for n in range(1000):
             publisher.publish(b"k", b"%d" % n)
-        publisher.barrier()  # it was let go
+        publisher.barrier()  # the publisher was let go
         assert recorder.statistics().held == 0
         lost = recorder.statistics().lost["timeout"]
         disk.open.set()
@@ -442,7 +481,9 @@ def test_nobody_is_held_for_ever(make_hub: MakeHub, connect: Connect, journal: s
     assert len(records) == 1001 - lost
 
 
-def test_a_recorder_that_is_not_to_hold(make_hub: MakeHub, connect: Connect, journal: str, disk: Disk) -> None:
+def test_a_recorder_with_hold_off_loses_messages_and_counts_them(
+    make_hub: MakeHub, connect: Connect, journal: str, disk: Disk
+) -> None:
     hub = make_hub()
     with Recorder(hub, journal, limits=SMALL, hold=False) as recorder:
         publisher = connect()
@@ -455,7 +496,7 @@ def test_a_recorder_that_is_not_to_hold(make_hub: MakeHub, connect: Connect, jou
     assert sum(record.lost or 0 for record in records) + sum(record.kind == "message" for record in records) == 500
 
 
-def test_losses_between_hubs_become_gaps(hub: Hub, journal: str) -> None:
+def test_messages_lost_between_hubs_become_a_gap_row(hub: Hub, journal: str) -> None:
     with Recorder(hub, journal):
         hub.publish(b"k", b"before")
         hub.tree.pass_notice(Lost("uncertain", 12, 1_750_000_000.5), None)
@@ -469,7 +510,7 @@ def test_losses_between_hubs_become_gaps(hub: Hub, journal: str) -> None:
     assert records[1].time_ns == 1_750_000_000_500_000_000
 
 
-def test_losses_that_no_link_had_end_no_recorder_and_sums_of_them_fit_the_journal(
+def test_impossible_counts_of_lost_messages_are_refused_and_large_ones_fit_the_journal(
     hub: Hub, connect: Callable[[], Peer], journal: str
 ) -> None:
     most = 10**15 - 1
@@ -493,7 +534,9 @@ def test_losses_that_no_link_had_end_no_recorder_and_sums_of_them_fit_the_journa
 # -- when the disk fails ------------------------------------------------------------------------------
 
 
-def test_a_full_disk(hub: Hub, client: MakeClient, journal: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_ends_the_recording_and_the_hub_goes_on(
+    hub: Hub, client: MakeClient, journal: str, caplog: pytest.LogCaptureFixture
+) -> None:
     told: list[Exception] = []
     recorder = Recorder(hub, journal, on_stop=told.append)
     publisher, subscriber = client(), client()
@@ -517,13 +560,13 @@ def test_a_full_disk(hub: Hub, client: MakeClient, journal: str, caplog: pytest.
     written = recorder.statistics().written
     assert recorder.statistics().lost == {"stopped": 1}
     assert len(records_of(journal, growing=True)) == written == recorder.durable_sequence < 30
-    with recorder:  # there is room again
+    with recorder:  # the disk has room again
         publisher.publish(b"k", b"more")
         publisher.sync()
     assert [record.sequence for record in records_of(journal)] == list(range(1, written + 2))
 
 
-def test_a_disk_that_fails_while_publishers_are_held(
+def test_publishers_are_let_go_when_the_disk_fails(
     make_hub: MakeHub, connect: Connect, journal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing = threading.Event()
@@ -549,7 +592,7 @@ def test_a_disk_that_fails_while_publishers_are_held(
         recorder.stop()
 
 
-def test_a_disk_that_never_answers(make_hub: MakeHub, journal: str, disk: Disk) -> None:
+def test_stop_gives_up_on_a_disk_that_never_answers(make_hub: MakeHub, journal: str, disk: Disk) -> None:
     hub = make_hub()
     recorder = Recorder(hub, journal, limits=JournalLimits(stop_seconds=0.05)).start()
     hub.publish(b"k", b"v")
@@ -557,6 +600,75 @@ def test_a_disk_that_never_answers(make_hub: MakeHub, journal: str, disk: Disk) 
         recorder.stop()
     disk.open.set()
     eventually(lambda: not is_recorded(journal))
+
+
+@pytest.mark.parametrize("broken", ["_on_wake", "_on_time", "_on_block_timeout"])
+def test_an_unforeseen_error_in_a_callback_ends_the_recording_and_not_the_hub(
+    make_hub: MakeHub,
+    connect: Connect,
+    journal: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    broken: str,
+) -> None:
+    raised: list[str] = []
+
+    def fail_once(place: type, name: str) -> None:
+        works = getattr(place, name)
+
+        def method(self: Any) -> None:
+            if not raised:
+                raised.append(name)
+                raise ValueError("not foreseen")
+            works(self)
+
+        monkeypatch.setattr(place, name, method)
+
+    fail_once(Recorder if broken == "_on_wake" else Intake, broken)
+    told: list[Exception] = []
+    hub = make_hub(limits=Limits(block_timeout=0.01))
+    recorder = Recorder(hub, journal, limits=SMALL, publish_durable=True, on_stop=told.append)
+    publisher, inbox = connect(), hub.subscribe(b"journal/stopped")
+    with caplog.at_level(logging.ERROR, "sbuslib"):
+        recorder.start()
+        if broken == "_on_block_timeout":
+            hold_until = threading.Event()
+            monkeypatch.setattr(os, "fdatasync", lambda descriptor: hold_until.wait(PATIENCE))
+            for number in range(200):
+                publisher.publish(b"k", b"%d" % number)
+            eventually(lambda: raised)
+            hold_until.set()
+        else:
+            publisher.publish(b"k", b"v")
+        eventually(lambda: told)
+    assert raised == [broken]
+    assert not recorder.recording
+    assert isinstance(recorder.error, ServiceError)
+    assert told == [recorder.error]
+    assert b"not foreseen" in inbox.get(PATIENCE).payload
+    assert caplog.text.count("Traceback") == 1
+    with pytest.raises(JournalError, match="not foreseen"):
+        recorder.stop()
+    publisher.barrier()  # the hub serves, and holds no publisher
+    assert not is_recorded(journal)
+    statistics = recorder.statistics()
+    assert (statistics.held, statistics.queued) == (0, 0)
+    assert len(records_of(journal)) == statistics.written
+    with recorder:
+        hub.publish(b"k", b"again")
+    assert records_of(journal)[-1].payload == b"again"
+
+
+def test_an_error_of_on_stop_is_logged(hub: Hub, journal: str, caplog: pytest.LogCaptureFixture) -> None:
+    def on_stop(error: Exception) -> None:
+        raise ValueError("the caller's own mistake")
+
+    recorder = Recorder(hub, journal, on_stop=on_stop)
+    with file_size(2_000), caplog.at_level(logging.ERROR, "sbuslib"):
+        recorder.start()
+        hub.publish(b"k", b"x" * 3_000)
+        eventually(lambda: "the caller's own mistake" in caplog.text)
+    assert isinstance(recorder.error, OSError)
 
 
 # -- segments -----------------------------------------------------------------------------------------
@@ -577,7 +689,7 @@ def test_segments_are_closed_at_a_size_and_the_oldest_deleted(hub: Hub, journal:
     assert [record.sequence for record in records] == list(range(segments[0].first_sequence, 41))
 
 
-def test_retention_by_age_leaves_the_last(hub: Hub, journal: str) -> None:
+def test_retention_by_age_keeps_the_last_segment(hub: Hub, journal: str) -> None:
     for number in range(3):
         with Recorder(hub, journal):
             hub.publish(b"k", b"%d" % number)
@@ -591,7 +703,7 @@ def test_retention_by_age_leaves_the_last(hub: Hub, journal: str) -> None:
     assert len(records_of(journal)) == 1
 
 
-def test_a_segment_is_closed_at_an_age(hub: Hub, journal: str) -> None:
+def test_a_segment_is_closed_at_its_maximum_age(hub: Hub, journal: str) -> None:
     with Recorder(hub, journal, limits=JournalLimits(segment_seconds=0.02, block_seconds=0.001)):
         hub.publish(b"k", b"1")
         eventually(lambda: [end_of(one)[1] for one in list_segments(journal)] == [True])
@@ -603,7 +715,7 @@ def test_a_segment_is_closed_at_an_age(hub: Hub, journal: str) -> None:
 # -- other processes, threads and crashes -------------------------------------------------------------
 
 
-def test_a_fork_leaves_the_parents_journal_alone(hub: Hub, journal: str) -> None:
+def test_the_child_of_a_fork_does_not_touch_the_journal_of_its_parent(hub: Hub, journal: str) -> None:
     with Recorder(hub, journal) as recorder:
         hub.publish(b"k", b"1")
         recorder.flush()
@@ -627,14 +739,14 @@ def test_a_fork_leaves_the_parents_journal_alone(hub: Hub, journal: str) -> None
 
 
 @pytest.mark.parametrize("torn", [0, 1, 23, 24, 100])
-def test_the_next_start_mends_what_a_crash_left(
+def test_start_repairs_the_segment_that_a_crash_left(
     hub: Hub, journal: str, torn: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Recorder(hub, journal):
         hub.publish(b"k", b"1")
     (one,) = list_segments(journal)
     data = Path(one.path).read_bytes()
-    Path(one.path).write_bytes(data[:-32] + data[112 : 112 + torn])  # no mark, and part of another block
+    Path(one.path).write_bytes(data[:-32] + data[112 : 112 + torn])  # no end mark, and a part of another block
     with caplog.at_level(logging.WARNING, "sbuslib"), Recorder(hub, journal) as recorder:
         assert recorder.durable_sequence == 1
         hub.publish(b"k", b"2")
@@ -644,7 +756,7 @@ def test_the_next_start_mends_what_a_crash_left(
 
 
 @pytest.mark.parametrize("size", [0, 50, 112])
-def test_a_crash_right_after_a_segment_was_made(hub: Hub, journal: str, size: int) -> None:
+def test_start_after_a_crash_that_came_right_after_a_segment_was_made(hub: Hub, journal: str, size: int) -> None:
     recorder = Recorder(hub, journal)
     for _ in range(2):
         with recorder:
@@ -658,9 +770,7 @@ def test_a_crash_right_after_a_segment_was_made(hub: Hub, journal: str, size: in
     assert [record.payload for record in records_of(journal)] == [b"v", b"again"]
 
 
-def test_damage_before_the_end_is_left_for_readers_to_find(
-    hub: Hub, journal: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_start_leaves_damage_before_the_end_as_it_is(hub: Hub, journal: str, caplog: pytest.LogCaptureFixture) -> None:
     with Recorder(hub, journal) as recorder:
         for number in range(1, 4):
             hub.publish(b"k", b"%d" % number)
@@ -676,7 +786,7 @@ def test_damage_before_the_end_is_left_for_readers_to_find(
     assert Path(one.path).read_bytes()[:-32] == data
 
 
-def test_a_damaged_header_is_nothing_to_go_on_from(hub: Hub, journal: str) -> None:
+def test_start_is_refused_where_the_header_of_the_last_segment_is_damaged(hub: Hub, journal: str) -> None:
     with Recorder(hub, journal):
         hub.publish(b"k", b"v")
     (one,) = list_segments(journal)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
@@ -23,7 +25,9 @@ class RouterMachine(RuleBasedStateMachine):
 
     @initialize(cached=st.integers(1, 6))
     def begin(self, cached: int) -> None:
-        limits = Limits(cached_keys=cached, cached_key_bytes=25)
+        limits = Limits(cached_keys=cached)
+        self.patch = mock.patch("sbuslib.core.router.CACHED_HEADER_BYTES", 25)
+        self.patch.start()
         self.quotas = Quotas(limits, 100)
         self.account = self.quotas.account(ME.uid)
         self.router: Router[str] = Router(limits, self.quotas)
@@ -83,6 +87,7 @@ class RouterMachine(RuleBasedStateMachine):
                 self.leave(who)
             assert self.router.pattern_count() == 0
             assert self.quotas.is_clear()
+            self.patch.stop()
 
 
 TestRouterMachine = RouterMachine.TestCase

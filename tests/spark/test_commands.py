@@ -156,7 +156,7 @@ def test_a_simulated_plan(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["report", "traffic", "LAKE", "--output", "-"], "nothing would come out"),
+        (["report", "traffic", "LAKE", "--output", "-"], "there would be no output"),
         (["report", "traffic", "LAKE", "--output", "/nowhere/x.html"], "cannot be written"),
         (["report", "traffic", "FOLDER"], "is no lake"),
         (["report", "traffic", "NOTHING"], "nothing was recorded"),

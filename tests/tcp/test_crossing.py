@@ -1,4 +1,4 @@
-"""What crosses a gateway, under which name, and who takes it: without bus or peer."""
+"""Which messages cross a gateway, under which names, and which gateway sends them: without a bus or a peer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from sbuslib.matcher import check_separator, matches
 from sbuslib.tcp.crossing import (
     MEMBERS_MOST,
     REMOTES_MOST,
+    USERS_MOST,
     Border,
     Expected,
     Here,
     Members,
     Names,
     fits_a_packet,
+    user_of,
 )
 from sbuslib.tcp.framing import encode_publish
 from sbuslib.tcp.limits import TcpLimits
@@ -77,7 +79,7 @@ def test_a_name_that_decodes_to_a_key_is_the_name_of_that_key(text: str) -> None
     ["//sbus/bus/%41", "//sbus/bus/%ff", "//sbus/bus/%", "//sbus/bus/%2", "//sbus/bus/%00", "//sbus/bus/\0",
      "//sbus/bus/%C3%A9", "//sbus/other/a", "/sbus/bus/a", "//sbus/bus/a b", ""],
 )  # fmt: skip
-def test_names_that_stand_for_no_key(name: str) -> None:
+def test_names_that_stand_for_no_key_are_refused(name: str) -> None:
     with pytest.raises(NameFormatError):
         names.key_of(name)
 
@@ -132,13 +134,13 @@ def test_reserved_patterns_are_refused(patterns: list[bytes]) -> None:
         Border(patterns)
 
 
-def test_a_pattern_with_nul() -> None:
+def test_a_pattern_with_nul_is_refused() -> None:
     with pytest.raises(KeyFormatError):
         Border([b"a\0"])
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "é"])
-def test_names_of_buses(name: str) -> None:
+def test_a_name_of_a_bus_that_is_no_word_is_refused(name: str) -> None:
     with pytest.raises(UsageError):
         Names(name)
 
@@ -159,6 +161,52 @@ def test_each_announcement_answers_for_one_message() -> None:
     assert len(expected) == 0
 
 
+def test_announcements_of_one_user_do_not_push_out_those_of_another() -> None:
+    expected = Expected(10, 10)
+    for number in range(4):
+        expected.announce(b"gateway", b"real%d" % number, 0, b"one")
+    for number in range(1_000):
+        expected.announce(b"stranger%d" % number, b"forged%d" % number, 1, b"two")
+    assert len(expected) == 10
+    assert all(expected.take(b"gateway", b"real%d" % number) for number in range(4))
+    assert [expected.take(b"stranger%d" % number, b"forged%d" % number) for number in (993, 994, 999)] == [
+        False, True, True,
+    ]  # fmt: skip
+    expected.expire(11)
+    assert len(expected) == 0
+    assert expected._of_users == {}
+
+
+def test_announcements_of_more_users_than_are_counted_apart_are_bounded_together() -> None:
+    expected = Expected(1_000, 10)
+    for number in range(10 * USERS_MOST):
+        expected.announce(b"sender", b"real%d" % number, 0, b"user%d" % number)
+    assert len(expected._of_users) == USERS_MOST + 1
+    for number in range(10_000):
+        expected.announce(b"sender", b"forged%d" % number, 1, b"stranger%d" % number)
+    assert len(expected) == 1_000
+    assert all(expected.take(b"sender", b"real%d" % number) for number in range(USERS_MOST))
+
+
+@pytest.mark.parametrize(
+    ("sender", "own", "user"),
+    [
+        (None, None, b""),
+        (b"!/cred/1/2/3", None, b"!/cred/1/2"),
+        (b"!/cred/1/2/3", b"!/cred/9/9/9", b"!/cred/1/2"),
+        (b"!/cred/1/2/3/!/cred/4/5/6", b"!/cred/9/9/9", b"!/cred/1/2"),  # a client of a hub below
+        (b"!/cred/1/2/3/!/cred/4/5/6", b"!/cred/1/2/3/!/cred/9/9/9", b"!/cred/1/2/3/!/cred/4/5"),
+        (b"!/cred/1/2/3/!/cred/4/5/6/!/cred/7/8/9", b"!/cred/1/2/3/!/cred/9/9/9", b"!/cred/1/2/3/!/cred/4/5"),
+        (b"!/cred/1/2/4/!/cred/4/5/6", b"!/cred/1/2/3/!/cred/9/9/9", b"!/cred/1/2"),  # handed down by the hub above
+        (b"!.cred.1.2.3", None, b""),  # another separator than was given: all senders are one user
+    ],
+)
+def test_the_user_of_a_sender_is_what_the_kernel_vouches_for(
+    sender: bytes | None, own: bytes | None, user: bytes
+) -> None:
+    assert user_of(sender, own) == user
+
+
 def test_spares_agree_on_the_one_that_sends() -> None:
     views = [Members(me, "alike", 10) for me in ("g1", "g2")]
 
@@ -172,7 +220,7 @@ def test_spares_agree_on_the_one_that_sends() -> None:
     say(Here("g1", "alike", ("B",)), 0)
     assert [view.is_ours("B") for view in views] == [True, False]
     assert [view.is_ours("C") for view in views] == [False, True]
-    assert [view.is_ours("D") for view in views] == [True, True]  # nobody has said that he is connected
+    assert [view.is_ours("D") for view in views] == [True, True]  # no gateway has said that it is connected
     assert [(view.others, view.spares) for view in views] == [(1, 1), (1, 1)]
     say(Here("g0", "different", ("B",)), 0)
     assert [view.is_ours("B") for view in views] == [True, False]

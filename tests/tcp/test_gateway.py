@@ -19,8 +19,8 @@ from support import ROOT, eventually
 from sbuslib import Client, Hub
 from sbuslib.core.inbox import Inbox
 from sbuslib.errors import DisconnectedError, ServiceError, StateError, UsageError
-from sbuslib.tcp import Gateway, Peer
-from sbuslib.tcp.crossing import CONTROL
+from sbuslib.tcp import Gateway, Peer, TcpLimits
+from sbuslib.tcp.crossing import CONTROL, digest
 from sbuslib.tcp.framing import Publish
 from sbuslib.wire.packets import Message
 
@@ -215,6 +215,20 @@ def test_forged_here_messages_are_bounded_and_do_not_speak_for_us(buses: list[Hu
         assert gateway._sender == sender
 
 
+def test_forged_announcements_do_not_push_out_those_of_a_gateway(buses: list[Hub], make_peer: Make) -> None:
+    peer = make_peer(limits=TcpLimits(imports=100))
+    with Gateway(buses[0], peer, **EVERYTHING) as gateway:
+        bus = gateway._bus
+        assert bus is not None
+        real = digest(b"a", b"x")
+        gateway._hear(Message(CONTROL, b"import " + real, b"!/cred/1/1/10"), bus)
+        for pid in range(100):
+            forged = b"".join(digest(b"forged", b"%d %d" % (pid, number)) for number in range(100))
+            gateway._hear(Message(CONTROL, b"import " + forged, b"!/cred/2/2/%d" % pid), bus)
+        assert len(gateway._expected) == 100
+        assert gateway._expected.take(b"!/cred/1/1/10", real)
+
+
 def test_malformed_greetings_are_ignored(buses: list[Hub], make_peer: Make, raw: Connect) -> None:
     peer = make_peer()
     with Gateway(buses[0], peer, **EVERYTHING) as gateway:
@@ -231,7 +245,7 @@ def test_an_unforeseen_error_ends_the_gateway_and_is_raised(
 ) -> None:
     peer = make_peer()
     gateway = Gateway(buses[0], peer, **EVERYTHING)
-    monkeypatch.setattr(gateway, "_key_for", lambda name: 1 // 0)
+    monkeypatch.setattr(gateway._crossing, "key_for", lambda name: 1 // 0)
     gateway.start()
     raw(peer).send(b"pub //sbus/bus/a 1 x\n")
     assert gateway.ended.wait(20)

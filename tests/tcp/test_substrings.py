@@ -10,14 +10,13 @@ from sbuslib.tcp import substrings
 from sbuslib.tcp.limits import TcpLimits
 from sbuslib.tcp.substrings import Substrings
 
-SMALL = TcpLimits(
-    plain_substrings=2,
-    young_substrings=5,
-    automaton_substrings=12,
-    cached_names=8,
-    cached_name_bytes=20,
-    recent_changes=4,
-)
+SMALL = {
+    "PLAIN_SUBSTRINGS": 2,
+    "YOUNG_SUBSTRINGS": 5,
+    "AUTOMATON_SUBSTRINGS": 12,
+    "CACHED_NAME_BYTES": 20,
+    "RECENT_CHANGES": 4,
+}
 
 
 @pytest.fixture(params=["automata", "plain"])
@@ -26,7 +25,9 @@ def index(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Su
         monkeypatch.setattr(substrings, "_ahocorasick", None)
     else:
         pytest.importorskip("ahocorasick")
-    return Substrings(SMALL)
+    for name, value in SMALL.items():
+        monkeypatch.setattr(substrings, name, value)
+    return Substrings(TcpLimits(cached_names=8))
 
 
 def test_the_index_agrees_with_a_plain_search(index: Substrings[str]) -> None:

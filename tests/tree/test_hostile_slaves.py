@@ -12,6 +12,7 @@ from support import PATIENCE, WHOAMI, FakeHub, Peer, eventually
 from worlds import FAST, World, received, settle
 
 from sbuslib.secrets import Credentials
+from sbuslib.tree import downlink, tree
 
 
 @pytest.fixture
@@ -317,8 +318,10 @@ def test_senders_on_and_off_many_times_floods_no_link(world: World, slave: Calla
     assert link.pending()[-1] == b"CMSG senders/on\0"
 
 
-def test_too_many_new_patterns_at_a_time_graft_all_keys(world: World) -> None:
-    world.hub("top", relays=[12_345], limits=msgspec.structs.replace(FAST, pruned_sweeps=4, interest_steps=1))
+def test_too_many_new_patterns_at_a_time_graft_all_keys(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downlink, "SEARCHES", 4)
+    monkeypatch.setattr(tree, "STEPS_A_TURN", 1)
+    world.hub("top", relays=[12_345])
     world.uids["top"] = 12_345
     link = world.peer("top")
     link.send(b"CMSG interest/on")

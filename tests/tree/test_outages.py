@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import gevent
 import msgspec
+import pytest
 from support import PATIENCE, WHOAMI, FakeHub, eventually
 from worlds import FAST, World, received, settle
+
+from sbuslib.core import context
+from sbuslib.tree import uplink
 
 
 def test_messages_published_while_the_master_is_away_arrive_once_and_in_order(world: World) -> None:
@@ -78,9 +82,13 @@ def test_messages_beyond_the_bound_are_lost_counted_and_told(world: World) -> No
     assert len(received(client)) == 10
 
 
-def test_messages_without_acknowledgement_are_uncertain_and_not_sent_again(world: World) -> None:
+def test_messages_without_acknowledgement_are_uncertain_and_not_sent_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uplink, "ACK_MESSAGES", 10)
+    monkeypatch.setattr(uplink, "ACK_PAUSE", 60.0)
     with FakeHub(world.address("c")) as daemon:
-        world.hub("left", limits=msgspec.structs.replace(FAST, link_acks=10, link_ack_pause=60.0))
+        world.hub("left")
         relay = world.relay("left", "c", wait=False)
         link = daemon.accept()
         link.send(WHOAMI + b"\0!/cred/1/2/3")
@@ -145,8 +153,11 @@ def test_messages_that_were_passed_on_are_not_uncertain(world: World) -> None:
     assert relay.statistics().uncertain == 0
 
 
-def test_a_reader_that_stopped_does_not_make_everything_uncertain(world: World) -> None:
-    world.hub("top", limits=msgspec.structs.replace(FAST, passing_wait=0.01))
+def test_a_reader_that_stopped_does_not_make_everything_uncertain(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "PASSED_WAIT", 0.01)
+    world.hub("top")
     world.hub("left")
     relay = world.relay("left", "top")
     stopped, publisher = world.peer("top"), world.client("left")

@@ -17,6 +17,7 @@ from worlds import FAST, World
 from sbuslib import Client
 from sbuslib.core import acceptor
 from sbuslib.matcher import matches
+from sbuslib.tree import uplink
 
 MOST_HUBS = 7
 DEPTH = 3
@@ -37,6 +38,7 @@ class TreeMachine(RuleBasedStateMachine):
         self.folder = tempfile.mkdtemp(prefix="sbus-")
         self.patch = pytest.MonkeyPatch()
         self.world = World(self.folder)
+        self.patch.setattr(uplink, "ACK_PAUSE", 0.001)
         self.patch.setattr(acceptor, "peer_credentials", self.world.credentials)
         self.above: dict[int, int] = {}
         self.clients: dict[Client, tuple[int, list[bytes], list[bytes]]] = {}

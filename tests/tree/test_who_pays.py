@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gevent
-import msgspec
 import pytest
 from support import PATIENCE, Peer, eventually
-from worlds import FAST, World, settle
+from worlds import World, settle
 
 from sbuslib import Hub
+from sbuslib.tree import tree
 from sbuslib.tree.downlink import Link
 from sbuslib.tree.interest import Interest
 
@@ -29,9 +29,10 @@ class Turns:
 
 
 @pytest.fixture
-def stranger(world: World) -> Peer:
+def stranger(world: World, monkeypatch: pytest.MonkeyPatch) -> Peer:
     """A client of a user that the hub does not know, which holds 300 patterns."""
-    world.hub("top", relays=[RELAY], limits=msgspec.structs.replace(FAST, interest_steps=5))
+    monkeypatch.setattr(tree, "STEPS_A_TURN", 5)
+    world.hub("top", relays=[RELAY])
     peer = world.peer_of("top", STRANGER)
     peer.subscribe(*(b"a/%d" % n for n in range(300)))
     return peer

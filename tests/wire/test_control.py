@@ -84,6 +84,13 @@ def test_a_loss_that_cannot_be(payload: bytes) -> None:
         lost(payload)
 
 
+def test_credentials_that_are_too_long_are_a_malformed_notice() -> None:
+    key = b"!/cred/1/2/3"
+    assert control.decode_notice(control.NOTICE_CREDENTIALS, key) == control.NewCredentials(key)
+    with pytest.raises(PacketError, match="malformed notice"):
+        control.decode_notice(control.NOTICE_CREDENTIALS, key + b"/" * 20_000)
+
+
 def test_what_is_supported_is_what_there_are_keys_for() -> None:
     keys = {getattr(control, name) for name in control.__all__ if name.isupper() and name != "SUPPORTED"}
     assert set(control.SUPPORTED) <= keys

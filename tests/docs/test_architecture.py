@@ -1,0 +1,101 @@
+"""The page on the architecture, held against the code: the drawing of the floors, the folders, the names."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+
+import pytest
+from docs.pages import DOCS, blocks, tables, text_of
+from support import ROOT
+from test_imports import ENTRANCES, FLOORS, PACKAGE, modules
+
+import sbuslib
+
+PAGE = DOCS / "architecture.md"
+
+
+def drawing() -> str:
+    """The floors as boxes, the highest on top. Paste it into the page when the floors have changed."""
+    lines = []
+    for number, names in reversed(list(enumerate(FLOORS))):
+        words = [f"{name}/" if (PACKAGE / name).is_dir() else name for name in names.split()]
+        lines.append(f"{number:>3} │ {'  '.join(words)}")
+    width = max(map(len, lines)) + 1
+    rule = "─" * (width - 5)
+    floors = [f"{line:<{width}}│\n" for line in lines]
+    return f"    ┌{rule}┐\n" + f"    ├{rule}┤\n".join(floors) + f"    └{rule}┘\n"
+
+
+def folders() -> dict[str, set[str]]:
+    """The modules of each folder; those of the top level are in ``sbuslib``."""
+    found: dict[str, set[str]] = {}
+    for name in modules():
+        folder, dot, module = name.rpartition(".")
+        if name not in ENTRANCES and (dot or not (PACKAGE / name).is_dir()):
+            found.setdefault(folder or "sbuslib", set()).add(module)
+    return found
+
+
+def named(text: str) -> list[str]:
+    """What stands in backticks, in order; blocks of code left out."""
+    return re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE))
+
+
+def test_the_drawing_of_the_floors_is_the_table_of_the_tests() -> None:
+    (drawn,) = [block.text for block in blocks(PAGE) if block.language == "text"]
+    assert drawn == drawing()
+
+
+def test_every_module_is_listed_with_its_folder() -> None:
+    (rows,) = [rows[1:] for rows in tables(PAGE) if rows[0] == ["folder", "what is in it", "modules"]]
+    assert {named(folder)[0]: set(named(listed)) for folder, _, listed in rows} == folders()
+    assert all(named(listed) == sorted(named(listed)) for _, _, listed in rows)
+
+
+def dotted_names() -> list[str]:
+    """Every ``Class.method`` and ``module.function`` of the page, without files."""
+    found = {name for name in named(text_of(PAGE)) if re.fullmatch(r"[A-Za-z_]\w*\.\w+", name)}
+    return sorted(name for name in found if not name.endswith((".py", ".md", ".c")))
+
+
+def homes(owner: str) -> list[object]:
+    """Every class, or else every module, of this name."""
+    loaded = [sbuslib, *(importlib.import_module(f"sbuslib.{name}") for name in modules() if name not in ENTRANCES)]
+    if owner[0].isupper():
+        return [kind for kind in (vars(module).get(owner) for module in loaded) if inspect.isclass(kind)]
+    return [module for module in loaded if module.__name__.rpartition(".")[2] == owner]
+
+
+def has(home: object, name: str) -> bool:
+    return hasattr(home, name) or (inspect.isclass(home) and f"self.{name}" in inspect.getsource(home))
+
+
+@pytest.mark.parametrize("dotted", dotted_names())
+def test_a_named_method_or_function_exists(dotted: str) -> None:
+    owner, _, name = dotted.partition(".")
+    assert any(has(home, name) for home in homes(owner)), dotted
+
+
+def test_the_journey_names_many_functions() -> None:
+    assert len(dotted_names()) > 50
+
+
+def test_named_files_exist() -> None:
+    files = {name for name in named(text_of(PAGE)) if re.fullmatch(r"[\w/]+\.(py|c|md)", name)}
+    assert files
+    missing = {name for name in files if not ((PACKAGE / name).exists() or (ROOT / name).exists())}
+    assert missing == set()
+
+
+def bus_modules() -> list[str]:
+    """The modules of the bus itself: what is below the services."""
+    rooms = [room for floor in FLOORS[1:7] for room in floor.split()]
+    return [name for name in modules() if "." in name and name.partition(".")[0] in rooms]
+
+
+@pytest.mark.parametrize("name", bus_modules())
+def test_every_module_of_the_bus_is_the_place_to_change_something(name: str) -> None:
+    table = text_of(PAGE).partition("## Where do I change X?")[2]
+    assert f"`{name.replace('.', '/')}.py`" in table
