@@ -54,7 +54,10 @@ class Client(Endpoint):
         return gevent.get_hub()
 
     def publish(self, key: bytes, payload: bytes = b"", *, flags: int = 0) -> None:
-        """Publish one message; waits while the hub has no room for it. See :meth:`.Endpoint.publish`."""
+        """Publish one message; waits while the hub has no room for it.
+
+        See :meth:`~sbuslib.clients.endpoint.Endpoint.publish`.
+        """
         if gevent.get_hub() is not self._ownership.caller:
             self._check_caller()
         super().publish(key, payload, flags=flags)

@@ -17,7 +17,7 @@ __all__ = ["Lead", "TaskLead", "WaitableCondition", "time_left"]
 
 
 def time_left(deadline: float | None) -> float | None:
-    """The seconds until a time of :func:`time.monotonic`, at least 0; ``None`` for ever."""
+    """The seconds until a time of ``time.monotonic``, at least 0; ``None`` for ever."""
     return None if deadline is None else max(0.0, deadline - monotonic())
 
 

@@ -137,8 +137,8 @@ def from_journal(
 ) -> Iterator[Run]:
     """The messages of a journal. ``on_skip`` is called with each damaged piece that was skipped.
 
-    ``growing`` and errors are as for :func:`.directory.read_journal`, except that a journal whose recorder was killed
-    is played back up to its last whole block.
+    ``growing`` and errors are as for :func:`~sbuslib.segments.directory.read_journal`, except that a journal whose
+    recorder was killed is played back up to its last whole block.
     """
     given = selection if selection is not None else Selection()
     for piece in read_journal(directory, on_corrupt=on_corrupt, growing=growing):

@@ -12,7 +12,6 @@ from collections import deque
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
-from ..core.embedder import Embedder
 from ..core.messages import COALESCED, COALESCED_BYTES, Messages
 from ..core.protocols import Sender
 from ..core.send_watcher import SEND_RETRY, WRITE
@@ -68,7 +67,7 @@ class Up:
         self._uplink = uplink
         self._tree = uplink.tree
         self._context = self._tree.context
-        self.credentials = Embedder(self._context).credentials
+        self.credentials = self._context.credentials
         self.socket: socket.SocketType | None = None
         self.wrap = False
         self.takes_batches = False  # whether the hub above was told that many messages may be in one packet
