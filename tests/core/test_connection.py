@@ -67,7 +67,7 @@ def test_packets_that_come_one_at_a_time(hub: Hub, connect: Connect, last: bytes
     assert hub.statistics().received == len(sent)
 
 
-def test_who_subscribes_between_packets_that_come_one_at_a_time(hub: Hub, connect: Connect) -> None:
+def test_a_client_that_subscribes_between_single_packets(hub: Hub, connect: Connect) -> None:
     """Also to a link, which remembers routes of its own."""
     first, second, link = connect(), connect(), connect()
     first.subscribe(b"k")
@@ -103,7 +103,7 @@ def test_one_client_does_not_keep_the_others_waiting(make_hub: MakeHub, connect:
 
 @pytest.mark.parametrize("wrong", [b"MSG k", b"MSG kk", b"MSG kkkkkkkkkk"])
 @pytest.mark.parametrize("alike", [True, False])
-def test_what_is_left_from_longer_packets_completes_no_shorter_one(
+def test_bytes_left_from_a_longer_packet_complete_no_shorter_one(
     hub: Hub, connect: Connect, wrong: bytes, alike: bool
 ) -> None:
     """A batch is looked at as a whole, in memory that was used before."""
@@ -255,7 +255,7 @@ def test_a_packet_that_is_too_long(hub: Hub, connect: Connect, length: int, verb
     assert hub.statistics().breaches == {"packet too long": 1}
 
 
-def test_who_leaves_without_reading_has_been_heard(hub: Hub, connect: Connect) -> None:
+def test_messages_of_a_client_that_leaves_without_reading_are_delivered(hub: Hub, connect: Connect) -> None:
     """Closing with unread input makes the kernel report ECONNRESET ahead of what was sent."""
     witness = connect()
     witness.subscribe(b"k")
@@ -272,7 +272,7 @@ def test_who_leaves_without_reading_has_been_heard(hub: Hub, connect: Connect) -
     assert hub.statistics().breaches == {}
 
 
-def test_who_leaves_while_others_send_to_it_has_been_heard(hub: Hub, connect: Connect) -> None:
+def test_messages_of_a_client_that_leaves_while_others_send_to_it_are_delivered(hub: Hub, connect: Connect) -> None:
     """Sending to who has closed gives EPIPE; what it had sent is still there to be read."""
     witness, leaver = connect(), connect()
     witness.subscribe(b"k")
@@ -287,7 +287,7 @@ def test_who_leaves_while_others_send_to_it_has_been_heard(hub: Hub, connect: Co
     assert hub.statistics().lost == {"outage": 10}
 
 
-def test_what_waits_for_who_leaves_is_counted_as_lost(hub: Hub, connect: Connect) -> None:
+def test_messages_that_wait_for_a_client_that_leaves_are_counted_as_lost(hub: Hub, connect: Connect) -> None:
     slow, publisher = connect(), connect()
     slow.subscribe(b"k")
     for _ in range(1_000):
@@ -380,7 +380,7 @@ def test_many_at_once(hub: Hub, connect: Connect) -> None:
     assert hub.statistics().clients_peak == 300
 
 
-def test_a_logging_handler_that_fails_does_not_save_the_offender(
+def test_a_client_is_kicked_even_if_the_logging_handler_fails(
     hub: Hub, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A handler that tries to yield fails, since it runs in the event loop; the offender must go all the same."""

@@ -159,7 +159,7 @@ def test_no_switch_within_a_turn_that_asks(watch: Watch, make_hub: MakeHub, conn
     assert asked
 
 
-def test_an_authorize_that_yields_is_a_no(watch: Watch, make_hub: MakeHub, connect: Connect) -> None:
+def test_an_authorize_function_that_yields_refuses(watch: Watch, make_hub: MakeHub, connect: Connect) -> None:
     def authorize(credentials: object, verb: str, key: bytes) -> bool:
         if key == b"slow":
             gevent.sleep(0)
@@ -273,7 +273,7 @@ def test_the_area_is_free_when_a_stranger_is_called(make_hub: MakeHub, connect: 
 
 @pytest.mark.parametrize("authorize", [None, lambda *_: True], ids=["open", "asking"])
 @pytest.mark.parametrize("batch", [3, 64])
-def test_nobody_receives_anothers_bytes(
+def test_no_client_receives_bytes_of_another(
     make_hub: MakeHub, connect: Connect, authorize: Callable[..., bool] | None, batch: int
 ) -> None:
     """Each key's contents tell whose they are, in full, whatever their size and whoever is slow."""

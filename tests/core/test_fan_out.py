@@ -73,7 +73,7 @@ def test_the_publisher_leaves_a_message_in_line(hub: Hub, connect_as: ConnectAs)
     [(FANOUT - 1, READER, True), (FANOUT, READER, False), (FANOUT, 0, True)],
     ids=["few", "one user alone", "trusted"],
 )
-def test_who_is_handed_a_message_at_once(
+def test_which_receivers_are_handed_a_message_at_once(
     hub: Hub, connect_as: ConnectAs, count: int, uid: int, strangers: bool
 ) -> None:
     if strangers:
@@ -142,7 +142,7 @@ def opened(packet: bytes) -> list[bytes]:
     return Batch.parse(packet).plain if packet.startswith(BATCH) else [packet]
 
 
-def test_what_finds_the_line_full_is_lost_and_counted(bus: Bus, connect_as: ConnectAs) -> None:
+def test_messages_that_find_the_fan_out_queue_full_are_lost_and_counted(bus: Bus, connect_as: ConnectAs) -> None:
     hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=20)
     connect_as(PUBLISHER).barrier()
     readers = readers_of(connect_as, b"k")
@@ -166,7 +166,7 @@ def test_what_finds_the_line_full_is_lost_and_counted(bus: Bus, connect_as: Conn
     assert readers[-1].pending() == [b"MSG k\0again"]
 
 
-def test_a_line_goes_on_where_its_last_turn_ended(
+def test_a_fan_out_queue_goes_on_where_its_last_turn_ended(
     bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of what went to some of the receivers, nothing more is said to the others than to those."""
@@ -185,7 +185,7 @@ def test_a_line_goes_on_where_its_last_turn_ended(
     assert [reader.pending() for reader in readers] == [[message(b"k", number) for number in range(30)]] * len(readers)
 
 
-def test_an_answer_comes_after_what_stands_in_line(hub: Hub, connect_as: ConnectAs) -> None:
+def test_an_answer_comes_after_messages_in_the_fan_out_queue(hub: Hub, connect_as: ConnectAs) -> None:
     connect_as(PUBLISHER).barrier()
     reader, *_ = readers_of(connect_as, b"k")
     reader.send(b"UNSUB k", b"CMSG hub/sync\0token")
@@ -196,7 +196,7 @@ def test_an_answer_comes_after_what_stands_in_line(hub: Hub, connect_as: Connect
     assert not reader.pending()
 
 
-def test_who_asks_too_much_while_a_line_stands_is_let_go(
+def test_a_client_that_asks_too_much_while_the_fan_out_queue_is_full_is_kicked(
     bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub = bus({"mode": 0o777}, fanout=FANOUT, queued_answers=10)
@@ -217,7 +217,7 @@ def test_who_asks_too_much_while_a_line_stands_is_let_go(
     assert [other.pending() for other in others] == [[message(b"k", 1)]] * len(others)
 
 
-def test_what_stands_in_line_is_delivered_when_the_hub_stops(hub: Hub, connect_as: ConnectAs) -> None:
+def test_messages_in_a_fan_out_queue_are_delivered_when_the_hub_stops(hub: Hub, connect_as: ConnectAs) -> None:
     connect_as(PUBLISHER).barrier()
     readers = readers_of(connect_as, b"k")
     for number in range(100):
@@ -229,7 +229,7 @@ def test_what_stands_in_line_is_delivered_when_the_hub_stops(hub: Hub, connect_a
     assert not hub._fan_outs.waiting
 
 
-def test_closing_a_hub_forgets_what_stands_in_line(hub: Hub, connect_as: ConnectAs) -> None:
+def test_closing_a_hub_empties_its_fan_out_queues(hub: Hub, connect_as: ConnectAs) -> None:
     connect_as(PUBLISHER).barrier()
     readers_of(connect_as, b"k")
     hub.publish(b"k", b"1")
@@ -240,7 +240,7 @@ def test_closing_a_hub_forgets_what_stands_in_line(hub: Hub, connect_as: Connect
     assert hub.statistics().lost == {"outage": FANOUT}
 
 
-def test_who_leaves_is_not_waited_for(hub: Hub, connect_as: ConnectAs) -> None:
+def test_a_fan_out_queue_does_not_wait_for_a_client_that_left(hub: Hub, connect_as: ConnectAs) -> None:
     publisher = connect_as(PUBLISHER)
     gone, *readers = readers_of(connect_as, b"k")
     gone.close()
@@ -253,7 +253,7 @@ def test_who_leaves_is_not_waited_for(hub: Hub, connect_as: ConnectAs) -> None:
     assert all(got == [message(b"k", 1), message(b"k", 2)] for got in packets), packets
 
 
-def test_closing_a_hub_counts_what_was_lost_and_what_was_left(
+def test_closing_a_hub_counts_messages_lost_in_fan_out_queues(
     bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each message that went into a line is counted for each receiver: some have it, some had no room."""
@@ -277,7 +277,7 @@ def test_closing_a_hub_counts_what_was_lost_and_what_was_left(
     balance(hub)
 
 
-def test_what_stands_in_line_for_who_leaves_is_counted(hub: Hub, connect_as: ConnectAs) -> None:
+def test_messages_in_a_fan_out_queue_for_a_client_that_leaves_are_counted(hub: Hub, connect_as: ConnectAs) -> None:
     connect_as(PUBLISHER).barrier()
     gone, *readers = readers_of(connect_as, b"k")
     with stopped(hub):
@@ -327,7 +327,7 @@ def test_a_line_names_no_more_receivers_than_are_remembered(bus: Bus, connect_as
     assert [len(reader.pending()) for reader in readers] == [3] * FANOUT
 
 
-def test_answers_of_who_left_make_a_line_no_longer(bus: Bus, connect_as: ConnectAs) -> None:
+def test_answers_for_clients_that_left_count_against_the_bound(bus: Bus, connect_as: ConnectAs) -> None:
     hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=20)
     connect_as(PUBLISHER).barrier()
     readers_of(connect_as, b"k")
@@ -349,7 +349,7 @@ def test_answers_of_who_left_make_a_line_no_longer(bus: Bus, connect_as: Connect
     assert not line._answers
 
 
-def test_a_line_that_stands_is_used_until_it_is_empty(bus: Bus, connect_as: ConnectAs) -> None:
+def test_a_fan_out_queue_is_used_until_it_is_empty(bus: Bus, connect_as: ConnectAs) -> None:
     """Also where nobody else is connected any more: put into it for each receiver, messages would not have room."""
     hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=60)
     other = connect_as(PUBLISHER)
