@@ -22,7 +22,7 @@ COALESCED = 8
 few sends."""
 
 COALESCED_BYTES = 65_536
-"""Most bytes of such a packet. Beyond that, copying costs more than the calls that it saves."""
+"""Most bytes of a coalesced packet. Beyond that, copying costs more than the calls that it saves."""
 
 
 class Messages(Protocol):
@@ -104,7 +104,7 @@ class Received:
         return InArea(self, slots)
 
     def pick(self, slots: list[int]) -> InArea:
-        """The packets in some slots; one object for all who get the same, so that a batch is made of them once."""
+        """The packets in some slots. Equal slots give one object, so a batch is made of them once."""
         if self._slices is None:
             self._slices = {}
         which = tuple(slots)
