@@ -1,4 +1,4 @@
-"""The hub: its arguments, the embedder's side, who may connect, what is counted."""
+"""The hub: its arguments, the embedder's side, which users may connect, what is counted."""
 
 from __future__ import annotations
 
@@ -320,7 +320,7 @@ def test_authorize_answers_of_all_clients_are_bounded_together(
 
 
 def test_authorize_is_not_asked_again_when_others_subscribe(make_hub: MakeHub, connect: Connect, asked: Asked) -> None:
-    """``Authorize`` says: asked once for each client and key. What somebody else does must not bring it back."""
+    """``authorize=`` is asked once for each client and key, whatever other clients do."""
     make_hub(authorize=asked)
     one, other = connect(), connect()
     for number in range(10):
@@ -426,7 +426,7 @@ def test_a_logging_handler_that_raises_does_not_stop_the_hub_from_accepting(
 def test_an_error_in_the_hub_lets_the_client_go(
     make_hub: MakeHub, connect: Connect, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A bug of ours must not leave a client that nobody reads from."""
+    """A bug of ours must not leave a client that is never read from."""
     hub = make_hub()
     bad, good = connect(), connect()
     good.subscribe(b"a")

@@ -1,4 +1,4 @@
-"""Who may listen where."""
+"""Which patterns a client may subscribe to, and which keys nobody may publish under."""
 
 from __future__ import annotations
 

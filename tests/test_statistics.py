@@ -1,4 +1,4 @@
-"""What a hub says of itself: frozen, true at each instant, and for those who may know."""
+"""Statistics of a hub: frozen, true at each instant, and given to trusted clients only."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_over_the_bus_empty_for_others(bus: Bus, connect_as: ConnectAs) -> None:
 
 
 def test_statistics_fit_one_packet_however_many_clients_there_are(bus: Bus, connect: Connect) -> None:
-    """With too many clients for one packet, those of each client are left out."""
+    """With too many clients for one packet, the statistics of each client are left out."""
     hub = bus()
     peers = [connect() for _ in range(2_600)]
     eventually(lambda: len(hub._clients.connections.values()) == len(peers))

@@ -1,4 +1,4 @@
-"""Who may connect, and a hub at its limit: it refuses politely, and goes on serving."""
+"""Which users may connect. A hub at its limit refuses more clients and goes on serving."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_the_acceptor_pauses_when_the_machine_has_no_descriptors_left(
 def test_a_hub_that_stops_while_it_pauses(
     make_hub: Callable[..., Hub], connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those in the listen backlog are accepted before it stops, which fails as well and must not leave a pause."""
+    """It accepts the listen backlog before it stops. That fails as well, and must not leave a pause."""
 
     def accept(*arguments: object) -> socket.SocketType:
         raise OSError(errno.EMFILE, "run out")

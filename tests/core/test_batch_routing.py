@@ -1,4 +1,4 @@
-"""Batches through a hub: who gets which messages, in what form, and what each of them counts as."""
+"""Batches through a hub: which receiver gets which messages, in what form, and how they are counted."""
 
 from __future__ import annotations
 

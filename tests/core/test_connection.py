@@ -40,7 +40,7 @@ def test_runs_to_different_receivers_keep_each_ones_order(hub: Hub, connect: Con
 
 @pytest.mark.parametrize("last", [b"MSG k", b"SUB other", b"MSG k\0" + bytes(PACKET_BYTES), None])
 def test_packets_that_come_one_at_a_time(hub: Hub, connect: Connect, last: bytes | None) -> None:
-    """Known and unknown keys, and what is no message: in rounds apart, as from who has little to say."""
+    """Known and unknown keys, and packets that are no messages, each in a round of its own."""
     inbox, publisher = connect(), connect()
     inbox.subscribe(b"")
     sent = []
@@ -87,7 +87,7 @@ def test_a_client_that_subscribes_between_single_packets(hub: Hub, connect: Conn
 
 
 def test_one_client_does_not_keep_the_others_waiting(make_hub: MakeHub, connect: Connect) -> None:
-    """A turn takes one batch; whoever has more to say waits for the next."""
+    """A turn takes one batch; a client that sent more waits for its next turn."""
     make_hub(limits=Limits(batch=4))
     inbox, noisy, quiet = connect(), connect(), connect()
     inbox.subscribe(b"")
@@ -273,7 +273,7 @@ def test_messages_of_a_client_that_leaves_without_reading_are_delivered(hub: Hub
 
 
 def test_messages_of_a_client_that_leaves_while_others_send_to_it_are_delivered(hub: Hub, connect: Connect) -> None:
-    """Sending to who has closed gives EPIPE; what it had sent is still there to be read."""
+    """Sending to a client that has closed gives EPIPE; the packets that it sent can still be read."""
     witness, leaver = connect(), connect()
     witness.subscribe(b"k")
     leaver.subscribe(b"other")

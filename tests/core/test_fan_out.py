@@ -1,4 +1,4 @@
-"""Fan-out to many clients of another user: what stands in that user's line, in which order, and at whose cost."""
+"""Fan-out to many clients of another user: what waits in the fan-out queue, in which order, and which user pays."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_users_own_messages_do_not_stand_in_line(hub: Hub, connect_as: Connect
 
 
 def test_order_where_keys_go_to_many_and_to_few(hub: Hub, connect_as: ConnectAs) -> None:
-    """One reader wants more than the others: what goes to it alone stays behind what stands in line."""
+    """One reader wants more than the others: messages for it alone stay behind those in the fan-out queue."""
     publisher = connect_as(PUBLISHER)
     first, *others = readers_of(connect_as, b"all")
     first.subscribe(b"one")
@@ -169,7 +169,7 @@ def test_messages_that_find_the_fan_out_queue_full_are_lost_and_counted(bus: Bus
 def test_a_fan_out_queue_goes_on_where_its_last_turn_ended(
     bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of what went to some of the receivers, nothing more is said to the others than to those."""
+    """Each receiver gets each message once, also where a turn ended between two receivers."""
     monkeypatch.setattr("sbuslib.core.scheduler._SLICE", 0.0)  # one turn a round
     hub = bus({"mode": 0o777}, fanout=FANOUT, turn_deliveries=3)
     connect_as(PUBLISHER).barrier()
@@ -256,7 +256,7 @@ def test_a_fan_out_queue_does_not_wait_for_a_client_that_left(hub: Hub, connect_
 def test_closing_a_hub_counts_messages_lost_in_fan_out_queues(
     bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each message that went into a line is counted for each receiver: some have it, some had no room."""
+    """Each message that went into the queue is counted for each receiver: some got it, some had no room."""
     monkeypatch.setattr("sbuslib.core.scheduler._SLICE", 0.0)  # one turn a round
     hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=20, turn_deliveries=2)
     connect_as(PUBLISHER).barrier()
@@ -293,7 +293,7 @@ def test_messages_in_a_fan_out_queue_for_a_client_that_leaves_are_counted(hub: H
 
 
 def test_losses_of_many_groups_make_a_full_queue_no_longer(bus: Bus, connect_as: ConnectAs) -> None:
-    """Those of a group are counted in one place; of more groups than a queue may name, for each receiver at once."""
+    """Losses of a group are counted in one place; with more groups than a queue may name, for each receiver at once."""
     hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=4, cached_receivers=3 * FANOUT)
     connect_as(PUBLISHER).barrier()
     first, *_ = readers_of(connect_as, b"k/")
@@ -350,7 +350,7 @@ def test_answers_for_clients_that_left_count_against_the_bound(bus: Bus, connect
 
 
 def test_a_fan_out_queue_is_used_until_it_is_empty(bus: Bus, connect_as: ConnectAs) -> None:
-    """Also where nobody else is connected any more: put into it for each receiver, messages would not have room."""
+    """Also when no other user is connected any more: messages for each receiver alone would not have room."""
     hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=60)
     other = connect_as(PUBLISHER)
     other.barrier()
@@ -367,7 +367,7 @@ def test_a_fan_out_queue_is_used_until_it_is_empty(bus: Bus, connect_as: Connect
 
 
 def test_a_relay_is_told_only_when_the_line_is_empty(hub: Hub, connect_as: ConnectAs) -> None:
-    """``hub/sync`` of scope ``passed`` waits for what a line holds, and for what it then leaves in queues."""
+    """``hub/sync`` of scope ``passed`` waits for messages in a fan-out queue, and then in queues of clients."""
     connect_as(PUBLISHER).barrier()
     readers = readers_of(connect_as, b"k")
     answers: list[int] = []

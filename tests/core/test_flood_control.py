@@ -1,4 +1,4 @@
-"""Flood control over real sockets: each mode, who may hold whom back, and how every hold ends."""
+"""Flood control over real sockets: each mode, which receivers may hold which publishers, and how a hold ends."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_a_held_publisher_is_held_again_if_the_new_mode_says_so(
 
 
 def test_error_mode_that_is_changed_at_once_kicks_no_receiver(bus: Bus, connect: Connect) -> None:
-    """The newest word counts, also where it comes in the same breath as the other."""
+    """The newest mode counts, also when both come in the same turn."""
     hub = bus()
     reader, publisher = connect(), connect()
     receiving = slow(hub, reader, b"blocking/soft/error", b"blocking/soft/discard")
@@ -261,7 +261,7 @@ def test_soft_block_lets_go_when_nothing_waits_and_hard_block_at_half(bus: Bus, 
 
 
 def test_no_publisher_is_held_for_ever(bus: Bus, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    """A receiver that makes no room is let go after ``Limits.block_timeout``; what waited for it is counted."""
+    """A receiver that makes no room is kicked after ``Limits.block_timeout``; its waiting messages are counted."""
     hub = bus(block_timeout=0.01)
     reader, publisher, witness = connect(), connect(), connect()
     receiving = slow(hub, reader, b"blocking/soft/block")
@@ -369,7 +369,7 @@ def test_a_held_publisher_that_disconnects(bus: Bus, connect: Connect) -> None:
 
 
 def test_a_held_publisher_that_is_kicked(bus: Bus, connect: Connect) -> None:
-    """The holder forgets it, and lets nobody go that is not there."""
+    """The holder forgets it, and does not release it later."""
     hub = bus()
     reader, publisher = connect(), connect()
     receiving = slow(hub, reader, b"blocking/soft/block")
@@ -700,7 +700,7 @@ def test_a_loss_is_told_when_nothing_follows(bus: Bus, connect: Connect) -> None
 
 @pytest.mark.parametrize("full", [False, True])
 def test_a_loss_is_told_before_an_answer_that_was_asked_for_later(bus: Bus, connect: Connect, full: bool) -> None:
-    """Whoever reads all and asks then, knows what was lost once the answer is there; also where that has to wait."""
+    """A client that reads all and then asks knows of all losses when the answer comes, even if that has to wait."""
     hub = bus(queued_packets=2)
     reader, publisher = connect(), connect()
     receiving = slow(hub, reader, b"notices/on")

@@ -231,7 +231,7 @@ def test_remembered_receivers_are_bounded() -> None:
 
 
 def adversarial() -> dict[str, tuple[list[bytes], list[bytes]]]:
-    """Families of patterns of which as many as possible match one key, with such keys."""
+    """Families of patterns of which as many as possible match one key, and keys that they match."""
     word = b"building"
     stems = [word[:size] + b"*" for size in range(len(word))]
     place = [b"a"] * 20

@@ -163,7 +163,7 @@ def test_a_slow_reader_leaves_while_its_turn_is_postponed(
 def test_patterns_of_clients_that_left_are_removed_a_few_each_turn(
     hub: Hub, connect: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So a client that held many and leaves keeps nobody waiting."""
+    """So a client that leaves with many patterns keeps no other client waiting."""
     monkeypatch.setattr("sbuslib.core.members.FORGOTTEN_A_TURN", 5)
     leaver, other = connect(), connect()
     leaver.subscribe(*(b"p/%d" % number for number in range(200)))
@@ -257,7 +257,7 @@ class User:
 
 
 def test_sockets_are_looked_at_before_a_postponed_turn() -> None:
-    """Whoever became ready meanwhile may come first: a timer of normal priority would be called before its socket."""
+    """A client that became ready meanwhile may come first: a timer of normal priority would run before its socket."""
     loop = gevent.get_hub().loop
     scheduler = Scheduler(loop)
     scheduler.several = True

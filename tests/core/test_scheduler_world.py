@@ -280,7 +280,7 @@ def test_a_user_that_is_gone_holds_the_others_no_longer_than_one_wait(monkeypatc
 
 @pytest.mark.parametrize("seed", range(40))
 def test_no_user_starves(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Random users of one client each: nobody waits for many turns of each other, nor long while the hub is idle."""
+    """Random users of one client each: no user waits for many turns of another, or long while the hub is idle."""
     some = random.Random(seed)
     world = World(monkeypatch, some.choice((1e-6, 2e-5)), some.choice((0.0, 1.0)))
     dearest, many = 0.0, some.choice((2, 3, 20))
@@ -372,7 +372,7 @@ def test_an_error_in_a_postponed_turn_stops_no_other_user(monkeypatch: pytest.Mo
 
 
 def test_after_an_error_in_a_turn_its_user_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then nobody says that the turn has ended."""
+    """Then the scheduler is not told that the turn has ended."""
     world = World(monkeypatch)
     resumed: list[int] = []
     assert world.scheduler.may_go(User(1))

@@ -24,7 +24,7 @@ class Queue:
 
 
 class Timers:
-    """Those that were set, to be called by hand."""
+    """The timers that were set, to be called by hand."""
 
     def __init__(self) -> None:
         self.set: list[Callable[[], None]] = []

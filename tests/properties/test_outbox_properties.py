@@ -107,7 +107,7 @@ class OutboxMachine(RuleBasedStateMachine):
 
 
 class BatchMachine(RuleBasedStateMachine):
-    """Two queues that are told the same; one is given batches whole. Nobody can tell them apart by what they count."""
+    """Two queues get the same messages, one of them as whole batches. All their counts stay equal."""
 
     @initialize(packets=st.integers(1, 40), size=st.integers(1, 900), user=st.integers(1, 80), data=st.data())
     def begin(self, packets: int, size: int, user: int, data: st.DataObject) -> None:

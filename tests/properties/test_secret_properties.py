@@ -1,4 +1,4 @@
-"""Who may listen where, whatever is tried."""
+"""No client subscribes to secrets of another process, whatever it tries."""
 
 from __future__ import annotations
 
