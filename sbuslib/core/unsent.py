@@ -4,7 +4,7 @@ Messages that a hub has handed to the kernel arrive even if the hub is killed. M
 not. The relay of a hub below has to tell what was lost with its master. So it is told that its messages were taken only
 after those that went into a queue have left it (``hub/sync`` of scope ``passed``). A receiver that stopped reading
 would keep every relay waiting. So no relay waits longer than :data:`~.context.PASSED_WAIT` for a receiver, until
-nothing waits for that receiver. If the hub is killed meanwhile, the messages in the queue of that receiver are lost with it.
+nothing waits for that receiver. If the hub is killed meanwhile, the messages in that receiver's queue are lost with it.
 """
 
 from __future__ import annotations
