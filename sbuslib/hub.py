@@ -69,7 +69,7 @@ class Hub:
         :class:`~sbuslib.kernel.sockets.Listener` that is open already.
     :param mode: permission bits of the socket's file. In the abstract namespace, which has none, ``0o070``
         lets in the hub's own group and ``0o007`` everybody; else only the hub's user and root may connect.
-    :param users: names or ids of the users who may connect; the hub's own always may. ``None``: whoever
+    :param users: names or ids of the users who may connect; the hub's own always may. ``None``: all that
         the socket lets in.
     :param trusted: names or ids of users who may ask for the statistics, and hold back publishers of other users with
         ``block``; the hub's own user and root always may.
@@ -252,7 +252,7 @@ class Hub:
             self._drain(deadline)
         finally:
             self.tree.stop()
-            self._fan_outs.clear()  # first, since what is lost so is counted for those who are there
+            self._fan_outs.clear()  # first, since messages lost here are counted for the clients that are there
             self._clients.stop()
             self.context.stop()  # or a start in another thread would wait for the loop of this one
             self._listener = None
@@ -304,7 +304,7 @@ class Hub:
         return self._me.key
 
     def publish(self, key: bytes, payload: bytes = b"") -> None:
-        """Publish to everybody who wants ``key``; never blocks.
+        """Publish to all subscribers of ``key``; never blocks.
 
         Raises :exc:`~sbuslib.errors.KeyFormatError`, :exc:`~sbuslib.errors.PayloadError`,
         and :exc:`~sbuslib.errors.StateError`.
@@ -357,9 +357,9 @@ class Hub:
         return inbox
 
     def tap(self, *, secrets: bool = False) -> Inbox:
-        """Receive every message that is routed, without counting as anybody who wants it.
+        """Receive every message that is routed, without counting as a subscriber.
 
-        With ``secrets`` also those under secret keys, for whoever has a reason to.
+        With ``secrets`` also messages under secret keys.
         """
         self.context.check_here()
         inbox = self._new_inbox()

@@ -19,7 +19,7 @@ BIG = 4_200
 """Bytes of a payload so long that the smallest send buffer takes one and no more. Some are longer: see :func:`big`."""
 
 LARGEST = 4_500
-"""Bytes of the largest payload that such a buffer takes at all."""
+"""Bytes of the largest payload that the smallest send buffer takes at all."""
 
 
 def big(number: int, size: int = BIG) -> bytes:

@@ -1,4 +1,4 @@
-"""The hub: its arguments, the embedder's side, who may connect, what is counted."""
+"""The hub: its arguments, the embedder's side, which users may connect, what is counted."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_wrong_arguments_raise_at_the_call(options: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("listener", ["", "a\0b", "/" + "x" * 200, "/dev/fd/x", None, 3])
-def test_a_listener_that_cannot_be_one(listener: object) -> None:
+def test_an_argument_that_is_no_listener(listener: object) -> None:
     with pytest.raises(AddressError):
         Hub(listener)  # type: ignore[arg-type]
 
@@ -75,7 +75,7 @@ def test_to_make_a_hub_touches_nothing(address: str) -> None:
     hub.stop()
 
 
-def test_what_needs_a_started_hub(address: str) -> None:
+def test_methods_that_need_a_started_hub(address: str) -> None:
     hub = Hub(address)
     for verb in (lambda: hub.publish(b"a"), lambda: hub.subscribe(b"a"), hub.tap, hub.whoami):
         with pytest.raises(StateError, match="start"):
@@ -110,7 +110,7 @@ def test_the_embedder_publishes_and_receives(hub: Hub, connect: Connect) -> None
     assert len(inbox) == 0
 
 
-def test_what_the_embedder_may_not(hub: Hub) -> None:
+def test_messages_that_the_embedder_may_not_publish(hub: Hub) -> None:
     with pytest.raises(KeyFormatError):
         hub.publish(b"a\0b")
     with pytest.raises(KeyFormatError):
@@ -171,7 +171,7 @@ def test_a_tap_is_no_interest(hub: Hub, connect: Connect) -> None:
 # -- who may connect ------------------------------------------------------------------------------------
 
 
-def test_users_lets_in_whom_it_names(make_hub: MakeHub, connect: Connect) -> None:
+def test_users_lets_in_the_users_that_it_names(make_hub: MakeHub, connect: Connect) -> None:
     make_hub(users=["root", 12345])
     connect().barrier()  # the hub's own user always may
 
@@ -234,7 +234,7 @@ def as_stranger(hub: Hub, gid: int, uid: int) -> str:
         ({"users": [4243], "mode": 0o777}, 4242, 4242, False),
     ],
 )
-def test_who_may_connect_to_an_abstract_address(
+def test_users_that_may_connect_to_an_abstract_address(
     make_hub: MakeHub, options: dict[str, object], gid: int, uid: int, enters: bool
 ) -> None:
     if os.getgid() != 0:
@@ -245,7 +245,7 @@ def test_who_may_connect_to_an_abstract_address(
 
 
 @pytest.mark.parametrize(("mode", "enters"), [(0o700, False), (0o777, True)])
-def test_who_may_connect_to_a_path(make_hub: MakeHub, folder: str, mode: int, enters: bool) -> None:
+def test_users_that_may_connect_to_a_path(make_hub: MakeHub, folder: str, mode: int, enters: bool) -> None:
     os.chmod(folder, 0o755)
     answer = as_stranger(make_hub(mode=mode), 4242, 4242)
     assert answer.startswith("!/cred/4242/4242/") if enters else answer == "turned away"
@@ -321,8 +321,8 @@ def test_authorize_answers_of_all_clients_are_bounded_together(
     assert hub.context.quotas.is_clear()
 
 
-def test_authorize_answers_outlast_what_others_subscribe_to(make_hub: MakeHub, connect: Connect, asked: Asked) -> None:
-    """``Authorize`` says: asked once for each client and key. What somebody else does must not bring it back."""
+def test_authorize_is_not_asked_again_when_others_subscribe(make_hub: MakeHub, connect: Connect, asked: Asked) -> None:
+    """``authorize=`` is asked once for each client and key, whatever other clients do."""
     make_hub(authorize=asked)
     one, other = connect(), connect()
     for number in range(10):
@@ -350,7 +350,7 @@ def test_authorize_refuses(
     assert any("refused" in record.getMessage() for record in caplog.records)
 
 
-def test_an_authorize_that_fails_does_not_fill_the_log(
+def test_an_authorize_function_that_fails_does_not_fill_the_log(
     make_hub: MakeHub, connect: Connect, asked: Asked, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A client that has found out how to make it fail may come back as often as it likes."""
@@ -365,7 +365,7 @@ def test_an_authorize_that_fails_does_not_fill_the_log(
 
 @pytest.mark.parametrize("error", [gevent.Timeout, GreenletExit, SystemExit, KeyboardInterrupt])
 @pytest.mark.parametrize("packet", [b"SUB raises", b"MSG raises\0x"])
-def test_authorize_that_raises_no_exception_is_a_no(
+def test_an_authorize_function_that_raises_a_base_exception_refuses(
     make_hub: MakeHub, connect: Connect, error: type[BaseException], packet: bytes
 ) -> None:
     """SystemExit and KeyboardInterrupt are raised in the main greenlet besides, as from any callback."""
@@ -428,7 +428,7 @@ def test_a_logging_handler_that_raises_does_not_stop_the_hub_from_accepting(
 def test_an_error_in_the_hub_lets_the_client_go(
     make_hub: MakeHub, connect: Connect, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A bug of ours must not leave a client that nobody reads from."""
+    """A bug of ours must not leave a client that is never read from."""
     hub = make_hub()
     bad, good = connect(), connect()
     good.subscribe(b"a")
@@ -585,7 +585,7 @@ def test_an_idle_client_queues_up_to_the_limit(make_hub: MakeHub, connect: Conne
     assert slow.receive() == b"MSG a\0later"
 
 
-def test_answers_that_are_not_read_pile_up_to_the_limit(make_hub: MakeHub, connect: Connect) -> None:
+def test_unread_answers_pile_up_to_the_limit(make_hub: MakeHub, connect: Connect) -> None:
     hub = make_hub(limits=Limits(queued_answers=10))
     peer, other = connect(), connect()
     with pytest.raises(OSError, match=r"Broken pipe|reset by peer"):

@@ -134,7 +134,7 @@ def test_each_subscriber_is_found_once() -> None:
     assert sorted(index.subscribers(b"a/b")) == ["x", "y"]
 
 
-def test_what_is_held() -> None:
+def test_patterns_of_the_index() -> None:
     index: Subscriptions[str] = Subscriptions()
     index.add(b"a/*", "x")
     index.add(b"a/*", "x")
@@ -153,7 +153,7 @@ def test_what_is_held() -> None:
     assert index.subscribers(b"b") == ("y",)
 
 
-def test_a_pattern_that_leaves_takes_no_other_along() -> None:
+def test_removing_a_pattern_removes_no_other() -> None:
     index: Subscriptions[int] = Subscriptions()
     patterns = [b"a/b*/c", b"a/b**/c", b"a/b*/", b"a/b", b"a/b/", b"a/*", b"*", b"**", b"a/b*"]
     for number, pattern in enumerate(patterns):

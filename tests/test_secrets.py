@@ -1,4 +1,4 @@
-"""Who may listen where."""
+"""Which patterns a client may subscribe to, and which keys nobody may publish under."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_patterns_of_others(pattern: bytes) -> None:
         (Credentials(gid=OVERFLOW_ID, uid=1000, pid=5), b"!/cred/65534//6/x", "of another"),
     ],
 )
-def test_an_id_that_the_kernel_did_not_vouch_for_is_nobodys(
+def test_an_id_that_the_kernel_did_not_tell_belongs_to_no_client(
     credentials: Credentials, pattern: bytes, reason: str
 ) -> None:
     with pytest.raises(ReservedKeyError, match=reason):

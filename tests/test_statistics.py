@@ -1,4 +1,4 @@
-"""What a hub says of itself: frozen, true at each instant, and for those who may know."""
+"""Statistics of a hub: frozen, true at each instant, and given to trusted clients only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ASK = b"CMSG hub/statistics"
 
 
 @pytest.mark.parametrize("kind", [HubStatistics, ClientStatistics, UserStatistics])
-def test_they_are_frozen_and_survive_json(kind: type[msgspec.Struct]) -> None:
+def test_statistics_are_frozen_and_survive_json(kind: type[msgspec.Struct]) -> None:
     assert kind.__struct_config__.frozen
     hints: dict[object, Any] = {Count: 7, str: "x", dict[str, Count]: {"overflow": 2}}
     values = {field.name: hints.get(field.type, ()) for field in msgspec.structs.fields(kind)}
@@ -47,7 +47,7 @@ def test_numbers_that_no_hub_has_are_an_error_of_the_peer(bus: Bus, number: byte
         decode_statistics(b"[" * 100_000, "/tmp/bus")
 
 
-def test_an_instant_stays_as_it_was(bus: Bus, connect: Connect) -> None:
+def test_statistics_do_not_change_later(bus: Bus, connect: Connect) -> None:
     hub = bus()
     peer = connect()
     peer.subscribe(b"k")
@@ -101,7 +101,7 @@ def test_the_hub_its_clients_and_its_users(bus: Bus, connect_as: ConnectAs) -> N
     assert (after.per_client, after.per_user) == ((), ())
 
 
-def test_what_the_embedder_takes_counts(bus: Bus, connect: Connect) -> None:
+def test_messages_that_the_embedder_takes_are_counted(bus: Bus, connect: Connect) -> None:
     hub = bus(queued_packets=3)
     inbox = hub.subscribe(b"k")
     for number in range(5):
@@ -136,8 +136,8 @@ def test_over_the_bus_empty_for_others(bus: Bus, connect_as: ConnectAs) -> None:
     assert hub.statistics().breaches == {}
 
 
-def test_they_fit_a_packet_whatever_there_is(bus: Bus, connect: Connect) -> None:
-    """With too many clients for one packet, those of each client are left out."""
+def test_statistics_fit_one_packet_however_many_clients_there_are(bus: Bus, connect: Connect) -> None:
+    """With too many clients for one packet, the statistics of each client are left out."""
     hub = bus()
     peers = [connect() for _ in range(2_600)]
     eventually(lambda: len(hub._clients.connections.values()) == len(peers))
@@ -160,7 +160,7 @@ def test_a_clients_verb(bus: Bus, client: Callable[..., sbuslib.Client]) -> None
     assert told.per_client[0].credentials.encode() == own_key()
 
 
-def test_a_clients_verb_where_it_is_not_trusted(address: str, bus: Bus) -> None:
+def test_statistics_are_refused_to_a_client_that_is_not_trusted(address: str, bus: Bus) -> None:
     bus({"mode": 0o777})
     os.chmod(os.path.dirname(address), 0o755)
     with acting_as(1002):
@@ -169,7 +169,7 @@ def test_a_clients_verb_where_it_is_not_trusted(address: str, bus: Bus) -> None:
         stranger.statistics()
 
 
-def test_a_hub_that_has_none(address: str, engine: str) -> None:
+def test_a_hub_without_statistics(address: str, engine: str) -> None:
     with FakeHub(address) as fake:
         ready = threading.Event()
         outcome: list[object] = []
@@ -190,7 +190,7 @@ def test_a_hub_that_has_none(address: str, engine: str) -> None:
     assert "cannot give statistics" in str(outcome[0])
 
 
-def test_every_breach_is_counted_by_its_reason(bus: Bus, connect: Connect) -> None:
+def test_every_violation_is_counted_by_its_reason(bus: Bus, connect: Connect) -> None:
     hub = bus()
     for packet in (b"nonsense", b"MSG k", b"SUB !/x", b"nonsense", b"CMSG hub/sync\0" + b"x" * 100):
         peer = connect()

@@ -1,4 +1,4 @@
-"""Who may connect, and what happens when the machine cannot take more clients."""
+"""Accepts clients: decides which users may connect, and pauses when the machine cannot take more clients."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Acceptor:
     whoever connects without pause waits for itself. No more connections of a user wait to be served than it may have:
     what is beyond that is closed at once, and counted.
 
-    ``users`` are the ids that may connect, or ``None`` for whoever the socket lets in.
+    ``users`` are the ids that may connect, or ``None`` for all that the socket lets in.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Acceptor:
         self._accepted.clear()
 
     def accept_rest(self) -> None:
-        """Accept and serve those who wait, whose packets may be there already: the hub is about to stop."""
+        """The hub is about to stop: accept and serve the clients that wait, which may have sent packets already."""
         self._accept(self._context.limits.backlog)
         for sock in list(self._accepted):
             self._serve(sock)

@@ -1,12 +1,12 @@
 """The routing of batches, which are many messages in one packet.
 
 The hub looks each distinct key of a batch up once. Where all keys go to the same receivers, those that asked for
-batches are handed the packet as it came, and not one of its messages is touched. Else each receiver is handed a batch
-of what goes to it, made once for all who get the same; and one that did not ask gets plain packets.
+batches are handed the packet as it came, and none of its messages is touched. Otherwise each receiver is handed a
+batch of the messages that go to it, made once for all receivers of the same messages. A receiver that did not ask for
+batches gets plain packets.
 
-A batch is checked whole, each of its keys included, before any of it goes anywhere: what is refused is refused
-whole. A batch that is too much for one turn goes on in the next with the rest of it, as plain packets do; the rest
-of a batch is a batch.
+A batch is checked whole, with each of its keys, before any of it is delivered: it is refused whole. If a batch is too
+much for one turn, the rest of it goes on in the next turn, as plain packets do. The rest of a batch is a batch.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _spread_whole(turn: Turn, batch: Batch, receivers: Routes, sender: Sender, r
 
 
 def _spread_by_receiver(turn: Turn, batch: Batch, routes: list[Routes], sender: Sender) -> None:
-    """Hand each receiver what goes to it, made once for all who get the same."""
+    """Hand each receiver its messages, as a batch that is made once for all receivers of the same messages."""
     writer = turn.context.writer
     mine: dict[Receiver, list[int]] = {}
     for number, found in enumerate(routes):

@@ -100,7 +100,7 @@ class Connection:
             try:
                 self.take_turn()
             except BaseException as error:
-                # gevent would stop the watcher, and this client would stay, never to be read from again.
+                # gevent would stop the watcher. This client would stay, and would never be read from again.
                 tell_event_loop(error)
                 self._context.members.kick(self.outgoing, "error in the hub")
                 self._context.members.end_turn()
@@ -202,7 +202,7 @@ class Connection:
         else:
             received = Received(area, context.writer, self._without_end(lengths))
         left = route(turn, received) if received.lengths else []
-        # Only from here on is the area free again, and may anything be logged or called.
+        # From here on the area is free again, so anything may be logged or called.
         if left:
             turn.put_off(left)
         if turn.left and not turn.is_over:

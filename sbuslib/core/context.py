@@ -36,7 +36,7 @@ class Members(Protocol):
     """The clients of a hub, as its parts know them: by what routes hold of each."""
 
     def kick(self, member: Receiver, reason: str) -> None:
-        """Let a client go for what it did, tell it, and count it. Not while the area is in use."""
+        """Disconnect a client for a violation, tell it why, and count it. Not while the area is in use."""
         ...
 
     def close(self, member: Receiver, why: str) -> None:
@@ -48,7 +48,7 @@ class Members(Protocol):
         ...
 
     def end_turn(self) -> None:
-        """A turn has ended: kick those for whom that was put off."""
+        """A turn has ended: kick the clients of which that was put off."""
         ...
 
     def count_lost(self, cause: Cause, count: int) -> None:
@@ -65,15 +65,15 @@ class Members(Protocol):
 
     @property
     def on_outbox_empty(self) -> Callable[[], None]:
-        """To be called when nothing waits any more for one of the receivers."""
+        """To be called when the outbox of a receiver has become empty."""
         ...
 
 
 class FanOut(Protocol):
-    """The fan-out queues, as those see them who route messages: see :mod:`.fan_out`."""
+    """The fan-out queues, as the routing of messages sees them: see :mod:`.fan_out`."""
 
     def near(self, receivers: Routes, sender: Sender) -> Routes:
-        """To whom a message is handed at once: their queue stands for many clients of one user."""
+        """The receivers that get a message at once. A queue stands for many clients of one user."""
         ...
 
     def near_runs(self, runs: list[Run], sender: Sender) -> tuple[list[Run], bool]:
@@ -128,7 +128,7 @@ class Context:
         self.published = 0
         """Messages that the embedder published."""
         self.senders = 0
-        """How many receivers want to know who sent what they get."""
+        """How many receivers want messages with their sender."""
         self.on_senders: Callable[[], None] = lambda: None
         """Called when the first begins or the last ceases to."""
         self._timers: set[Any] = set()

@@ -34,7 +34,7 @@ class Embedder:
         return None  # publish() never blocks
 
     def receivers_of(self, key: bytes) -> Routes:
-        """Who wants a key. Raises :exc:`~sbuslib.errors.KeyFormatError` where nobody may publish under it."""
+        """The receivers of a key. Raises :exc:`~sbuslib.errors.KeyFormatError` where nobody may publish under it."""
         router = self._context.router
         header = b"MSG %b\0" % key
         receivers = router.routes.get(header)
@@ -52,7 +52,7 @@ class Embedder:
         return packet
 
     def publish(self, key: bytes, payload: bytes) -> None:
-        """Hand one message to everybody who wants it.
+        """Hand one message to all its receivers.
 
         Raises :exc:`~sbuslib.errors.KeyFormatError` and :exc:`~sbuslib.errors.PayloadError`.
         """

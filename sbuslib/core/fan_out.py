@@ -1,12 +1,13 @@
 """Fan-out to many clients of one other user, as work of that user.
 
-Whoever publishes pays for the delivery to each receiver, so a user with a thousand connections that all want one key
-would stop whoever publishes under it. So where a message goes to many clients of one user, and somebody else published
-it, the publisher leaves it in the *fan-out queue* of that user, which costs it the same however many they are. From
-there it is handed to each of them in turns of that user, as if the user had published it: see :mod:`.fan_out_queue`.
+A publisher pays for the delivery to each receiver. So a user with a thousand connections that all want one key would
+stop every publisher of that key. Therefore, when a message goes to many clients of one user, and another user published
+it, the publisher puts it into the *fan-out queue* of the receiving user, which takes the same time for any number of
+clients. From there it is handed to each client in turns of that user, as if that user had published it: see
+:mod:`.fan_out_queue`.
 
-There are no such queues for users who may hold publishers back, which are trusted not to, and nothing is put into one
-where clients of one user only are connected: they could hurt nobody else.
+Users that may hold publishers back have no fan-out queues: they are trusted. While the clients of only one user are
+connected nothing is put into a fan-out queue, since they could hurt no other user.
 """
 
 from __future__ import annotations
@@ -23,24 +24,25 @@ from .quotas import Account
 __all__ = ["FanOuts"]
 
 REMEMBERED_GROUPS: Final = 1_024
-"""Groups of receivers of which it is remembered who of them is served by which queue: those of as many keys or more."""
+"""Sets of receivers for which it is remembered which queue serves which of them: enough for as many keys."""
 
 
 class FanOuts:
-    """The fan-out queues of one hub, and who is served by which. Implements :class:`~.context.FanOut`."""
+    """The fan-out queues of one hub, and which clients each serves. Implements :class:`~.context.FanOut`."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._queues: WeakValueDictionary[Account, FanOutQueue] = WeakValueDictionary()
-        # By the identity of the receivers of a key, which are kept here so that it stays one: the groups of those
-        # users of whom there are many, and whom one of these users hands messages to itself, or (None) anybody else.
+        # By the identity of the receivers of a key, which are kept here so that the identity stays theirs: the groups
+        # of users with many clients among them; and the receivers to which one of these users, or (None) any other
+        # user, hands messages at once.
         self._groups: dict[int, tuple[Routes, dict[int, Group], dict[int | None, Routes]]] = {}
         self._remembered = 0  # receivers in all of these
         self.waiting: set[FanOutQueue] = set()
         """The queues in which something waits."""
 
     def near(self, receivers: Routes, sender: Sender) -> Routes:
-        """To whom a message of ``sender`` is handed at once: their queue stands for many clients of one user."""
+        """The receivers that get a message of ``sender`` at once. A queue stands for many clients of one user."""
         if len(receivers) < self._context.limits.fanout or not self._is_in_force():
             return receivers
         found = self._groups.get(id(receivers))
@@ -81,7 +83,7 @@ class FanOuts:
         return found, any(some is not others for some, others in zip(found, routes, strict=True))
 
     def _is_in_force(self) -> bool:
-        """Whether there is anybody to be spared; a queue that has begun is used until it is empty."""
+        """Whether several users are connected. A queue that has begun is used until it is empty."""
         return self._context.scheduler.several or bool(self.waiting)
 
     def _make_groups(self, receivers: Routes) -> dict[int, Group]:
@@ -89,7 +91,7 @@ class FanOuts:
         context = self._context
         alike: dict[Account, list[Outgoing]] = {}
         for receiver in receivers:
-            # What comes down a link is the matter of the hub below. Who has left is still among them for a moment.
+            # The hub below fans out what it gets by a link. A client that has left stands in routes for a moment.
             if isinstance(receiver, Outgoing) and not (receiver.is_link or receiver.closed):
                 alike.setdefault(receiver.account, []).append(receiver)
         return {

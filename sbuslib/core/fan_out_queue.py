@@ -1,8 +1,8 @@
 """What waits to be handed to many clients of one user, and how it gets to them.
 
 What is put here goes to each of its receivers in turns of that user, all of it in the order in which it came. A turn
-that has lasted long enough ends between two receivers, and the next goes on there. As long as anything waits here, what
-else the user's clients are to be sent on behalf of others, answers included, goes to the end of it, so order stays.
+that has lasted long enough ends between two receivers, and the next goes on there. As long as anything waits here, all
+else that others send to the user's clients, answers included, goes to the end of this queue, so that order is kept.
 
 What waits is bounded in messages and bytes, which are charged to their sender's user, in answers, and in the names of
 receivers, of which a thousand may stand for one message. What finds no room is lost (cause ``quota``). What waits for a
@@ -55,7 +55,7 @@ class Group:
 
 
 class _Entry:
-    """Messages of one sender for some receivers; or an answer, or word of what was lost, where there is no sender."""
+    """Messages of one sender for some receivers. Without a sender: an answer, or a count of lost messages."""
 
     __slots__ = (
         "answer",
@@ -74,7 +74,7 @@ class _Entry:
     def __init__(self, receivers: Collection[Outgoing], group: Group | None) -> None:
         self.receivers = receivers
         self.group = group
-        self.left: Iterator[Outgoing] | None = None  # who did not have it yet, once somebody did
+        self.left: Iterator[Outgoing] | None = None  # receivers that did not get it yet, once one of them did
         self.sender: Sender | None = None
         self.messages: Messages | None = None
         self.packets: list[bytes] | None = None  # of the messages, while more may be added
@@ -84,7 +84,7 @@ class _Entry:
         self.since = 0.0
 
     def begin(self) -> Iterator[Outgoing]:
-        """Who did not have it yet. Nothing is added to it any more."""
+        """The receivers that did not get it yet. Nothing is added to it any more."""
         if self.left is None:
             self.left = iter(self.receivers)
             self.packets = None
@@ -183,9 +183,9 @@ class FanOutQueue:
         last.size += size
 
     def add_answer(self, receiver: Receiver, packet: bytes) -> bool:
-        """Put an answer at the end; ``False`` when so many wait that it is not, and who asked is to be let go.
+        """Put an answer at the end; ``False``, and nothing put, when so many wait that the client is to be kicked.
 
-        Those of clients that left meanwhile count as well: else who comes and goes would have no end of them.
+        Answers for clients that left count as well: else clients that come and go could queue any number of them.
         """
         assert isinstance(receiver, Outgoing)
         if self._answers >= self._context.limits.fanout_packets:
@@ -293,7 +293,7 @@ class FanOutQueue:
         """Lose what waits: the hub stops."""
         self._account.queue = None
         now = time()
-        # Added up for each group, then for each receiver: there may be as many messages as receivers, who are many.
+        # Added up for each group, then for each receiver: there may be many messages and many receivers.
         by_group: Counter[Group] = Counter()
         outage: Counter[Outgoing] = Counter()
         while self._entries:

@@ -1,4 +1,4 @@
-"""The clients and inboxes of one hub: who is admitted, who is let go, and what all of them together have done."""
+"""The clients and inboxes of one hub: admits them, closes them, and adds up what all of them have done."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ time."""
 
 
 class Clients:
-    """Who takes part in one hub. Implements :class:`~.context.Members`.
+    """The clients and inboxes of one hub. Implements :class:`~.context.Members`.
 
     ``role`` is what each client begins as, and is set before the first one is admitted.
     """
@@ -48,7 +48,7 @@ class Clients:
         self.violations = Violations(context.limits.logged_breaches)
         self.peak = self.total = 0
         self.received = self.routed = self.delivered = 0
-        """Of those who have left."""
+        """Of clients that have left."""
         self.lost: Counter[str] = Counter()
         self.on_forget: Callable[[Outgoing], None] = lambda client: None
         """Called with each client that has gone."""
@@ -76,7 +76,7 @@ class Clients:
             self.on_last()
 
     def kick(self, member: Receiver, reason: str) -> None:
-        """Let a client go for what it did, tell it, and count it. Not while the area is in use."""
+        """Disconnect a client for a violation, tell it why, and count it. Not while the area is in use."""
         connection = self.connections.get(member)
         if connection is not None and not connection.outgoing.closed:
             connection.outgoing.notify_last(control.Kicked(reason).encode())
@@ -88,7 +88,7 @@ class Clients:
         self._to_kick.append((member, reason))
 
     def end_turn(self) -> None:
-        """A turn has ended: kick those for whom that was put off."""
+        """A turn has ended: kick the clients of which that was put off."""
         while self._to_kick:
             self.kick(*self._to_kick.pop())
 
@@ -142,7 +142,7 @@ class Clients:
         self.delivered += inbox.delivered
         self.lost.update(inbox.lost)
 
-    # -- patterns of those who left -----------------------------------------------------------------
+    # -- patterns of clients that left --------------------------------------------------------------
 
     def start(self) -> None:
         """The hub serves from now on."""

@@ -25,7 +25,7 @@ COALESCED = 8
 few sends."""
 
 COALESCED_BYTES = 65_536
-"""Most bytes of such a packet. Beyond that, copying costs more than the calls that it saves."""
+"""Most bytes of a coalesced packet. Beyond that, copying costs more than the calls that it saves."""
 
 
 class Messages(Protocol):

@@ -24,24 +24,24 @@ So the queue of one receiver may hold the messages of one full queue, half of on
 user, and so on. What the receiver's user may queue in all bounds this too. While the messages of only one user wait,
 nothing of this applies.
 
-A receiver whose soft mode is ``discard`` or ``error`` never has a full queue to speak of: its soft mode
-decides there as well. Where a publisher may not be held (by a stranger, by itself, or because it is a link
-to another hub) ``block`` acts as ``queue`` in the soft place and as ``discard`` in the hard one. What is
-kept for a held publisher may stand over the bound: it is at most the one batch that was read already. Over
-what the receiver's user may have in all it never stands: there it is lost (cause ``quota``).
+If the soft mode of a receiver is ``discard`` or ``error``, it decides for a full queue as well. Where a publisher may
+not be held (by a stranger, by itself, or because it is a link to another hub) ``block`` acts as ``queue`` in the soft
+place and as ``discard`` in the hard one. Messages that are kept for a held publisher may exceed the bound by the one
+batch that was read already. They never exceed what the receiver's user may queue in all: there they are lost (cause
+``quota``).
 
-Answers to control messages, and notices, stand in the same line but are never lost: a client that lets
-too many of them pile up is disconnected instead. A notice of losses comes where the gap is, before the
-message that is kept next, once half of the room is free and while none waits: so there is one for each
-gap, and their number is no matter of how much was lost.
+Answers to control messages, and notices, wait in the same queue but are never lost: a client with too many of them is
+disconnected instead. A notice of losses stands in the place of the lost messages, before the next message that is
+kept. It is made once half of the room is free and no other notice or answer waits. So there is one notice for each
+gap, however many messages were lost.
 
 **Order.** ``queue`` sends the oldest first, ``stack`` the newest, ``random`` the largest, which frees memory
 fastest. Under the last two, answers go before messages. A change of order takes effect at once, unless
-orders change so often that re-sorting would cost more than the messages themselves; then it waits.
+orders change so often that sorting would cost more than the messages themselves: then it takes effect later.
 
-**Batches** count as their messages do: as many packets, and as many bytes as those would be. One is kept whole where
-all of it has room and the order is ``queue``; else its messages are offered one by one, and one that waits already is
-taken apart when the order changes.
+**Batches** count as their messages do: as many packets, and as many bytes as these packets would have. A batch is kept
+whole if there is room for all of it and the order is ``queue``. Otherwise its messages are offered one by one. A batch
+that waits is taken apart when the order changes.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Outbox:
         self.hard: Hard = "discard"
         self.order: Order = "queue"
         self.tells = False
-        """Whether losses are told, by a notice in the line."""
+        """Whether the receiver is told of losses, by notices in the queue."""
         self.bytes = 0
         self.peak = 0
         self.losses = Losses()
@@ -150,7 +150,7 @@ class Outbox:
     def refuses(self, sender: int, may_hold: bool, size: int) -> Cause | None:
         """Why each message of user ``sender`` of ``size`` bytes or more would be lost now; ``None`` if one may be kept.
 
-        For who would have to copy messages to offer them: it may count them as lost instead.
+        A caller that would have to copy messages to offer them may count them as lost instead.
         """
         if decide(False, self.soft, self.hard, may_hold) is Action.LOSE:
             return "discard"
@@ -161,11 +161,10 @@ class Outbox:
         return None if self._account.has_room(sender, size) else "quota"
 
     def offer(self, packets: Sequence[bytes], sender: int, may_hold: bool, now: float) -> Action:
-        """Messages of user ``sender`` that could not be sent at once: keep or lose each, as the modes say.
+        """Keep or lose messages of user ``sender`` that could not be sent at once, as the modes say.
 
-        The gravest that any of them met: :attr:`Action.DISCONNECT`, after which the rest is lost too, then
-        :attr:`Action.HOLD`, for one that was kept, then :attr:`Action.LOSE`. ``now`` is the time in seconds
-        since the epoch.
+        Returns :attr:`Action.DISCONNECT` if one message met that, and loses all after it; else :attr:`Action.HOLD` if
+        one was kept so; else :attr:`Action.LOSE` if one was lost. ``now`` is the time in seconds since the epoch.
         """
         size = sum(map(len, packets))
         is_below = self.is_below_share(sender, len(packets), size)
@@ -197,7 +196,7 @@ class Outbox:
         return worst
 
     def offer_batch(self, batch: QueuedBatch, sender: int, may_hold: bool, now: float) -> Action | None:
-        """A batch that could not be sent at once, as :meth:`offer`; ``None``: offer its messages instead."""
+        """As :meth:`offer`, for a batch. ``None``, and nothing done: its messages have to be offered instead."""
         is_below = self.is_below_share(sender, batch.messages, batch.charge)
         action = decide(False, self.soft, self.hard, may_hold and not is_below)
         if action not in _KEPT:
@@ -257,7 +256,7 @@ class Outbox:
         return self._by_user.is_below_share(sender, packets, size)
 
     def _tell(self) -> None:
-        """Put a notice of what was lost into the line, ahead of what is about to be kept."""
+        """Queue a notice of the messages that were lost, before the message that is about to be kept."""
         if self.tells and self.losses.has_report and not self._answers and self.is_half_empty():
             for report in self.losses.take_report():
                 self.push_answer(Lost(*report).encode())
@@ -272,7 +271,7 @@ class Outbox:
             heapq.heappush(self._heap, (-len(item[0]), self._number, item))
 
     def push_answer(self, packet: bytes) -> bool:
-        """Queue an answer or a notice; ``False`` when so many wait that the client is to be let go."""
+        """Queue an answer or a notice; ``False`` when so many wait that the client is to be kicked."""
         self._tell()
         self._answers += 1
         self.bytes += len(packet)
@@ -309,7 +308,7 @@ class Outbox:
         return packets
 
     def open_batches(self) -> None:
-        """Take the batches that wait apart, into packets that count as much."""
+        """Take apart the batches that wait, into packets that count as much."""
         opened = PacketRow()
         for packet, sender in self._items:
             opened.extend(packet.packets() if isinstance(packet, QueuedBatch) else [packet], sender)
@@ -317,9 +316,9 @@ class Outbox:
         self._batches_waiting = self._extra = 0
 
     def settle(self, sent: int) -> int:
-        """Only the first ``sent`` of what :meth:`take` gave have gone: put the rest back where it was.
+        """Put back all packets that :meth:`take` gave, except the first ``sent`` of them, which were sent.
 
-        How many of those that have gone were messages.
+        Returns how many of the sent ones were messages.
         """
         taken, self._taken = self._taken, []
         back = taken[sent:]
@@ -390,8 +389,8 @@ class Outbox:
     def _arrange(self) -> None:
         """Bring what waits into the structure that its order needs.
 
-        That costs as much as there are messages, and so is done only when as many came since the last
-        time: a client that changes its mind with every packet cannot make it dear.
+        That takes time for each message that waits. So it is done only after as many messages have come since the
+        last time: a client that changes its order with every packet cannot make the hub sort each time.
         """
         if self._batches_waiting and self.order != "queue":
             self.open_batches()

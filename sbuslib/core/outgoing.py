@@ -94,7 +94,7 @@ class Outgoing:
     # -- messages -----------------------------------------------------------------------------------
 
     def deliver(self, sender: Sender, messages: Messages) -> None:
-        """Send messages on, or do with them as the receiver chose."""
+        """Send messages, or do with them what the receiver chose."""
         if sender is self._owner:
             return
         queue: Queue | None = self.account.queue
@@ -145,10 +145,10 @@ class Outgoing:
         return sent
 
     def _queue(self, sender: Sender, messages: Messages) -> None:
-        """Leave messages that cannot be sent at once to the table."""
+        """Decide by the table about messages that cannot be sent at once."""
         outbox, count = self.outbox, messages.count
         if self._mute:
-            # Of one that is closed only the index has not heard yet; it counts no more.
+            # A client that is closed may still stand in routes for a moment. Its messages are not counted.
             if self.closed:
                 self.routed -= count
             else:
@@ -158,7 +158,7 @@ class Outgoing:
             outbox.losses.add("discard", count, time())
             return
         publisher, uid = sender.holdable_by(self), sender.credentials.uid
-        # What is certain to be lost is not copied first.
+        # Messages that are certain to be lost are not copied first.
         cause = outbox.refuses(uid, publisher is not None, messages.shortest)
         if cause is not None:
             self._refuse(cause, uid, messages)
@@ -179,14 +179,14 @@ class Outgoing:
         """Lose messages, and remember why."""
         now = time()
         self.outbox.losses.add(cause, messages.count, now)
-        # What block means is not the same for every publisher; and one that discards takes what it can at any time.
+        # Block does not mean the same for every publisher. A receiver that discards takes what it can at any time.
         if cause != "discard" and "block" not in (self.outbox.soft, self.outbox.hard):
             self._refusal = Refusal(cause, uid, messages.shortest, self.account.releases, now)
         if self._direct or self._notices:
             self._update()
 
     def _end_refusal(self) -> None:
-        """The reason for which the last messages were lost may not hold any more."""
+        """The reason why the last messages were lost may be gone."""
         self._count_refused()
         self._refusal = None
 
@@ -204,7 +204,7 @@ class Outgoing:
             return False
 
     def _grow(self) -> bool:
-        """The kernel takes no more: whether it does after it was asked for the full buffer."""
+        """The kernel takes no more. Ask it for the full buffer; whether it may take more now."""
         return not (self.grown or self._mute) and self._context.buffers.grow(self)
 
     def _waits(self) -> bool:
@@ -212,7 +212,7 @@ class Outgoing:
         return self._mute or bool(self._outbox) or not self._report()
 
     def _carry_out(self, action: Action, publisher: Holdable | None) -> None:
-        """Do what the table said."""
+        """Do what the table says."""
         if action is Action.HOLD:
             assert publisher is not None
             self._hold(publisher)
@@ -246,7 +246,7 @@ class Outgoing:
                 context.members.kick_later(self, "too many unread answers")
             return
         if len(packet) > context.limits.idle_send_buffer:
-            context.buffers.grow(self, for_good=True)  # only those who are trusted get such
+            context.buffers.grow(self, for_good=True)  # only trusted clients get answers that long
         if not self._waits() and self._send_one(packet):  # after what was lost: that is told first
             return
         if not self._mute and not self.outbox.push_answer(packet):
@@ -264,9 +264,9 @@ class Outgoing:
             self.answer(packet)
 
     def notify_last(self, packet: bytes) -> None:
-        """Send a notice to a client that is about to be let go, ahead of what waits for it.
+        """Send a notice to a client that is about to be kicked, before the messages that wait for it.
 
-        Such a client has often filled its buffer, so that is made larger, as far as the kernel allows.
+        The buffer of this client is often full, so it is made larger, as far as the kernel allows.
         """
         if self._notices and not self._mute:
             with suppress(OSError):
@@ -338,7 +338,7 @@ class Outgoing:
         return dict[str, int](self._outbox.losses.total.items()) if self._outbox is not None else {}
 
     def _update(self) -> None:
-        """Bring the watcher and the shortcut into line with what waits."""
+        """Watch the socket if anything waits, and send straight on if nothing does."""
         outbox = self._outbox
         waits = outbox is not None and (
             bool(outbox) or self._refusal is not None or (self._notices and outbox.losses.has_report)
@@ -377,32 +377,32 @@ class Outgoing:
         return self._notices
 
     def set_echo(self, owner: Sender | None) -> None:
-        """Whose messages do not come back here; ``None``: all come."""
+        """Choose the sender whose messages do not come back here; ``None``: all come."""
         self._owner = owner
 
     def set_senders(self, on: bool) -> None:
-        """Whether messages are delivered with their sender."""
+        """Choose whether messages are delivered with their sender."""
         if on is not self._senders:
             self._context.count_senders(1 if on else -1)
         self._senders = on
         self._update()
 
     def set_batches(self, on: bool) -> None:
-        """Whether messages may be delivered many in one packet. When not, those that wait so are taken apart."""
+        """Choose whether messages may be delivered many in one packet. If not, waiting batches are taken apart."""
         self._batches = on
         if not on and self._outbox is not None:
             self._outbox.open_batches()
         self._update()
 
     def set_notices(self, on: bool) -> None:
-        """Whether losses and such are told."""
+        """Choose whether this client gets notices, such as those of losses."""
         self._notices = on
         if self._outbox is not None:
             self._outbox.tells = on
         self._update()
 
     def changed_modes(self) -> None:
-        """The receiver chose another mode: whoever is held is held anew, if the new one says so."""
+        """The receiver chose another mode. Release all publishers: the new mode may hold them again."""
         self._end_refusal()
         self._release_held(anyway=True)
 
@@ -459,11 +459,11 @@ class Outgoing:
         self._context.members.end_turn()
 
     def _send_failed(self, code: int | None) -> bool:
-        """A send failed for another reason than that the receiver is slow; whether for good."""
+        """A send failed although the receiver is not slow; whether nothing can ever be sent again."""
         if code in (errno.ENOBUFS, errno.ENOMEM, errno.EMSGSIZE):
             return False  # the packet is queued, and the queue's own sending tells these apart
-        # Such as EPIPE or ECONNRESET: the other end is gone, or takes nothing. Whatever it sent before is
-        # still read, up to the packet of length zero that ends it.
+        # Such as EPIPE or ECONNRESET: the other end is gone, or takes nothing. Packets that it sent before are still
+        # read, up to the packet of length zero that ends the connection.
         self._mute = True
         self._lose_all()
         return True

@@ -44,7 +44,7 @@ class Holdable(Protocol):
 
 
 class Sender(Protocol):
-    """Whoever publishes: a connection, or the embedder."""
+    """A publisher: a connection, or the embedder."""
 
     @property
     def credentials(self) -> Credentials:
@@ -67,7 +67,7 @@ class Sender(Protocol):
 
 
 class Receiver(Protocol):
-    """Whoever messages can be routed to: a client, an inbox of the embedder, a relay."""
+    """What messages can be routed to: a client, an inbox of the embedder, a relay."""
 
     def __hash__(self) -> int: ...
 
@@ -78,7 +78,7 @@ class Receiver(Protocol):
 
     @property
     def refuses(self) -> bool:
-        """Whether the next messages will be lost, as far as is known: which costs next to nothing."""
+        """Whether the next messages will probably be lost, which takes next to no time."""
         ...
 
     @property
@@ -102,7 +102,7 @@ class Queue(Protocol):
     """The fan-out queue of one user, as the user's clients see it: see :mod:`.fan_out_queue`."""
 
     def takes(self, sender: Sender) -> bool:
-        """Whether what ``sender`` publishes has to wait here, to keep its order."""
+        """Whether messages of ``sender`` have to wait here, so that they keep their order."""
         ...
 
     def add(self, receiver: Receiver, sender: Sender, messages: Messages) -> None:
@@ -110,5 +110,5 @@ class Queue(Protocol):
         ...
 
     def add_answer(self, receiver: Receiver, packet: bytes) -> bool:
-        """Put an answer at the end; ``False`` when so many wait that it is not, and who asked is to be let go."""
+        """Put an answer at the end; ``False``, and nothing put, when so many wait that the client is to be kicked."""
         ...

@@ -7,13 +7,13 @@ them. Two rules:
   add ``user_pattern_steps`` steps to the look-up of one key, whatever the key and whatever the patterns: a sum over
   their distinct shapes, by the theory in :mod:`sbuslib.matcher`. Patterns without ``*``, and any number of patterns of
   one shape such as ``room/*/temp`` and ``hall/*/door``, cost nothing or once.
-* *Connections*, *room in queues* and *send buffers* are shared out among whoever asks. Whoever holds ``share`` of a
+* *Connections*, *room in queues* and *send buffers* are shared out among users. A user that holds ``share`` of a
   maximum of which ``remaining`` is free may hold at most ``(remaining + share) / (n + 1)``, where ``n`` is
   how many hold some of it, the asker included. So there is always something left for the next one, and
   never more than a fair part of it: of 1,024 the first may take 512, a second then 170.
 
-A queue is charged to the user of its receiver, on behalf of the user of the sender: those who flood a
-receiver take their shares from one another, not from those who don't.
+A queue is charged to the user of its receiver, on behalf of the user of the sender: users that flood a receiver take
+their shares from one another, and not from users that do not.
 
 Whatever is charged is released by the object that charged it. Source: the accounting of dbus-broker,
 ``src/util/user.c``, and its shares of ``1 / (n + 1)``.
@@ -88,13 +88,13 @@ class Shares:
 
 
 class Room:
-    """Room for so many packets and bytes, shared out among those who sent them."""
+    """Room for so many packets and bytes, shared out among the users that sent them."""
 
     __slots__ = ("packets", "queued_bytes", "releases")
 
     def __init__(self, packets: int, size: int) -> None:
         self.releases = 0
-        """Goes up whenever room is released: for whom there was none, there is none until then."""
+        """Goes up whenever room is released. A user that found no room finds none until then."""
         self.packets = Shares(packets)
         self.queued_bytes = Shares(size)
 
@@ -112,7 +112,7 @@ class Room:
         return self.packets.could_take(sender, 1) and self.queued_bytes.could_take(sender, size)
 
     def has_any_room(self, size: int) -> bool:
-        """Whether another packet of ``size`` bytes stays within the maximum, whoever's share it is beyond."""
+        """Whether another packet of ``size`` bytes stays within the maximum, whatever the shares are."""
         return self.packets.remaining >= 1 and self.queued_bytes.remaining >= size
 
     def force_room(self, sender: int, packets: int, size: int) -> None:

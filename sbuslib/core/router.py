@@ -9,13 +9,13 @@ message, ``MSG <key>NUL``, to the tuple of its receivers. Equal tuples are one o
 for the same receivers is found by identity even where the keys differ.
 
 **What a change of patterns costs others.** A pattern that comes or goes makes the router forget the routes of keys that
-it matches, and no others. They are sought at once, in the turn of who subscribes, so it is that user who pays for the
-search and no publisher. The search compares up to :data:`COMPARED` keys. Where more come into question, all routes
-are forgotten. Somebody who wants to bring that about beside a publisher of fewer keys has to publish as many of its own
-first, each time again, which costs its own turns more than it costs the publisher.
+it matches, and no others. These keys are searched for at once, in the turn of the subscriber, so its user pays for the
+search and no publisher does. The search compares up to :data:`COMPARED` keys. If more keys come into question, all
+routes are forgotten. A user that wants this to happen beside a publisher of fewer keys has to publish that many keys
+itself, each time again, which costs its own turns more than it costs the publisher.
 
-A client that leaves with all its patterns makes the router forget the routes that name it, in one pass over what is
-remembered for all who left since the last round.
+A client that leaves makes the router forget the routes that name it. That is one pass over all remembered routes for
+all clients that left since the last round.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ than a turn may."""
 
 
 class Router(Generic[S]):
-    """Who receives what on one hub. Not for several threads at once."""
+    """The receivers of each message on one hub. Not for several threads at once."""
 
     def __init__(self, limits: Limits, quotas: Quotas, separator: bytes = SEPARATOR) -> None:
         self.namespace = Namespace(separator)
@@ -70,7 +70,7 @@ class Router(Generic[S]):
         # The same headers in groups, to find those that a pattern matches.
         self._groups = HeaderGroups(separator)
         self._older_groups = HeaderGroups(separator)
-        self._subscribers: set[S] = set()  # whoever has subscribed since it came: remembered tuples may name it
+        self._subscribers: set[S] = set()  # all that subscribed and did not leave: remembered tuples may name them
         self._remembered = 0  # receivers in all tuples made since all was forgotten: no fewer than routes hold
 
     def patterns(self, subscriber: S) -> dict[bytes, int]:
@@ -176,12 +176,12 @@ class Router(Generic[S]):
         return found
 
     def set_above(self, receiver: S | None, wants: Callable[[bytes, bool], bool]) -> None:
-        """``receiver`` gets what ``wants(key, is_secret)`` says, without counting as anybody who wants it."""
+        """``receiver`` gets what ``wants(key, is_secret)`` says, and does not count as a subscriber."""
         self._above = None if receiver is None else (receiver, wants)
         self.reconsider_all()
 
     def add_tap(self, tap: S, secrets: bool) -> None:
-        """From now on ``tap`` receives every message, without counting as anybody who wants it."""
+        """From now on ``tap`` receives every message, and does not count as a subscriber."""
         self._taps[tap] = secrets
         self.reconsider_all()
 
@@ -201,7 +201,7 @@ class Router(Generic[S]):
         return found
 
     def _start_generation(self) -> None:
-        """The cache is full: what was not used since it was full the last time is forgotten."""
+        """The cache is full: forget the routes that were not used since it was full the last time."""
         if self._older:
             self.version += 1
         self._older = self.routes.copy()
@@ -258,8 +258,8 @@ class Router(Generic[S]):
         if headers is None or older is None or len(headers) + len(older) > COMPARED:
             self.reconsider_all()
             return
-        # Where the pattern has more than one segment, what begins such a one stands in the header after a separator:
-        # that is seen in a twentieth of the time of comparing.
+        # If the pattern has more than one segment, the beginning of each later segment stands in a matching header
+        # after a separator. Looking for it takes a twentieth of the time of comparing.
         piece = max((separator + segment.rstrip(b"*") for segment in segments[1:]), key=len, default=b"")
         alike = dict.fromkeys(header for header in chain(headers, older) if piece in header)
         self._forget([header for header in alike if segments_match(segments, below, header[len(MSG) : -1], separator)])
@@ -274,7 +274,7 @@ class Router(Generic[S]):
                 self.version += 1
 
     def _forget_receivers(self, gone: set[S]) -> None:
-        """Forget whatever names one of those who have gone, who would never be freed else."""
+        """Forget all that names one of the receivers that have gone: else they would never be freed."""
         distinct = {
             id(found): found for found in chain(self.routes.values(), self._older.values(), self._tuples.values())
         }

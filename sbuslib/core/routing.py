@@ -1,14 +1,14 @@
-"""The hot path: from what one receive call brought to the receivers of each packet.
+"""The hot path: from the packets of one receive call to the receivers of each packet.
 
 Packets for the same receivers form a *run*, which is handed to each receiver at once, from where it lies. Nothing here
-yields, calls a stranger's code or logs while the area is in use; what has to wait is copied out.
+yields, calls a stranger's code or logs while the area is in use; packets that have to wait are copied out.
 
-A turn's packets go to each receiver in the order in which they came. A packet that is no message is acted on only after
-those before it were sent, so an answer never overtakes what it speaks of.
+The packets of a turn go to each receiver in the order in which they came. A packet that is no message is acted on only
+after all packets before it were sent, so an answer never overtakes messages that came before the question.
 
-How long a turn lasts is not only a matter of how many packets it takes: one may go to thousands, or bear a key that
-takes long to look up. So a turn is cut short where it comes to too much. What is left of it is copied out and goes on
-in a turn to come, before anything else is received.
+A few packets can make a long turn: one may go to thousands of receivers, or have a key that takes long to look up. So a
+turn is cut short where it comes to too much. The packets that are left are copied out, and a later turn goes on with
+them before anything else is received.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ def _left_from(received: Received, slot: int | None, stop: int | None = None) ->
 
 def _route_each(turn: Turn, received: Received) -> list[bytes]:
     """Look at each packet, as :func:`route`."""
+    # One loop, although it is long: its parts share nearly all of these variables, and calls would slow it down.
     area, lengths = received.area, received.lengths
     data = area.data
     find = data.find
@@ -227,7 +228,7 @@ def _forward(turn: Turn, received: Received, runs: list[Run]) -> int | None:
 def _cut(turn: Turn, runs: list[Run]) -> tuple[list[Run], int | None]:
     """As many of ``runs`` as are not too much for one turn, at least one packet of it; the first slot left.
 
-    Receivers that lose it all do not count: they cost no less where it is done a packet at a time.
+    Receivers that lose all of it do not count: a shorter turn would save nothing for them.
     """
     limit = turn.context.limits.turn_deliveries
     room = limit - turn.spent

@@ -4,15 +4,15 @@ This is start-time fair queueing (Goyal, Vin and Cheng 1996), with which CFS sha
 *tag*: the seconds of the hub that it has had. Clients that are ready wait in one queue for each user, and the user with
 the least tag goes next. Its turn's time is added to its tag. The tag of the turn at hand is the *virtual time*. A user
 that becomes busy starts there, or at its own tag if that is later: absence earns no credit, and a short one costs none.
-So of users that always have work each gets the same time, to within one turn: whoever had more is not the least.
+So all users that always have work get the same time, to within one turn: a user that had more is not the least.
 
 Two terms are added. A user's time counts 1 + log2(n) times while n of its clients wait, so one that floods the hub from
 everywhere is served on the side. And a client that answers at once is not in a queue when the next turn is given. So,
 as anticipatory disk schedulers do (Iyer and Druschel 2001; ``slice_idle`` of BFQ), the hub waits a moment for the user
 that just went, if it still has the least tag, and counts the wait as if that user had had a turn.
 
-A turn is one batch of packets that a client sent, or one that is sent on to a client that had let it wait, or any other
-work that is done for a user. Where clients of one user only are connected, none of this happens.
+A turn is one batch of packets that a client sent, or one batch that is sent to a client that did not take it at once,
+or any other work that is done for a user. While the clients of only one user are connected, none of this happens.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol
 __all__ = ["ACCEPTOR", "Scheduler", "User"]
 
 ACCEPTOR: Final = -1
-"""The user id that stands for the listening socket: whoever connects there is not known yet."""
+"""The user id that stands for the listening socket: the user that connects there is not known yet."""
 
 _ACCEPTOR_WEIGHT: Final = 4.0
 """How many times the time of accepting counts. So it takes a fifth of the hub beside one busy client, however many
@@ -38,12 +38,12 @@ _NAP: Final = 0.0005
 """Seconds that are worth sleeping. The event loop sleeps for a millisecond at least, so a shorter wait would cost the
 user that is awaited more than it could gain."""
 _SLICE: Final = 0.0002
-"""Seconds of turns after which the sockets are looked at again. It is how long somebody who became ready may not be
-noticed; and looking costs some microseconds, of which there should not be more than a few in a hundred."""
+"""Seconds of turns after which the sockets are looked at again. A client that became ready is noticed after that time
+at most; and looking costs some microseconds, of which there should not be more than a few in a hundred."""
 
 
 class User(Protocol):
-    """Who is charged for a turn: an account."""
+    """What a turn is charged to: an account."""
 
     uid: int
 
@@ -60,7 +60,7 @@ class _Share:
 
 
 class Scheduler:
-    """Who has the next turn in an event loop. ``loop`` is gevent's."""
+    """Chooses the user that has the next turn in an event loop. ``loop`` is gevent's."""
 
     def __init__(self, loop: Any) -> None:
         self._loop = loop
@@ -158,7 +158,7 @@ class Scheduler:
         return share
 
     def _is_least(self, share: _Share) -> bool:
-        """Whether nobody who is busy has a lesser tag."""
+        """Whether no busy user has a lesser tag."""
         if self._queue and self._queue[0][0] < share.tag:
             return False
         return len(self._shares) == 1 or self._least_absent(share) >= share.tag
@@ -253,7 +253,7 @@ class Scheduler:
             self._give_turns()
 
     def _give_turns(self) -> None:
-        """Call those who wait, the user with the least tag first, for a slice of time."""
+        """Give turns to clients that wait, those of the user with the least tag first, for a slice of time."""
         self._next_round.stop()
         self._stop_waiting()
         if self._running is not None:

@@ -1,12 +1,12 @@
-"""Room in the kernel for what clients have not read yet: small for each, and more for who needs it.
+"""Send buffers in the kernel, for packets that clients have not read yet: small ones, and full ones where needed.
 
-What a hub has sent waits in the kernel until the client reads it, in memory that is charged to the hub's process and
-not to the client's. So each connection begins with a small send buffer, which is all that an idle client, or one
-that keeps up, will ever need. When that does not do, because the client falls behind or a packet is longer, it gets
-the full one, charged to its user: all such buffers together are bounded by ``Limits.send_buffers``, and shared out
-among users as :mod:`.quotas` tells. A user whose share is used up gets the buffer back from one of its clients
-that has read everything. Where there is none, its clients go on with small buffers; they queue in the hub sooner, and
-a message that is longer than such a buffer is lost (cause ``quota``).
+A packet that a hub has sent waits in the kernel until the client reads it, in memory that is charged to the hub's
+process and not to the client's. So each connection begins with a small send buffer, which is enough for a client that
+is idle or keeps up. When a client falls behind, or a packet is longer than the small buffer, the connection gets the
+full one, charged to its user. All full buffers together are bounded by ``Limits.send_buffers``, and shared out among
+users as :mod:`.quotas` tells. When the share of a user is used up, a full buffer is taken back from one of its clients
+that has read everything. If there is none, its clients go on with small buffers. They queue in the hub sooner, and a
+message that is longer than the small buffer is lost (cause ``quota``).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SendBuffers:
         self._size = 2 * limits.send_buffer  # which is what the kernel makes of it
         # By user, those looked at longest ago first; whether for good.
         self._grown: dict[int, OrderedDict[Growing, bool]] = {}
-        self._vain: dict[int, float] = {}  # until when nobody of a user need be looked at again
+        self._vain: dict[int, float] = {}  # by user: until when no client has to be looked at again
 
     def grow(self, connection: Growing, for_good: bool = False) -> bool:
         """Give a connection the full buffer; ``False`` if it has it, or its user's share is used up.

@@ -1,7 +1,7 @@
 """The greenlets of a service, and what becomes of an error that none of them foresaw.
 
 gevent prints such an error and goes on without the greenlet, so the service would stand there and do nothing. Here it
-is logged with its traceback, it ends the service, and whoever waits for the service gets it as
+is logged with its traceback, it ends the service, and a caller that waits for the service gets it as
 :exc:`~sbuslib.errors.ServiceError`: ``serve_forever``, the end of a ``with``, or the command, which exits with 1.
 """
 

@@ -98,7 +98,7 @@ class Turn:
         self.spent = 0  # deliveries of the turn at hand
         self.left: deque[bytes] = _NOTHING  # copies of packets that were too much for one turn
         self.end: tuple[bool, str] | None = None  # what follows those: whether a violation, and which end
-        self.holders: Set[Holder] = _NOBODY  # who has stopped the reading from this client
+        self.holders: Set[Holder] = _NOBODY  # receivers that have stopped the reading from this client
         self.misses = False  # whether the last receive call brought other than messages with known receivers
         self._allowed: set[bytes] | None = None  # headers that authorize= said yes to
         self._allowed_bytes = 0
@@ -109,8 +109,8 @@ class Turn:
         """This client is something else from now on."""
         self.role = role
         self.asks = role.asks
-        # Most read the router's own cache. Whoever is not told of every receiver, or has to be asked about, has its
-        # own, in which a new header is not found.
+        # Most clients use the router's own cache. A link, and a client about which authorize= is asked, has a cache of
+        # its own, in which a new header is not found.
         self.routes: dict[bytes, Routes] = {} if role.asks or role.is_link else self.context.router.routes
 
     @property
@@ -133,7 +133,7 @@ class Turn:
         self.holders = {*self.holders, by}
 
     def let_go(self, by: Holder) -> None:
-        """``by`` has room again, or is no more."""
+        """``by`` has room again, or has gone."""
         self.holders = self.holders - {by} or _NOBODY
 
     def put_off(self, packets: Iterable[bytes]) -> None:

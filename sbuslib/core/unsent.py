@@ -1,10 +1,10 @@
-"""Who has messages waiting on a hub, and when all that waits now has been passed on.
+"""The receivers for which messages wait on a hub, and when all messages that wait now have been passed on.
 
-What a hub has handed to the kernel arrives even if the hub is killed; what waits in its own memory does not. So the
-relay of a hub below, which has to tell what was lost with its master, is told that its messages were taken only when
-those that went into a queue have left it again (``hub/sync`` of scope ``passed``). A receiver that stopped reading
-would keep every relay waiting: a receiver that takes longer than :data:`~sbuslib.core.context.PASSED_WAIT` is waited
-for no more until nothing waits for it, and what is in its queue is lost with the hub, as with any hub.
+Messages that a hub has handed to the kernel arrive even if the hub is killed. Messages that wait in its own memory do
+not. The relay of a hub below has to tell what was lost with its master. So it is told that its messages were taken only
+after those that went into a queue have left it (``hub/sync`` of scope ``passed``). A receiver that stopped reading
+would keep every relay waiting. So no relay waits longer than :data:`~.context.PASSED_WAIT` for a receiver, until
+nothing waits for that receiver. If the hub is killed meanwhile, the messages in that receiver's queue are lost with it.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Unsent:
         return {receiver: receiver.delivered + receiver.queued if receiver.in_order else inf for receiver in receivers}
 
     def check(self) -> None:
-        """Something was sent: answer what can be."""
+        """Something was sent: answer the questions that can be answered."""
         while self._answers:
             due = self._due
             while due:
@@ -129,7 +129,7 @@ class Unsent:
         self._keep_time()
 
     def clear(self) -> None:
-        """The hub has stopped: nobody waits any more."""
+        """The hub has stopped: forget all questions."""
         self._behind.clear()
         self._lagging.clear()
         self._answers.clear()

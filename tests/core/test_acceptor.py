@@ -1,4 +1,4 @@
-"""Who may connect, and a hub at its limit: it refuses politely, and goes on serving."""
+"""Which users may connect. A hub at its limit refuses more clients and goes on serving."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_strangers_share_the_connections(bus: Bus, connect_as: ConnectAs, monkey
     assert not refused(connect_as(0))
 
 
-def test_one_user_has_no_more_than_so_many(bus: Bus, connect_as: ConnectAs) -> None:
+def test_one_user_has_no_more_connections_than_its_limit(bus: Bus, connect_as: ConnectAs) -> None:
     """However many descriptors there are; the hub's own user is not bound by it."""
     bus({"mode": 0o777}, user_connections=3)
     assert [refused(connect_as(1001)) for _ in range(5)] == [False] * 3 + [True] * 2
@@ -163,7 +163,7 @@ def test_one_user_has_no_more_than_so_many(bus: Bus, connect_as: ConnectAs) -> N
 
 
 @pytest.mark.parametrize("code", [errno.ECONNABORTED, errno.EPROTO, errno.EINTR, errno.EPERM])
-def test_a_connection_that_fails_while_it_is_accepted_is_its_own_matter(
+def test_a_connection_that_fails_while_it_is_accepted_stops_no_other(
     bus: Bus, connect: Connect, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     failures = [2]
@@ -183,7 +183,7 @@ def test_a_connection_that_fails_while_it_is_accepted_is_its_own_matter(
 
 
 @pytest.mark.parametrize("code", [errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EINVAL])
-def test_a_machine_that_has_run_out_is_given_time(
+def test_the_acceptor_pauses_after_an_error_that_is_not_the_connections_own(
     make_hub: Callable[..., Hub],
     connect: Connect,
     monkeypatch: pytest.MonkeyPatch,
@@ -210,7 +210,7 @@ def test_a_machine_that_has_run_out_is_given_time(
 def test_a_hub_that_stops_while_it_pauses(
     make_hub: Callable[..., Hub], connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those in the listen backlog are accepted before it stops, which fails as well and must not leave a pause."""
+    """It accepts the listen backlog before it stops. That fails as well, and must not leave a pause."""
 
     def accept(*arguments: object) -> socket.SocketType:
         raise OSError(errno.EMFILE, "run out")
@@ -238,7 +238,7 @@ def test_a_hub_that_stops_while_it_pauses(
     connect().barrier()
 
 
-def test_a_storm_of_connections_delays_nobody_who_is_there(bus: Bus, connect: Connect) -> None:
+def test_a_storm_of_connections_delays_no_connected_client(bus: Bus, connect: Connect) -> None:
     hub = bus()
     reader, publisher = connect(), connect()
     reader.subscribe(b"k")
@@ -299,7 +299,7 @@ def test_a_connection_counts_from_when_it_is_accepted(
     assert sorted(refused(peer) for peer in peers) == [False] * 3 + [True] * 2
 
 
-def test_a_hub_that_stops_serves_who_was_accepted(
+def test_a_hub_that_stops_serves_clients_that_were_accepted(
     make_hub: Callable[..., Hub], connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it had sent by then is passed on."""
@@ -314,7 +314,7 @@ def test_a_hub_that_stops_serves_who_was_accepted(
     assert hub.context.quotas.is_clear()
 
 
-def test_a_closed_acceptor_closes_who_was_not_served(
+def test_a_closed_acceptor_closes_connections_that_were_not_served(
     make_hub: Callable[..., Hub], connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub = make_hub()

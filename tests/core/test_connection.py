@@ -41,7 +41,7 @@ def test_runs_to_different_receivers_keep_each_ones_order(hub: Hub, connect: Con
 
 @pytest.mark.parametrize("last", [b"MSG k", b"SUB other", b"MSG k\0" + bytes(PACKET_BYTES), None])
 def test_packets_that_come_one_at_a_time(hub: Hub, connect: Connect, last: bytes | None) -> None:
-    """Known and unknown keys, and what is no message: in rounds apart, as from who has little to say."""
+    """Known and unknown keys, and packets that are no messages, each in a round of its own."""
     inbox, publisher = connect(), connect()
     inbox.subscribe(b"")
     sent = []
@@ -68,7 +68,7 @@ def test_packets_that_come_one_at_a_time(hub: Hub, connect: Connect, last: bytes
     assert hub.statistics().received == len(sent)
 
 
-def test_who_subscribes_between_packets_that_come_one_at_a_time(hub: Hub, connect: Connect) -> None:
+def test_a_client_that_subscribes_between_single_packets(hub: Hub, connect: Connect) -> None:
     """Also to a link, which remembers routes of its own."""
     first, second, link = connect(), connect(), connect()
     first.subscribe(b"k")
@@ -88,7 +88,7 @@ def test_who_subscribes_between_packets_that_come_one_at_a_time(hub: Hub, connec
 
 
 def test_one_client_does_not_keep_the_others_waiting(make_hub: MakeHub, connect: Connect) -> None:
-    """A turn takes one batch; whoever has more to say waits for the next."""
+    """A turn takes one batch; a client that sent more waits for its next turn."""
     make_hub(limits=Limits(batch=4))
     inbox, noisy, quiet = connect(), connect(), connect()
     inbox.subscribe(b"")
@@ -104,7 +104,7 @@ def test_one_client_does_not_keep_the_others_waiting(make_hub: MakeHub, connect:
 
 @pytest.mark.parametrize("wrong", [b"MSG k", b"MSG kk", b"MSG kkkkkkkkkk"])
 @pytest.mark.parametrize("alike", [True, False])
-def test_what_is_left_from_longer_packets_completes_no_shorter_one(
+def test_bytes_left_from_a_longer_packet_complete_no_shorter_one(
     hub: Hub, connect: Connect, wrong: bytes, alike: bool
 ) -> None:
     """A batch is looked at as a whole, in memory that was used before."""
@@ -256,7 +256,7 @@ def test_a_packet_that_is_too_long(hub: Hub, connect: Connect, length: int, verb
     assert hub.statistics().breaches == {"packet too long": 1}
 
 
-def test_who_leaves_without_reading_has_been_heard(hub: Hub, connect: Connect) -> None:
+def test_messages_of_a_client_that_leaves_without_reading_are_delivered(hub: Hub, connect: Connect) -> None:
     """Closing with unread input makes the kernel report ECONNRESET ahead of what was sent."""
     witness = connect()
     witness.subscribe(b"k")
@@ -273,8 +273,8 @@ def test_who_leaves_without_reading_has_been_heard(hub: Hub, connect: Connect) -
     assert hub.statistics().breaches == {}
 
 
-def test_who_leaves_while_others_send_to_it_has_been_heard(hub: Hub, connect: Connect) -> None:
-    """Sending to who has closed gives EPIPE; what it had sent is still there to be read."""
+def test_messages_of_a_client_that_leaves_while_others_send_to_it_are_delivered(hub: Hub, connect: Connect) -> None:
+    """Sending to a client that has closed gives EPIPE; the packets that it sent can still be read."""
     witness, leaver = connect(), connect()
     witness.subscribe(b"k")
     leaver.subscribe(b"other")
@@ -288,7 +288,7 @@ def test_who_leaves_while_others_send_to_it_has_been_heard(hub: Hub, connect: Co
     assert hub.statistics().lost == {"outage": 10}
 
 
-def test_what_waits_for_who_leaves_is_counted_as_lost(hub: Hub, connect: Connect) -> None:
+def test_messages_that_wait_for_a_client_that_leaves_are_counted_as_lost(hub: Hub, connect: Connect) -> None:
     slow, publisher = connect(), connect()
     slow.subscribe(b"k")
     for _ in range(1_000):
@@ -382,7 +382,7 @@ def test_many_at_once(hub: Hub, connect: Connect) -> None:
     assert hub.statistics().clients_peak == 300
 
 
-def test_a_logging_handler_that_fails_does_not_save_the_offender(
+def test_a_client_is_kicked_even_if_the_logging_handler_fails(
     hub: Hub, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A handler that tries to yield fails, since it runs in the event loop; the offender must go all the same."""

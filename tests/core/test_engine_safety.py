@@ -1,4 +1,4 @@
-"""The shared receive area: nobody runs between the receive call and the last use of what it brought.
+"""The shared receive area: no other code runs between the receive call and the last use of its packets.
 
 Otherwise one client's bytes, secrets included, could leave in another's packet.
 """
@@ -159,7 +159,7 @@ def test_no_switch_within_a_turn_that_asks(watch: Watch, make_hub: MakeHub, conn
     assert asked
 
 
-def test_an_authorize_that_yields_is_a_no(watch: Watch, make_hub: MakeHub, connect: Connect) -> None:
+def test_an_authorize_function_that_yields_refuses(watch: Watch, make_hub: MakeHub, connect: Connect) -> None:
     def authorize(credentials: object, verb: str, key: bytes) -> bool:
         if key == b"slow":
             gevent.sleep(0)
@@ -222,7 +222,7 @@ def test_no_switch_while_the_hub_stops(watch: Watch, make_hub: MakeHub, connect:
 
 
 class Scribbling:
-    """Overwrites the hub's area whenever it is called, as if it were in use for somebody else already."""
+    """Overwrites the hub's area whenever it is called, as if it were in use for another client already."""
 
     def __init__(self) -> None:
         self.hub: Hub | None = None
@@ -240,7 +240,7 @@ class Scribbling:
 
 
 def test_the_area_is_free_when_a_stranger_is_called(make_hub: MakeHub, connect: Connect) -> None:
-    """By ``authorize=`` and by logging: whatever they do to the area must reach nobody."""
+    """By ``authorize=`` and by logging: no client receives what they write into the area."""
     scribbling = Scribbling()
     hub = scribbling.hub = make_hub(authorize=scribbling.authorize)
 
@@ -273,10 +273,10 @@ def test_the_area_is_free_when_a_stranger_is_called(make_hub: MakeHub, connect: 
 
 @pytest.mark.parametrize("authorize", [None, lambda *_: True], ids=["open", "asking"])
 @pytest.mark.parametrize("batch", [3, 64])
-def test_nobody_receives_anothers_bytes(
+def test_no_client_receives_bytes_of_another(
     make_hub: MakeHub, connect: Connect, authorize: Callable[..., bool] | None, batch: int
 ) -> None:
-    """Each key's contents tell whose they are, in full, whatever their size and whoever is slow."""
+    """Each payload names its key in all its bytes, whatever its size and whichever client is slow."""
     hub = make_hub(authorize=authorize, limits=Limits(batch=batch))
     seed = random.randrange(2**32)
     print("seed", seed)

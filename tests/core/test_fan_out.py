@@ -1,4 +1,4 @@
-"""Fan-out to many clients of another user: what stands in that user's line, in which order, and at whose cost."""
+"""Fan-out to many clients of another user: what waits in the fan-out queue, in which order, and which user pays."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_publisher_leaves_a_message_in_line(hub: Hub, connect_as: ConnectAs)
     [(FANOUT - 1, READER, True), (FANOUT, READER, False), (FANOUT, 0, True)],
     ids=["few", "one user alone", "trusted"],
 )
-def test_who_is_handed_a_message_at_once(
+def test_which_receivers_are_handed_a_message_at_once(
     hub: Hub, connect_as: ConnectAs, count: int, uid: int, strangers: bool
 ) -> None:
     if strangers:
@@ -99,7 +99,7 @@ def test_a_users_own_messages_do_not_stand_in_line(hub: Hub, connect_as: Connect
 
 
 def test_order_where_keys_go_to_many_and_to_few(hub: Hub, connect_as: ConnectAs) -> None:
-    """One reader wants more than the others: what goes to it alone stays behind what stands in line."""
+    """One reader wants more than the others: messages for it alone stay behind those in the fan-out queue."""
     publisher = connect_as(PUBLISHER)
     first, *others = readers_of(connect_as, b"all")
     first.subscribe(b"one")
@@ -143,7 +143,7 @@ def opened(packet: bytes) -> list[bytes]:
     return Batch.parse(packet).plain if packet.startswith(BATCH) else [packet]
 
 
-def test_what_finds_the_line_full_is_lost_and_counted(bus: Bus, connect_as: ConnectAs) -> None:
+def test_messages_that_find_the_fan_out_queue_full_are_lost_and_counted(bus: Bus, connect_as: ConnectAs) -> None:
     hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=20)
     connect_as(PUBLISHER).barrier()
     readers = readers_of(connect_as, b"k")
@@ -167,10 +167,10 @@ def test_what_finds_the_line_full_is_lost_and_counted(bus: Bus, connect_as: Conn
     assert readers[-1].pending() == [b"MSG k\0again"]
 
 
-def test_a_line_goes_on_where_its_last_turn_ended(
+def test_a_fan_out_queue_goes_on_where_its_last_turn_ended(
     bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of what went to some of the receivers, nothing more is said to the others than to those."""
+    """Each receiver gets each message once, also where a turn ended between two receivers."""
     monkeypatch.setattr("sbuslib.core.scheduler._SLICE", 0.0)  # one turn a round
     hub = bus({"mode": 0o777}, fanout=FANOUT, turn_deliveries=3)
     connect_as(PUBLISHER).barrier()
@@ -186,7 +186,7 @@ def test_a_line_goes_on_where_its_last_turn_ended(
     assert [reader.pending() for reader in readers] == [[message(b"k", number) for number in range(30)]] * len(readers)
 
 
-def test_an_answer_comes_after_what_stands_in_line(hub: Hub, connect_as: ConnectAs) -> None:
+def test_an_answer_comes_after_messages_in_the_fan_out_queue(hub: Hub, connect_as: ConnectAs) -> None:
     connect_as(PUBLISHER).barrier()
     reader, *_ = readers_of(connect_as, b"k")
     reader.send(b"UNSUB k", b"CMSG hub/sync\0token")
@@ -197,7 +197,7 @@ def test_an_answer_comes_after_what_stands_in_line(hub: Hub, connect_as: Connect
     assert not reader.pending()
 
 
-def test_who_asks_too_much_while_a_line_stands_is_let_go(
+def test_a_client_that_asks_too_much_while_the_fan_out_queue_is_full_is_kicked(
     bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub = bus({"mode": 0o777}, fanout=FANOUT, queued_answers=10)
@@ -218,7 +218,7 @@ def test_who_asks_too_much_while_a_line_stands_is_let_go(
     assert [other.pending() for other in others] == [[message(b"k", 1)]] * len(others)
 
 
-def test_what_stands_in_line_is_delivered_when_the_hub_stops(hub: Hub, connect_as: ConnectAs) -> None:
+def test_messages_in_a_fan_out_queue_are_delivered_when_the_hub_stops(hub: Hub, connect_as: ConnectAs) -> None:
     connect_as(PUBLISHER).barrier()
     readers = readers_of(connect_as, b"k")
     for number in range(100):
@@ -230,7 +230,7 @@ def test_what_stands_in_line_is_delivered_when_the_hub_stops(hub: Hub, connect_a
     assert not hub._fan_outs.waiting
 
 
-def test_closing_a_hub_forgets_what_stands_in_line(hub: Hub, connect_as: ConnectAs) -> None:
+def test_closing_a_hub_empties_its_fan_out_queues(hub: Hub, connect_as: ConnectAs) -> None:
     connect_as(PUBLISHER).barrier()
     readers_of(connect_as, b"k")
     hub.publish(b"k", b"1")
@@ -241,7 +241,7 @@ def test_closing_a_hub_forgets_what_stands_in_line(hub: Hub, connect_as: Connect
     assert hub.statistics().lost == {"outage": FANOUT}
 
 
-def test_who_leaves_is_not_waited_for(hub: Hub, connect_as: ConnectAs) -> None:
+def test_a_fan_out_queue_does_not_wait_for_a_client_that_left(hub: Hub, connect_as: ConnectAs) -> None:
     publisher = connect_as(PUBLISHER)
     gone, *readers = readers_of(connect_as, b"k")
     gone.close()
@@ -254,10 +254,10 @@ def test_who_leaves_is_not_waited_for(hub: Hub, connect_as: ConnectAs) -> None:
     assert all(got == [message(b"k", 1), message(b"k", 2)] for got in packets), packets
 
 
-def test_closing_a_hub_counts_what_was_lost_and_what_was_left(
+def test_closing_a_hub_counts_messages_lost_in_fan_out_queues(
     bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each message that went into a line is counted for each receiver: some have it, some had no room."""
+    """Each message that went into the queue is counted for each receiver: some got it, some had no room."""
     monkeypatch.setattr("sbuslib.core.scheduler._SLICE", 0.0)  # one turn a round
     hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=20, turn_deliveries=2)
     connect_as(PUBLISHER).barrier()
@@ -278,7 +278,7 @@ def test_closing_a_hub_counts_what_was_lost_and_what_was_left(
     balance(hub)
 
 
-def test_what_stands_in_line_for_who_leaves_is_counted(hub: Hub, connect_as: ConnectAs) -> None:
+def test_messages_in_a_fan_out_queue_for_a_client_that_leaves_are_counted(hub: Hub, connect_as: ConnectAs) -> None:
     connect_as(PUBLISHER).barrier()
     gone, *readers = readers_of(connect_as, b"k")
     with stopped(hub):
@@ -294,7 +294,7 @@ def test_what_stands_in_line_for_who_leaves_is_counted(hub: Hub, connect_as: Con
 
 
 def test_losses_of_many_groups_make_a_full_queue_no_longer(bus: Bus, connect_as: ConnectAs) -> None:
-    """Those of a group are counted in one place; of more groups than a queue may name, for each receiver at once."""
+    """Losses of a group are counted in one place; with more groups than a queue may name, for each receiver at once."""
     hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=4, cached_receivers=3 * FANOUT)
     connect_as(PUBLISHER).barrier()
     first, *_ = readers_of(connect_as, b"k/")
@@ -375,7 +375,7 @@ def test_stop_looks_at_the_names_of_a_group_once(bus: Bus, connect_as: ConnectAs
     assert not compared
 
 
-def test_answers_of_who_left_make_a_line_no_longer(bus: Bus, connect_as: ConnectAs) -> None:
+def test_answers_for_clients_that_left_count_against_the_bound(bus: Bus, connect_as: ConnectAs) -> None:
     hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=20)
     connect_as(PUBLISHER).barrier()
     readers_of(connect_as, b"k")
@@ -397,8 +397,8 @@ def test_answers_of_who_left_make_a_line_no_longer(bus: Bus, connect_as: Connect
     assert not line._answers
 
 
-def test_a_line_that_stands_is_used_until_it_is_empty(bus: Bus, connect_as: ConnectAs) -> None:
-    """Also where nobody else is connected any more: put into it for each receiver, messages would not have room."""
+def test_a_fan_out_queue_is_used_until_it_is_empty(bus: Bus, connect_as: ConnectAs) -> None:
+    """Also when no other user is connected any more: messages for each receiver alone would not have room."""
     hub = bus({"mode": 0o777}, fanout=FANOUT, fanout_packets=60)
     other = connect_as(PUBLISHER)
     other.barrier()
@@ -415,7 +415,7 @@ def test_a_line_that_stands_is_used_until_it_is_empty(bus: Bus, connect_as: Conn
 
 
 def test_a_relay_is_told_only_when_the_line_is_empty(hub: Hub, connect_as: ConnectAs) -> None:
-    """``hub/sync`` of scope ``passed`` waits for what a line holds, and for what it then leaves in queues."""
+    """``hub/sync`` of scope ``passed`` waits for messages in a fan-out queue, and then in queues of clients."""
     connect_as(PUBLISHER).barrier()
     readers = readers_of(connect_as, b"k")
     answers: list[int] = []

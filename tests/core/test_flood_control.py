@@ -1,4 +1,4 @@
-"""Flood control over real sockets: each mode, who may hold whom back, and how every hold ends."""
+"""Flood control over real sockets: each mode, which receivers may hold which publishers, and how a hold ends."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_queue_becomes_discard(bus: Bus, connect: Connect) -> None:
 @pytest.mark.parametrize(
     "after", [b"blocking/soft/queue", b"blocking/hard/discard", b"order/stack", b"blocking/soft/x"]
 )
-def test_whoever_is_held_is_held_anew_if_the_new_mode_says_so(
+def test_a_held_publisher_is_held_again_if_the_new_mode_says_so(
     bus: Bus, connect: Connect, soft_before: str, after: bytes
 ) -> None:
     hub = bus(queued_packets=2)
@@ -191,8 +191,8 @@ def test_whoever_is_held_is_held_anew_if_the_new_mode_says_so(
     publisher.barrier()
 
 
-def test_error_becomes_something_else_in_time(bus: Bus, connect: Connect) -> None:
-    """The newest word counts, also where it comes in the same breath as the other."""
+def test_error_mode_that_is_changed_at_once_kicks_no_receiver(bus: Bus, connect: Connect) -> None:
+    """The newest mode counts, also when both come in the same turn."""
     hub = bus()
     reader, publisher = connect(), connect()
     receiving = slow(hub, reader, b"blocking/soft/error", b"blocking/soft/discard")
@@ -260,8 +260,8 @@ def test_soft_block_lets_go_when_nothing_waits_and_hard_block_at_half(bus: Bus, 
         eventually(lambda: hub.statistics().clients == 0)
 
 
-def test_nobody_is_held_for_ever(bus: Bus, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    """A receiver that makes no room is let go after ``Limits.block_timeout``; what waited for it is counted."""
+def test_no_publisher_is_held_for_ever(bus: Bus, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    """A receiver that makes no room is kicked after ``Limits.block_timeout``; its waiting messages are counted."""
     hub = bus(block_timeout=0.01)
     reader, publisher, witness = connect(), connect(), connect()
     receiving = slow(hub, reader, b"blocking/soft/block")
@@ -279,7 +279,7 @@ def test_nobody_is_held_for_ever(bus: Bus, connect: Connect, caplog: pytest.LogC
     assert reader.is_disconnected()
 
 
-def test_a_receiver_that_makes_room_now_and_then_is_not_let_go(bus: Bus, connect: Connect) -> None:
+def test_a_receiver_that_makes_room_now_and_then_is_not_kicked(bus: Bus, connect: Connect) -> None:
     """The time limit is for each hold, not for all of them together."""
     hub = bus(block_timeout=5.0)
     reader, publisher = connect(), connect()
@@ -315,7 +315,7 @@ def test_a_client_cannot_block_on_itself(bus: Bus, connect: Connect, modes: tupl
 
 
 @pytest.mark.parametrize("reads", [True, False])
-def test_two_that_block_on_each_other(bus: Bus, connect: Connect, reads: bool) -> None:
+def test_two_clients_that_block_on_each_other(bus: Bus, connect: Connect, reads: bool) -> None:
     hub = bus(block_timeout=PATIENCE if reads else 0.02)
     one, other = connect(), connect()
     first = slow(hub, one, b"blocking/soft/block", pattern=b"one")
@@ -335,7 +335,7 @@ def test_two_that_block_on_each_other(bus: Bus, connect: Connect, reads: bool) -
         eventually(lambda: not (is_held(first) or is_held(second)))
 
 
-def test_a_ring_that_blocks_on_each_other_comes_apart(bus: Bus, connect: Connect) -> None:
+def test_a_ring_of_clients_that_block_on_each_other_is_broken(bus: Bus, connect: Connect) -> None:
     """Each of five floods the next and reads nothing: the hub lets some go, and the others are free."""
     hub = bus(block_timeout=0.02)
     witness = connect()
@@ -368,8 +368,8 @@ def test_a_held_publisher_that_disconnects(bus: Bus, connect: Connect) -> None:
     reader.barrier()
 
 
-def test_a_held_publisher_that_is_thrown_out(bus: Bus, connect: Connect) -> None:
-    """The holder forgets it, and lets nobody go that is not there."""
+def test_a_held_publisher_that_is_kicked(bus: Bus, connect: Connect) -> None:
+    """The holder forgets it, and does not release it later."""
     hub = bus()
     reader, publisher = connect(), connect()
     receiving = slow(hub, reader, b"blocking/soft/block")
@@ -401,7 +401,7 @@ def test_a_holder_that_disconnects(bus: Bus, connect: Connect, how: str) -> None
     assert timer_of(receiving) is None
 
 
-def test_two_that_hold_each_other_and_die(bus: Bus, connect: Connect) -> None:
+def test_two_clients_that_hold_each_other_and_disconnect(bus: Bus, connect: Connect) -> None:
     hub = bus()
     one, other = connect(), connect()
     first = slow(hub, one, b"blocking/soft/block", pattern=b"one")
@@ -590,7 +590,7 @@ def test_receiver_that_releases_one_publisher_while_it_holds_another_is_not_kick
 # -- shares -----------------------------------------------------------------------------------------------
 
 
-def test_those_who_flood_take_from_one_another(bus: Bus, connect_as: ConnectAs) -> None:
+def test_publishers_that_flood_take_shares_from_one_another(bus: Bus, connect_as: ConnectAs) -> None:
     """The example of the design, over sockets: room for 1,024; one sender takes 512, a second 170, then again 512."""
     hub = bus({"mode": 0o777}, user_queued_packets=1_024)
     receivers, connections = [], []
@@ -699,8 +699,8 @@ def test_a_loss_is_told_when_nothing_follows(bus: Bus, connect: Connect) -> None
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_a_loss_is_told_before_what_is_asked_after_it(bus: Bus, connect: Connect, full: bool) -> None:
-    """Whoever reads all and asks then, knows what was lost once the answer is there; also where that has to wait."""
+def test_a_loss_is_told_before_an_answer_that_was_asked_for_later(bus: Bus, connect: Connect, full: bool) -> None:
+    """A client that reads all and then asks knows of all losses when the answer comes, even if that has to wait."""
     hub = bus(queued_packets=2)
     reader, publisher = connect(), connect()
     receiving = slow(hub, reader, b"notices/on")
@@ -762,7 +762,7 @@ def test_a_discarding_receiver_is_told_once_a_gap(bus: Bus, connect: Connect, en
     assert numbers([reader.receive()]) == [101]
 
 
-def test_a_receiver_beyond_its_share_is_told_once_a_gap(bus: Bus, connect: Connect) -> None:
+def test_a_receiver_beyond_its_share_is_told_once_for_each_gap(bus: Bus, connect: Connect) -> None:
     hub = bus(user_queued_packets=4, queued_answers=3)
     other, reader, publisher = connect(), connect(), connect()
     slow(hub, other)
@@ -825,7 +825,7 @@ def test_notices_may_be_turned_off_again(bus: Bus, connect: Connect) -> None:
     assert reader.pending() == []
 
 
-def test_who_is_thrown_out_is_told_why(bus: Bus, connect: Connect) -> None:
+def test_a_kicked_client_is_told_why(bus: Bus, connect: Connect) -> None:
     hub = bus()
     reader = connect()
     reader.send(b"CMSG notices/on")
@@ -841,7 +841,9 @@ def test_who_is_thrown_out_is_told_why(bus: Bus, connect: Connect) -> None:
     ((b"blocking/soft/error",), b"does not keep up, and asked for error"),
     ((b"blocking/soft/block",), b"held publishers back for too long"),
 ])  # fmt: skip
-def test_who_does_not_keep_up_is_told_why(bus: Bus, connect: Connect, modes: tuple[bytes, ...], reason: bytes) -> None:
+def test_a_client_that_does_not_keep_up_is_told_why(
+    bus: Bus, connect: Connect, modes: tuple[bytes, ...], reason: bytes
+) -> None:
     """Although what was sent to it has filled the kernel's buffer."""
     hub = bus(block_timeout=0.01)
     reader, publisher = connect(), connect()
@@ -874,7 +876,7 @@ def test_a_client_chooses(address: str, engine: str, kind: Any) -> None:
 @pytest.mark.parametrize(
     "choice", [{"soft": "stack"}, {"hard": "queue"}, {"order": "block"}, {"soft": b"queue"}, {"hard": 1}]
 )
-def test_a_client_that_chooses_what_there_is_not(address: str, kind: Any, choice: dict[str, Any]) -> None:
+def test_a_client_that_chooses_an_unknown_mode(address: str, kind: Any, choice: dict[str, Any]) -> None:
     with HubThread(address) as server, kind(address) as client:
         with pytest.raises(UsageError):
             client.flood_control(**{"soft": "discard", "hard": "error"} | choice)
@@ -913,7 +915,7 @@ def test_a_client_is_told_of_losses_and_counts_them(address: str, engine: str, k
             assert told[0].count == lost[1]
 
 
-def test_a_client_knows_why_it_was_let_go(address: str, engine: str, kind: Any) -> None:
+def test_a_client_knows_why_it_was_kicked(address: str, engine: str, kind: Any) -> None:
     told: list[object] = []
     with HubThread(address), kind(address, on_notice=told.append) as client:
         client.socket.send(b"nonsense")

@@ -19,7 +19,7 @@ def candidates(groups: HeaderGroups, pattern: bytes) -> list[bytes]:
 
 
 @given(keys=st.lists(TEXTS), gone=st.lists(TEXTS), patterns=st.lists(TEXTS.filter(bool), min_size=1))
-def test_what_a_pattern_matches_is_among_its_candidates(
+def test_headers_that_a_pattern_matches_are_among_its_candidates(
     keys: list[bytes], gone: list[bytes], patterns: list[bytes]
 ) -> None:
     groups = HeaderGroups()

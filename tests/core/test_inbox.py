@@ -42,7 +42,7 @@ def test_the_callers_timeout_passes(hub: Hub) -> None:
     assert inbox.get(0).payload == b"x"
 
 
-def test_several_wait_for_one_inbox(hub: Hub) -> None:
+def test_several_greenlets_wait_for_one_inbox(hub: Hub) -> None:
     inbox = hub.subscribe(b"a")
     getting = [gevent.spawn(inbox.get, 10) for _ in range(3)]
     gevent.sleep(0)

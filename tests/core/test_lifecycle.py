@@ -87,7 +87,7 @@ def test_nothing_of_an_earlier_start_is_left(hub: Hub, connect: Connect) -> None
     assert old.is_disconnected()
 
 
-def test_stop_drains_what_was_sent(hub: Hub, connect: Connect) -> None:
+def test_stop_delivers_packets_that_were_sent(hub: Hub, connect: Connect) -> None:
     """What clients had handed to the kernel is routed, and what waits for a slow reader is delivered."""
     slow, publisher = connect(), connect()
     slow.subscribe(b"k")
@@ -119,7 +119,7 @@ def test_stop_waits_no_longer_than_it_was_told(hub: Hub, connect: Connect) -> No
     assert hub.statistics().lost == {"outage": queued}
 
 
-def test_close_waits_for_nobody(hub: Hub, connect: Connect) -> None:
+def test_close_waits_for_no_receiver(hub: Hub, connect: Connect) -> None:
     stuck, publisher = connect(), connect()
     stuck.subscribe(b"k")
     for _ in range(1_000):
@@ -130,7 +130,7 @@ def test_close_waits_for_nobody(hub: Hub, connect: Connect) -> None:
     assert publisher.is_disconnected()
 
 
-def test_stop_is_not_kept_up_by_one_that_goes_on_sending(hub: Hub, connect: Connect) -> None:
+def test_stop_ends_although_a_client_goes_on_sending(hub: Hub, connect: Connect) -> None:
     talker = connect()
     talker.barrier()
 
@@ -148,7 +148,7 @@ def test_stop_is_not_kept_up_by_one_that_goes_on_sending(hub: Hub, connect: Conn
     talking.get(timeout=PATIENCE)
 
 
-def test_nobody_connects_to_a_hub_that_stops(hub: Hub, connect: Connect) -> None:
+def test_no_client_connects_to_a_hub_that_stops(hub: Hub, connect: Connect) -> None:
     stuck = connect()
     stuck.subscribe(b"k")
     for _ in range(500):
@@ -361,7 +361,7 @@ def test_a_listener_that_is_open_already(address: str, connect: Connect) -> None
         hub.start()
 
 
-def test_a_descriptor_that_is_none(make_hub: MakeHub) -> None:
+def test_a_descriptor_that_is_not_open(make_hub: MakeHub) -> None:
     with pytest.raises(AddressError):
         make_hub("/dev/fd/9999")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream, pytest.raises(AddressError):

@@ -58,7 +58,7 @@ def test_each_cell_of_the_table(full: bool, soft: Soft, hard: Hard) -> None:
 
 
 @pytest.mark.parametrize(("full", "soft", "hard"), list(product((False, True), SOFT, HARD)))
-def test_what_each_cell_does(full: bool, soft: Soft, hard: Hard) -> None:
+def test_each_cell_is_carried_out(full: bool, soft: Soft, hard: Hard) -> None:
     box = outbox(queued_packets=2)
     if full:
         offer(box, b"1", b"2")
@@ -95,7 +95,7 @@ def test_a_batch_that_fits_in_part() -> None:
     assert box.losses.total == {"overflow": 1}
 
 
-def test_as_many_bytes_as_the_limit_says() -> None:
+def test_a_queue_holds_as_many_bytes_as_the_limit_says() -> None:
     box = outbox(queued_bytes=10)
     offer(box, b"x" * 6)
     offer(box, b"x" * 5)  # the new one goes, not one that waits
@@ -118,7 +118,7 @@ def test_an_answer_is_never_lost(order: str) -> None:
     assert box.losses.total == {"overflow": 1}
 
 
-def test_so_many_answers_and_no_more() -> None:
+def test_more_answers_than_the_limit_are_refused() -> None:
     box = outbox(queued_answers=2)
     offer(box, b"m")
     assert [box.push_answer(b"a") for _ in range(3)] == [True, True, False]
@@ -177,7 +177,7 @@ def test_another_order_takes_effect_at_once(before: str, after: str) -> None:
     assert send(box) == expected[after]
 
 
-def test_a_client_that_changes_its_mind_cannot_make_sorting_dear() -> None:
+def test_frequent_changes_of_order_do_not_sort_each_time() -> None:
     box = outbox()
     offer(box, *[b"x"] * 1_000)
     sorted_anew = 0
@@ -191,7 +191,7 @@ def test_a_client_that_changes_its_mind_cannot_make_sorting_dear() -> None:
 
 
 @pytest.mark.parametrize("order", ORDER)
-def test_what_was_not_sent_stays_where_it_was(order: str) -> None:
+def test_packets_that_were_not_sent_stay_in_place(order: str) -> None:
     box = outbox()
     box.order = order  # type: ignore[assignment]
     offer(box, b"1", b"2", b"3", b"4", b"5")

@@ -49,11 +49,11 @@ def test_there_is_always_something_left_for_the_next() -> None:
     assert sum(held) + shares.remaining == 1_000_000
 
 
-def test_a_maximum_of_one_goes_to_nobody_by_share() -> None:
+def test_a_maximum_of_one_unit_is_no_share_for_any_user() -> None:
     assert Shares(1).take(1, 1) is False
 
 
-def test_what_is_forced_counts_against_the_share() -> None:
+def test_forced_units_count_against_the_share() -> None:
     shares = Shares(10)
     shares.force(1, 12)
     assert (shares.remaining, shares.used) == (-2, 12)

@@ -61,7 +61,7 @@ def router_of(pairs: Iterable[tuple[bytes, str]], **limits: int) -> Router[str]:
     return router
 
 
-def test_routes_follow_what_changes() -> None:
+def test_routes_follow_each_change() -> None:
     router = router_of([(b"a/", "x"), (b"a/b", "y")])
     assert route(router, b"a/b") == {"x", "y"}
     assert route(router, b"a/c") == {"x"}
@@ -155,7 +155,7 @@ def test_remembered_routes_are_bounded() -> None:
     assert all(len(header) <= CACHED_HEADER_BYTES for header in router.routes)
 
 
-def test_what_was_remembered_long_ago_is_forgotten_when_it_changes() -> None:
+def test_a_route_remembered_long_ago_is_forgotten_when_it_changes() -> None:
     router = router_of([(b"a", "x")], cached_keys=2)
     for key in (b"a", b"1", b"2", b"3"):
         route(router, key)
@@ -168,7 +168,7 @@ def test_what_was_remembered_long_ago_is_forgotten_when_it_changes() -> None:
     assert route(router, b"1") == {"z"}
 
 
-def test_a_tap_sees_what_is_routed_and_wants_nothing() -> None:
+def test_a_tap_receives_all_messages_and_does_not_count_as_a_subscriber() -> None:
     router = router_of([(b"a", "x")])
     route(router, b"a")
     router.add_tap("tap", secrets=False)
@@ -185,7 +185,7 @@ def test_a_tap_sees_what_is_routed_and_wants_nothing() -> None:
 
 
 @pytest.mark.parametrize("pattern", [b"a", b"a/", b"*", b""])
-def test_who_has_gone_is_forgotten(pattern: bytes) -> None:
+def test_a_receiver_that_left_is_forgotten(pattern: bytes) -> None:
     """Else each client that came and went would leave its memory behind."""
     router: Router[Someone] = new_router()
     someone = Someone()
@@ -231,7 +231,7 @@ def test_remembered_receivers_are_bounded() -> None:
 
 
 def adversarial() -> dict[str, tuple[list[bytes], list[bytes]]]:
-    """Families of patterns of which as many as possible match one key, with such keys."""
+    """Families of patterns of which as many as possible match one key, and keys that they match."""
     word = b"building"
     stems = [word[:size] + b"*" for size in range(len(word))]
     place = [b"a"] * 20
@@ -272,7 +272,7 @@ def test_a_look_up_visits_no_more_nodes_than_the_patterns_of_a_user_may_have_ste
     assert account(router).is_clear()
 
 
-def test_what_another_user_may_hold_is_its_own_matter() -> None:
+def test_patterns_of_one_user_do_not_limit_another_user() -> None:
     router = router_of([(b"*/a", "x")], user_pattern_steps=2)
     with pytest.raises(PacketError, match="too many patterns"):
         router.subscribe(b"**/a", "x", ME, account(router))
@@ -297,7 +297,7 @@ def test_any_number_of_patterns_of_a_few_shapes_can_be_held() -> None:
     assert account(router).shapes.steps < 30
 
 
-def test_a_wildcard_makes_the_router_forget_only_what_begins_as_it_does() -> None:
+def test_a_wildcard_makes_the_router_forget_only_keys_with_its_first_segment() -> None:
     router, account = new_router(), Account(ME.uid, Limits())
     router.subscribe(b"mine/*", "x", ME, account)
     for key in (b"mine/a", b"mine/b", b"others/a"):
@@ -354,7 +354,7 @@ def test_a_pattern_that_comes_or_goes_costs_the_routes_that_it_matches(cached: i
             assert route(router, key) == ({"x", "y"} if key in matched else {"x"})
 
 
-def test_a_pattern_is_compared_with_so_many_remembered_keys_and_no_more() -> None:
+def test_a_pattern_is_compared_with_a_bounded_number_of_remembered_keys() -> None:
     router = router_of([(b"room/", "x")])
     for number in range(COMPARED):
         router.route(b"MSG room/%d/temp\0" % number)
@@ -375,7 +375,7 @@ def test_forgotten_routes_leave_nothing_behind() -> None:
     assert not router._groups._groups
 
 
-def test_who_leaves_takes_along_only_the_routes_that_name_it() -> None:
+def test_a_receiver_that_leaves_makes_the_router_forget_only_routes_to_it() -> None:
     router = router_of([(b"room/", "x"), (b"hall/", "y"), (b"hall/*", "z")])
     for key in (b"room/1", b"hall/1", b"yard/1"):
         route(router, key)
@@ -388,7 +388,7 @@ def test_who_leaves_takes_along_only_the_routes_that_name_it() -> None:
     assert router.version == version
 
 
-def test_who_had_unsubscribed_before_it_left_is_forgotten() -> None:
+def test_a_receiver_that_unsubscribed_before_it_left_is_forgotten() -> None:
     router: Router[Someone] = new_router()
     someone = Someone()
     gone = weakref.ref(someone)

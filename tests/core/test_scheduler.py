@@ -160,10 +160,10 @@ def test_a_slow_reader_leaves_while_its_turn_is_postponed(
     assert not hub.context.scheduler.anybody_waits()
 
 
-def test_patterns_of_who_left_go_a_few_each_turn(
+def test_patterns_of_clients_that_left_are_removed_a_few_each_turn(
     hub: Hub, connect: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So a client that held many and leaves keeps nobody waiting."""
+    """So a client that leaves with many patterns keeps no other client waiting."""
     monkeypatch.setattr("sbuslib.core.members.FORGOTTEN_A_TURN", 5)
     leaver, other = connect(), connect()
     leaver.subscribe(*(b"p/%d" % number for number in range(200)))
@@ -206,7 +206,7 @@ def test_a_fan_out_queue_that_another_user_fills_starves_no_client(
             assert speaker.receive() == b"MSG mine\0hello"
 
 
-def test_a_user_that_says_little_leaves_others_their_share_of_the_hub(
+def test_a_user_that_sends_little_leaves_others_their_share_of_the_hub(
     bus: Callable[..., Hub], connect_as: Callable[..., Peer]
 ) -> None:
     """What the hub waits for it counts as its time; a hundred clients of one user have 1/8.6 of the hub beside one."""
@@ -224,7 +224,7 @@ def test_a_user_that_says_little_leaves_others_their_share_of_the_hub(
     assert rates[1] > rates[0] / 20
 
 
-def test_an_error_in_a_postponed_turn_of_a_hub_stops_nobody_else(
+def test_an_error_in_a_postponed_turn_of_a_hub_stops_no_other_client(
     bus: Callable[..., Hub], connect_as: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same in a hub: what is left of a batch goes on as it is resumed."""
@@ -257,7 +257,7 @@ class User:
 
 
 def test_sockets_are_looked_at_before_a_postponed_turn() -> None:
-    """Whoever became ready meanwhile may come first: a timer of normal priority would be called before its socket."""
+    """A client that became ready meanwhile may come first: a timer of normal priority would run before its socket."""
     loop = gevent.get_hub().loop
     scheduler = Scheduler(loop)
     scheduler.several = True

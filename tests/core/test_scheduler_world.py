@@ -209,7 +209,7 @@ def test_a_user_that_answers_at_once_keeps_its_share(monkeypatch: pytest.MonkeyP
     assert had[1] > 0
 
 
-def test_a_user_that_says_little_costs_others_no_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_that_sends_little_costs_others_no_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the hub waits for it counts as its time."""
     world = World(monkeypatch)
     world.add(1, 1e-5, lambda: 1e-3)
@@ -226,7 +226,7 @@ def test_accepting_takes_a_fifth_of_the_time_beside_one_busy_client(monkeypatch:
     assert had[1] / sum(had) == pytest.approx(1 / 5, rel=0.1)
 
 
-def test_who_was_busy_long_ago_owes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_that_was_busy_long_ago_owes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     world.add(1, 0.5)
     world.run(0.4)  # one turn
@@ -238,7 +238,7 @@ def test_who_was_busy_long_ago_owes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("jump", [-3_600.0, -1.0, 1.0, 3_600.0])
-def test_a_clock_that_is_set_changes_no_share(monkeypatch: pytest.MonkeyPatch, jump: float) -> None:
+def test_setting_the_clock_changes_no_share(monkeypatch: pytest.MonkeyPatch, jump: float) -> None:
     """The loop's time is that of the wall."""
     world = World(monkeypatch)
     one, other = world.add(1, 1e-4), world.add(2, 1e-4)
@@ -279,8 +279,8 @@ def test_a_user_that_is_gone_holds_the_others_no_longer_than_one_wait(monkeypatc
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_nobody_starves(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Random users of one client each: nobody waits for many turns of each other, nor long while the hub is idle."""
+def test_no_user_starves(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Random users of one client each: no user waits for many turns of another, or long while the hub is idle."""
     some = random.Random(seed)
     world = World(monkeypatch, some.choice((1e-6, 2e-5)), some.choice((0.0, 1.0)))
     dearest, many = 0.0, some.choice((2, 3, 20))
@@ -356,7 +356,7 @@ def test_users_that_are_not_busy_are_forgotten(monkeypatch: pytest.MonkeyPatch) 
     assert len(world.scheduler._shares) == 1
 
 
-def test_an_error_in_a_postponed_turn_stops_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_a_postponed_turn_stops_no_other_user(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     resumed: list[int] = []
 
@@ -372,7 +372,7 @@ def test_an_error_in_a_postponed_turn_stops_nobody_else(monkeypatch: pytest.Monk
 
 
 def test_after_an_error_in_a_turn_its_user_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then nobody says that the turn has ended."""
+    """Then the scheduler is not told that the turn has ended."""
     world = World(monkeypatch)
     resumed: list[int] = []
     assert world.scheduler.may_go(User(1))

@@ -31,7 +31,7 @@ def charged(hub: Hub, uid: int = 0) -> int:
     return sum(user.buffer_bytes for user in hub.statistics().per_user if user.uid == uid)
 
 
-def test_who_keeps_up_with_short_messages_needs_no_more(bus: Bus, connect: Connect) -> None:
+def test_a_client_that_keeps_up_with_short_messages_keeps_the_small_buffer(bus: Bus, connect: Connect) -> None:
     hub = bus()
     reader, publisher = connect(), connect()
     reader.subscribe(b"k")
@@ -42,7 +42,7 @@ def test_who_keeps_up_with_short_messages_needs_no_more(bus: Bus, connect: Conne
     assert charged(hub) == 0
 
 
-def test_who_falls_behind_has_the_full_one(bus: Bus, connect: Connect) -> None:
+def test_a_client_that_falls_behind_gets_the_full_buffer(bus: Bus, connect: Connect) -> None:
     hub = bus()
     reader, publisher = connect(), connect()
     reader.subscribe(b"k")
@@ -75,7 +75,7 @@ def test_a_long_packet_goes_at_once(bus: Bus, connect: Connect, senders: bool, e
     assert (size(receiving), receiving.outgoing.lost) == (FULL, {})
 
 
-def test_who_fell_behind_before_a_long_packet_came(bus: Bus, connect: Connect) -> None:
+def test_a_client_that_fell_behind_before_a_long_packet_came(bus: Bus, connect: Connect) -> None:
     """It is taken from the queue, where the small buffer would not do either."""
     hub = bus({}, send_buffers=2 * FULL)
     filler, reader, publisher = connect(), connect(), connect()
@@ -120,7 +120,7 @@ def test_a_share_that_is_used_up(bus: Bus, connect_as: ConnectAs) -> None:
     assert connection_of(hub, other).outgoing.lost == {}
 
 
-def test_a_buffer_is_taken_back_from_who_has_read_all(bus: Bus, connect: Connect) -> None:
+def test_a_buffer_is_taken_back_from_a_client_that_has_read_all(bus: Bus, connect: Connect) -> None:
     hub = bus({}, send_buffers=4 * FULL)
     readers = [connect() for _ in range(6)]
     publisher = connect()
@@ -142,7 +142,7 @@ def test_a_buffer_is_taken_back_from_who_has_read_all(bus: Bus, connect: Connect
         assert readers[number].receive() == b"MSG %d\0" % number + LONG
 
 
-def test_a_link_keeps_its_own(bus: Bus, connect: Connect) -> None:
+def test_a_link_keeps_its_full_buffer(bus: Bus, connect: Connect) -> None:
     """Whatever the share: what is told to the hub below must not be lost."""
     hub = bus({}, send_buffers=1)
     link, other = connect(), connect()
@@ -155,7 +155,7 @@ def test_a_link_keeps_its_own(bus: Bus, connect: Connect) -> None:
     assert (size(linked), size(receiving)) == (FULL, SMALL)
 
 
-def test_a_long_answer_goes_whatever_the_share(bus: Bus, connect: Connect) -> None:
+def test_a_long_answer_is_sent_even_when_the_share_is_used_up(bus: Bus, connect: Connect) -> None:
     bus({}, send_buffers=1)
     peers = [connect() for _ in range(100)]
     for peer in peers:

@@ -1,4 +1,4 @@
-"""An error that nobody foresaw in a greenlet of a service ends the service, and whoever waits for it hears of it."""
+"""An unforeseen error in a greenlet of a service ends the service, and a caller that waits for it gets the error."""
 
 from __future__ import annotations
 

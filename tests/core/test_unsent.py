@@ -24,7 +24,7 @@ class Queue:
 
 
 class Timers:
-    """Those that were set, to be called by hand."""
+    """The timers that were set, to be called by hand."""
 
     def __init__(self) -> None:
         self.set: list[Callable[[], None]] = []
@@ -52,7 +52,7 @@ def test_where_nothing_waits_the_answer_comes_at_once() -> None:
     assert answers == [1]
 
 
-def test_the_answer_waits_for_what_was_there_and_not_for_what_came_later() -> None:
+def test_the_answer_waits_for_receivers_with_messages_then_and_not_for_later_ones() -> None:
     one, other = Queue(10), Queue(3)
     backlog, _, answers = make(one, other)
     backlog.when_passed(lambda: answers.append(1))
@@ -118,7 +118,7 @@ def test_where_the_newest_goes_first_all_has_to_go() -> None:
     assert answers == [1]
 
 
-def test_a_receiver_that_is_cleared_is_waited_for_no_more() -> None:
+def test_the_answer_does_not_wait_for_a_receiver_that_is_cleared() -> None:
     gone = Queue(10)
     backlog, _, answers = make(gone)
     backlog.when_passed(lambda: answers.append(1))
@@ -126,7 +126,7 @@ def test_a_receiver_that_is_cleared_is_waited_for_no_more() -> None:
     assert answers == [1]
 
 
-def test_a_receiver_that_stopped_keeps_nobody_waiting_a_second_time() -> None:
+def test_the_answer_waits_only_once_for_a_receiver_that_stopped() -> None:
     stopped, other = Queue(10), Queue(1)
     backlog, timers, answers = make(stopped, other, wait=0.0)
     backlog.when_passed(lambda: answers.append(1))
@@ -152,7 +152,7 @@ def test_a_hub_that_stops_forgets_the_questions() -> None:
     assert not answers
 
 
-def test_what_was_handed_over_is_waited_for() -> None:
+def test_the_answer_waits_for_messages_that_were_handed_over() -> None:
     giver, other, receiver = Queue(2, hands_on=True), Queue(9, hands_on=True), Queue(5)
     backlog, _, answers = make(giver)
     backlog.when_passed(lambda: answers.append(1))

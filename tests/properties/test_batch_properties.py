@@ -25,7 +25,7 @@ def test_packing_loses_nothing(pairs: list[tuple[bytes, bytes]], most: int) -> N
 
 
 @given(PAIRS | ALIKE, st.data())
-def test_every_part_is_a_batch_of_what_it_should_be(pairs: list[tuple[bytes, bytes]], data: st.DataObject) -> None:
+def test_every_part_is_a_batch_of_its_messages(pairs: list[tuple[bytes, bytes]], data: st.DataObject) -> None:
     batch = coalesce([encode_message(key, payload) for key, payload in pairs])
     assert batch is not None
     start = data.draw(st.integers(0, len(pairs) - 1))

@@ -203,7 +203,7 @@ class BusMachine(RuleBasedStateMachine):
     # -- rules -------------------------------------------------------------------------------------
 
     def draw(self, data: st.DataObject, free: bool = True, calm: bool = False) -> Client | None:
-        """One of the clients; with ``free``, one that nobody holds back; with ``calm``, one that may let go."""
+        """One of the clients; with ``free``, one that is not held; with ``calm``, one that may release publishers."""
         clients = [
             client
             for client in self.clients
@@ -290,7 +290,7 @@ class BusMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), messages=MESSAGES)
     def publish_as_another_user(self, data: st.DataObject, messages: list[tuple[bytes, int]]) -> None:
-        """From whoever has published least: so that there are several senders to a queue."""
+        """From the client that has published least, so that a queue has several senders."""
         clients = [client for client in self.clients if not client.leaving]
         if clients:
             self.say(min(clients, key=lambda client: (client.received + len(client.unread), client.number)), messages)
@@ -390,7 +390,7 @@ class BusMachine(RuleBasedStateMachine):
     # -- the model ---------------------------------------------------------------------------------
 
     def observe(self, packets: list[bytes]) -> dict[bytes, list[Client]]:
-        """The receivers of each key, in the hub's order; they are those whose patterns match, and no others."""
+        """The receivers of each key, in the hub's order; exactly the clients whose patterns match."""
         settle(self.hub)
         by_outgoing: dict[Any, Client] = {client.connection.outgoing: client for client in self.clients}
         orders = {}
@@ -485,7 +485,7 @@ class BusMachine(RuleBasedStateMachine):
             self.let_go(client)
 
     def let_go(self, receiver: Client, anyway: bool = False) -> None:
-        """Those whom this receiver holds and for whom there is room go on."""
+        """The publishers that this receiver holds go on if there is room for them."""
         waiting, limits = receiver.waiting, self.limits
         half = 2 * len(waiting) <= limits.queued_packets and 2 * sum(len(p) for p, _ in waiting) <= limits.queued_bytes
         going = []
@@ -503,7 +503,7 @@ class BusMachine(RuleBasedStateMachine):
             self.go_on(held)
 
     def go_on(self, client: Client) -> None:
-        """A client whom nobody holds back any more is read again."""
+        """A client that is held no more is read again."""
         if client.holders or client.closed:
             return
         unread, client.unread = client.unread, []

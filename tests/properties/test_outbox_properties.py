@@ -106,8 +106,8 @@ class OutboxMachine(RuleBasedStateMachine):
             assert self.box.messages <= harmonic
 
 
-class ParcelMachine(RuleBasedStateMachine):
-    """Two queues that are told the same; one is given batches whole. Nobody can tell them apart by what they count."""
+class BatchMachine(RuleBasedStateMachine):
+    """Two queues get the same messages, one of them as whole batches. All their counts stay equal."""
 
     @initialize(packets=st.integers(1, 40), size=st.integers(1, 900), user=st.integers(1, 80), data=st.data())
     def begin(self, packets: int, size: int, user: int, data: st.DataObject) -> None:
@@ -188,5 +188,5 @@ class ParcelMachine(RuleBasedStateMachine):
 
 
 TestOutboxMachine = OutboxMachine.TestCase
-TestParcelMachine = ParcelMachine.TestCase
-TestParcelMachine.settings = settings(max_examples=60, stateful_step_count=30)
+TestBatchMachine = BatchMachine.TestCase
+TestBatchMachine.settings = settings(max_examples=60, stateful_step_count=30)

@@ -85,7 +85,7 @@ def test_any_bytes_give_a_value_or_a_packet_error(packet: bytes) -> None:
 
 
 @given(key=KEYS, payload=PAYLOADS)
-def test_what_is_encoded_parses_to_the_same(key: bytes, payload: bytes) -> None:
+def test_an_encoded_packet_parses_to_the_same_message(key: bytes, payload: bytes) -> None:
     assert parse(encode_message(key, payload)) == Message(key, payload)
     assert encode_message(key, payload) == message_header(key) + payload
     assert parse(encode_subscribe(key)) == Subscribe(key)
@@ -94,7 +94,7 @@ def test_what_is_encoded_parses_to_the_same(key: bytes, payload: bytes) -> None:
 
 
 @given(key=st.binary(max_size=30), payload=st.one_of(st.binary(max_size=30), st.text(max_size=5), st.none()))
-def test_encoding_gives_a_packet_or_says_what_was_wrong(key: bytes, payload: bytes) -> None:
+def test_encoding_gives_a_packet_or_an_error_with_a_reason(key: bytes, payload: bytes) -> None:
     try:
         packet = encode_message(key, payload)
     except KeyFormatError:

@@ -1,4 +1,4 @@
-"""Who may listen where, whatever is tried."""
+"""No client subscribes to secrets of another process, whatever it tries."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def test_a_key_is_plain_secret_or_refused(key: bytes) -> None:
     subscriptions=st.lists(st.tuples(st.one_of(TEXTS, SECRETS), CREDENTIALS), max_size=12),
     key=st.one_of(SECRETS, TEXTS),
 )
-def test_a_secret_reaches_only_whom_it_names(subscriptions: list[tuple[bytes, Credentials]], key: bytes) -> None:
+def test_a_secret_reaches_only_the_process_that_it_names(
+    subscriptions: list[tuple[bytes, Credentials]], key: bytes
+) -> None:
     """Through the router, cold and remembered, whatever else is subscribed to."""
     quotas = Quotas(Limits(), 100)
     router: Router[tuple[int, Credentials]] = Router(Limits(), quotas)
@@ -97,7 +99,9 @@ def test_a_secret_reaches_only_whom_it_names(subscriptions: list[tuple[bytes, Cr
 
 
 @given(credentials=CREDENTIALS, prefix=CREDENTIALS, rest=TEXTS)
-def test_below_a_prefix_only_what_stands_under_it(credentials: Credentials, prefix: Credentials, rest: bytes) -> None:
+def test_below_a_prefix_only_patterns_with_the_prefix_are_accepted(
+    credentials: Credentials, prefix: Credentials, rest: bytes
+) -> None:
     root = Namespace()
     slave = Namespace(prefix=root.credential_key(prefix) + b"/")
     own = slave.credential_key(credentials)
