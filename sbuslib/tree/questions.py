@@ -210,6 +210,8 @@ class Questions:
             if link in round_.waiting:
                 link.lagging = True  # it keeps nobody waiting again until it has answered
         self._check(round_, anyway=True)
+        # Nobody else may say so here: a client asks, and a link answers, in the middle of a turn.
+        self._context.members.end_turn()
 
     def _check(self, round_: _Round, anyway: bool = False) -> None:
         if round_.reply(anyway) and self._rounds.pop(round_.token, None) is not None:
@@ -218,4 +220,3 @@ class Questions:
                 self._round_up = None
                 if self._requests:
                     self._start_round_up()
-        self._context.members.end_turn()
