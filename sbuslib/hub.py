@@ -124,11 +124,11 @@ class Hub:
             separator=separator.encode() if isinstance(separator, str) else separator,
             address=lambda: self.address,
         )
-        """What the parts of this hub share: for :class:`~sbuslib.relay.Relay` and recorders."""
+        """What the parts of this hub share. An embedder does not need it: relays and recorders do."""
         self._clients = context.members = Clients(context)
         self._fan_outs = context.fan_out = FanOuts(context)
         self.tree = Tree(context, self._clients, resolve_users_and_groups("relays", relays))
-        """The hubs above and below: for :class:`~sbuslib.relay.Relay`."""
+        """The hubs above and below. An embedder does not need it: relays do."""
         self._clients.role = self.tree.client_role = ClientRole(
             context, self.tree, self.tree.features, lambda: encode(self.statistics())
         )
@@ -366,22 +366,8 @@ class Hub:
         self.context.router.add_tap(inbox, secrets)
         return inbox
 
-    def attach(self, inbox: Inbox, *, tap: bool) -> None:
-        """Have a recorder receive everything but secrets: as a tap, or as a subscriber to everything."""
-        self.context.check_here()
-        self._clients.add_inbox(inbox)
-        if tap:
-            self.context.router.add_tap(inbox, False)
-        else:
-            self.context.router.subscribe(b"", inbox, inbox.credentials, inbox.account)
-
-    @property
-    def embedder(self) -> Embedder:
-        """This process as a sender."""
-        return self._me
-
     def _new_inbox(self) -> Inbox:
-        inbox = Inbox(self.context, self._me.credentials)
+        inbox = Inbox(self.context)
         self._clients.add_inbox(inbox)
         return inbox
 

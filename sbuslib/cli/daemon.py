@@ -1,9 +1,11 @@
 """``sbusd``: a hub as a daemon, with the flags of the C daemon; and what ``sbus hub`` shares with it.
 
-The order of things is the point of this module. Everything that can be refused (users, pid file, address) is
-asked for before the fork, so that the caller hears of it; gevent, which does not survive a fork and takes
-longest to load, is loaded after it. Signals are held back from before the socket's file is there until the hub
-can answer them, so that no moment is left in which one leaves files behind.
+The steps have to be in this order:
+
+* What can be refused (users, pid file, address) comes before the fork, so that the caller is told.
+* gevent is loaded after the fork. It does not survive a fork, and takes longest to load.
+* Signals are blocked from before the socket's file is made until the hub can handle them. So no signal ends this
+  process and leaves the file behind.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _LISTENS = b"1"  # what the daemon tells the process that was started
 
 
 def add_hub_arguments(parser: ArgumentParser) -> None:
-    """The arguments that ``sbusd`` and ``sbus hub`` have in common, but for the address."""
+    """Add the arguments that ``sbusd`` and ``sbus hub`` have in common, without the address."""
     parser.add_argument("-c", "--close", action="store_true", help="exit when the last client has left")
     parser.add_argument("-g", "--group", action="store_true", help="let the socket's group connect (mode 0070)")
     parser.add_argument("-o", "--others", action="store_true", help="let everybody connect (mode 0007)")
@@ -97,10 +99,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _PidFile:
-    """A file that is ours from when it was created until it is removed."""
+    """A file with the id of this process. It is removed only if it is still the file that was created here."""
 
     def __init__(self, path: str) -> None:
-        self._path = os.path.abspath(path)  # a daemon changes its folder
+        self._path = os.path.abspath(path)  # a daemon changes its working directory
         try:
             self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileExistsError as error:
@@ -215,6 +217,7 @@ def _serve(
 
     from ..hub import Hub
     from . import supervision
+    from .heap import HeapTrimmer
 
     logging.basicConfig(format=f"{program}: %(message)s")
     hub = Hub(listener, **options)
@@ -228,7 +231,9 @@ def _serve(
     ready()
     supervision.tell(b"READY=1")
     beat = supervision.watchdog(hub.context.loop)
+    trimmer = HeapTrimmer(hub.context)
     hub.serve_forever()
+    trimmer.close()
     if beat is not None:
         beat.stop()
         beat.close()
@@ -239,14 +244,14 @@ def _serve(
 
 
 def _fill_standard_descriptors() -> None:
-    """Put something at 0, 1 and 2 where nothing is, so that no socket of ours gets such a number."""
+    """Open /dev/null as descriptors 0, 1 and 2 where they are closed, so that no socket gets one of these numbers."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
 
 
 def _release_standard_descriptors(errors: bool) -> None:
-    """Let go of standard input and output, and of standard error if asked; the numbers stay taken."""
+    """Replace standard input and output, and with ``errors`` standard error, by /dev/null."""
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2) if errors else (0, 1):
         os.dup2(null, fd)
@@ -254,7 +259,7 @@ def _release_standard_descriptors(errors: bool) -> None:
 
 
 def _allow_many_files() -> None:
-    """As many descriptors as the system lets us have: each client takes one."""
+    """Raise the limit of open files as far as the system allows: each client takes one descriptor."""
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -263,15 +268,15 @@ def _allow_many_files() -> None:
 
 
 def _print_address(address: str) -> None:
-    """Print the address with one write(2), so that whoever reads once has all of it.
+    """Print the address with one write(2), so that one read(2) gets all of it.
 
-    ``print`` writes the text and the end of the line apart where Python's standard output is not buffered.
+    ``print`` makes two writes, of the text and of the end of the line, where Python's standard output is not buffered.
     """
     os.write(1, os.fsencode(address) + b"\n")  # descriptor 1 is open: see _fill_standard_descriptors
 
 
 def _settle_passed_descriptor(listener: Listener, mode: int, program: str) -> None:
-    """Close the descriptor that was passed, which the listener holds a copy of, and warn of idle arguments."""
+    """Close the descriptor that was passed, since the listener has a copy, and warn of arguments without effect."""
     if listener.passed is not None:
         if listener.passed.fd > 2:
             os.close(listener.passed.fd)
@@ -282,7 +287,7 @@ def _settle_passed_descriptor(listener: Listener, mode: int, program: str) -> No
 
 
 def _detach() -> tuple[bool, int]:
-    """Fork into a session of its own: ``True`` and where to write in the daemon, ``False`` and where to read here."""
+    """Fork into a new session. In the daemon: ``True`` and a pipe to write to; here: ``False`` and one to read."""
     reader, writer = os.pipe()
     child = os.fork()
     if child:
@@ -292,7 +297,7 @@ def _detach() -> tuple[bool, int]:
     os.close(reader)
     os.setsid()
     if os.fork():
-        os._exit(EXIT_SUCCESS)  # whoever leads a session could be given a terminal again
+        os._exit(EXIT_SUCCESS)  # the leader of a session could be given a terminal again
     os.chdir("/")
     return True, writer
 
@@ -303,9 +308,9 @@ def _await_daemon(reader: int, undo: ExitStack, program: str) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     with os.fdopen(reader, "rb", buffering=0) as pipe:
         if pipe.read(1) == _LISTENS:
-            undo.pop_all()  # the daemon's, from now on
+            undo.pop_all()  # they are the daemon's now
             return EXIT_SUCCESS
-    # It said why, unless it was killed; what it may have left behind is cleared away on the way out.
+    # It said why, unless it was killed. The callbacks of ``undo`` remove what it may have left behind.
     return complain(program, "the daemon ended before it listened")
 
 

@@ -13,11 +13,12 @@ from typing import Any, Final, Protocol
 import gevent
 
 from ..errors import StateError
-from ..kernel.areas import PacketWriter, PlainArea, make_area
+from ..kernel.areas import PlainArea, make_area
+from ..kernel.packet_writer import PacketWriter
 from ..limits import Limits
 from ..secrets import Credentials
 from .authorization import Authorization
-from .outbox import Cause
+from .losses import Cause
 from .protocols import Receiver, Routes, Run, Sender
 from .quotas import Quotas
 from .router import Router
@@ -52,6 +53,10 @@ class Members(Protocol):
 
     def count_lost(self, cause: Cause, count: int) -> None:
         """Messages were lost for a client that has left meanwhile."""
+        ...
+
+    def add_inbox(self, inbox: Receiver) -> None:
+        """The embedder, or a recorder, receives from now on."""
         ...
 
     def forget_inbox(self, inbox: Receiver) -> None:
@@ -91,8 +96,10 @@ class Context:
     """Set by the hub, as the next."""
     fan_out: FanOut
 
+    credentials: Credentials
+    """This process as a sender and a receiver. This and the next four: from :meth:`start` on."""
     loop: Any
-    """gevent's event loop of the thread that started the hub. This and the next three: from :meth:`start` on."""
+    """gevent's event loop of the thread that started the hub."""
     area: PlainArea
     """Where packets are received: good from the receive call to the end of the turn, for the turn's client alone."""
     writer: PacketWriter
@@ -133,6 +140,7 @@ class Context:
     def start(self) -> None:
         """The hub is about to serve from the event loop of this thread."""
         self._pid = os.getpid()
+        self.credentials = Credentials(gid=os.getgid(), uid=os.getuid(), pid=self._pid)
         self._event_loop = gevent.get_hub()
         self.loop = self._event_loop.loop
         self._counts_rounds = hasattr(self.loop, "iteration")  # libev does

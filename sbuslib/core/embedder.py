@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 from ..errors import KeyFormatError, PacketError
 from ..limits import PACKET_BYTES
-from ..secrets import Credentials
 from ..wire import control
 from ..wire.batches import Batch, pack
 from ..wire.packets import MSG, check_key, encode_message
@@ -23,7 +20,7 @@ class Embedder:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._namespace = context.router.namespace
-        self.credentials = Credentials(gid=os.getgid(), uid=os.getuid(), pid=os.getpid())
+        self.credentials = context.credentials
 
     @property
     def key(self) -> bytes:

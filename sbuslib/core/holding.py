@@ -1,46 +1,61 @@
 """Publishers that one receiver holds back, because it asked for ``block``.
 
 Holding a publisher is nothing more than stopping the watcher of its socket, so it alone waits. A receiver that holds
-anybody for longer than :attr:`~sbuslib.limits.Limits.block_timeout` is disconnected as misbehaving.
+any publisher for longer than :attr:`~sbuslib.limits.Limits.block_timeout` is disconnected as misbehaving.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
+from .context import Context
 from .protocols import Holdable, Holder
 
 __all__ = ["Holding"]
 
 
 class Holding:
-    """Whom a receiver holds. Made when it first holds somebody: most never do."""
+    """The publishers that a receiver holds. Made when it first holds one: most receivers never do.
 
-    def __init__(self, receiver: Holder, start_timer: Callable[[], Any], cancel: Callable[[Any], None]) -> None:
+    :param on_timeout: called when one of them has been held for too long.
+    """
+
+    def __init__(self, receiver: Holder, context: Context, on_timeout: Callable[[], None]) -> None:
         self._receiver = receiver
-        self._start_timer = start_timer
-        self._cancel = cancel
+        self._context = context
+        self._on_timeout = on_timeout
         self._timer: Any = None
-        self.publishers: set[Holdable] = set()
+        self.publishers: dict[Holdable, float] = {}
+        """Each publisher, and since when it is held; the one that is held for longest comes first."""
 
     def hold(self, publisher: Holdable) -> None:
         """Stop reading from a publisher."""
-        self.publishers.add(publisher)
+        self.publishers.setdefault(publisher, monotonic())
         publisher.hold(self._receiver)
         if self._timer is None:
-            self._timer = self._start_timer()
+            self._timer = self._context.after(self._context.limits.block_timeout, self._on_time)
+
+    def _on_time(self) -> None:
+        """The timer has run out. The publisher for which it was started may have been released meanwhile."""
+        since = next(iter(self.publishers.values()))
+        left = since + self._context.limits.block_timeout - monotonic()
+        if left > 0:
+            self._timer = self._context.after(left, self._on_time)
+        else:
+            self._on_timeout()
 
     def release(self, may_go: Callable[[Holdable], bool]) -> None:
-        """Let those publishers go on of whom ``may_go`` says so."""
+        """Read again from those publishers for which ``may_go`` says so."""
         for publisher in [*self.publishers]:
             if may_go(publisher):
                 self.forget(publisher)
                 publisher.let_go(self._receiver)
 
     def forget(self, publisher: Holdable) -> None:
-        """A publisher that was held has gone."""
-        self.publishers.discard(publisher)
+        """A publisher has gone, or is released."""
+        self.publishers.pop(publisher, None)
         if not self.publishers and self._timer is not None:
-            self._cancel(self._timer)
+            self._context.cancel(self._timer)
             self._timer = None

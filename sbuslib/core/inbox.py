@@ -13,7 +13,6 @@ from gevent.event import Event
 from gevent.timeout import Timeout
 
 from ..errors import DisconnectedError
-from ..secrets import Credentials
 from ..statistics import ClientStatistics
 from ..wire.control import Lost
 from ..wire.packets import Message, parse
@@ -31,10 +30,10 @@ class Inbox:
     :class:`~sbuslib.wire.packets.Message` carries its sender. ``with`` closes it at the end.
     """
 
-    def __init__(self, context: Context, credentials: Credentials) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self.credentials = credentials
-        self.account = context.quotas.account(credentials.uid)
+        self.credentials = context.credentials
+        self.account = context.quotas.account(self.credentials.uid)
         self._limits = context.limits
         self._waiting: deque[tuple[bytes, bytes]] = deque()
         self._bytes = 0

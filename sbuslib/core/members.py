@@ -15,7 +15,7 @@ from .callbacks import log
 from .connection import Connection
 from .context import Context
 from .inbox import Inbox
-from .outbox import Cause
+from .losses import Cause
 from .outgoing import Outgoing
 from .protocols import Receiver
 from .quotas import Account
@@ -126,8 +126,9 @@ class Clients:
 
     # -- inboxes ------------------------------------------------------------------------------------
 
-    def add_inbox(self, inbox: Inbox) -> None:
-        """The embedder receives."""
+    def add_inbox(self, inbox: Receiver) -> None:
+        """The embedder, or a recorder, receives from now on."""
+        assert isinstance(inbox, Inbox)
         self.inboxes.add(inbox)
         self._context.count_senders(1)
 

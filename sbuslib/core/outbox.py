@@ -16,6 +16,14 @@ full         block       it is kept, and the publisher is held until half the ro
 full         error       it is lost, and the receiver is disconnected
 ===========  ==========  ===========================================================================
 
+**Below its share.** One user's flood does not stop another user. When messages of n >= 2 users wait in one queue (the
+sender's user counted), a user is *below its share* as long as its own messages there, the new one counted, are 1/n of
+the packets and 1/n of the bytes that may wait, or less. For its messages the queue is never full, and its publishers
+are not held: ``block`` acts as ``queue``. A publisher that is held is let go as soon as its user is below its share.
+So the queue of one receiver may hold the messages of one full queue, half of one for a second user, a third for a third
+user, and so on. What the receiver's user may queue in all bounds this too. While the messages of only one user wait,
+nothing of this applies.
+
 A receiver whose soft mode is ``discard`` or ``error`` never has a full queue to speak of: its soft mode
 decides there as well. Where a publisher may not be held (by a stranger, by itself, or because it is a link
 to another hub) ``block`` acts as ``queue`` in the soft place and as ``discard`` in the hard one. What is
@@ -39,25 +47,19 @@ taken apart when the order changes.
 from __future__ import annotations
 
 import heapq
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from enum import Enum
-from itertools import chain, repeat
-from typing import Literal, TypeAlias
 
 from ..limits import Limits
 from ..wire.batches import QueuedBatch
 from ..wire.control import Lost
 from ..wire.modes import Hard, Order, Soft
-from .quotas import Account
+from .losses import Cause, Losses
+from .packet_row import PacketRow, SentPacket
+from .quotas import Account, Room
 
-__all__ = ["CAUSES", "Action", "Cause", "Outbox", "decide"]
-
-Cause: TypeAlias = Literal["discard", "overflow", "quota", "oversize", "outage"]
-
-CAUSES: tuple[Cause, ...] = ("discard", "overflow", "quota", "oversize", "outage")
-"""Why a message did not reach one of its receivers. ``oversize``: longer than the receiver's connection takes;
-``outage``: the receiver went away before it was sent."""
+__all__ = ["Action", "Outbox", "decide"]
 
 
 class Action(Enum):
@@ -90,81 +92,15 @@ def decide(full: bool, soft: Soft, hard: Hard, may_hold: bool) -> Action:
 
 _KEPT = (Action.KEEP, Action.HOLD)
 
-# A packet that waits, and the user on whose behalf it is charged; None for an answer.
-_Item: TypeAlias = tuple[bytes, int | None]
-
-
-class _Line:
-    """Packets in a row, and on whose behalf each is charged.
-
-    The users stand beside the packets, once for each run of them: tuples of both would be a third more memory, and
-    objects for the garbage collector to visit, which costs more than all else in the life of a packet that waits.
-    """
-
-    __slots__ = ("_packets", "_runs")
-
-    def __init__(self) -> None:
-        self._packets: deque[bytes] = deque()
-        self._runs: deque[tuple[int | None, int]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._packets)
-
-    def __iter__(self) -> Iterator[_Item]:
-        return zip(self._packets, chain.from_iterable(repeat(*run) for run in self._runs), strict=True)
-
-    def extend(self, packets: Sequence[bytes], sender: int | None) -> None:
-        """Put packets of one user at the end."""
-        self._packets.extend(packets)
-        runs, count = self._runs, len(packets)
-        if runs and runs[-1][0] == sender:
-            count += runs.pop()[1]
-        runs.append((sender, count))
-
-    def append(self, item: _Item) -> None:
-        """Put one at the end."""
-        self.extend(item[:1], item[1])
-
-    def appendleft(self, item: _Item) -> None:
-        """Put one at the beginning."""
-        packet, sender = item
-        self._packets.appendleft(packet)
-        runs, count = self._runs, 1
-        if runs and runs[0][0] == sender:
-            count += runs.popleft()[1]
-        runs.appendleft((sender, count))
-
-    def take(self, count: int, newest: bool) -> list[_Item]:
-        """Take up to ``count`` from the beginning, or the ``newest`` from the end, each before the one before it."""
-        count = min(count, len(self))
-        pop = self._packets.pop if newest else self._packets.popleft
-        packets = [pop() for _ in range(count)]
-        taken: list[_Item] = []
-        while count:
-            sender, run = self._runs.pop() if newest else self._runs.popleft()
-            if run > count:
-                (self._runs.append if newest else self._runs.appendleft)((sender, run - count))
-                run = count
-            start = len(taken)
-            taken += zip(packets[start : start + run], repeat(sender))
-            count -= run
-        return taken
-
-    def clear(self) -> None:
-        self._packets.clear()
-        self._runs.clear()
-
 
 class Outbox:
-    """What waits for one receiver, charged to ``account``, the receiver's user.
-
-    ``lost`` counts by cause; :meth:`take_report` tells which of it the receiver was not told yet.
-    """
+    """What waits for one receiver, charged to ``account``, the receiver's user. ``losses`` counts what was lost."""
 
     __slots__ = (
         "_account",
         "_answers",
         "_batches_waiting",
+        "_by_user",
         "_extra",
         "_heap",
         "_items",
@@ -172,12 +108,11 @@ class Outbox:
         "_number",
         "_number_back",
         "_taken",
-        "_unreported",
         "_urgent",
         "_work",
         "bytes",
         "hard",
-        "lost",
+        "losses",
         "order",
         "peak",
         "soft",
@@ -187,17 +122,17 @@ class Outbox:
     def __init__(self, limits: Limits, account: Account) -> None:
         self._limits = limits
         self._account = account
-        self._items = _Line()
+        self._by_user = Room(limits.queued_packets, limits.queued_bytes)
+        self._items = PacketRow()
         # In place of _items while the order is "random": largest first, oldest first among equals.
-        self._heap: list[tuple[int, int, _Item]] | None = None
-        self._urgent: deque[_Item] = deque()  # answers, while the order is not "queue"
+        self._heap: list[tuple[int, int, SentPacket]] | None = None
+        self._urgent: deque[SentPacket] = deque()  # answers, while the order is not "queue"
         self._answers = 0
         self._batches_waiting = 0  # batches among what waits and what was taken
         self._extra = 0  # how many more messages there are in those that wait than packets
-        self._taken: list[_Item] = []
+        self._taken: list[SentPacket] = []
         self._number = self._number_back = 0
         self._work = 0
-        self._unreported: dict[Cause, tuple[int, float]] = {}
         self.soft: Soft = "queue"
         self.hard: Hard = "discard"
         self.order: Order = "queue"
@@ -205,7 +140,7 @@ class Outbox:
         """Whether losses are told, by a notice in the line."""
         self.bytes = 0
         self.peak = 0
-        self.lost: Counter[Cause] = Counter()
+        self.losses = Losses()
 
     def __len__(self) -> int:
         return len(self._items) + len(self._urgent) + (len(self._heap) if self._heap is not None else 0) + self._extra
@@ -215,13 +150,13 @@ class Outbox:
     def refuses(self, sender: int, may_hold: bool, size: int) -> Cause | None:
         """Why each message of user ``sender`` of ``size`` bytes or more would be lost now; ``None`` if one may be kept.
 
-        For who would have to copy messages to offer them: it may :meth:`lose` them instead.
+        For who would have to copy messages to offer them: it may count them as lost instead.
         """
         if decide(False, self.soft, self.hard, may_hold) is Action.LOSE:
             return "discard"
         if self.soft == "error" or decide(True, self.soft, self.hard, may_hold) is not Action.LOSE:
             return None
-        if len(self) >= self._limits.queued_packets or self.bytes + size > self._limits.queued_bytes:
+        if not (self._fits(1, size) or self.is_below_share(sender, 1, size)):
             return "overflow"
         return None if self._account.has_room(sender, size) else "quota"
 
@@ -232,29 +167,30 @@ class Outbox:
         :attr:`Action.HOLD`, for one that was kept, then :attr:`Action.LOSE`. ``now`` is the time in seconds
         since the epoch.
         """
-        action = decide(False, self.soft, self.hard, may_hold)
-        if action in _KEPT:
-            size = sum(map(len, packets))
-            if (
-                len(self) + len(packets) <= self._limits.queued_packets
-                and self.bytes + size <= self._limits.queued_bytes
-                and self._account.take_room(sender, len(packets), size)
-            ):
-                self._tell()
-                if self._heap is None:
-                    self._items.extend(packets, sender)
-                    self.bytes += size
-                    self._work += len(packets)
-                else:
-                    for packet in packets:
-                        self._push((packet, sender))
-                self.peak = max(self.peak, len(self))
-                return action
+        size = sum(map(len, packets))
+        is_below = self.is_below_share(sender, len(packets), size)
+        action = decide(False, self.soft, self.hard, may_hold and not is_below)
+        if (
+            action in _KEPT
+            and (is_below or self._fits(len(packets), size))
+            and self._account.take_room(sender, len(packets), size)
+        ):
+            self._by_user.force_room(sender, len(packets), size)
+            self._tell()
+            if self._heap is None:
+                self._items.extend(packets, sender)
+                self.bytes += size
+                self._work += len(packets)
+            else:
+                for packet in packets:
+                    self._push((packet, sender))
+            self.peak = max(self.peak, len(self))
+            return action
         worst = Action.KEEP
         for position, packet in enumerate(packets):
             action = self._offer_one(packet, sender, may_hold, now)
             if action is Action.DISCONNECT:
-                self.lose("discard", len(packets) - position - 1, now)
+                self.losses.add("discard", len(packets) - position - 1, now)
                 return action
             if action is Action.HOLD or worst is Action.KEEP:
                 worst = action
@@ -262,18 +198,18 @@ class Outbox:
 
     def offer_batch(self, batch: QueuedBatch, sender: int, may_hold: bool, now: float) -> Action | None:
         """A batch that could not be sent at once, as :meth:`offer`; ``None``: offer its messages instead."""
-        action = decide(False, self.soft, self.hard, may_hold)
+        is_below = self.is_below_share(sender, batch.messages, batch.charge)
+        action = decide(False, self.soft, self.hard, may_hold and not is_below)
         if action not in _KEPT:
-            self.lose("discard", batch.messages, now)
+            self.losses.add("discard", batch.messages, now)
             return action
         if self.order != "queue" or self._heap is not None:
             return None
-        if (
-            len(self) + batch.messages > self._limits.queued_packets
-            or self.bytes + batch.charge > self._limits.queued_bytes
-            or not self._account.take_room(sender, batch.messages, batch.charge)
-        ):
+        if not (is_below or self._fits(batch.messages, batch.charge)):
             return None
+        if not self._account.take_room(sender, batch.messages, batch.charge):
+            return None
+        self._by_user.force_room(sender, batch.messages, batch.charge)
         self._tell()
         self._items.append((batch, sender))
         self.bytes += batch.charge
@@ -286,10 +222,11 @@ class Outbox:
     def _offer_one(self, packet: bytes, sender: int, may_hold: bool, now: float) -> Action:
         cause: Cause = "discard"
         charged = False
-        action = decide(False, self.soft, self.hard, may_hold)
+        size = len(packet)
+        is_below = self.is_below_share(sender, 1, size)
+        action = decide(False, self.soft, self.hard, may_hold and not is_below)
         if action in _KEPT:
-            size = len(packet)
-            if len(self) >= self._limits.queued_packets or self.bytes + size > self._limits.queued_bytes:
+            if not (is_below or self._fits(1, size)):
                 cause = "overflow"
             elif self._account.take_room(sender, 1, size):
                 charged = True
@@ -299,24 +236,33 @@ class Outbox:
                 action = decide(True, self.soft, self.hard, may_hold)
         if action in _KEPT:
             if not charged:
-                if not self._account.has_any_room(len(packet)):
-                    self.lose("quota", 1, now)
+                if not self._account.has_any_room(size):
+                    self.losses.add("quota", 1, now)
                     return action if len(self) else Action.LOSE  # nothing would ever let the publisher go
-                self._account.force_room(sender, 1, len(packet))
+                self._account.force_room(sender, 1, size)
+            self._by_user.force_room(sender, 1, size)
             self._tell()
             self._push((packet, sender))
             self.peak = max(self.peak, len(self))
         else:
-            self.lose(cause, 1, now)
+            self.losses.add(cause, 1, now)
         return action
+
+    def _fits(self, packets: int, size: int) -> bool:
+        """Whether so many packets more, of so many bytes together, find the queue not full."""
+        return len(self) + packets <= self._limits.queued_packets and self.bytes + size <= self._limits.queued_bytes
+
+    def is_below_share(self, sender: int, packets: int = 1, size: int = 1) -> bool:
+        """Whether user ``sender`` is below its share of this queue with so much more, among several users."""
+        return self._by_user.is_below_share(sender, packets, size)
 
     def _tell(self) -> None:
         """Put a notice of what was lost into the line, ahead of what is about to be kept."""
-        if self.tells and self._unreported and not self._answers and self.is_half_empty():
-            for report in self.take_report():
+        if self.tells and self.losses.has_report and not self._answers and self.is_half_empty():
+            for report in self.losses.take_report():
                 self.push_answer(Lost(*report).encode())
 
-    def _push(self, item: _Item) -> None:
+    def _push(self, item: SentPacket) -> None:
         self.bytes += len(item[0])
         self._work += 1
         if self._heap is None:
@@ -335,13 +281,6 @@ class Outbox:
         self.peak = max(self.peak, len(self))
         return self._answers <= self._limits.queued_answers
 
-    def lose(self, cause: Cause, count: int, now: float) -> None:
-        """Count ``count`` messages as lost at time ``now``."""
-        if count:
-            self.lost[cause] += count
-            before, since = self._unreported.get(cause, (0, now))
-            self._unreported[cause] = before + count, since
-
     @property
     def messages(self) -> int:
         """How many messages wait, answers left out."""
@@ -352,28 +291,12 @@ class Outbox:
         """How many answers wait."""
         return self._answers
 
-    @property
-    def has_report(self) -> bool:
-        """Whether messages were lost that :meth:`take_report` has not told."""
-        return bool(self._unreported)
-
-    def take_report(self) -> list[tuple[Cause, int, float]]:
-        """What was lost since the last report: cause, how many, and since when (seconds since the epoch)."""
-        report = [(cause, count, since) for cause, (count, since) in self._unreported.items()]
-        self._unreported.clear()
-        return report
-
-    def put_report_back(self, report: Sequence[tuple[Cause, int, float]]) -> None:
-        """These of what :meth:`take_report` gave could not be told yet."""
-        for cause, count, since in report:
-            self._unreported[cause] = self._unreported.get(cause, (0, since))[0] + count, since
-
     # -- out ----------------------------------------------------------------------------------------
 
     def take(self, count: int) -> list[bytes]:
         """Take up to ``count`` packets out, those to be sent next, in order. :meth:`settle` must follow."""
         self._arrange()
-        taken: list[_Item] = []
+        taken: list[SentPacket] = []
         while self._urgent and len(taken) < count:
             taken.append(self._urgent.popleft())
         if self._heap is not None:
@@ -387,7 +310,7 @@ class Outbox:
 
     def open_batches(self) -> None:
         """Take the batches that wait apart, into packets that count as much."""
-        opened = _Line()
+        opened = PacketRow()
         for packet, sender in self._items:
             opened.extend(packet.packets() if isinstance(packet, QueuedBatch) else [packet], sender)
         self._items = opened
@@ -416,7 +339,7 @@ class Outbox:
                 self._items.append(item)
         return self._count(taken[:sent])
 
-    def _count(self, gone: Sequence[_Item]) -> int:
+    def _count(self, gone: Sequence[SentPacket]) -> int:
         """How many messages there were in items that have gone for good."""
         if not self._batches_waiting:
             return sum(sender is not None for _, sender in gone)
@@ -434,12 +357,12 @@ class Outbox:
                     size += packet.charge - len(packet)
         return count, size
 
-    def _account_for(self, items: Sequence[_Item], packets: Sequence[bytes], sign: int) -> None:
+    def _account_for(self, items: Sequence[SentPacket], packets: Sequence[bytes], sign: int) -> None:
         """Charge (1) or release (-1) items that enter or leave; ``packets`` are theirs."""
         count, size = self._size(packets)
         self.bytes += sign * size
         self._extra += sign * (count - len(packets))
-        change = self._account.force_room if sign > 0 else self._account.give_room
+        rooms: tuple[Room, Room] = (self._account, self._by_user)
         senders = {sender for _, sender in items}
         for sender in senders:
             # Nearly always there is one.
@@ -447,7 +370,9 @@ class Outbox:
             if sender is None:
                 self._answers += sign * len(mine)
             else:
-                change(sender, *self._size(mine))
+                charged = self._size(mine)
+                for room in rooms:
+                    (room.force_room if sign > 0 else room.give_room)(sender, *charged)
 
     def clear(self, cause: Cause, now: float) -> None:
         """Lose everything that waits."""
@@ -456,7 +381,7 @@ class Outbox:
         self._urgent.clear()
         self._heap = None
         self._account_for(items, [packet for packet, _ in items], -1)
-        self.lose(cause, self._count(items), now)
+        self.losses.add(cause, self._count(items), now)
 
     def is_half_empty(self) -> bool:
         """Whether half of the room is free: what a publisher that is held for a full queue waits for."""

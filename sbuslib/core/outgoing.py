@@ -15,24 +15,25 @@ import socket
 from collections.abc import Set
 from contextlib import suppress
 from time import time
-from typing import Any, Final
+from typing import Final
 
 from ..secrets import Credentials
 from ..wire.batches import QueuedBatch
 from ..wire.control import Lost
 from .context import Context
 from .holding import Holding
+from .losses import Cause
 from .messages import Batched, Messages
-from .outbox import Action, Cause, Outbox
+from .outbox import Action, Outbox
 from .protocols import Holdable, Queue, Sender
 from .quotas import Account
+from .refusal import Refusal
+from .send_watcher import SendWatcher
 
-__all__ = ["READ", "SEND_RETRY", "WRITE", "Outgoing"]
+__all__ = ["READ", "Outgoing"]
 
-READ, WRITE = 1, 2  # gevent's names for libev's EV_READ and EV_WRITE
-
-SEND_RETRY: Final = 0.02
-"""Seconds to wait where the kernel has no memory for a packet, though it calls the socket writable."""
+READ: Final = 1
+"""gevent's name for libev's EV_READ."""
 
 
 class Outgoing:
@@ -55,11 +56,8 @@ class Outgoing:
         "_owner",
         "_queued_answers",
         "_refusal",
-        "_refused",
-        "_refused_since",
-        "_retry",
         "_senders",
-        "_writer",
+        "_watcher",
         "account",
         "closed",
         "credentials",
@@ -88,13 +86,8 @@ class Outgoing:
         self._doomed = False  # it is kicked when the turn has ended
         self._direct = True  # nothing waits, nothing is to be told or added: send straight on
         self._outbox: Outbox | None = None  # made when it is first needed: most clients keep up
-        # Why messages of a user, from so many bytes on, are lost as long as nothing is released or sent, and the
-        # account's count of releases: one that stopped reading costs those who publish next to nothing.
-        self._refusal: tuple[int, int, int, Cause] | None = None
-        self._refused = 0  # how many were lost so and are not counted in the outbox yet
-        self._refused_since = 0.0
-        self._writer: Any = None
-        self._retry: Any = None
+        self._refusal: Refusal | None = None  # why the next messages are lost, too
+        self._watcher: SendWatcher | None = None  # while anything waits
         self._holding: Holding | None = None
         self._queued_answers = 0  # in the fan-out queue of this client's user
 
@@ -115,9 +108,7 @@ class Outgoing:
         count = messages.count
         self.routed += count
         if self._refusal is not None:
-            uid, shortest, releases, _ = self._refusal
-            if sender.credentials.uid == uid and self.account.releases == releases and messages.shortest >= shortest:
-                self._refused += count
+            if self._refusal.loses(sender.credentials.uid, messages.shortest, self.account.releases, count):
                 return
             self._end_refusal()
             self._update()
@@ -161,10 +152,10 @@ class Outgoing:
             if self.closed:
                 self.routed -= count
             else:
-                outbox.lose("outage", count, time())
+                outbox.losses.add("outage", count, time())
             return
         if self._doomed:
-            outbox.lose("discard", count, time())
+            outbox.losses.add("discard", count, time())
             return
         publisher, uid = sender.holdable_by(self), sender.credentials.uid
         # What is certain to be lost is not copied first.
@@ -186,11 +177,11 @@ class Outgoing:
 
     def _refuse(self, cause: Cause, uid: int, messages: Messages) -> None:
         """Lose messages, and remember why."""
-        self.outbox.lose(cause, messages.count, time())
+        now = time()
+        self.outbox.losses.add(cause, messages.count, now)
         # What block means is not the same for every publisher; and one that discards takes what it can at any time.
         if cause != "discard" and "block" not in (self.outbox.soft, self.outbox.hard):
-            self._refusal = (uid, messages.shortest, self.account.releases, cause)
-            self._refused_since = time()
+            self._refusal = Refusal(cause, uid, messages.shortest, self.account.releases, now)
         if self._direct or self._notices:
             self._update()
 
@@ -200,10 +191,9 @@ class Outgoing:
         self._refusal = None
 
     def _count_refused(self) -> None:
-        """Count what was lost for the same reason as the message before it, which is put off to be cheap."""
-        if self._refused and self._refusal is not None and self._outbox is not None:
-            self._outbox.lose(self._refusal[3], self._refused, self._refused_since)
-            self._refused = 0
+        """Count what was lost for the same reason as the messages before."""
+        if self._refusal is not None and self._outbox is not None:
+            self._refusal.move_to(self._outbox.losses)
 
     def _send_one(self, packet: bytes) -> bool:
         """Send a packet that is no message; ``False`` if the kernel does not take it."""
@@ -237,7 +227,7 @@ class Outgoing:
             self._context.members.count_lost(cause, count)
             return
         self.routed += count
-        self.outbox.lose(cause, count, since)
+        self.outbox.losses.add(cause, count, since)
         if self._notices:
             self._update()
 
@@ -289,15 +279,15 @@ class Outgoing:
         """Tell what was lost, to a client that asked for notices; ``False`` when the kernel does not take it now."""
         self._count_refused()
         outbox = self._outbox
-        if outbox is None or not (self._notices and outbox.has_report):
+        if outbox is None or not (self._notices and outbox.losses.has_report):
             return True
-        report = outbox.take_report()
+        report = outbox.losses.take_report()
         sent = 0
         try:
             sent = self._context.writer.send(self.socket, [Lost(*each).encode() for each in report])
         except OSError as error:
             self._send_failed(error.errno)
-        outbox.put_report_back(report[sent:])
+        outbox.losses.put_report_back(report[sent:])
         return sent == len(report)
 
     # -- what waits ---------------------------------------------------------------------------------
@@ -345,22 +335,22 @@ class Outgoing:
     def lost(self) -> dict[str, int]:
         """Messages lost, by cause."""
         self._count_refused()
-        return dict[str, int](self._outbox.lost.items()) if self._outbox is not None else {}
+        return dict[str, int](self._outbox.losses.total.items()) if self._outbox is not None else {}
 
     def _update(self) -> None:
         """Bring the watcher and the shortcut into line with what waits."""
         outbox = self._outbox
         waits = outbox is not None and (
-            bool(outbox) or self._refusal is not None or (self._notices and outbox.has_report)
+            bool(outbox) or self._refusal is not None or (self._notices and outbox.losses.has_report)
         )
         self._direct = not (waits or self._mute or self._senders)
         self._context.unsent.note(self, waits and not self._mute)
         if waits and not self._mute:
-            if self._writer is None:
-                self._writer = self._context.loop.io(self.socket.fileno(), WRITE)
-                self._writer.start(self._on_writable)
-        else:
-            self._stop_writer()
+            if self._watcher is None:
+                self._watcher = SendWatcher(self._context.loop, self.socket, self._on_writable)
+        elif self._watcher is not None:
+            self._watcher.close()
+            self._watcher = None
 
     @property
     def key(self) -> bytes:
@@ -423,15 +413,14 @@ class Outgoing:
         if scheduler.may_go(self.account):
             self._send_on()
             scheduler.went()
-        else:
-            self._writer.stop()
+        elif self._watcher is not None:
+            self._watcher.pause()
             scheduler.postpone(self.account, self._watch_again)
 
     def _watch_again(self) -> None:
         """What waits for this client may be sent on now."""
-        if self._writer is not None and self._retry is None:
-            self._writer.start(self._on_writable)
-            self._on_writable()
+        if self._watcher is not None:
+            self._watcher.go_on()
 
     def _send_on(self) -> None:
         """Send on what waits, one batch of it."""
@@ -442,7 +431,7 @@ class Outgoing:
             told = self._report()
             self._update()
             if not told and not self._mute:
-                self._pause_sending()
+                self._wait_for_memory()
             return
         packets = outbox.take(self._context.limits.batch)
         sent = failure = 0
@@ -456,11 +445,11 @@ class Outgoing:
             outbox.settle(0)
             outbox.open_batches()  # each alone may fit
         elif failure == errno.EMSGSIZE and not grew:
-            outbox.lose("oversize" if self.grown else "quota", outbox.settle(1), time())
+            outbox.losses.add("oversize" if self.grown else "quota", outbox.settle(1), time())
         else:
             self.delivered += outbox.settle(sent)
             if failure and not grew and not self._send_failed(failure):
-                self._pause_sending()
+                self._wait_for_memory()
                 return
         self._release_held()
         self._update()
@@ -492,22 +481,9 @@ class Outgoing:
         self._end_refusal()
         self._context.members.on_outbox_empty()
 
-    def _pause_sending(self) -> None:
-        """The kernel had no memory: it would call the socket writable all the same, so let time pass."""
-        self._writer.stop()
-        self._retry = self._context.loop.timer(SEND_RETRY)
-        self._retry.start(self._resume_sending)
-
-    def _resume_sending(self) -> None:
-        self._stop_writer()
-        self._update()
-
-    def _stop_writer(self) -> None:
-        for watcher in (self._writer, self._retry):
-            if watcher is not None:
-                watcher.stop()
-                watcher.close()
-        self._writer = self._retry = None
+    def _wait_for_memory(self) -> None:
+        if self._watcher is not None:
+            self._watcher.wait_for_memory()
 
     def close(self) -> None:
         """Lose what waits. The socket is its connection's to close."""
@@ -522,16 +498,13 @@ class Outgoing:
 
     def _hold(self, publisher: Holdable) -> None:
         if self._holding is None:
-            context = self._context
-            self._holding = Holding(
-                self, lambda: context.after(context.limits.block_timeout, self._on_block_timeout), context.cancel
-            )
+            self._holding = Holding(self, self._context, self._on_block_timeout)
         self._holding.hold(publisher)
 
     @property
     def held(self) -> Set[Holdable]:
         """The publishers that this receiver holds back."""
-        return self._holding.publishers if self._holding is not None else frozenset()
+        return self._holding.publishers.keys() if self._holding is not None else frozenset()
 
     def _on_block_timeout(self) -> None:
         self._context.members.kick_later(self, "held publishers back for too long")
@@ -547,9 +520,11 @@ class Outgoing:
         outbox = self.outbox
         if not outbox:
             return True
-        if outbox.soft == "block":  # it waits until nothing waits
+        uid = publisher.credentials.uid
+        if not self.account.has_room(uid):
             return False
-        return outbox.is_half_empty() and self.account.has_room(publisher.credentials.uid)
+        # With soft block a publisher is held until nothing waits.
+        return outbox.is_below_share(uid) or (outbox.soft != "block" and outbox.is_half_empty())
 
     def forget_held(self, publisher: Holdable) -> None:
         """A publisher that was held has gone."""

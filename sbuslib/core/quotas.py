@@ -126,6 +126,15 @@ class Room:
         self.packets.give(sender, packets)
         self.queued_bytes.give(sender, size)
 
+    def is_below_share(self, sender: int, packets: int = 1, size: int = 1) -> bool:
+        """Whether ``sender`` is one of n >= 2 users that hold room, and holds 1/n of it at most with so much more."""
+        users = self.packets.users + (not self.packets.held(sender))
+        return (
+            users > 1
+            and (self.packets.held(sender) + packets) * users <= self.packets.maximum
+            and (self.queued_bytes.held(sender) + size) * users <= self.queued_bytes.maximum
+        )
+
     def is_empty(self) -> bool:
         """Whether nothing is charged."""
         return not (self.packets.used or self.queued_bytes.used)

@@ -1,15 +1,22 @@
-"""The receiver that a recorder attaches to its hub: it copies messages for the writer, and holds publishers back."""
+"""The receiver that a recorder attaches to its hub: it copies messages for the writer, and holds publishers back.
+
+A user that is below its share of the queue is not held, and finds it never full: the rule is that of a client's queue,
+see :mod:`sbuslib.core.outbox`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Set
 from time import time_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from gevent.event import Event
 
+from ..core.holding import Holding
 from ..core.inbox import Inbox
+from ..core.quotas import Room
 from ..statistics import ClientStatistics
 from ..wire.control import MOST_LOST
 from .chunks import Chunk
@@ -17,12 +24,23 @@ from .limits import JournalLimits
 from .writer import Gap, Writer
 
 if TYPE_CHECKING:
+    from ..core.context import Context
     from ..core.messages import Messages
     from ..core.protocols import Holdable, Sender
-    from ..hub import Hub
     from ..wire.control import Lost
 
 __all__ = ["Intake"]
+
+
+class _Portion:
+    """How much of a portion for the writer each user sent."""
+
+    __slots__ = ("by_user", "count", "end", "size")
+
+    def __init__(self) -> None:
+        self.by_user: dict[int, tuple[int, int]] = {}
+        self.count = self.size = 0
+        self.end = 0  # how many messages the writer has taken once it has taken this portion
 
 
 class Intake(Inbox):
@@ -37,22 +55,21 @@ class Intake(Inbox):
 
     def __init__(
         self,
-        hub: Hub,
+        context: Context,
         writer: Writer,
         limits: JournalLimits,
         *,
         hold: bool,
         tells: bool,
-        run: Callable[[Callable[[], None]], object],
+        run: Callable[[Callable[[], None]], None],
     ) -> None:
-        super().__init__(hub.context, hub.embedder.credentials)
+        super().__init__(context)
         self.waiting = 0
         self.waiting_bytes = 0
-        self.held: set[Holdable] = set()
         self.is_muted = False
         self.ended = Event()
         self.on_close: Callable[[], None] = lambda: None
-        self._namespace = hub.context.router.namespace
+        self._namespace = context.router.namespace
         self._writer = writer
         self._bounds = limits
         self._hold = hold
@@ -60,14 +77,26 @@ class Intake(Inbox):
         self._run = run
         self._chunks: list[Chunk] = []
         self._gaps: dict[str, Gap] = {}
-        self._timer = hub.context.loop.timer(limits.block_seconds, limits.block_seconds)
+        self._timer = context.loop.timer(limits.block_seconds, limits.block_seconds)
         self._is_timing = False
-        self._block_timer: Any = None
+        self._holding = Holding(self, context, lambda: run(self._on_block_timeout))
         self._is_full = False
         self._held_too_long = False
+        self._by_user = Room(limits.queued_records, limits.queued_bytes)
+        self._portions: deque[_Portion] = deque()  # what the writer has not written, the oldest first
+        self._portion = _Portion()
         self._sender: Sender | None = None
+        self._uid = 0
         self._prefix = b""
         self._ids: tuple[bytes, int | None, int | None, int | None] = (b"", None, None, None)
+
+    def attach(self, *, tap: bool) -> None:
+        """Receive everything but secrets from now on: as a tap, or as a subscriber to everything."""
+        self._context.members.add_inbox(self)
+        if tap:
+            self._context.router.add_tap(self, False)
+        else:
+            self._context.router.subscribe(b"", self, self.credentials, self.account)
 
     # -- messages -----------------------------------------------------------------------------------
 
@@ -77,10 +106,11 @@ class Intake(Inbox):
             return
         count, size = messages.count, messages.size
         self.routed += count
-        if self._is_full and not self._has_room_for(sender, count):
+        if self._is_full and not self._has_room_for(sender, count, size):
             return
         if sender is not self._sender or self._namespace.prefix is not self._prefix:
-            self._sender, self._prefix = sender, self._namespace.prefix
+            self._charge()
+            self._sender, self._prefix, self._uid = sender, self._namespace.prefix, sender.credentials.uid
             key = sender.key
             # For a sender above this hub, the kernel vouched for the hub above and not for the sender.
             is_ours = key.startswith(self._prefix + self._namespace.start)
@@ -102,11 +132,33 @@ class Intake(Inbox):
             self._timer.stop()
             self._is_timing = False
 
+    def _charge(self) -> None:
+        """Charge to the last sender's user what it sent since another was the last."""
+        portion = self._portion
+        count, size = self.waiting - portion.count, self.waiting_bytes - portion.size
+        if count:
+            before = portion.by_user.get(self._uid, (0, 0))
+            portion.by_user[self._uid] = before[0] + count, before[1] + size
+            portion.count, portion.size = self.waiting, self.waiting_bytes
+            self._by_user.force_room(self._uid, count, size)
+
+    def _release(self) -> None:
+        """Release what the writer has written."""
+        while self._portions and self._portions[0].end <= self._writer.taken_records:
+            for uid, (count, size) in self._portions.popleft().by_user.items():
+                self._by_user.give_room(uid, count, size)
+
     def hand_over(self) -> None:
         """Give what waits to the writer."""
         gaps = [*self._gaps.values()] if not self._is_full else []
         if self.waiting or gaps:
             self._writer.put(self._chunks, gaps, self.waiting, self.waiting_bytes)
+        if self.waiting:
+            self._charge()
+            self._portion.end = self._writer.put_records
+            self._portions.append(self._portion)
+            self._portion = _Portion()
+            self._release()
         if gaps:
             self._gaps.clear()
         self._chunks = []
@@ -130,21 +182,23 @@ class Intake(Inbox):
 
     # -- when the writer does not keep up -----------------------------------------------------------
 
-    def _has_room_for(self, sender: Sender, count: int) -> bool:
-        """Whether to keep messages though the queue is full. If so, their publisher is held back from now on."""
+    def _has_room_for(self, sender: Sender, count: int, size: int) -> bool:
+        """Whether to keep messages though the queue is full.
+
+        They are kept if their user is below its share, or if their publisher is held back from now on.
+        """
         writer, bounds = self._writer, self._bounds
         self.relieve()
         if not self._is_full:
+            return True
+        self._charge()
+        if self._by_user.is_below_share(sender.credentials.uid, count, size):
             return True
         publisher = sender.holdable_by(self) if self._hold and not self._held_too_long else None
         # A publisher that is held sends only what the hub has read already. A hub that stops reads all that is left.
         flooded = writer.queued_records >= 2 * bounds.queued_records or writer.queued_bytes >= 2 * bounds.queued_bytes
         if publisher is not None and not (flooded and publisher in self.held):
-            self.held.add(publisher)
-            publisher.hold(self)
-            if self._block_timer is None:
-                self._block_timer = self._context.loop.timer(self._limits.block_timeout)
-                self._block_timer.start(self._run, self._on_block_timeout)
+            self._holding.hold(publisher)
             return True
         cause = "timeout" if self._held_too_long else "overflow"
         self.lost[cause] = self.lost.get(cause, 0) + count
@@ -153,10 +207,11 @@ class Intake(Inbox):
 
     def _on_block_timeout(self) -> None:
         self._held_too_long = True
-        self._let_go()
+        self._release_all()
 
     def relieve(self) -> None:
-        """Hold nobody any longer once the writer has written half of what may wait."""
+        """Let publishers go whose user is below its share; let all go once half of what may wait is written."""
+        self._release()
         writer, bounds = self._writer, self._bounds
         if (
             self._is_full
@@ -166,19 +221,22 @@ class Intake(Inbox):
             self._is_full = self._held_too_long = False
             writer.tells = self._tells
             self.hand_over()
-            self._let_go()
+            self._release_all()
+        elif self.held:
+            self._charge()
+            self._holding.release(lambda publisher: self._by_user.is_below_share(publisher.credentials.uid))
 
-    def _let_go(self) -> None:
-        if self._block_timer is not None:
-            self._block_timer.stop()
-            self._block_timer.close()
-            self._block_timer = None
-        while self.held:
-            self.held.pop().let_go(self)
+    def _release_all(self) -> None:
+        self._holding.release(lambda _: True)
+
+    @property
+    def held(self) -> Set[Holdable]:
+        """The publishers that are held back."""
+        return self._holding.publishers.keys()
 
     def forget_held(self, publisher: Holdable) -> None:
         """Forget a publisher that was held and is gone. Implements :class:`~sbuslib.core.protocols.Holder`."""
-        self.held.discard(publisher)
+        self._holding.forget(publisher)
 
     # -- the end ------------------------------------------------------------------------------------
 
@@ -213,7 +271,7 @@ class Intake(Inbox):
             self.hand_over()
         finally:
             self._timer.close()
-            self._let_go()
+            self._release_all()
             self._ready.set()
 
     # -- what others see ----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""``JournalLimits``: every number that bounds a recorder, each with its reason."""
+"""``JournalLimits``: the numbers that an operator of a recorder may set, each with the reason for its default."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["JournalLimits"]
 
 
 class JournalLimits(_Numbers, frozen=True, kw_only=True):
-    """What a recorder allows itself. Immutable; derive another with ``msgspec.structs.replace``.
+    """The limits of a recorder. Immutable; derive another with ``msgspec.structs.replace``.
 
     Raises :exc:`~sbuslib.errors.UsageError` when a number is not positive.
     """
@@ -30,14 +30,6 @@ class JournalLimits(_Numbers, frozen=True, kw_only=True):
     block_seconds: Annotated[
         float, Meta(description="Seconds after which fewer are handed over: what a crash may cost while little comes.")
     ] = 0.05
-    merged_records: Annotated[
-        int,
-        Meta(
-            description="Rows of one block, where several hands full wait because the disk was slow: one sync serves "
-            "them all, and encoding them holds the interpreter's lock for a few milliseconds."
-        ),
-    ] = 4_096
-    merged_bytes: Annotated[int, Meta(description="Bytes of messages in one block, likewise.")] = 8_388_608
     queued_records: Annotated[
         int,
         Meta(description="Messages that may wait for the writer before publishers are held: half a second of them."),

@@ -183,11 +183,11 @@ class Recorder:
         writer.tells = self._publish_durable
         self._service = service = self._make_service()
         self._intake = Intake(
-            self.hub, writer, self.limits, hold=self._hold, tells=self._publish_durable, run=service.run
+            self.hub.context, writer, self.limits, hold=self._hold, tells=self._publish_durable, run=service.run
         )
         self._intake.on_close = self._end
         waker.start(service.run, self._on_wake)
-        self.hub.attach(self._intake, tap=self._scope == "hub")
+        self._intake.attach(tap=self._scope == "hub")
         return self
 
     def stop(self) -> None:

@@ -34,6 +34,7 @@ from ..matcher import SEPARATOR, Subscriptions
 from ..secrets import Namespace
 from ..wire.packets import MSG, check_key
 from .limits import TcpLimits
+from .substrings import CACHED_NAME_BYTES
 
 __all__ = [
     "CONTROL",
@@ -216,7 +217,7 @@ class Crossing:
         if len(name.encode()) > self._limits.name_bytes:
             self._refused["name too long"] += 1
             return None
-        if len(key) <= self._limits.cached_name_bytes:
+        if len(key) <= CACHED_NAME_BYTES:
             if len(self._known_names) >= self._limits.cached_names:
                 self._known_names.clear()
             self._known_names[key] = name
@@ -236,7 +237,7 @@ class Crossing:
         if reason is not None:
             self._refused[reason] += 1
             return None
-        if len(name) <= self._limits.cached_name_bytes:
+        if len(name) <= CACHED_NAME_BYTES:
             if len(self._known_keys) >= self._limits.cached_names:
                 self._known_keys.clear()
             self._known_keys[name] = key
@@ -281,8 +282,8 @@ class Expected:
         self._waiting[announced] = count + 1, now + self._seconds, user
         self._of_users.setdefault(user, OrderedDict())[announced] = None
         if len(self._waiting) > self._most:
-            most = max(self._of_users, key=lambda one: len(self._of_users[one]))
-            self._forget(next(iter(self._of_users[most])))
+            busiest = max(self._of_users, key=lambda user: len(self._of_users[user]))
+            self._forget(next(iter(self._of_users[busiest])))
 
     def take(self, sender: bytes | None, what: bytes) -> bool:
         """Whether a message that is seen was announced. Each announcement answers for one message."""
@@ -379,7 +380,7 @@ class Members:
         return bool(gone)
 
     def excuse(self, now: float) -> None:
-        """Count all known gateways as heard now: this process did not run for a while, and could hear nobody."""
+        """Count all known gateways as heard now: this process did not run for a while, and heard none of them."""
         self._members = {gateway: (here, now) for gateway, (here, _) in self._members.items()}
 
     def is_ours(self, remote: str) -> bool:

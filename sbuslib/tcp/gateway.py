@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from time import monotonic
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 import gevent
 import msgspec
@@ -47,6 +47,10 @@ __all__ = ["Gateway"]
 logger = logging.getLogger("sbuslib")
 
 _BATCH = 256  # messages that cross at once, and are announced with one message
+_PATIENCE: Final = 1.0
+"""Seconds that a gateway waits for a peer whose queue is half full, once until that is empty."""
+_EXPECTED_SECONDS: Final = 10.0
+"""Seconds that a gateway waits to see on the bus what another gateway said it would publish."""
 _IMPORT = b"import "
 _HERE = b"here "
 _GREETING = re.compile(rb"([0-9A-Za-z._-]{1,64}) ([0-9A-Za-z._-]{1,64}) ([0-9A-Za-z._-]{1,64})")
@@ -105,7 +109,7 @@ class Gateway:
         setup = repr((name, sorted(exported.patterns), sorted(imported.patterns)))
         self._group = blake2b(setup.encode(), digest_size=8).hexdigest()
         self._members = Members(self._id, self._group, 3 * self._limits.heartbeat_seconds)
-        self._expected = Expected(self._limits.imports, self._limits.expected_seconds)
+        self._expected = Expected(self._limits.imports, _EXPECTED_SECONDS)
         self._incoming: deque[Publish] = deque()
         self._incoming_bytes = 0
         self._arrived = Event()
@@ -230,7 +234,7 @@ class Gateway:
     def _send(self, going: list[tuple[str, bytes]]) -> None:
         if going:
             self._exported += len(going)
-            self._peer.publish_many(going, patience=self._limits.export_patience, leave_out=self._leave_out)
+            self._peer.publish_many(going, patience=_PATIENCE, leave_out=self._leave_out)
 
     # -- in -----------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""``TcpLimits``: every number that bounds a peer of Simplest pubsub or a gateway, each with its reason."""
+"""``TcpLimits``: the numbers that an operator of a peer or a gateway may set, each with the reason for its default."""
 
 from __future__ import annotations
 
@@ -33,36 +33,9 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
     substring_bytes: Annotated[
         int, Meta(description="Bytes that the distinct substrings of one peer may have together.")
     ] = 4_194_304
-    plain_substrings: Annotated[
-        int,
-        Meta(description="Substrings that are tried one by one; more are put into an automaton, where there is one."),
-    ] = 32
-    young_substrings: Annotated[
-        int,
-        Meta(description="Substrings of the automaton that is built again as they come: a millisecond at this size."),
-    ] = 512
-    automaton_substrings: Annotated[
-        int,
-        Meta(description="Substrings of one automaton: what can be built at once, within some ten milliseconds."),
-    ] = 4_096
     cached_names: Annotated[
         int, Meta(description="Names whose receivers are remembered. A remembered name saves the matching.")
     ] = 16_384
-    cached_name_bytes: Annotated[
-        int, Meta(description="Longest name that is remembered; with cached_names it bounds the memory.")
-    ] = 512
-    recent_changes: Annotated[
-        int, Meta(description="Changes of substrings against which a remembered name is checked before it is dropped.")
-    ] = 64
-    receive_bytes: Annotated[
-        int, Meta(description="Bytes taken from one peer before others have their turn: thousands of small messages.")
-    ] = 262_144
-    send_bytes: Annotated[
-        int, Meta(description="Bytes handed to the kernel with one call, and joined for it. More gains nothing.")
-    ] = 262_144
-    commands_a_turn: Annotated[
-        int, Meta(description="Subscriptions taken from one peer before others have their turn: each may cost work.")
-    ] = 64
     queued_bytes: Annotated[
         int, Meta(description="Bytes that may wait for one peer that reads slowly, before new messages are lost.")
     ] = 16_777_216
@@ -134,18 +107,10 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
     imports: Annotated[
         int, Meta(description="Messages from peers that may wait for the bus of a gateway, before new ones are lost.")
     ] = 65_536
-    export_patience: Annotated[
-        float,
-        Meta(description="Seconds that a gateway waits for a peer whose queue is half full, once until it is empty."),
-    ] = 1.0
     heartbeat_seconds: Annotated[
         float,
         Meta(description="Seconds between two words of a gateway to its spares; after three missed, one takes over."),
     ] = 2.0
-    expected_seconds: Annotated[
-        float,
-        Meta(description="Seconds that a gateway waits to see on the bus what another gateway said it would publish."),
-    ] = 10.0
     logged_breaches: Annotated[
         int, Meta(description="Kinds of violation (reason and address) remembered as logged; more are only counted.")
     ] = 1_024

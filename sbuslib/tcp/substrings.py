@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from .limits import TcpLimits
 
@@ -30,7 +30,22 @@ try:
 except ImportError:  # the extra [tcp] is not installed
     _ahocorasick = None
 
-__all__ = ["Substrings"]
+__all__ = ["CACHED_NAME_BYTES", "Substrings"]
+
+PLAIN_SUBSTRINGS: Final = 32
+"""Substrings that are tried one by one. More are put into an automaton."""
+
+YOUNG_SUBSTRINGS: Final = 512
+"""Substrings of the young automaton, which is built again as they come: that takes a millisecond at this size."""
+
+AUTOMATON_SUBSTRINGS: Final = 4_096
+"""Substrings of one settled automaton, which is built at once: that takes some ten milliseconds at this size."""
+
+RECENT_CHANGES: Final = 64
+"""Changes of substrings that a remembered name is checked against. After more changes it is looked up anew."""
+
+CACHED_NAME_BYTES: Final = 512
+"""Longest name that is remembered. With ``TcpLimits.cached_names`` it bounds the memory."""
 
 S = TypeVar("S", bound=Hashable)
 
@@ -53,8 +68,7 @@ class _Automaton:
 class _Texts:
     """Texts, and which of them a name contains."""
 
-    def __init__(self, limits: TcpLimits, alive: Any) -> None:
-        self._limits = limits
+    def __init__(self, alive: Any) -> None:
         self._alive = alive  # a container of the texts that still have holders
         self._newest: dict[str, None] = {}
         self._automata: list[_Automaton] = []  # the young one last
@@ -65,7 +79,7 @@ class _Texts:
         if text in self._placed:
             return
         self._newest[text] = None
-        if len(self._newest) > self._limits.plain_substrings and _ahocorasick is not None:
+        if len(self._newest) > PLAIN_SUBSTRINGS and _ahocorasick is not None:
             self._merge()
 
     def remove(self, text: str) -> None:
@@ -77,18 +91,17 @@ class _Texts:
 
     def _merge(self) -> None:
         """Put the newest texts into the young automaton; once that is full, settle it."""
-        limits = self._limits
         texts = set(self._newest)
         self._newest.clear()
-        if self._automata and len(self._automata[-1].texts) < limits.young_substrings:
+        if self._automata and len(self._automata[-1].texts) < YOUNG_SUBSTRINGS:
             texts |= self._take_out(self._automata.pop())
-        if len(texts) >= limits.young_substrings:
-            # The oldest may have lost their holders: whatever is small enough by now is built with this one.
+        if len(texts) >= YOUNG_SUBSTRINGS:
+            # The oldest may have lost their holders. Those that are small by now are built again with this one.
             for automaton in list(self._automata):
-                if len(texts) >= limits.automaton_substrings:
+                if len(texts) >= AUTOMATON_SUBSTRINGS:
                     break
                 living = sum(map(self._alive.__contains__, automaton.texts))
-                if living + len(texts) <= limits.automaton_substrings:
+                if living + len(texts) <= AUTOMATON_SUBSTRINGS:
                     self._automata.remove(automaton)
                     texts |= self._take_out(automaton)
         merged = _Automaton(texts)
@@ -123,9 +136,9 @@ class Substrings(Generic[S]):
         self._limits = limits if limits is not None else TcpLimits()
         self._held: dict[S, dict[str, int]] = {}
         self._holders: dict[str, dict[S, None]] = {}
-        self._texts = _Texts(self._limits, self._holders)
+        self._texts = _Texts(self._holders)
         self._remembered: dict[str, tuple[int, tuple[S, ...]]] = {}
-        self._changes: deque[str] = deque(maxlen=self._limits.recent_changes)
+        self._changes: deque[str] = deque(maxlen=RECENT_CHANGES)
         self._version = 0
 
     def __len__(self) -> int:
@@ -173,7 +186,7 @@ class Substrings(Generic[S]):
         return True
 
     def discard(self, subscriber: S) -> dict[str, int]:
-        """Take everything of ``subscriber`` out; what it held, substring to count."""
+        """Remove all substrings of ``subscriber``. Returns what it held, substring to count."""
         held = self._held.pop(subscriber, {})
         for substring in held:
             self._forget(substring, subscriber)
@@ -193,7 +206,7 @@ class Substrings(Generic[S]):
         self._changes.append(substring)
 
     def subscribers(self, name: str) -> tuple[S, ...]:
-        """Everybody with at least one substring that ``name`` contains, each once, in no order of meaning."""
+        """The subscribers with at least one substring that ``name`` contains, each once, in any order."""
         remembered = self._remembered.get(name)
         if remembered is not None:
             if remembered[0] == self._version:
@@ -202,7 +215,7 @@ class Substrings(Generic[S]):
                 self._remembered[name] = self._version, remembered[1]
                 return remembered[1]
         found = self._search(name)
-        if len(name) <= self._limits.cached_name_bytes:
+        if len(name) <= CACHED_NAME_BYTES:
             if remembered is None and len(self._remembered) >= self._limits.cached_names:
                 del self._remembered[next(iter(self._remembered))]
             self._remembered[name] = self._version, found

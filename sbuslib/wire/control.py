@@ -171,7 +171,7 @@ class Features(msgspec.Struct, frozen=True):
 class Lost(msgspec.Struct, frozen=True):
     """``notice/lost``: ``count`` messages for this client were lost since ``since`` (seconds since the epoch).
 
-    ``cause`` is a word, such as those of :data:`sbuslib.core.outbox.CAUSES`; a newer hub may have others.
+    ``cause`` is a word, such as those of :data:`sbuslib.core.losses.CAUSES`; a newer hub may have others.
     """
 
     cause: str

@@ -509,6 +509,84 @@ def test_a_stranger_cannot_stall_publishers_in_turn(bus: Bus, connect_as: Connec
     assert not receiving.outgoing.closed
 
 
+# -- the share of one queue --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [b"blocking/soft/block", b"blocking/hard/block"])
+def test_publisher_below_its_share_is_not_held_beside_a_flood(bus: Bus, connect_as: ConnectAs, mode: bytes) -> None:
+    """Another user's flood has filled the queue of eight messages: of two users, each may have four there."""
+    hub = bus({"mode": 0o777, "trusted": [1003]}, queued_packets=8)
+    reader = connect_as(1003)
+    receiving = slow(hub, reader, mode)
+    flooding_peer, modest_peer = connect_as(1001), connect_as(1002)
+    flooding, modest = connection_of(hub, flooding_peer), connection_of(hub, modest_peer)
+    flood(flooding_peer, 0, 9)
+    eventually(lambda: flooding.turn.received == 9)
+    flood(flooding_peer, 9, 12)
+    settle(hub)
+    hard = b"hard" in mode
+    assert flooding.turn.received == (12 if hard else 9)  # with hard block it is held by the tenth message
+    assert is_held(flooding)
+    for number in range(100, 104):
+        flood(modest_peer, number, number + 1)
+        modest_peer.barrier()
+        assert not is_held(modest)
+    flood(modest_peer, 104, 105)
+    settle(hub)
+    assert is_held(modest) is hard  # with soft block alone, a full queue loses what is over the share
+    balance(hub)
+    got: list[int] = []
+    while receiving.outgoing.queued or is_held(flooding) or is_held(modest):
+        got += numbers([reader.receive()])
+        settle(hub)
+        waiting = receiving.outgoing.outbox._by_user.packets.held
+        assert is_held(flooding) <= (waiting(1001) > 3 or not waiting(1002))
+    reader.barrier()
+    got += numbers(reader.pending())
+    assert [number for number in got if number < 100] == [*range(12 if hard else 10)]
+    assert [number for number in got if number >= 100] == [*range(100, 105 if hard else 104)]
+
+
+def test_messages_below_the_share_find_the_queue_never_full(bus: Bus, connect_as: ConnectAs) -> None:
+    """Also in the default modes, where a full queue loses messages."""
+    hub = bus({"mode": 0o777}, queued_packets=4)
+    reader, flooding, modest = connect_as(1003), connect_as(1001), connect_as(1002)
+    receiving = slow(hub, reader)
+    flood(flooding, 0, 9)
+    flooding.barrier()
+    assert receiving.outgoing.lost == {"overflow": 4}
+    flood(modest, 100, 103)
+    modest.barrier()
+    flood(flooding, 9, 10)
+    flooding.barrier()
+    assert receiving.outgoing.lost == {"overflow": 6}
+    assert numbers([reader.receive() for _ in range(7)]) == [0, 1, 2, 3, 4, 100, 101]
+
+
+def test_receiver_that_releases_one_publisher_while_it_holds_another_is_not_kicked(
+    bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time limit is for each publisher: two users are held in turns here, so one is held at any time."""
+    hub = bus({"mode": 0o777, "trusted": [1003]}, queued_packets=4, block_timeout=100.0)
+    clock = [0.0]
+    monkeypatch.setattr("sbuslib.core.holding.monotonic", lambda: clock[0])
+    reader = connect_as(1003)
+    receiving = slow(hub, reader, b"blocking/soft/block")
+    one, other = connect_as(1001), connect_as(1002)
+    flood(one, 0, 2)
+    eventually(lambda: len(receiving.outgoing.held) == 1)
+    clock[0] = 60.0
+    flood(other, 10, 13)
+    eventually(lambda: len(receiving.outgoing.held) == 2)
+    assert numbers([reader.receive()]) == [0]
+    eventually(lambda: len(receiving.outgoing.held) == 1)
+    holding: Any = receiving.outgoing._holding
+    clock[0] = 110.0
+    holding._on_time()
+    settle(hub)
+    assert not receiving.outgoing.closed
+
+
 # -- shares -----------------------------------------------------------------------------------------------
 
 

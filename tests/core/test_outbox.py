@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbuslib.core.outbox import CAUSES, Action, Outbox, decide
+from sbuslib.core.losses import CAUSES
+from sbuslib.core.outbox import Action, Outbox, decide
 from sbuslib.core.quotas import Account
 from sbuslib.limits import Limits
 from sbuslib.wire.modes import HARD, ORDER, SOFT, Hard, Soft
@@ -68,7 +69,7 @@ def test_what_each_cell_does(full: bool, soft: Soft, hard: Hard) -> None:
     kept = action in (Action.KEEP, Action.HOLD)
     assert len(box) == waited + kept
     cause = "overflow" if full and soft in ("queue", "block") else "discard"
-    assert box.lost == ({} if kept else {cause: 1})
+    assert box.losses.total == ({} if kept else {cause: 1})
 
 
 @pytest.mark.parametrize("hard", HARD)
@@ -77,21 +78,21 @@ def test_beyond_the_users_share(hard: Hard) -> None:
     box.hard = hard
     assert offer(box, b"1", b"2") is Action.KEEP
     assert offer(box, b"3") is TABLE[True, "queue", hard]
-    assert box.lost == ({} if hard == "block" else {"quota": 1})
+    assert box.losses.total == ({} if hard == "block" else {"quota": 1})
 
 
 def test_after_a_disconnection_the_rest_is_lost_and_counted() -> None:
     box = outbox()
     box.soft = "error"
     assert offer(box, b"1", b"2", b"3") is Action.DISCONNECT
-    assert (len(box), box.lost) == (0, {"discard": 3})
+    assert (len(box), box.losses.total) == (0, {"discard": 3})
 
 
 def test_a_batch_that_fits_in_part() -> None:
     box = outbox(queued_packets=2)
     assert offer(box, b"1", b"2", b"3") is Action.LOSE
     assert send(box) == [b"1", b"2"]
-    assert box.lost == {"overflow": 1}
+    assert box.losses.total == {"overflow": 1}
 
 
 def test_as_many_bytes_as_the_limit_says() -> None:
@@ -100,7 +101,7 @@ def test_as_many_bytes_as_the_limit_says() -> None:
     offer(box, b"x" * 5)  # the new one goes, not one that waits
     offer(box, b"x" * 4)
     offer(box, b"x")
-    assert (len(box), box.bytes, box.lost) == (2, 10, {"overflow": 2})
+    assert (len(box), box.bytes, box.losses.total) == (2, 10, {"overflow": 2})
 
 
 # -- answers --------------------------------------------------------------------------------------------
@@ -114,7 +115,7 @@ def test_an_answer_is_never_lost(order: str) -> None:
     assert box.push_answer(b"answer") is True
     offer(box, b"n")
     assert sorted(send(box)) == [b"answer", b"m"]
-    assert box.lost == {"overflow": 1}
+    assert box.losses.total == {"overflow": 1}
 
 
 def test_so_many_answers_and_no_more() -> None:
@@ -232,13 +233,13 @@ def test_an_answer_that_was_not_sent_waits_among_the_answers(before: str, after:
 def test_losses_are_reported_once_with_their_first_time() -> None:
     box = outbox(queued_packets=1)
     offer(box, b"1")
-    assert box.has_report is False
+    assert box.losses.has_report is False
     box.offer([b"2"], SENDER, False, 10.0)
     box.offer([b"3"], SENDER, False, 20.0)
-    box.lose("oversize", 1, 30.0)
-    assert box.take_report() == [("overflow", 2, 10.0), ("oversize", 1, 30.0)]
-    assert box.take_report() == []
-    assert box.lost == {"overflow": 2, "oversize": 1}
+    box.losses.add("oversize", 1, 30.0)
+    assert box.losses.take_report() == [("overflow", 2, 10.0), ("oversize", 1, 30.0)]
+    assert box.losses.take_report() == []
+    assert box.losses.total == {"overflow": 2, "oversize": 1}
 
 
 @given(st.data())
@@ -264,12 +265,12 @@ def test_nothing_is_lost_without_a_count_and_all_charges_are_released(data: st.D
                 box.hard = data.draw(st.sampled_from(HARD))
             case "order":
                 box.order = data.draw(st.sampled_from(ORDER))
-        assert offered == sent + box.messages + sum(box.lost.values())
+        assert offered == sent + box.messages + sum(box.losses.total.values())
         assert account.packets.used == box.messages
-        assert set(box.lost) <= set(CAUSES)
+        assert set(box.losses.total) <= set(CAUSES)
     waiting = box.messages
     box.clear("outage", 1.0)
     assert (len(box), box.bytes, box.messages) == (0, 0, 0)
     assert account.is_clear()
-    assert offered == sent + sum(box.lost.values())
-    assert box.lost["outage"] == waiting
+    assert offered == sent + sum(box.losses.total.values())
+    assert box.losses.total["outage"] == waiting

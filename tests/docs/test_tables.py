@@ -21,7 +21,8 @@ from sbuslib import aio, errors, matches
 from sbuslib.cli.main import build_parser
 from sbuslib.client import Client
 from sbuslib.core.inbox import Inbox
-from sbuslib.core.outbox import CAUSES, decide
+from sbuslib.core.losses import CAUSES
+from sbuslib.core.outbox import decide
 from sbuslib.statistics import ClientStatistics, HubStatistics, UserStatistics
 from sbuslib.topic import Topic
 from sbuslib.wire import control

@@ -15,6 +15,7 @@ from typing import Any
 
 import gevent
 import pytest
+from accounting import acting_as
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from segments.journals import records_of
@@ -111,7 +112,7 @@ SAID = st.lists(
 def test_what_is_recorded_and_played_back_is_what_was_published(
     said: list[tuple[str, int, list[tuple[bytes, bytes]]]], is_plain: bool, block: int
 ) -> None:
-    """Each message is recorded once, in order and with its sender, however it came and whoever else receives it."""
+    """Each message is recorded once, in order and with its sender, however it came, also beside other receivers."""
     with TemporaryDirectory(prefix="sbus-") as folder, Hub(f"{folder}/bus") as hub, Hub(f"{folder}/other") as other:
         expected: list[tuple[bytes, bytes]] = []
         with (
@@ -236,12 +237,12 @@ def test_the_writer_leaves_out_secret_messages_too(hub: Hub, journal: str) -> No
         intake, writer = recorder._intake, hub.context.writer
         assert intake is not None
         for key in (b"!/cred/1/2/3/x", b"a/!/cred/1/2/3/x", b"a!/b"):
-            intake.deliver(hub.embedder, Copied(writer, [encode_message(key, b"v")]))
+            intake.deliver(hub._me, Copied(writer, [encode_message(key, b"v")]))
         several = [(b"k", b"1"), (b"!/cred/1/2/3/x", b"2"), (b"k", b"3"), (b"!/cred/1/2/3/x", b"4"), (b"l", b"5")]
         for pairs in (several, several[1::2]):
             batch = coalesce([encode_message(key, payload) for key, payload in pairs])
             assert batch is not None
-            intake.deliver(hub.embedder, Batched(writer, batch))
+            intake.deliver(hub._me, Batched(writer, batch))
     found = [(record.key, record.payload) for record in records_of(journal)]
     assert found == [(b"a!/b", b"v"), *several[::2]]
     assert recorder._writer.secrets_left_out == 6
@@ -398,6 +399,34 @@ def test_publishers_are_held_back_and_no_message_is_lost(
     records = records_of(journal)
     assert [record.payload for record in records if record.key == b"k"] == [b"%d" % n for n in range(3000)]
     assert sum(record.key == b"other" for record in records) == 1
+
+
+def test_publisher_below_its_share_is_not_held_beside_a_flood(
+    make_hub: MakeHub, connect: Connect, folder: str, journal: str, disk: Disk
+) -> None:
+    """Another user's flood has filled the queue of 40 messages: of two users, each may have 20 there."""
+    hub = make_hub(mode=0o777)
+    os.chmod(folder, 0o755)
+    with Recorder(hub, journal, limits=SMALL) as recorder:
+        with acting_as(1001):
+            flooding = connect()
+        with acting_as(1002):
+            modest = connect()
+        sending = gevent.spawn(flooding.send, *(b"MSG flood\0%d" % n for n in range(1000)))
+        eventually(lambda: recorder.statistics().held == 1)
+        for n in range(20):
+            modest.publish(b"modest", b"%d" % n)
+            modest.barrier()
+            assert recorder.statistics().held == 1
+        modest.publish(b"modest", b"20")
+        eventually(lambda: recorder.statistics().held == 2)
+        disk.open.set()
+        sending.join()
+        flooding.barrier()
+        modest.barrier()
+        assert recorder.statistics().lost == {}
+    payloads = [record.payload for record in records_of(journal) if record.key == b"modest"]
+    assert payloads == [b"%d" % n for n in range(21)]
 
 
 def test_messages_of_a_publisher_that_leaves_while_held_are_recorded(

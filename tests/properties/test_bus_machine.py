@@ -91,6 +91,13 @@ class Client:
         self.mute = False
         self.closed = False
 
+    def is_below_share(self, uid: int, size: int, limits: Limits) -> bool:
+        """Whether this user is below its share of what waits here with one more message of ``size`` bytes."""
+        mine = [len(packet) for packet, sender in self.waiting if sender == uid]
+        users = len({sender for _, sender in self.waiting} | {uid})
+        packets, size = len(mine) + 1, sum(mine) + size
+        return users > 1 and packets * users <= limits.queued_packets and size * users <= limits.queued_bytes
+
     def wants(self, key: bytes) -> bool:
         return any(matches(pattern, key) for pattern in +self.patterns)
 
@@ -439,6 +446,7 @@ class BusMachine(RuleBasedStateMachine):
 
     def offer(self, receiver: Client, sender: Client, packet: bytes, may_hold: bool) -> str:
         soft, hard = receiver.soft, receiver.hard
+        below = receiver.is_below_share(sender.uid, len(packet), self.limits)
         if not may_hold:
             soft = "queue" if soft == "block" else soft
             hard = "discard" if hard == "block" else hard
@@ -446,11 +454,11 @@ class BusMachine(RuleBasedStateMachine):
             receiver.lost["discard"] += 1
             return soft
         waiting = receiver.waiting
-        overflow = (
+        overflow = not below and (
             len(waiting) >= self.limits.queued_packets
             or sum(len(other) for other, _ in waiting) + len(packet) > self.limits.queued_bytes
         )
-        action = "hold" if soft == "block" else "keep"
+        action = "hold" if soft == "block" and not below else "keep"
         if overflow or not receiver.share.fits(sender.uid, len(packet)):
             if hard != "block":
                 receiver.lost["overflow" if overflow else "quota"] += 1
@@ -482,7 +490,8 @@ class BusMachine(RuleBasedStateMachine):
         half = 2 * len(waiting) <= limits.queued_packets and 2 * sum(len(p) for p, _ in waiting) <= limits.queued_bytes
         going = []
         for held in list(receiver.holds):
-            room = receiver.for_room and half and receiver.share.fits(held.uid, 1)
+            below = receiver.is_below_share(held.uid, 1, limits)
+            room = (below or (receiver.for_room and half)) and receiver.share.fits(held.uid, 1)
             if anyway or not waiting or room:
                 receiver.holds.discard(held)
                 held.holders.discard(receiver)
@@ -506,12 +515,9 @@ class BusMachine(RuleBasedStateMachine):
 
     def orders(self, packets: list[bytes]) -> dict[bytes, list[Client]]:
         """As :meth:`observe`, of a moment that is past: no pattern has come or gone since."""
-        by_connection: dict[Any, Client] = {client.connection: client for client in self.clients}
-        keys = {key_of(packet) for packet in packets}
-        found = {key: self.hub.context.router._look_up(key) for key in keys}
-        return {
-            key: [by_connection[c] for c in connections if c in by_connection] for key, connections in found.items()
-        }
+        by_outgoing: dict[Any, Client] = {client.connection.outgoing: client for client in self.clients}
+        found = {key: self.hub.context.router._look_up(key) for key in map(key_of, packets)}
+        return {key: [by_outgoing[one] for one in receivers if one in by_outgoing] for key, receivers in found.items()}
 
     def silence(self, client: Client) -> None:
         """Nothing can be sent to this client any more."""

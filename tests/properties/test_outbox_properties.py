@@ -12,19 +12,24 @@ from sbuslib.limits import Limits
 from sbuslib.wire.batches import QueuedBatch, coalesce
 from sbuslib.wire.modes import HARD, ORDER, SOFT, Hard, Order, Soft
 
+USERS = (7, 8, 9)
+
 
 class OutboxMachine(RuleBasedStateMachine):
-    """Messages and answers come, packets go; nothing is lost but new messages that find the queue full.
+    """Messages of three users and answers come, packets go. Only new messages that find the queue full are lost.
 
-    In the default modes; the others are told in the unit tests.
+    The queue is never full for a user that is below its share. The modes are the default ones, or ``block`` in both
+    places; unit tests test the others.
     """
 
-    @initialize(packets=st.integers(1, 6), size=st.integers(1, 60), answers=st.integers(1, 4))
-    def begin(self, packets: int, size: int, answers: int) -> None:
+    @initialize(packets=st.integers(1, 6), size=st.integers(1, 60), answers=st.integers(1, 4), blocks=st.booleans())
+    def begin(self, packets: int, size: int, answers: int, blocks: bool) -> None:
         self.limits = Limits(queued_packets=packets, queued_bytes=size, queued_answers=answers)
         self.account = Account(1000, self.limits)
         self.box = Outbox(self.limits, self.account)
-        self.model: list[tuple[bytes, bool]] = []
+        if blocks:
+            self.box.soft = self.box.hard = "block"
+        self.model: list[tuple[bytes, int | None]] = []  # with the user that sent it; None for an answer
         self.lost = 0
         self.count = 0
 
@@ -32,24 +37,41 @@ class OutboxMachine(RuleBasedStateMachine):
         self.count += 1
         return b"%d" % self.count + bytes(size)
 
-    @rule(size=st.integers(0, 30))
-    def push(self, size: int) -> None:
+    def is_below_share(self, user: int, size: int) -> bool:
+        """Whether a user is below its share with one more message of ``size`` bytes."""
+        mine = [len(packet) for packet, sender in self.model if sender == user]
+        users = len({sender for _, sender in self.model if sender is not None} | {user})
+        return (
+            users > 1
+            and (len(mine) + 1) * users <= self.limits.queued_packets
+            and (sum(mine) + size) * users <= self.limits.queued_bytes
+        )
+
+    @rule(size=st.integers(0, 30), user=st.sampled_from(USERS))
+    def push(self, size: int, user: int) -> None:
         packet = self.packet(size)
-        full = (
+        below = self.is_below_share(user, len(packet))
+        full = not below and (
             len(self.model) >= self.limits.queued_packets
             or sum(len(other) for other, _ in self.model) + len(packet) > self.limits.queued_bytes
         )
-        assert self.box.offer([packet], 7, True, 0.0) is (Action.LOSE if full else Action.KEEP)
-        if full:
+        if self.box.hard == "block":
+            expected = Action.KEEP if below else Action.HOLD
+        else:
+            expected = Action.LOSE if full else Action.KEEP
+        if self.box.refuses(user, True, len(packet)):
+            assert expected is Action.LOSE
+        assert self.box.offer([packet], user, True, 0.0) is expected
+        if expected is Action.LOSE:
             self.lost += 1
         else:
-            self.model.append((packet, False))
+            self.model.append((packet, user))
 
     @rule(size=st.integers(0, 30))
     def push_answer(self, size: int) -> None:
         packet = self.packet(size)
-        self.model.append((packet, True))
-        waiting = sum(is_answer for _, is_answer in self.model)
+        self.model.append((packet, None))
+        waiting = sum(sender is None for _, sender in self.model)
         assert self.box.push_answer(packet) is (waiting <= self.limits.queued_answers)
 
     @rule(data=st.data())
@@ -57,20 +79,31 @@ class OutboxMachine(RuleBasedStateMachine):
         taken = data.draw(st.integers(0, len(self.model) + 1))
         sent = data.draw(st.integers(0, min(taken, len(self.model))))
         assert self.box.take(taken) == [packet for packet, _ in self.model[:taken]]
-        assert self.box.settle(sent) == sum(not is_answer for _, is_answer in self.model[:sent])
+        assert self.box.settle(sent) == sum(sender is not None for _, sender in self.model[:sent])
         del self.model[:sent]
+
+    @rule()
+    def clear(self) -> None:
+        self.lost += sum(sender is not None for _, sender in self.model)
+        self.model.clear()
+        self.box.clear("outage", 0.0)
 
     @invariant()
     def agrees(self) -> None:
         if not hasattr(self, "box"):
             return
         assert len(self.box) == len(self.model)
-        assert self.box.messages == sum(not is_answer for _, is_answer in self.model)
+        assert self.box.messages == sum(sender is not None for _, sender in self.model)
         assert self.box.bytes == sum(len(packet) for packet, _ in self.model)
-        assert self.box.lost.total() == self.lost
-        messages = [packet for packet, is_answer in self.model if not is_answer]
-        assert self.account.packets.held(7) == len(messages)
-        assert self.account.queued_bytes.held(7) == sum(map(len, messages))
+        assert self.box.losses.total.total() == self.lost
+        for user in USERS:
+            messages = [packet for packet, sender in self.model if sender == user]
+            assert self.account.packets.held(user) == len(messages)
+            assert self.account.queued_bytes.held(user) == sum(map(len, messages))
+            assert self.box.is_below_share(user) is self.is_below_share(user, 1)
+        if self.box.hard != "block":
+            harmonic = sum(self.limits.queued_packets // number for number in range(1, len(USERS) + 1))
+            assert self.box.messages <= harmonic
 
 
 class ParcelMachine(RuleBasedStateMachine):
@@ -146,7 +179,7 @@ class ParcelMachine(RuleBasedStateMachine):
             return
         batched, other = (
             (
-                *(len(box), box.messages, box.answers, box.bytes, box.lost, box.peak, box.is_half_empty()),
+                *(len(box), box.messages, box.answers, box.bytes, box.losses.total, box.peak, box.is_half_empty()),
                 *((box._account.packets.held(user), box._account.queued_bytes.held(user)) for user in (7, 8)),
             )
             for box in self.boxes

@@ -1,0 +1,153 @@
+"""The memory that a hub's program gives back to the system."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+from support import PATIENCE, Peer, eventually, python
+
+from sbuslib import Hub
+from sbuslib.blocking import Client
+from sbuslib.cli import heap
+from sbuslib.cli.heap import GONE, GROWN, SHARE, HeapTrimmer
+
+Connect = Callable[..., Peer]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A machine whose clock, and whose word on the size of this process, are made up."""
+    machine = SimpleNamespace(now=1_000.0, resident=100 * GROWN, asked=0, takes=0.0)
+
+    def give_back() -> None:
+        machine.asked += 1
+        machine.now += machine.takes
+
+    monkeypatch.setattr(heap, "give_back", give_back)
+    monkeypatch.setattr(heap, "monotonic", lambda: machine.now)
+    monkeypatch.setattr(heap, "resident_bytes", lambda: machine.resident)
+    return machine
+
+
+@pytest.fixture
+def trimmer(hub: Hub, machine: SimpleNamespace) -> Iterator[HeapTrimmer]:
+    with contextlib.closing(HeapTrimmer(hub.context)) as trimmer:
+        yield trimmer
+
+
+def test_memory_is_given_back_once_many_patterns_have_gone(
+    hub: Hub, connect: Connect, machine: SimpleNamespace, trimmer: HeapTrimmer
+) -> None:
+    leaving, staying = connect(), connect()
+    leaving.subscribe(*(b"leaving/%d" % number for number in range(GONE)))
+    staying.subscribe(*(b"staying/%d" % number for number in range(GONE)))
+    staying.barrier()
+    trimmer.look()
+    assert machine.asked == 0
+    leaving.close()
+    eventually(lambda: sum(account.patterns for account in hub.context.quotas.accounts()) == GONE)
+    trimmer.look()
+    assert machine.asked == 1
+    trimmer.look()
+    assert machine.asked == 1, "nothing has gone since"
+
+
+def test_memory_is_not_given_back_when_few_patterns_have_gone(
+    connect: Connect, machine: SimpleNamespace, trimmer: HeapTrimmer
+) -> None:
+    client = connect()
+    for number in range(GONE):
+        client.subscribe(b"%d" % number)
+        client.barrier()
+        trimmer.look()
+        client.send(b"UNSUB %d" % number)
+        client.barrier()
+        trimmer.look()
+    assert machine.asked == 0
+
+
+def test_memory_is_given_back_when_the_process_has_grown_and_nothing_waits_any_more(
+    hub: Hub, connect: Connect, machine: SimpleNamespace, trimmer: HeapTrimmer
+) -> None:
+    slow, publisher = connect(), connect()
+    slow.subscribe(b"k")
+    for number in range(5_000):  # more than the kernel takes for a client that does not read
+        publisher.publish(b"k", b"%d" % number)
+    publisher.barrier()
+    assert hub.context.quotas.waiting()
+    machine.resident += GROWN
+    trimmer.look()
+    assert machine.asked == 0, "something waits"
+    while hub.context.quotas.waiting():
+        slow.receive()
+    trimmer.look()
+    assert machine.asked == 1
+    machine.resident += GROWN - 1
+    trimmer.look()
+    assert machine.asked == 1, "the process has grown by less since"
+
+
+def test_giving_memory_back_takes_no_more_than_its_share_of_the_time(
+    machine: SimpleNamespace, trimmer: HeapTrimmer
+) -> None:
+    machine.takes = 0.05
+    began = machine.now
+    for number in range(1, 4):
+        machine.resident += GROWN
+        trimmer.look()
+        assert machine.asked == number
+        machine.resident += GROWN
+        machine.now = began + number * (machine.takes / SHARE) - 1
+        trimmer.look()
+        assert machine.asked == number, "it is too soon"
+        machine.now = began + number * (machine.takes / SHARE)
+
+
+FREED = """
+from sbuslib.cli.heap import give_back, resident_bytes
+blocks = [bytes(2_000) for _ in range(40_000)]
+kept = blocks[::1_000]  # so that the end of the heap stays in use
+full = resident_bytes()
+del blocks
+freed = resident_bytes()
+give_back()
+print(full // 2**20, freed // 2**20, resident_bytes() // 2**20)
+"""
+
+
+@pytest.mark.skipif(heap._TRIM is None, reason="this C library has no malloc_trim")
+def test_the_c_library_gives_back_what_lies_between_blocks_in_use() -> None:
+    full, freed, left = map(int, python("-c", FREED).split())
+    assert full - freed < 20
+    assert freed - left > 50
+
+
+SBUSD = """
+import os, sys
+from sbuslib.cli import daemon, heap
+heap.LOOK_SECONDS = 0.005
+heap.give_back = lambda: os.write(2, b"given back")
+sys.exit(daemon.main(["-f", "-a", sys.argv[1]]))
+"""
+
+
+def test_sbusd_gives_memory_back(path: str, environment: dict[str, str]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SBUSD, path], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read()  # to its end: it listens
+        client = Client(path, timeout=PATIENCE)
+        client.subscribe(*(b"%d" % number for number in range(20_000)))
+        client.sync()
+        client.close()
+        assert process.stderr.read(len(b"given back")) == b"given back"
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
