@@ -262,7 +262,7 @@ class Connection:
         self.outgoing.close()
         self._reader.stop()
         self._reader.close()
-        for holder in turn.holders:
+        for holder in [*turn.holders]:
             holder.forget_held(self)
             turn.let_go(holder)
         # Each holds the other, and clients may come and go faster than garbage is collected.

@@ -130,11 +130,16 @@ class Turn:
 
     def hold(self, by: Holder) -> None:
         """``by`` has stopped the reading from this client."""
-        self.holders = {*self.holders, by}
+        if not isinstance(self.holders, set):
+            self.holders = set()
+        self.holders.add(by)  # no new set: one message may go to thousands of receivers that all hold
 
     def let_go(self, by: Holder) -> None:
         """``by`` has room again, or has gone."""
-        self.holders = self.holders - {by} or _NOBODY
+        if isinstance(self.holders, set):
+            self.holders.discard(by)
+        if not self.holders:
+            self.holders = _NOBODY
 
     def put_off(self, packets: Iterable[bytes]) -> None:
         """Go on with these packets, which are copies, in a turn to come."""

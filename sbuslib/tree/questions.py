@@ -227,6 +227,8 @@ class Questions:
             if link in round_.waiting:
                 link.note_overdue(round_.token)
         self._check(round_, anyway=True)
+        # Nobody else may say so here: a client asks, and a link answers, in the middle of a turn.
+        self._context.members.end_turn()
 
     def _check(self, round_: _Round, anyway: bool = False) -> None:
         if round_.reply(anyway) and self._rounds.pop(round_.token, None) is not None:
@@ -235,4 +237,3 @@ class Questions:
                 del self._asked_by_clients[round_.user]
                 if self._requests.get(round_.user):
                     self._start_round(round_.user)
-        self._context.members.end_turn()

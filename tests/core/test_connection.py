@@ -13,7 +13,7 @@ import pytest
 from support import LONGEST, Peer, eventually, own_key
 
 from sbuslib import Hub, Limits
-from sbuslib.core import outgoing
+from sbuslib.core import send_watcher
 from sbuslib.kernel.packet_writer import PacketWriter
 from sbuslib.limits import PACKET_BYTES
 
@@ -319,7 +319,7 @@ def test_a_client_that_stops_reading_after_shutdown(hub: Hub, connect: Connect) 
 def test_a_kernel_without_memory_loses_nothing(
     make_hub: MakeHub, connect: Connect, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    monkeypatch.setattr(outgoing, "SEND_RETRY", 0.001)
+    monkeypatch.setattr(send_watcher, "SEND_RETRY", 0.001)
     hub = make_hub()
     receiver, publisher = connect(), connect()
     receiver.subscribe(b"k")

@@ -13,6 +13,7 @@ from typing import Any
 import gevent
 import greenlet
 import pytest
+from accounting import big, narrow
 from support import Peer, own_key
 
 from sbuslib import Client, Hub, Limits
@@ -269,6 +270,36 @@ def test_the_area_is_free_when_a_stranger_is_called(make_hub: MakeHub, connect: 
     assert witness.pending() == sent
     assert [packet[-len(wanted) :] for packet, wanted in zip(vouched.pending(), sent, strict=True)] == sent
     assert scribbling.calls > 100
+
+
+def test_a_question_to_the_tree_kicks_nobody_while_the_area_is_in_use(hub: Hub, connect: Connect) -> None:
+    """A receiver that asked for ``error`` is kicked, which is logged, after the packets that follow the question."""
+    scribbling = Scribbling()
+    scribbling.hub = hub
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            scribbling.scribble()
+
+    handler = Handler()
+    logging.getLogger("sbuslib").addHandler(handler)
+    try:
+        below, witness, slow, publisher = connect(), connect(), connect(), connect()
+        below.send(b"CMSG interest/on")
+        below.barrier()
+        witness.subscribe(b"k/")
+        narrow(hub, slow)
+        slow.send(b"CMSG blocking/soft/error")
+        slow.subscribe(b"big")
+        sent = [b"MSG k/%d\0%d" % (number % 2, number) for number in range(20)]
+        publisher.send(*(b"MSG big\0" + big(number) for number in range(4)), b"CMSG hub/sync\0token\0tree", *sent)
+        publisher.barrier()
+        assert witness.pending() == sent
+        assert slow.receive()
+        assert slow.is_disconnected()
+    finally:
+        logging.getLogger("sbuslib").removeHandler(handler)
+    assert scribbling.calls
 
 
 @pytest.mark.parametrize("authorize", [None, lambda *_: True], ids=["open", "asking"])
