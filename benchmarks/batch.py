@@ -54,9 +54,9 @@ def batch(client: Any, count: int, pairs: Pairs) -> None:
 WAYS: dict[str, tuple[Callable[[Any, int, Pairs], None], bool, bool]] = {
     "publish_many, in batches": (many, True, False),
     "publish_many, plain packets all the way": (many, False, False),
-    "publish_many of plain packets, put together by the hub": (many, False, True),
+    "publish_many of plain packets, coalesced by the hub": (many, False, True),
     "publish of a batch": (batch, True, False),
-    "publish, put together by the hub": (loop, True, True),
+    "publish, coalesced by the hub": (loop, True, True),
 }
 """Name to how to publish, whether both ends batch, and whether the publisher does not and the subscribers do."""
 
