@@ -1,4 +1,4 @@
-"""``Relay``: joins a hub, the slave, to the one above it, its master. Trees are made of nothing else.
+"""``Relay``: joins a hub, the slave, to the one above it, its master. Trees of hubs are made of relays.
 
 :class:`Relay` is a greenlet that dials, stays until the link ends, and dials again. What it joins the hub to, and what
 crosses, is in :mod:`sbuslib.tree.above`.
@@ -161,10 +161,10 @@ class Relay:
 
     def abandoned(self) -> None:
         """This is the child of a fork. Implements :class:`~sbuslib.tree.above.Keeper`."""
-        self._greenlet = None  # of which there is a copy here: it finds that it is not wanted
+        self._greenlet = None  # the child has a copy of the greenlet, which ends when it sees this
 
     def report(self, reason: str) -> None:
-        """Log what keeps this hub apart, unless it was the last thing logged."""
+        """Log why this hub has not joined, unless that was logged last."""
         if reason != self._last_reason:
             self._last_reason = reason
             logger.warning("sbus hub at %s: relay to %s", self.hub.address, reason)

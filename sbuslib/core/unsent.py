@@ -3,13 +3,12 @@
 What a hub has handed to the kernel arrives even if the hub is killed; what waits in its own memory does not. So the
 relay of a hub below, which has to tell what was lost with its master, is told that its messages were taken only when
 those that went into a queue have left it again (``hub/sync`` of scope ``passed``). A receiver that stopped reading
-would keep every relay waiting; whoever takes longer than :data:`~sbuslib.core.context.PASSED_WAIT` is waited for no
-more until nothing waits for it, and what is in its queue is lost with the hub, as with any hub.
+would keep every relay waiting: a receiver that takes longer than :data:`~sbuslib.core.context.PASSED_WAIT` is waited
+for no more until nothing waits for it, and what is in its queue is lost with the hub, as with any hub.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from math import inf
 from time import monotonic
@@ -42,22 +41,14 @@ class Waiting(Protocol):
         ...
 
 
-class _Asked:
-    """A question: the answer, and how much each receiver has to have been sent by then."""
-
-    __slots__ = ("answer", "due", "until")
-
-    def __init__(self, answer: Callable[[], None], due: dict[Waiting, float], until: float) -> None:
-        self.answer = answer
-        self.due = due
-        self.until = until
-
-
 class Unsent:
     """The receivers of one hub for which messages wait, and the questions that wait for them.
 
+    Questions that come while others wait are answered together after these. So what all receivers have to be sent is
+    looked up again only when each of them was sent something, however many questions there are.
+
     :param after: calls a function after so many seconds.
-    :param wait: seconds that a question waits at most.
+    :param wait: seconds that questions wait at most for those who take nothing.
     """
 
     def __init__(self, after: Callable[[float, Callable[[], None]], object], wait: float) -> None:
@@ -65,7 +56,10 @@ class Unsent:
         self._wait = wait
         self._behind: dict[Waiting, None] = {}
         self._lagging: set[Waiting] = set()
-        self._asked: deque[_Asked] = deque()
+        self._answers: list[Callable[[], None]] = []  # to the questions that wait
+        self._due: dict[Waiting, float] = {}  # how much each receiver has to have been sent before they are called
+        self._next: list[Callable[[], None]] = []  # to those that came later
+        self._until = 0.0
         self._timing = False
 
     def note(self, receiver: Waiting, waits: bool) -> None:
@@ -80,45 +74,57 @@ class Unsent:
 
     def when_passed(self, answer: Callable[[], None]) -> None:
         """Call ``answer`` once all that waits now was passed on, or enough time has passed; it may be at once."""
-        if not (self._behind or self._asked):
+        if self._answers:
+            self._next.append(answer)
+        elif not self._behind:
             answer()
-            return
-        self._asked.append(_Asked(answer, self._due(self._behind), monotonic() + self._wait))
+        else:
+            self._begin([answer])
+            self.check()
+
+    def _begin(self, answers: list[Callable[[], None]]) -> None:
+        self._answers = answers
+        self._due = self._due_of(self._behind)
+        self._until = monotonic() + self._wait
         self._keep_time()
-        self.check()
 
     @staticmethod
-    def _due(receivers: Iterable[Waiting]) -> dict[Waiting, float]:
+    def _due_of(receivers: Iterable[Waiting]) -> dict[Waiting, float]:
         """How much each has to have been sent until all that waits for it now was."""
         return {receiver: receiver.delivered + receiver.queued if receiver.in_order else inf for receiver in receivers}
 
     def check(self) -> None:
         """Something was sent: answer what can be."""
-        while self._asked:
-            due = self._asked[0].due
+        while self._answers:
+            due = self._due
             while due:
                 receiver, count = due.popitem()
                 if receiver in self._behind and receiver.queued and receiver.delivered < count:
                     due[receiver] = count
                     return
                 if receiver.hands_on:
-                    # To whom is not noted: that would have to be done with each message, for each question that waits.
-                    due.update(self._due(other for other in self._behind if not other.hands_on))
-            self._asked.popleft().answer()
+                    # To whom is not noted: that would have to be done with each message.
+                    due.update(self._due_of(other for other in self._behind if not other.hands_on))
+            answers, self._answers = self._answers, []
+            later, self._next = self._next, []
+            if later:
+                self._begin(later)
+            for answer in answers:
+                answer()
 
     def _keep_time(self) -> None:
-        if self._asked and not self._timing:
+        if self._answers and not self._timing:
             self._timing = True
-            self._after(max(0.0, self._asked[0].until - monotonic()), self._on_time)
+            self._after(max(0.0, self._until - monotonic()), self._on_time)
 
     def _on_time(self) -> None:
         self._timing = False
-        while self._asked and self._asked[0].until <= monotonic():
-            for receiver in self._asked[0].due:
+        if self._answers and self._until <= monotonic():
+            for receiver in self._due:
                 if receiver in self._behind:
                     del self._behind[receiver]
                     self._lagging.add(receiver)
-            self._asked[0].due.clear()
+            self._due.clear()
             self.check()
         self._keep_time()
 
@@ -126,5 +132,7 @@ class Unsent:
         """The hub has stopped: nobody waits any more."""
         self._behind.clear()
         self._lagging.clear()
-        self._asked.clear()
+        self._answers.clear()
+        self._due.clear()
+        self._next.clear()
         self._timing = False

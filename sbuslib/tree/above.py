@@ -22,11 +22,12 @@ from typing import Literal, Protocol, TypeAlias
 from gevent.event import Event
 
 from ..wire.packets import Control
+from .above_role import AboveRole
 from .demand import Demand, index
 from .handshake import Conversation, LinkError, LoopError
 from .interest import Feed, Interest, narrow
 from .tree import Tree
-from .uplink import Down, Up
+from .uplink import Up
 
 __all__ = ["STATES", "HubAbove", "Keeper", "State"]
 
@@ -37,23 +38,23 @@ below this one."""
 
 
 class Keeper(Protocol):
-    """Whoever dials the hub above."""
+    """What dials the hub above: the relay."""
 
     def stop(self) -> None:
         """Leave the hub above for good."""
         ...
 
     def abandoned(self) -> None:
-        """This is the child of a fork: do nothing more."""
+        """This is the child of a fork: do nothing from now on."""
         ...
 
     def report(self, reason: str) -> None:
-        """Log what keeps this hub apart."""
+        """Log why this hub has not joined."""
         ...
 
 
 class HubAbove:
-    """The hub above. Implements :class:`~sbuslib.tree.tree.Above` and :class:`~sbuslib.tree.handshake.Standing`.
+    """The hub above. Implements :class:`~sbuslib.tree.tree.Above` and :class:`~sbuslib.tree.handshake.Lasting`.
 
     :param keeper: is told what ends a connection, and stopped with the hub.
     :param export: patterns that may go up; ``None``: all.
@@ -140,7 +141,7 @@ class HubAbove:
     # -- one connection -----------------------------------------------------------------------------
 
     def stay(self, sock: socket.SocketType, address: str) -> bool:
-        """Join over a connection, and stay until it ends; whether it came to joining. For the relay's greenlet."""
+        """Join over a connection, and stay until it ends; whether it has joined. For the relay's greenlet."""
         assert self.up is not None
         self._address = address
         self.state = "joining"
@@ -190,9 +191,9 @@ class HubAbove:
         self._apart = True
         self._keeper.report(f"{self._address}: {error}")
 
-    def link_ended(self, down: Down, why: str) -> None:
-        """The connection ended. Implements :class:`~sbuslib.tree.uplink.Uplink`."""
-        if self.talk is not None and down is self.talk.down:
+    def link_ended(self, role: AboveRole, why: str) -> None:
+        """The connection ended. Implements :class:`~sbuslib.tree.above_role.Owner`."""
+        if self.talk is not None and role is self.talk.role:
             self.end_link(why)
 
     def end_link(self, why: str) -> None:
@@ -203,7 +204,7 @@ class HubAbove:
         was_joined = talk.joined
         self._received += talk.received
         talk.end(why)
-        self.demand.begin_anew()  # and what comes is kept
+        self.demand.begin_anew()  # new messages are kept
         if was_joined:
             self.state = "outage"
         self.settled = True
@@ -214,7 +215,7 @@ class HubAbove:
         self.note_change()
 
     def take_control(self, packet: Control) -> None:
-        """Act on a control packet from above. Implements :class:`~sbuslib.tree.uplink.Uplink`."""
+        """Act on a control packet from above. Implements :class:`~sbuslib.tree.above_role.Owner`."""
         if self.talk is not None:
             self.talk.take_control(packet)
 
@@ -234,7 +235,7 @@ class HubAbove:
         """Whether a message goes up: what the hub's router asks."""
         if secret:
             namespace = self._router.namespace
-            # Before the first prefix is known, nobody can tell whose a secret is: it goes both ways.
+            # Before the first prefix is known, this hub cannot tell whose a secret is: it goes up and stays here.
             return not (namespace.prefix and key.startswith(namespace.prefix + namespace.start))
         return self.demand.wants(key)
 

@@ -69,7 +69,7 @@ class Demand:
         return bool(self._wanted.subscribers(key))
 
     def patterns(self) -> list[bytes]:
-        """The patterns that those below were told of, so to speak: for one that comes and has to be told."""
+        """The patterns that the links below count as wanted above: for a link that comes."""
         return [*(self._everything() if self._all else ()), *self._wanted.patterns(b""), *self._former]
 
     def _everything(self) -> list[bytes]:
@@ -86,7 +86,7 @@ class Demand:
         self._router.reconsider_all()
 
     def begin_anew(self) -> None:
-        """The link broke: everything is wanted, and what the hub above said means nothing any more."""
+        """The link broke: forget what the hub above said, and take it to want everything."""
         former = self._wanted.patterns(b"")
         self._forget()
         self.want_all(True)
@@ -100,7 +100,7 @@ class Demand:
         return bool(self._former)
 
     def end(self) -> None:
-        """There is no hub above any more: nothing is wanted."""
+        """The relay has stopped: nothing is wanted above."""
         for pattern in self.patterns():
             self._tell(pattern, False)
         self._former.clear()
@@ -115,7 +115,7 @@ class Demand:
         if pattern in self._announced:
             return
         if not self._has_room(pattern):
-            self._too_many = True  # what takes neither memory nor time is to want everything
+            self._too_many = True  # to send everything takes neither memory nor time
             self.want_all(True)
             return
         narrowed = self._announced[pattern] = narrow(pattern, self._export, self._separator)
@@ -149,7 +149,7 @@ class Demand:
             self._router.reconsider(one)
 
     def graft(self, key: bytes) -> None:
-        """Somebody may want it again. So may those below, who have pruned it for us, have to send it."""
+        """Somebody above may want a key again. Links below that were told not to send it are told to send it."""
         if self.pruned.discard(key):
             self._router.reconsider(key)
             self._tell(key, True)

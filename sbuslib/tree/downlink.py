@@ -1,14 +1,14 @@
-"""The relays of the hubs below, as a hub knows them: clients like any other that said ``interest/on``.
+"""The hubs below, as a hub knows them: their relays are clients that said ``interest/on``.
 
-Such a client is told what everybody else wants or, where its user must not learn that, which of its keys nobody
-wants. What it says of others is taken only as far as its own credentials reach. What it should not have said is dropped
-and counted: a link with hundreds of clients behind it does not end for one packet, unless it forges a sender.
+A link is told what everybody else wants or, where its user must not learn that, which of its keys nobody wants. It may
+name senders below its own credential key only. A wrong packet is dropped and counted: a link with hundreds of clients
+behind it does not end for one packet, unless it forges a sender.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from time import monotonic
 from typing import Final, Literal, Protocol, TypeAlias
 
@@ -17,8 +17,7 @@ from ..core.client_role import ClientRole
 from ..core.context import Context
 from ..core.messages import Copied
 from ..core.outgoing import Outgoing
-from ..core.protocols import Holdable, Receiver, Routes
-from ..core.router import CACHED_HEADER_BYTES
+from ..core.protocols import Routes
 from ..core.turn import Turn
 from ..errors import PacketError, ReservedKeyError
 from ..limits import CONTROL_EXTRA, PACKET_BYTES
@@ -28,8 +27,10 @@ from ..wire import control
 from ..wire.batches import BATCH
 from ..wire.packets import MSG, Control, encode_control, parse
 from .interest import Feed, Interest, KeyTable
+from .link_routes import receivers_of, remember
+from .vouchers import Voucher, Vouchers
 
-__all__ = ["PRUNES_PER_SECOND", "SEARCHES", "VOUCHERS", "Link", "Mode", "Voucher"]
+__all__ = ["PRUNES_PER_SECOND", "SEARCHES", "Link", "Mode"]
 
 Mode: TypeAlias = Literal["announce", "prune", "plain"]
 
@@ -40,38 +41,9 @@ SEARCHES: Final = 64
 """New patterns for which the keys that a link was told not to send are searched one after the other. Where there are
 more at a time, the link is told to send all of them again."""
 
-VOUCHERS: Final = 4_096
-"""Senders behind one link that are remembered: as many again are made anew."""
 
-
-class Voucher:
-    """Somebody behind a link, as the hub at its other end says. Implements :class:`~sbuslib.core.protocols.Sender`."""
-
-    __slots__ = ("_rest", "_through", "credentials")
-
-    def __init__(self, through: Callable[[], bytes], credentials: Credentials, rest: bytes) -> None:
-        self._through = through
-        self._rest = rest
-        self.credentials = credentials
-        """Of the link, which is all that the kernel vouches for."""
-
-    @property
-    def key(self) -> bytes:
-        """Its credential key: the link's, which is the kernel's word, and what the link adds to it."""
-        return self._through() + self._rest
-
-    @property
-    def wrapper(self) -> bytes:
-        """What goes before its packets on the way to a receiver that asked for senders."""
-        return control.wrapper_from(self.key)
-
-    def holdable_by(self, receiver: Receiver) -> Holdable | None:
-        """Nothing: a link is never held back, since others are behind it."""
-        return None
-
-
-class Standing(Protocol):
-    """What a link asks of the tree that its hub stands in."""
+class HubTree(Protocol):
+    """What a link asks of the tree that its hub belongs to."""
 
     context: Context
     client_role: ClientRole
@@ -83,7 +55,7 @@ class Standing(Protocol):
         ...
 
     def answered(self, token: bytes, who: object, partial: bool) -> None:
-        """A hub beside this one answered a question."""
+        """A hub below or above answered a question."""
         ...
 
     def pass_notice(self, notice: control.Lost, origin: Outgoing | None) -> None:
@@ -92,12 +64,12 @@ class Standing(Protocol):
 
 
 class Link:
-    """The relay of a hub below, on the hub above. Implements :class:`~sbuslib.core.turn.Role`."""
+    """The peer role of the relay of a hub below. Implements :class:`~sbuslib.core.turn.Role`."""
 
     is_link = True
     longest = PACKET_BYTES + CONTROL_EXTRA
 
-    def __init__(self, tree: Standing, turn: Turn, mode: Mode) -> None:
+    def __init__(self, tree: HubTree, turn: Turn, mode: Mode) -> None:
         context = self._context = tree.context
         limits = context.limits
         self.asks = context.authorization.is_asked
@@ -110,10 +82,10 @@ class Link:
         self.pruned: KeyTable | None = None
         self._tree = tree
         self._tuples: dict[Routes, Routes] = {}
-        self._vouchers: dict[bytes, Voucher] = {}
+        self._vouchers = Vouchers(self._vouch)
         self._was = connection.key  # under the prefix before the last
         self._is = connection.key
-        self._questions: deque[bytes] = deque()
+        self._questions: dict[int, deque[bytes]] = {}  # by the user who asks; those that wait for what is told first
         self._feed = Feed()
         self._lost: dict[str, tuple[int, float]] = {}
         self._telling = False
@@ -134,37 +106,31 @@ class Link:
     # -- what comes from it -------------------------------------------------------------------------
 
     def key_of(self, credentials: Credentials) -> bytes:
-        """As of any client: the kernel's word."""
+        """What the kernel says, as of any client."""
         return self.connection.key
 
     def look_up(self, turn: Turn, header: bytes, times: int) -> Routes:
-        """The receivers of ``times`` messages of this link's: everybody but the link itself."""
-        router = self._context.router
+        """The receivers of ``times`` messages of this link: everybody but the link itself."""
+        context = self._context
         try:
-            found = router.routes.get(header)
-            if found is None:
-                found = router.route(header)
+            found = receivers_of(context, header, self.connection)
         except ReservedKeyError as error:
             self.drop(error.reason, times)
             return ()
-        connection, routes = self.connection, turn.routes
-        found = tuple(receiver for receiver in found if receiver is not connection)
-        known = self.pruned is None or any(not router.is_tap(receiver) for receiver in found)
-        if not known:
-            known = self._prune(header[len(MSG) : -1])
-        if known and len(header) <= CACHED_HEADER_BYTES:
-            if len(routes) >= self._context.limits.cached_keys:
-                routes.clear()
+        known = self.pruned is None or any(not context.router.is_tap(receiver) for receiver in found)
+        if known or self._prune(header[len(MSG) : -1]):
+            if len(self._tuples) >= context.limits.cached_keys:
                 self._tuples.clear()
-            found = routes[header] = self._tuples.setdefault(found, found)
+            found = self._tuples.setdefault(found, found)
+            remember(context, turn.routes, header, found)
         return found
 
     def drop(self, reason: str, times: int = 1) -> None:
-        """Count what this link should not have sent, a packet or so many messages; what it asked for is not done."""
+        """Count wrong packets or messages of this link, which have no effect."""
         self._tree.dropped[reason] += times
 
     def command(self, turn: Turn, data: bytes) -> None:
-        """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError` for a forgery alone."""
+        """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError` only for a forged sender."""
         try:
             packet = parse(data)
         except PacketError as error:
@@ -190,12 +156,11 @@ class Link:
             if error.reason == "too many patterns":
                 self.connection.answer(encode_control(control.INTEREST_WIDEN))
                 context, connection = self._context, self.connection
-                is_allowed = context.authorization.allows(connection.credentials, "subscribe", b"")
-                if is_allowed and not connection.closed:
+                if context.authorization.allows(connection.credentials, "subscribe", b""):
                     context.router.subscribe_anyway(b"", connection, connection.account)
 
     def _note_lost(self, payload: bytes) -> None:
-        """Pass on what was lost below, at most once in a while: one packet of the link's is many to others."""
+        """Pass on what was lost below, at most once in a while: one packet of the link is told to many clients."""
         try:
             notice = control.decode_notice(control.NOTICE_LOST, payload)
         except PacketError:
@@ -224,30 +189,24 @@ class Link:
             self.drop(error.reason)
             return
         if packet.startswith(BATCH) and self.connection.takes_batches:
-            take_batch(self._turn, packet, self._voucher(sender), control.wrapper_from(sender))
+            take_batch(self._turn, packet, self._vouchers.of(sender), control.wrapper_from(sender))
             return
         header = packet[: packet.find(b"\0") + 1]
         if not header.startswith(MSG) or len(packet) > PACKET_BYTES:
             self.drop("wrapped packet is no message")
             return
-        turn, voucher = self._turn, self._voucher(sender)
+        turn, voucher = self._turn, self._vouchers.of(sender)
         if turn.knows_allowed(header) or turn.may_publish(header):
             turn.deliver(turn.look_up(header), voucher, Copied(self._context.writer, [packet]))
 
-    def _voucher(self, sender: bytes) -> Voucher:
-        voucher = self._vouchers.get(sender)
-        if voucher is None:
-            namespace = self._context.router.namespace
-            # What was under way when our own prefix changed names the link by its old key.
-            above = self._is if sender.startswith(self._is + namespace.separator) else self._was
-            if not namespace.is_below(sender, above):
-                raise PacketError("forged sender")
-            if len(self._vouchers) >= VOUCHERS:
-                self._vouchers.clear()
-            connection = self.connection
-            rest = sender[len(above) :]
-            voucher = self._vouchers[sender] = Voucher(lambda: connection.key, connection.credentials, rest)
-        return voucher
+    def _vouch(self, sender: bytes) -> Voucher:
+        namespace = self._context.router.namespace
+        # Packets that were sent before our own prefix changed name the link by its old key.
+        above = self._is if sender.startswith(self._is + namespace.separator) else self._was
+        if not namespace.is_below(sender, above):
+            raise PacketError("forged sender")
+        connection = self.connection
+        return Voucher(lambda: connection.key, connection.credentials, sender[len(above) :])
 
     def prefix_changed(self) -> None:
         """This hub's own prefix changed."""
@@ -255,15 +214,15 @@ class Link:
         self._vouchers.clear()
 
     def violated(self, turn: Turn, reason: str) -> None:
-        """It forged a sender, or sent a packet that is too long."""
+        """The link forged a sender, or sent a packet that is too long."""
         self._context.members.kick(turn.outgoing, reason)
 
     def ended(self, turn: Turn, why: str) -> None:
-        """It has gone."""
+        """The link has gone."""
         self._context.members.close(turn.outgoing, why)
 
     def after_turn(self, turn: Turn) -> None:
-        """Nothing was put off."""
+        """Do nothing: no packet waits for the end of a turn."""
 
     # -- keys that nobody wants ---------------------------------------------------------------------
 
@@ -315,30 +274,47 @@ class Link:
             found = self.pruned.matched(pattern, separator)
         self._sweeps.setdefault(user, deque()).append(found)
         if sum(map(len, self._sweeps.values())) > SEARCHES:
-            # Forgetting all of them costs less than finding out which, and loses no message.
+            # Forgetting all keys costs less than finding out which, and loses no message.
             most = max(self._sweeps, key=lambda one: len(self._sweeps[one]))
-            self._sweeps = {most: deque([self.pruned.matched(b"", separator)])}
+            self._sweeps[most] = deque([self.pruned.matched(b"", separator)])
 
     # -- what is told -------------------------------------------------------------------------------
 
-    def ask(self, token: bytes) -> None:
-        """Ask for an answer once all that it was told is in force below."""
-        self._questions.append(token)
+    def ask(self, token: bytes, user: int) -> None:
+        """Ask for an answer once all that ``user`` wants is in force below: after the link was told all of it."""
+        self._questions.setdefault(user, deque()).append(token)
+
+    def note_overdue(self, token: bytes) -> None:
+        """A question was not answered in time: the link delays no other until it has answered.
+
+        Unless the question was not sent, and not for want of reading: then this hub is late, and not the link.
+        """
+        for user, tokens in self._questions.items():
+            if token in tokens and self._room() > 0:
+                tokens.remove(token)
+                if not tokens:
+                    del self._questions[user]
+                return
+        self.lagging = True
 
     def _room(self) -> int:
-        """How many more answers may wait for the link before it would be let go for it."""
+        """How many more answers may wait for the link, with room left for those to what it asks."""
         return self._context.limits.queued_answers // 2 - self.connection.answers
 
     @property
     def is_told(self) -> bool:
         """Whether the link was told all that others want: jobs that are left only reduce what it was told of."""
+        return not self._sweeps and self._was_told(None)
+
+    def _was_told(self, user: int | None) -> bool:
+        """Whether the link was told all that a user wants."""
         if self._feed or self._told_senders is not bool(self._context.senders):
             return False
-        return not self._sweeps if self.interest is None else self.interest.is_told
+        return user not in self._sweeps if self.interest is None else self.interest.is_told
 
     @property
     def is_full(self) -> bool:
-        """Whether there is more to tell, for which the link has to read first."""
+        """Whether there is more to tell, but the link has to read first."""
         return self._room() <= 0 and not (self.is_told and not self._questions)
 
     def pump(self, steps: int, user: int) -> bool:
@@ -348,8 +324,7 @@ class Link:
         self._tell_senders()
         interest = self.interest
         more = self._announce(interest, steps, user) if interest is not None else self._graft(steps, user)
-        if self.is_told:
-            self._tell_told()
+        self._tell_told()
         return more
 
     def _tell_senders(self) -> None:
@@ -385,9 +360,13 @@ class Link:
         return user in self._sweeps and self._room() > 0
 
     def _tell_told(self) -> None:
-        """All is told: say so where that was asked."""
-        if not self.complete and self._tree.has_settled:
+        """Say that all is told, and ask what waited for that."""
+        if not self.complete and self._tree.has_settled and self.is_told:
             self.complete = True
             self.connection.answer(encode_control(control.INTEREST_COMPLETE))
-        while self._questions and self._room() > 0:
-            self.connection.answer(encode_control(control.INTEREST_SYNC, self._questions.popleft()))
+        for user in [user for user in self._questions if self._was_told(user)]:
+            tokens = self._questions[user]
+            while tokens and self._room() > 0:
+                self.connection.answer(encode_control(control.INTEREST_SYNC, tokens.popleft()))
+            if not tokens:
+                del self._questions[user]

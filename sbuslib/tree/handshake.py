@@ -1,6 +1,6 @@
-"""What this hub and the one above say to each other over one connection, from the greeting to its end.
+"""What this hub and the hub above say to each other over one connection, from the greeting to its end.
 
-What outlives the connection is known here as :class:`Standing`.
+What outlives the connection is known here as :class:`Lasting`.
 """
 
 from __future__ import annotations
@@ -23,26 +23,27 @@ from ..wire.packets import (
     encode_subscribe,
     encode_unsubscribe,
 )
+from .above_role import AboveRole, Owner
 from .demand import Demand
 from .interest import Interest, in_loop
 from .tree import Above
-from .uplink import Down, Up, Uplink
+from .uplink import Up, Uplink
 
-__all__ = ["Conversation", "LinkError", "LoopError", "Standing"]
+__all__ = ["Conversation", "Lasting", "LinkError", "LoopError"]
 
 logger = logging.getLogger("sbuslib")
 
 
 class LinkError(PeerError):
-    """The hub above is not one to join, or has gone."""
+    """This hub cannot join the hub above, or the hub above has gone."""
 
 
 class LoopError(LinkError):
-    """Joining would make this hub stand above itself."""
+    """Joining would put this hub above itself."""
 
 
-class Standing(Uplink, Above, Protocol):
-    """What is known of the hub above from one connection to the next."""
+class Lasting(Owner, Uplink, Above, Protocol):
+    """What is known of the hub above, however many connections there were."""
 
     interest: Interest
     """What this hub wants from above."""
@@ -72,9 +73,9 @@ class Standing(Uplink, Above, Protocol):
 class Conversation:
     """One connection to the hub above. :meth:`join` waits, in the relay's greenlet; nothing else does."""
 
-    def __init__(self, standing: Standing, up: Up, sock: socket.SocketType) -> None:
-        self._standing = standing
-        self._tree = standing.tree
+    def __init__(self, lasting: Lasting, up: Up, sock: socket.SocketType) -> None:
+        self._lasting = lasting
+        self._tree = lasting.tree
         self._context = self._tree.context
         self._up = up
         self.mode = "plain"
@@ -83,7 +84,7 @@ class Conversation:
         self.ended = False
         self.joined = False
         self.why = ""
-        """Why the hub above let this one go, if it said so."""
+        """Why the hub above kicked this hub, if it said so."""
         self._loop: LoopError | None = None
         self._key = b""
         self._secrets = b""
@@ -93,8 +94,8 @@ class Conversation:
         self._questions: deque[bytes] = deque()
         self._rounds: dict[bytes, bytes] = {}
         self._told_senders = False
-        self.down = Down(standing, up)
-        self._connection = self.down.connect(sock)
+        self.role = AboveRole(lasting, up)
+        self._connection = self.role.connect(sock)
         up.connect(sock)
 
     @property
@@ -105,7 +106,7 @@ class Conversation:
     # -- the greeting -------------------------------------------------------------------------------
 
     def join(self) -> None:
-        """Greet the hub above and stand below it.
+        """Greet the hub above and join it.
 
         Raises :exc:`LinkError`, :exc:`LoopError` and :exc:`TimeoutError`; the connection is then to be ended.
         """
@@ -120,10 +121,10 @@ class Conversation:
             if features.separator != separator:
                 raise LinkError(f"its separator is {features.separator!r}, ours {separator!r}")
             self._check_path(features)
-            # Say under whom we would stand, then ask again: of two that join each other, one sees the other.
+            # Take the place first, then ask again: of two hubs that join each other, one sees the other.
             tree.set_path(features.path)
             seen = self._features_seen
-            # As a link, so that a change of its path is told: that is how longer rings are found out.
+            # Said as a link, so that changes of the path above are told: that is how longer rings are found.
             up.say(*map(encode_control, (control.INTEREST_ON, control.FEATURES)))
             up.say(encode_control(control.SYNC, b"root\0root"))
             self._await(lambda: self._confirmed and self._features_seen > seen, "its path to the root is not settled")
@@ -143,27 +144,27 @@ class Conversation:
             while not condition():
                 if self.ended:
                     raise self._loop or LinkError(self.why)
-                self._standing.wait_for_change()
+                self._lasting.wait_for_change()
 
     def _check_path(self, features: control.Features) -> None:
         if in_loop(self._tree.hub_id, features.path, self._context.limits.path_hubs):
             raise LoopError("this hub is above that one: joining it would make a loop, so it stays apart")
 
     def begin(self) -> None:
-        """This hub has joined: say all that the hub above has to know, and send what was kept."""
+        """This hub has joined: tell the hub above all that it has to know, and send what was kept."""
         self.take_key()
         self.tell_losses(after_outage=True)
         self.let_through()
 
     def let_through(self) -> None:
-        """Send messages up, once the hub above knows what it wants and this one has joined it."""
+        """Send messages up, once this hub has joined and the hub above has said what it wants."""
         if not self.joined:
             return
         if self.mode not in ("announce", "prune"):
             self._up.let_through()
         elif self._complete:
             if self.mode == "announce":
-                self._standing.demand.want_all(False)
+                self._lasting.demand.want_all(False)
             self._up.let_through()
 
     def end(self, why: str) -> None:
@@ -181,7 +182,7 @@ class Conversation:
     # -- what is said -------------------------------------------------------------------------------
 
     def take_key(self) -> None:
-        """Stand under our credential key on the hub above."""
+        """Use our credential key on the hub above as our prefix, and subscribe to the secrets below it."""
         secrets = self._key + self._context.router.namespace.separator
         if secrets != self._secrets:
             self._secrets = secrets
@@ -207,30 +208,30 @@ class Conversation:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is more to tell, for which the hub above has to read first."""
+        """Whether there is more to tell, but the hub above has to read first."""
         if not self.joined or self._up.room > 0:
             return False
-        return not self._standing.interest.is_told or self._owes_senders
+        return not self._lasting.interest.is_told or self._owes_senders
 
     @property
     def _owes_senders(self) -> bool:
-        """Whether the hub above has yet to hear that senders are wanted, or no longer."""
+        """Whether it has still to be told that senders are wanted, or no longer are."""
         return self._features is not None and self._told_senders is not bool(self._context.senders)
 
     def tell(self) -> None:
         """Subscribe and unsubscribe above and say whether senders are wanted, as far as there is room.
 
-        Then ask what waits for that to be in force.
+        Then send the questions that wait until all is told.
         """
         if not self.joined:
             return
-        interest, up = self._standing.interest, self._up
+        interest, up = self._lasting.interest, self._up
         if self._owes_senders and up.room > 0:
             self._told_senders = not self._told_senders
             up.say(encode_control(control.SENDERS_ON if self._told_senders else control.SENDERS_OFF))
         changes = interest.take(max(0, up.room))
         up.say(*(encode_subscribe(p) if added else encode_unsubscribe(p) for added, p in changes))
-        if not interest.is_told or self._standing.is_feeding:
+        if not interest.is_told or self._lasting.is_feeding:
             return
         while self._questions and self.joined:
             token = self._questions.popleft()
@@ -239,10 +240,10 @@ class Conversation:
                 self._rounds[asked] = token
                 up.say(encode_control(control.SYNC, asked + b"\0tree"))
             else:
-                self._tree.answered(token, self._standing, False)
+                self._tree.answered(token, self._lasting, False)
 
     def ask(self, token: bytes) -> bool:
-        """Ask the hub above about the rest of the tree, in time; ``False`` when it cannot be asked."""
+        """Ask the hub above about the rest of the tree, once all is told; ``False`` when it cannot be asked."""
         if self.joined:
             self._questions.append(token)
         return self.joined
@@ -250,13 +251,13 @@ class Conversation:
     # -- what the hub above says --------------------------------------------------------------------
 
     def take_control(self, packet: Control) -> None:
-        """Act on a control packet from above: for the reading half."""
+        """Act on a control packet from above."""
         payload = packet.payload or b""
-        standing, demand = self._standing, self._standing.demand
+        lasting, demand = self._lasting, self._lasting.demand
         match packet.key:
             case control.WHOAMI:
                 if self._key and not self.has_features:
-                    self._up.acknowledged(control.WHOAMI)
+                    self._up.take_answer(control.WHOAMI)
                 self._key = payload
             case control.FEATURES:
                 self._take_features(payload)
@@ -278,7 +279,7 @@ class Conversation:
             case control.INTEREST_GRAFT:
                 demand.graft(payload)
             case control.INTEREST_WIDEN:
-                standing.interest.widen(os.getuid())
+                lasting.interest.widen(os.getuid())
                 self._tree.wake()
             case control.INTEREST_SYNC:
                 self._tree.sync_below(lambda scope, token=payload: self._say_synced(token, scope))  # type: ignore[misc]
@@ -294,13 +295,13 @@ class Conversation:
                 self._take_lost(payload)
             case _:
                 self._context.ignored += 1
-        standing.note_change()
+        lasting.note_change()
 
     def _take_features(self, payload: bytes) -> None:
         try:
             self._features = control.Features.decode(payload)
         except PacketError as error:
-            self._standing.dropped[error.reason] += 1
+            self._lasting.dropped[error.reason] += 1
             return
         self.has_features = True
         self._features_seen += 1
@@ -310,7 +311,7 @@ class Conversation:
             self._check_path(self._features)
         except LoopError as error:
             self._loop = error
-            self._standing.stand_apart(error)
+            self._lasting.stand_apart(error)
             return
         self._tree.set_path(self._features.path)
 
@@ -318,21 +319,21 @@ class Conversation:
         try:
             notice = control.decode_notice(control.NOTICE_LOST, payload)
         except PacketError as error:
-            self._standing.dropped[error.reason] += 1
+            self._lasting.dropped[error.reason] += 1
             return
-        # Of the other causes, what was lost is ours: messages for this link that the hub above could not queue.
+        # With any other cause, the messages were for this link, and the hub above could not queue them.
         if isinstance(notice, control.Lost) and notice.cause in control.LINK_CAUSES:
             self._tree.pass_notice(notice, None)
         elif isinstance(notice, control.Lost):
-            self._standing.lost_above += notice.count
+            self._lasting.lost_above += notice.count
 
     def _take_sync(self, token: bytes, scope: bytes) -> None:
         if token == b"root":
             self._confirmed = True
         elif token in self._rounds:
-            self._tree.answered(self._rounds.pop(token), self._standing, scope != b"tree")
+            self._tree.answered(self._rounds.pop(token), self._lasting, scope != b"tree")
         else:
-            self._up.acknowledged(token)
+            self._up.take_answer(token)
 
     def _say_synced(self, token: bytes, scope: bytes) -> None:
         if self.joined:

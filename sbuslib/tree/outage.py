@@ -18,7 +18,7 @@ from ..wire import control
 __all__ = ["Item", "Kept", "Losses"]
 
 Item: TypeAlias = tuple[Sender | None, bytes]
-"""A message and who sent it; or, from nobody, a question that is to be asked between two messages."""
+"""A message and its sender; or, with no sender, a question to be asked between two messages."""
 
 
 class Kept:
@@ -48,7 +48,7 @@ class Kept:
         return True
 
     def ask(self, packet: bytes) -> None:
-        """Have a question asked before any message that waits."""
+        """Put a question before all messages that wait."""
         self.items.appendleft((None, packet))
 
     @property
@@ -101,11 +101,11 @@ class Losses:
             self._tell_later()
 
     def told_later(self) -> None:
-        """The while is over: what is lost from now on has to be told again."""
+        """The losses are told now: the next loss begins a new wait."""
         self._telling = False
 
     def add_uncertain(self, count: int) -> None:
-        """So many messages were sent and not acknowledged."""
+        """``count`` messages were sent and not acknowledged."""
         self.uncertain += count
         self._untold_uncertain += count
 

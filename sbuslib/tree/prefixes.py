@@ -1,11 +1,12 @@
 """A hub's prefix, under which its clients' credential keys stand, and who waits to learn it.
 
 A hub below another gets its prefix from there: the credential key of its own link, and a separator. Until the first one
-is known, for at most :attr:`~sbuslib.limits.Limits.prefix_wait`, whoever asks ``whoami`` waits.
+is known, for at most :attr:`~sbuslib.limits.Limits.prefix_wait`, a client that asks ``whoami`` waits.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Protocol
 
 from ..wire import control
@@ -46,7 +47,7 @@ class Prefix:
 
     def __init__(self, questions: OpenQuestions) -> None:
         self._questions = questions
-        self._asking: list[Asker] = []
+        self._asking: Counter[Asker] = Counter()
         self.is_known = True
 
     def whoami(self, asker: Asker) -> None:
@@ -55,20 +56,24 @@ class Prefix:
             asker.answer(encode_control(control.WHOAMI, asker.key))
             return
         self._questions.charge(asker)
-        self._asking.append(asker)
+        self._asking[asker] += 1
 
     def expect(self) -> None:
-        """A prefix is to come."""
+        """A relay has started: the prefix is not known yet."""
         self.is_known = False
 
     def settle(self) -> None:
-        """It has come, or is waited for no longer: answer those who asked."""
+        """The prefix is known, or the wait is over: answer the clients that asked."""
         self.is_known = True
-        asking, self._asking = self._asking, []
-        for asker in asking:
+        asking, self._asking = self._asking, Counter()
+        for asker in asking.elements():
             self._questions.discharge(asker)
             if not asker.closed:
                 asker.answer(encode_control(control.WHOAMI, asker.key))
+
+    def forget(self, asker: Asker) -> None:
+        """A client has gone."""
+        self._asking.pop(asker, None)
 
     def clear(self) -> None:
         """The hub has stopped."""

@@ -1,8 +1,9 @@
-"""Questions that go round the whole tree: when is what I subscribed to, or published, known everywhere?
+"""Questions to the whole tree: when is what I subscribed to, or published, known everywhere?
 
-A client asks by ``hub/sync``. The hub asks those beside it, and answers when all of them have: ``tree``, or ``partial``
-when one did not answer in time. Questions of several clients go round as one. No client may have more than
-:attr:`~sbuslib.limits.Limits.queued_answers` of them open.
+A client asks by ``hub/sync``. Its hub asks the hubs below and above, and answers when all of them have answered:
+``tree``, or ``partial`` when one did not answer in time. One *round* of questions to the other hubs serves all clients
+of one user that have asked by then. So a client waits until the links know what its own user wants, and not for what
+other users want. No client may have more than :attr:`~sbuslib.limits.Limits.queued_answers` questions open.
 """
 
 from __future__ import annotations
@@ -27,8 +28,12 @@ class Below(Protocol):
     lagging: bool
     """Whether it let a question time out, and has not answered since."""
 
-    def ask(self, token: bytes) -> None:
-        """Ask for an answer once all that it was told is in force below."""
+    def ask(self, token: bytes, user: int) -> None:
+        """Ask for an answer once all that ``user`` wants is in force below."""
+        ...
+
+    def note_overdue(self, token: bytes) -> None:
+        """It did not answer a question in time."""
         ...
 
 
@@ -39,7 +44,7 @@ class Above(Protocol):
 
     @property
     def stands_apart(self) -> bool:
-        """Whether it is not joined since it is below this one."""
+        """Whether this hub has not joined it since it is below this hub."""
         ...
 
     def ask(self, token: bytes) -> bool:
@@ -48,7 +53,7 @@ class Above(Protocol):
 
 
 class Neighbours(Protocol):
-    """The hubs beside this one, and what goes on between them."""
+    """The hubs below and above this one."""
 
     @property
     def links(self) -> Mapping[Any, Below]: ...
@@ -60,44 +65,51 @@ class Neighbours(Protocol):
 
 
 class _Round:
-    """One question that goes round the tree, on behalf of several who asked: who has not answered yet."""
+    """One question to the hubs below and above: who asked for it, and which hubs have not answered yet.
 
-    def __init__(self, token: bytes, requests: list[tuple[object, Reply]]) -> None:
+    :param requests: the replies to make, by who asked: the link to a hub below does not wait for its own answer.
+    """
+
+    def __init__(self, token: bytes, user: int, requests: dict[object, list[Reply]]) -> None:
         self.token = token
+        self.user = user
         self.requests = requests
         self.waiting: set[object] = set()
         self.partial: set[object] = set()
         self.timer: Any = None
 
     def reply(self, anyway: bool = False) -> bool:
-        """Answer those whose question is answered; whether that were all."""
-        left = []
-        for origin, reply in self.requests:
-            if (missing := self.waiting - {origin}) and not anyway:
-                left.append((origin, reply))
-            else:
-                reply(b"partial" if missing or self.partial - {origin} else b"tree")
+        """Answer those whose question is answered, or everybody; whether nobody is left."""
+        left = {}
+        for origin, replies in self.requests.items():
+            missing = len(self.waiting) > (origin in self.waiting)
+            if missing and not anyway:
+                left[origin] = replies
+                continue
+            partial = missing or len(self.partial) > (origin in self.partial)
+            for reply in replies:
+                reply(b"partial" if partial else b"tree")
         self.requests = left
         return not left
 
 
 class Questions:
-    """The questions that are open on one hub."""
+    """The open questions of one hub."""
 
     def __init__(self, beside: Neighbours, context: Context) -> None:
         self._beside = beside
         self._context = context
-        self._joining: list[tuple[Asker, bytes]] = []
+        self._joining: dict[Asker, list[bytes]] = {}
         self._rounds: dict[bytes, _Round] = {}
-        self._requests: list[tuple[object, Reply]] = []
+        self._asked_by_clients: dict[int, _Round] = {}  # those of the rounds that clients asked for: one a user
+        self._requests: dict[int, dict[object, list[Reply]]] = {}  # for the next round of each user
         self._open: Counter[object] = Counter()
-        self._round_up: _Round | None = None
         self._tokens = 0
 
     def clear(self) -> None:
         """The hub has stopped."""
         self._rounds.clear()
-        self._round_up = None
+        self._asked_by_clients.clear()
         self._requests.clear()
         self._open.clear()
         self._joining.clear()
@@ -114,28 +126,33 @@ class Questions:
         if self._open[asker] <= 0:
             del self._open[asker]
 
-    def forget(self, asker: Asker, link: Below | None) -> None:
-        """A client has gone, and with it perhaps the link to a hub below."""
+    def forget(self, asker: Asker, link: Below | None, user: int) -> None:
+        """A client of ``user`` has gone, and with it perhaps the link to a hub below."""
         if link is not None:
             for round_ in list(self._rounds.values()):
                 round_.waiting.discard(link)
                 self._check(round_)
         if self._open.pop(asker, None):
-            self._requests = [request for request in self._requests if request[0] is not asker]
+            self._joining.pop(asker, None)
+            self._requests.get(user, {}).pop(link or asker, None)
 
     def joined(self) -> None:
-        """The relay has joined, or failed to: whoever asked about the path can be told."""
-        joining, self._joining = self._joining, []
-        for asker, token in joining:
-            self.discharge(asker)
-            if not asker.closed:
-                asker.answer(control.encode_sync(token, b"root"))
+        """The relay has joined, or failed to: clients that asked about the path can be told."""
+        joining, self._joining = self._joining, {}
+        for asker, tokens in joining.items():
+            for token in tokens:
+                self.discharge(asker)
+                if not asker.closed:
+                    asker.answer(control.encode_sync(token, b"root"))
 
-    def sync(self, asker: Asker, origin: object, token: bytes, scope: bytes) -> None:
-        """Answer a ``hub/sync``, at once or when the rest of the tree has answered, but for ``origin`` who asks."""
+    def sync(self, asker: Asker, link: Below | None, user: int, token: bytes, scope: bytes) -> None:
+        """Answer a ``hub/sync`` of a client of ``user``, at once or when the rest of the tree has answered.
+
+        Where the client is the ``link`` to a hub below, that hub is not asked.
+        """
         if scope == b"root" and self._beside.above is not None and not self._beside.above.settled:
             self.charge(asker)
-            self._joining.append((asker, token))
+            self._joining.setdefault(asker, []).append(token)
         elif scope == b"root":
             asker.answer(control.encode_sync(token, b"root"))
         elif scope == b"passed":
@@ -152,9 +169,9 @@ class Questions:
                 if not asker.closed:
                     asker.answer(control.encode_sync(token, answer))
 
-            self._requests.append((origin, reply))
-            if self._round_up is None:
-                self._start_round_up()
+            self._requests.setdefault(user, {}).setdefault(link or asker, []).append(reply)
+            if user not in self._asked_by_clients:
+                self._start_round(user)
 
     def _sync_passed(self, asker: Asker, token: bytes) -> None:
         """Answer once all that was published before has left this hub."""
@@ -167,9 +184,9 @@ class Questions:
 
         self._context.unsent.when_passed(answer)
 
-    def _start_round_up(self) -> None:
-        requests, self._requests = self._requests, []
-        self._round_up = round_ = self._make_round(requests)
+    def _start_round(self, user: int) -> None:
+        """Ask all other hubs, for the clients of a user."""
+        self._asked_by_clients[user] = round_ = self._make_round(user, self._requests.pop(user))
         if self._beside.above is not None and not self._beside.above.stands_apart:
             if self._beside.above.ask(round_.token):
                 round_.waiting.add(self._beside.above)
@@ -178,26 +195,26 @@ class Questions:
         self._beside.wake()
         self._check(round_)
 
-    def sync_below(self, reply: Reply) -> None:
-        """The hub above asks when all it told is in force below."""
-        self._check(self._make_round([(None, reply)]))
+    def sync_below(self, reply: Reply, user: int) -> None:
+        """The hub above, whose changes count as those of ``user``, asks when all it told is in force below."""
+        self._check(self._make_round(user, {None: [reply]}))
         self._beside.wake()
 
-    def _make_round(self, requests: list[tuple[object, Reply]]) -> _Round:
+    def _make_round(self, user: int, requests: dict[object, list[Reply]]) -> _Round:
         self._tokens += 1
-        round_ = _Round(b"%x" % self._tokens, requests)
+        round_ = _Round(b"%x" % self._tokens, user, requests)
         self._rounds[round_.token] = round_
         for link in self._beside.links.values():
             if link.lagging:
                 round_.partial.add(link)
             else:
-                link.ask(round_.token)
+                link.ask(round_.token, user)
                 round_.waiting.add(link)
         round_.timer = self._context.after(self._context.limits.sync_wait, lambda: self._time_out(round_))
         return round_
 
     def answered(self, token: bytes, who: object, partial: bool) -> None:
-        """A hub beside this one answered a question."""
+        """A hub below or above answered a question."""
         round_ = self._rounds.get(token)
         if round_ is not None and who in round_.waiting:
             round_.waiting.discard(who)
@@ -208,14 +225,14 @@ class Questions:
     def _time_out(self, round_: _Round) -> None:
         for link in self._beside.links.values():
             if link in round_.waiting:
-                link.lagging = True  # it keeps nobody waiting again until it has answered
+                link.note_overdue(round_.token)
         self._check(round_, anyway=True)
 
     def _check(self, round_: _Round, anyway: bool = False) -> None:
         if round_.reply(anyway) and self._rounds.pop(round_.token, None) is not None:
             self._context.cancel(round_.timer)
-            if round_ is self._round_up:
-                self._round_up = None
-                if self._requests:
-                    self._start_round_up()
+            if self._asked_by_clients.get(round_.user) is round_:
+                del self._asked_by_clients[round_.user]
+                if self._requests.get(round_.user):
+                    self._start_round(round_.user)
         self._context.members.end_turn()

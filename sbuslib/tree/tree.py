@@ -1,17 +1,17 @@
-"""A hub's place in a tree: the hubs below it, the one above, and what all of them have to know of each other.
+"""A hub's place in a tree: the hubs below, the hub above, and what all of them have to know of each other.
 
-Who owns what:
+The parts:
 
 * :mod:`sbuslib.tree.interest` decides, without I/O, which patterns a link has to hold.
 * :class:`sbuslib.tree.downlink.Link` is what a hub knows of one relay below.
-* :mod:`sbuslib.tree.prefixes` knows who waits for the hub's prefix, and :mod:`sbuslib.tree.questions` who has to answer
-  before a ``hub/sync`` is answered.
-* :class:`Tree` is the rest: the links, the path to the root, and each change of what is wanted, which it tells all
-  who have to hear of it.
+* :mod:`sbuslib.tree.prefixes` knows which clients wait for the hub's prefix, and :mod:`sbuslib.tree.questions` which
+  hubs have to answer before a ``hub/sync`` is answered.
+* :class:`Tree` is the rest: the links, the path to the root, and each change of what is wanted, which it tells the
+  links and the hub above.
 * The hub above is known here as :class:`Above`. :class:`sbuslib.relay.Relay` joins the two.
 
-A change of what is wanted is noted at once. What follows from it for the links is worked out and told in turns of the
-user who made the change (:class:`~sbuslib.core.user_work.UserWork`). What the hub above changes counts as made by the
+A change of what is wanted is noted at once. What it means for the links is worked out and told in turns of the user
+who made the change (:class:`~sbuslib.core.user_work.UserWork`). What the hub above changes counts as made by the
 hub's own user.
 """
 
@@ -70,7 +70,7 @@ class Above(Protocol):
 
     @property
     def stands_apart(self) -> bool:
-        """Whether it found that this hub is above the one that it was to join."""
+        """Whether it has not joined since the hub above is below this hub."""
         ...
 
     def wanted_above(self) -> list[bytes]:
@@ -86,12 +86,12 @@ class Above(Protocol):
         ...
 
     def abandon(self) -> None:
-        """In the child of a fork: end it without a word to anybody."""
+        """In the child of a fork: end it and send nothing."""
         ...
 
 
 class Tree:
-    """What one hub knows of the tree that it stands in. Belongs to the hub and its thread."""
+    """What one hub knows of the tree that it belongs to. Used in the hub's thread only."""
 
     client_role: ClientRole
     """What a link may say besides what only links say: set by the hub."""
@@ -169,8 +169,8 @@ class Tree:
     def add_link(self, turn: Turn) -> None:
         """A client said ``interest/on``: answer how it is served, and begin.
 
-        Anybody may say so. Who is to be told nothing of what others want is no link: of such a client the hub
-        remembers only that it is told when the path to the root changes, which is how loops are found.
+        Any client may say so. A client that must not learn what others want is no link: the hub remembers only to
+        tell it when the path to the root changes, which is how loops are found.
         """
         connection = turn.outgoing
         if connection in self.links:
@@ -189,7 +189,7 @@ class Tree:
         self.wake(connection.account)
 
     def _may_relay(self, client: Outgoing) -> bool:
-        """Whether a client's user may join hubs to this one without seeing what concerns everybody."""
+        """Whether a client's user may join hubs to this one in mode ``prune``."""
         if client.credentials.uid in self._relay_users:
             return True
         return bool(self._relay_groups) and not self._relay_groups.isdisjoint(self.clients.groups_of(client))
@@ -200,7 +200,8 @@ class Tree:
         link = self.links.pop(connection, None)
         if link is not None:
             self._watch()
-        self.questions.forget(connection, link)
+        self.prefix.forget(connection)
+        self.questions.forget(connection, link, connection.account.uid)
 
     # -- the hub above ------------------------------------------------------------------------------
 
@@ -225,7 +226,7 @@ class Tree:
         self.context.router.watch = self._on_want if self.links or self.above is not None else None
 
     def _on_want(self, subscriber: Receiver, account: Account, pattern: bytes, wanted: bool) -> None:
-        """Somebody here began or ceased to hold a pattern: all others may have to know."""
+        """A client here began or ceased to hold a pattern: tell the hub above and all other links."""
         if self.above is not None:
             self.above.watch(pattern, wanted, account.uid)
         for connection, link in self.links.items():
@@ -275,7 +276,7 @@ class Tree:
 
     def _on_senders(self) -> None:
         """The first receiver here wants to know who sent what it gets, or the last ceased to."""
-        self.wake()  # to tell it only as often as there is room: whoever changes their mind floods no link
+        self.wake()  # told only as often as there is room: a client that turns senders on and off floods no link
 
     def features(self) -> bytes:
         """What this hub answers to ``hub/features``."""
@@ -285,7 +286,7 @@ class Tree:
     # -- path ---------------------------------------------------------------------------------------
 
     def set_path(self, above: tuple[bytes, ...]) -> None:
-        """The path to the root goes on with ``above`` after this hub: those below have to know."""
+        """After this hub, the path to the root is ``above``: tell the relays below."""
         path = (self.hub_id, *above)
         if path == self.path:
             return
@@ -296,7 +297,7 @@ class Tree:
         self.context.members.end_turn()
 
     def joined(self) -> None:
-        """The relay has joined, or failed to: whoever asked about the path can be told."""
+        """The relay has joined, or failed to: answer the clients that asked about the path."""
         self.questions.joined()
 
     # -- prefix -------------------------------------------------------------------------------------
@@ -312,8 +313,8 @@ class Tree:
     def set_prefix(self, prefix: bytes) -> None:
         """Credentials here stand under ``prefix`` from now on.
 
-        Secrets held under another name others now, so they are taken back: those who asked for notices are
-        told, and can ask for their new ones; others are disconnected.
+        Keys under another prefix may be those of other clients now, so subscriptions to them are taken back. Clients
+        that asked for notices are told their new key and can subscribe again; other clients are disconnected.
         """
         router = self.context.router
         changed = router.namespace.prefix != prefix
@@ -335,15 +336,15 @@ class Tree:
 
     def sync(self, connection: Outgoing, token: bytes, scope: bytes) -> None:
         """Answer a ``hub/sync``, at once or when the rest of the tree has answered."""
-        self.questions.sync(connection, self.links.get(connection, connection), token, scope)
+        self.questions.sync(connection, self.links.get(connection), connection.account.uid, token, scope)
 
     def answered(self, token: bytes, who: object, partial: bool) -> None:
-        """A hub beside this one answered a question."""
+        """A hub below or above answered a question."""
         self.questions.answered(token, who, partial)
 
     def sync_below(self, reply: Reply) -> None:
         """The hub above asks when all it told is in force below."""
-        self.questions.sync_below(reply)
+        self.questions.sync_below(reply, self._own.uid)
 
     # -- notices ------------------------------------------------------------------------------------
 

@@ -1,39 +1,30 @@
-"""The two halves of a relay's link to the hub above: what comes down, and what goes up.
+"""What goes to the hub above: :class:`Up`.
 
-:class:`Down` is the role of the connection on its reading half: to this hub it is a connection like any other, so what
-comes from above takes the same path as what comes from any client. :class:`Up` is the sending half. It receives what
-has to go up, and stays among the hub's receivers when the link breaks: what it cannot send it keeps
-(:mod:`sbuslib.tree.outage`). :class:`Uplink` is what both ask of whoever holds them.
+It is one of the hub's receivers, and stays so when the link breaks: what it cannot send it keeps
+(:mod:`sbuslib.tree.outage`). What comes from above is in :mod:`sbuslib.tree.above_role`.
 """
 
 from __future__ import annotations
 
 import errno
 import socket
-from collections import Counter, deque
+from collections import deque
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
-from ..core.batch_routing import take_batch
-from ..core.connection import Connection
-from ..core.messages import COALESCED, COALESCED_BYTES, Copied, Messages
-from ..core.protocols import Routes, Sender
-from ..core.router import CACHED_HEADER_BYTES
+from ..core.embedder import Embedder
+from ..core.messages import COALESCED, COALESCED_BYTES, Messages
+from ..core.protocols import Sender
 from ..core.send_watcher import SEND_RETRY, WRITE
-from ..core.turn import Turn
-from ..errors import PacketError, ReservedKeyError
 from ..kernel.dialer import NO_MEMORY
-from ..kernel.sockets import peer_credentials
-from ..limits import BATCH_KEYS, CONTROL_EXTRA, PACKET_BYTES
-from ..secrets import Credentials
-from ..wire import control
-from ..wire.batches import BATCH, coalesce
-from ..wire.packets import MSG, Control, encode_control, parse
-from .downlink import VOUCHERS, Voucher
+from ..limits import BATCH_KEYS
+from ..wire.batches import coalesce
+from ..wire.packets import MSG
+from .acknowledgements import Acknowledgements
 from .outage import Item, Kept, Losses
 from .tree import Tree
 
-__all__ = ["ACK_MESSAGES", "ACK_PAUSE", "Down", "Up", "Uplink"]
+__all__ = ["ACK_MESSAGES", "ACK_PAUSE", "Up", "Uplink"]
 
 ACK_MESSAGES: Final = 256
 """Messages sent to the hub above before it is asked to acknowledge that it passed them on. When the link breaks, those
@@ -48,23 +39,9 @@ about more messages."""
 
 
 class Uplink(Protocol):
-    """The link to the hub above, as its two halves know it."""
+    """What decides what goes to the hub above."""
 
     tree: Tree
-    dropped: Counter[str]
-    """Packets from above that should not have come, by reason."""
-
-    def take_control(self, packet: Control) -> None:
-        """Act on a control packet from above."""
-        ...
-
-    def link_ended(self, down: Down, why: str) -> None:
-        """The connection ended."""
-        ...
-
-    def may_come(self, key: bytes) -> bool:
-        """Whether a message may come down."""
-        ...
 
     def wants(self, key: bytes, secret: bool) -> bool:
         """Whether a message goes up."""
@@ -80,108 +57,8 @@ class Uplink(Protocol):
         ...
 
 
-class Down:
-    """The role of what comes from the hub above, on one connection. Implements :class:`~sbuslib.core.turn.Role`.
-
-    Control packets are acted on after the turn they came in, since that may end the connection.
-    """
-
-    asks = False  # the hub above has asked already
-    is_link = True
-    longest = PACKET_BYTES + CONTROL_EXTRA
-
-    def __init__(self, uplink: Uplink, up: Up) -> None:
-        self._uplink = uplink
-        self._context = uplink.tree.context
-        self._up = up
-        self._controls: deque[Control] = deque()
-        self._vouchers: dict[bytes, Voucher] = {}
-
-    def connect(self, sock: socket.SocketType) -> Connection:
-        """Read from a connection to the hub above."""
-        credentials = peer_credentials(sock)
-        account = self._context.quotas.account(credentials.uid)
-        return Connection(self._context, sock, credentials, account, self)
-
-    def key_of(self, credentials: Credentials) -> bytes:
-        """Nobody's: who published is known only where the hub above tells."""
-        return b""
-
-    def after_turn(self, turn: Turn) -> None:
-        """Act on what was not a message, as the hub's area is free again."""
-        while self._controls and not turn.closed:
-            self._uplink.take_control(self._controls.popleft())
-
-    def violated(self, turn: Turn, reason: str) -> None:
-        """It did what no hub does."""
-        self._uplink.link_ended(self, reason)
-
-    def ended(self, turn: Turn, why: str) -> None:
-        """The hub above has gone."""
-        self._uplink.link_ended(self, why)
-
-    def drop(self, reason: str, times: int = 1) -> None:
-        """Count what should not have come."""
-        self._uplink.dropped[reason] += times
-
-    def look_up(self, turn: Turn, header: bytes, times: int) -> Routes:
-        """The receivers here: never the relay, and nobody for what was not asked for."""
-        router, uplink, routes = self._context.router, self._uplink, turn.routes
-        try:
-            found = router.routes.get(header)
-            if found is None:
-                found = router.route(header)
-        except ReservedKeyError as error:
-            self.drop(error.reason, times)
-            return ()
-        if not uplink.may_come(header[len(MSG) : -1]):
-            self.drop("not asked for", times)
-            return ()
-        up = self._up
-        found = tuple(receiver for receiver in found if receiver is not up)
-        if len(header) <= CACHED_HEADER_BYTES:  # else the router forgets it unsaid
-            if len(routes) >= self._context.limits.cached_keys:
-                routes.clear()
-            routes[header] = found
-        return found
-
-    def command(self, turn: Turn, data: bytes) -> None:
-        """Act on a packet that is no message of an unknown sender."""
-        if data.startswith(BATCH):
-            take_batch(turn, data, turn.sender)
-            return
-        try:
-            packet = parse(data)
-            if not isinstance(packet, Control):
-                raise PacketError("not for a relay")
-            if packet.key != control.FROM:
-                self._controls.append(packet)
-                return
-            sender, inner = control.unwrap_from(packet.payload or b"")
-            header = inner[: inner.find(b"\0") + 1]
-            if (header != BATCH and not header.startswith(MSG)) or len(inner) > PACKET_BYTES:
-                raise PacketError("wrapped packet is no message")
-        except PacketError as error:
-            self.drop(error.reason)
-            return
-        voucher = self._voucher(turn, sender)
-        if header == BATCH:
-            take_batch(turn, inner, voucher, control.wrapper_from(sender))
-            return
-        receivers = turn.routes.get(header) or turn.look_up(header)
-        turn.deliver(receivers, voucher, Copied(self._context.writer, [inner]))
-
-    def _voucher(self, turn: Turn, sender: bytes) -> Voucher:
-        voucher = self._vouchers.get(sender)
-        if voucher is None:
-            if len(self._vouchers) >= VOUCHERS:
-                self._vouchers.clear()
-            voucher = self._vouchers[sender] = Voucher(bytes, turn.outgoing.credentials, sender)
-        return voucher
-
-
 _BATCHES: Final = 8
-"""How many times as many messages are taken in one go where they can be sent together."""
+"""How many times as many messages are taken at once where many go into one packet."""
 
 
 class Up:
@@ -191,7 +68,7 @@ class Up:
         self._uplink = uplink
         self._tree = uplink.tree
         self._context = self._tree.context
-        self.credentials = self._context.credentials
+        self.credentials = Embedder(self._context).credentials
         self.socket: socket.SocketType | None = None
         self.wrap = False
         self.takes_batches = False  # whether the hub above was told that many messages may be in one packet
@@ -201,10 +78,8 @@ class Up:
         self.losses = Losses(lambda: self._context.after(self._context.limits.link_notices, self._tell_losses))
         self._controls: deque[bytes] = deque()
         self._writer: Any = None
-        self._marks: deque[tuple[bytes, int]] = deque()  # what was asked, and how many had been sent by then
-        self._marked = self._acknowledged = 0
-        self._mark_timer = False
-        self._tokens = 0
+        self._acknowledgements = Acknowledgements()
+        self._asks_later = False
 
     # -- messages -----------------------------------------------------------------------------------
 
@@ -242,52 +117,38 @@ class Up:
         self._uplink.tell_losses()
 
     def _sent(self, count: int) -> None:
-        if not count:
-            return
-        self.forwarded += count
-        self._consider_mark()
-
-    def _consider_mark(self) -> None:
-        """Ask for an acknowledgement, now or in a while, if there is anything to acknowledge."""
-        if self.socket is None or self.forwarded == self._marked or len(self._marks) >= _OPEN_QUESTIONS:
-            return
-        if self.forwarded - self._marked >= ACK_MESSAGES:
-            self.mark()
-        elif not self._mark_timer:
-            self._mark_timer = True
-            self._context.after(ACK_PAUSE, self._on_mark_timer)
-
-    def _on_mark_timer(self) -> None:
-        self._mark_timer = False
-        if self.socket is not None and self.forwarded > self._marked and len(self._marks) < _OPEN_QUESTIONS:
-            self.mark()
+        if count:
+            self.forwarded += count
+            self._consider_asking()
 
     # -- acknowledgements ---------------------------------------------------------------------------
 
-    def mark(self) -> None:
-        """Ask the hub above to answer once it has passed on all that was sent until now."""
-        if self._uplink.has_features:
-            self._tokens += 1
-            token = b"a%x" % self._tokens
-            packet = encode_control(control.SYNC, token + b"\0passed")
-        else:
-            token, packet = control.WHOAMI, encode_control(control.WHOAMI)
-        self._marks.append((token, self.forwarded))
-        self._marked = self.forwarded
-        self.waiting.ask(packet)  # before what waits, since it speaks of what was sent
-        self._flush()
+    @property
+    def acknowledged(self) -> int:
+        """Messages that the hub above passed on, as far as it is known."""
+        return self._acknowledgements.acknowledged
 
-    def acknowledged(self, token: bytes) -> None:
-        """The hub above answered."""
-        while self._marks:
-            asked, count = self._marks[0]
-            if token not in (asked, *(mark[0] for mark in self._marks)):
-                return
-            self._marks.popleft()
-            self._acknowledged = count
-            if asked == token:
-                break
-        self._consider_mark()
+    def _consider_asking(self, waited: bool = False) -> None:
+        """Ask for an acknowledgement, now or in a while, if there is anything to acknowledge."""
+        count = self.forwarded - self._acknowledgements.asked
+        if self.socket is None or not count or len(self._acknowledgements) >= _OPEN_QUESTIONS:
+            return
+        if waited or count >= ACK_MESSAGES:
+            packet = self._acknowledgements.ask(self.forwarded, self._uplink.has_features)
+            self.waiting.ask(packet)  # before what waits, since it speaks of what was sent
+            self._flush()
+        elif not self._asks_later:
+            self._asks_later = True
+            self._context.after(ACK_PAUSE, self._on_pause_over)
+
+    def _on_pause_over(self) -> None:
+        self._asks_later = False
+        self._consider_asking(waited=True)
+
+    def take_answer(self, token: bytes) -> None:
+        """The hub above answered a question for an acknowledgement."""
+        self._acknowledgements.answered(token)
+        self._consider_asking()
 
     # -- control ------------------------------------------------------------------------------------
 
@@ -299,7 +160,7 @@ class Up:
 
     @property
     def room(self) -> int:
-        """How many more of them may wait."""
+        """How many more control packets may wait."""
         return self._context.limits.queued_answers - len(self._controls)
 
     # -- the socket ---------------------------------------------------------------------------------
@@ -311,7 +172,7 @@ class Up:
         self._controls.clear()
 
     def let_through(self) -> None:
-        """The hub above knows what it wants: send what was kept, and what comes."""
+        """The hub above said what it wants: send what was kept, and what comes."""
         if not self.open:
             self.open = True
             self._flush()
@@ -328,24 +189,22 @@ class Up:
 
     @property
     def hands_on(self) -> bool:
-        """What leaves it is with the kernel. Implements :class:`~sbuslib.core.unsent.Waiting`."""
+        """Never: what leaves it is with the kernel. Implements :class:`~sbuslib.core.unsent.Waiting`."""
         return False
 
     @property
     def in_order(self) -> bool:
-        """Those that wait are sent oldest first."""
+        """Always: messages that wait are sent oldest first."""
         return True
 
     def disconnect(self) -> None:
-        """The connection has gone: what was sent and not acknowledged is uncertain, and never sent again."""
+        """The connection has ended."""
         self._stop_writer()
         self.socket = None
         self.open = self.takes_batches = False
         self._controls.clear()
         self.waiting.forget_questions()
-        self.losses.add_uncertain(self.forwarded - self._acknowledged)
-        self._marks.clear()
-        self._marked = self._acknowledged = self.forwarded
+        self.losses.add_uncertain(self._acknowledgements.end(self.forwarded))
 
     def _flush(self) -> None:
         """Send what the kernel takes, and watch for room if there is more."""
@@ -354,15 +213,9 @@ class Up:
             items: list[Item] = []
             try:
                 if self._controls:
-                    packets = [self._controls.popleft() for _ in range(min(context.limits.batch, len(self._controls)))]
-                    sent = 0
-                    try:
-                        sent = context.writer.send(self.socket, packets)
-                    finally:
-                        self._controls.extendleft(reversed(packets[sent:]))
-                    if sent < len(packets):
-                        break
-                    continue
+                    if self._send_controls(self.socket):
+                        continue
+                    break
                 items = self._take()
                 packets, counts = self._coalesce(items)
                 sent = sum(counts[: context.writer.send(self.socket, packets)]) if packets else 0
@@ -385,6 +238,16 @@ class Up:
             if sent < len(items):
                 break
         self._update()
+
+    def _send_controls(self, sock: socket.SocketType) -> bool:
+        """Send the next control packets; whether the kernel took all of these. Raises :exc:`OSError`."""
+        packets = [self._controls.popleft() for _ in range(min(self._context.limits.batch, len(self._controls)))]
+        sent = 0
+        try:
+            sent = self._context.writer.send(sock, packets)
+        finally:
+            self._controls.extendleft(reversed(packets[sent:]))
+        return sent == len(packets)
 
     def _coalesce(self, items: list[Item]) -> tuple[list[bytes], list[int]]:
         """The packets to send for these items, and how many of them each is."""
@@ -416,7 +279,7 @@ class Up:
         return self.open or self.waiting.begins_with_question
 
     def _take(self) -> list[Item]:
-        """The next of what waits, without what nobody above wants any more."""
+        """Take the next messages that wait, and leave out what nobody above wants any more."""
         items: list[Item] = []
         most = self._context.limits.batch * (_BATCHES if self.takes_batches else 1)
         while self.waiting and len(items) < most and self._may_send():

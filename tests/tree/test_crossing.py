@@ -92,7 +92,7 @@ def test_the_oldest_prune_is_forgotten_by_a_graft(world: World) -> None:
     eventually(forgotten)
 
 
-def test_the_link_of_another_user_never_carries_anybodys_pattern(world: World) -> None:
+def test_no_pattern_is_told_to_a_link_of_another_user(world: World) -> None:
     world.hub("top", relays=[12_345])
     world.client("top").subscribe(b"private/room")
     world.uids["top"] = 12_345
@@ -109,7 +109,7 @@ def test_the_link_of_another_user_never_carries_anybodys_pattern(world: World) -
     assert not [packet for packet in said if b"private" in packet]
 
 
-def test_a_strangers_relay_is_refused_interest_and_forwards_everything(world: World) -> None:
+def test_a_relay_of_an_unknown_user_is_told_nothing_and_sends_everything_up(world: World) -> None:
     world.hub("top")
     world.hub("left")
     world.uids["top"] = 12_345
@@ -129,7 +129,7 @@ def test_a_strangers_relay_is_refused_interest_and_forwards_everything(world: Wo
     assert received(publisher) == []
 
 
-def test_under_a_daemon_that_knows_no_features(world: World) -> None:
+def test_a_relay_joins_a_daemon_without_features(world: World) -> None:
     with FakeHub(world.address("c")) as daemon:
         world.hub("left")
         relay = world.relay("left", "c", wait=False)
@@ -156,7 +156,7 @@ def test_under_a_daemon_that_knows_no_features(world: World) -> None:
         assert relay.statistics().uncertain == 0
 
 
-def test_interest_that_others_cover_is_left_out(world: World) -> None:
+def test_a_covered_pattern_is_not_announced(world: World) -> None:
     world.chain("top", "left")
     client = world.client("left")
     client.subscribe(*(b"room/%d/*" % n for n in range(500)))
@@ -171,7 +171,7 @@ def test_interest_that_others_cover_is_left_out(world: World) -> None:
     eventually(lambda: world.hubs["top"].context.router.count(link) == 501)
 
 
-def test_interest_that_exceeds_a_quota_is_widened_and_the_link_stays(world: World) -> None:
+def test_a_link_with_too_many_patterns_subscribes_to_everything(world: World) -> None:
     world.hub("top", limits=msgspec.structs.replace(FAST, user_patterns=20))
     world.hub("left")
     relay = world.relay("left", "top")

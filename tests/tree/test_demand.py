@@ -17,7 +17,7 @@ def new_demand(**numbers: int) -> tuple[Demand, list[tuple[bytes, bool]]]:
     return Demand(router, limits, None, lambda pattern, wanted: told.append((pattern, wanted))), told
 
 
-def test_what_is_announced_is_wanted_until_it_is_taken_back() -> None:
+def test_an_announced_pattern_is_wanted_until_it_is_removed() -> None:
     demand, told = new_demand()
     demand.announce(b"*/a")
     demand.announce(b"*/a")
@@ -30,7 +30,7 @@ def test_what_is_announced_is_wanted_until_it_is_taken_back() -> None:
 
 
 @pytest.mark.parametrize("pattern", [b"**/a", b"x" * 21, b"a/b/c/d"])
-def test_a_pattern_beyond_what_a_user_here_may_have_counts_as_wanting_everything(pattern: bytes) -> None:
+def test_a_pattern_beyond_the_limits_of_a_user_counts_as_the_empty_pattern(pattern: bytes) -> None:
     demand, told = new_demand(user_pattern_steps=3, pattern_bytes=20, pattern_segments=3)
     demand.announce(b"*/a")
     demand.announce(pattern)

@@ -63,9 +63,7 @@ def test_a_forged_sender_ends_the_link(world: World, slave: Callable[[], Peer], 
     assert received(victim) == []
 
 
-def test_a_slave_speaks_for_what_is_beneath_it_and_is_named_as_its_outer_part(
-    world: World, slave: Callable[[], Peer]
-) -> None:
+def test_a_sender_named_by_a_slave_has_the_key_of_the_slave_in_front(world: World, slave: Callable[[], Peer]) -> None:
     client = world.client("top")
     client.senders()
     client.subscribe(b"k")
@@ -76,7 +74,7 @@ def test_a_slave_speaks_for_what_is_beneath_it_and_is_named_as_its_outer_part(
     assert client.receive(PATIENCE).sender == key
 
 
-def test_what_a_link_should_not_send_is_dropped_and_kills_no_link(world: World, slave: Callable[[], Peer]) -> None:
+def test_a_wrong_packet_of_a_link_is_dropped_and_the_link_stays(world: World, slave: Callable[[], Peer]) -> None:
     link = slave()
     key = own(link)
     client = world.client("top")
@@ -105,7 +103,7 @@ def test_what_a_link_should_not_send_is_dropped_and_kills_no_link(world: World, 
     assert sum(world.hubs["top"].statistics().dropped.values()) >= 8
 
 
-def test_what_authorize_refuses_a_link_is_dropped(world: World) -> None:
+def test_a_packet_of_a_link_that_authorize_refuses_is_dropped(world: World) -> None:
     asked: list[tuple[str, bytes]] = []
 
     def authorize(credentials: Credentials, verb: str, key: bytes) -> bool:
@@ -154,7 +152,7 @@ def test_a_reserved_key_of_a_link_is_dropped_where_authorize_is_asked(world: Wor
     assert sum(world.hubs["top"].statistics().dropped.values()) == 3
 
 
-def test_a_flood_of_patterns_widens_the_flooder_and_harms_nobody(world: World) -> None:
+def test_a_flood_of_patterns_widens_only_the_link_that_sends_it(world: World) -> None:
     world.hub("top", relays=[12_345], limits=msgspec.structs.replace(FAST, user_patterns=100))
     world.uids["top"] = 12_345
     flooder = world.peer("top")
@@ -172,7 +170,7 @@ def test_a_flood_of_patterns_widens_the_flooder_and_harms_nobody(world: World) -
     assert world.hubs["top"].context.quotas.account(12_345).patterns <= 101
 
 
-def test_endless_keys_cost_a_bounded_table(world: World, slave: Callable[[], Peer]) -> None:
+def test_the_table_of_pruned_keys_is_bounded(world: World, slave: Callable[[], Peer]) -> None:
     link = slave()
     for n in range(6_000):
         link.publish(b"key/%d" % n)
@@ -187,7 +185,7 @@ def test_endless_keys_cost_a_bounded_table(world: World, slave: Callable[[], Pee
     eventually(lambda: (link.pending(), len(table))[1] == 0)
 
 
-def test_what_a_slave_says_was_lost_is_passed_on_now_and_then_only(world: World, slave: Callable[[], Peer]) -> None:
+def test_notices_of_a_slave_about_losses_are_merged(world: World, slave: Callable[[], Peer]) -> None:
     listener = world.peer("top")
     listener.send(b"CMSG notices/on")
     listener.barrier()
@@ -199,7 +197,7 @@ def test_what_a_slave_says_was_lost_is_passed_on_now_and_then_only(world: World,
     assert told == [b"CMSG notice/lost\0upstream 1 1.000000"]
 
 
-def test_a_silent_slave_holds_up_a_question_once(world: World) -> None:
+def test_a_slave_that_does_not_answer_delays_one_sync_only(world: World) -> None:
     world.hub("top", relays=[12_345], limits=msgspec.structs.replace(FAST, sync_wait=0.05))
     world.uids["top"] = 12_345
     silent = world.peer("top")
@@ -231,7 +229,7 @@ def test_a_link_is_never_held_back(world: World) -> None:
     assert other.receive(PATIENCE).payload == b"on time"
 
 
-def test_a_hostile_slave_gains_nothing_and_harms_no_sibling(world: World, slave: Callable[[], Peer]) -> None:
+def test_a_hostile_slave_reads_nothing_and_stops_no_sibling(world: World, slave: Callable[[], Peer]) -> None:
     world.hub("left")
     world.uids["top"] = 12_345
     relay = world.relay("left", "top")
@@ -308,7 +306,7 @@ def test_a_flood_of_interest_from_a_trusted_link_is_bounded_for_its_siblings(wor
     assert relay.statistics().epoch == 1
 
 
-def test_who_changes_their_mind_about_senders_floods_no_link(world: World, slave: Callable[[], Peer]) -> None:
+def test_senders_on_and_off_many_times_floods_no_link(world: World, slave: Callable[[], Peer]) -> None:
     link = slave()  # which does not read
     fickle = world.peer("top")
     for _ in range(2_000):
@@ -320,7 +318,7 @@ def test_who_changes_their_mind_about_senders_floods_no_link(world: World, slave
     assert link.pending()[-1] == b"CMSG senders/on\0"
 
 
-def test_more_new_patterns_than_can_be_looked_up_graft_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_new_patterns_at_a_time_graft_all_keys(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(downlink, "SEARCHES", 4)
     monkeypatch.setattr(tree, "STEPS_A_TURN", 1)
     world.hub("top", relays=[12_345])
@@ -340,7 +338,7 @@ def test_more_new_patterns_than_can_be_looked_up_graft_all(world: World, monkeyp
     assert sum(packet.startswith(b"CMSG interest/graft") for packet in link.pending()) == 50
 
 
-def test_a_master_that_announces_without_end_is_sent_everything(world: World) -> None:
+def test_everything_goes_up_to_a_master_that_announces_too_many_patterns(world: World) -> None:
     with FakeHub(world.address("c")) as master:
         world.hub("left", limits=msgspec.structs.replace(FAST, user_patterns=50, pruned_keys=50))
         relay = world.relay("left", "c", wait=False)
@@ -369,7 +367,7 @@ def test_a_master_that_announces_without_end_is_sent_everything(world: World) ->
         assert received(client) == []
 
 
-def test_a_link_that_asks_and_does_not_read_is_let_go_once(world: World, slave: Callable[[], Peer]) -> None:
+def test_a_link_that_asks_and_does_not_read_is_kicked_once(world: World, slave: Callable[[], Peer]) -> None:
     link, other = slave(), slave()
     client = world.client("top")
     waiting = gevent.spawn(client.sync, "tree")  # for the link, which does not answer

@@ -94,7 +94,7 @@ def test_narrowed_patterns_ask_for_enough_and_for_nothing_outside(p: bytes, boun
     assert narrow(p, None) == [p]
 
 
-def test_the_corners_that_the_design_names() -> None:
+def test_covers_in_the_cases_that_the_design_names() -> None:
     assert not covers(b"*/", b"**/")
     assert covers(b"**/", b"*/")
     assert not covers(b"a/*", b"a/**")
@@ -218,7 +218,7 @@ for case in (TestInterest, TestWidening):
 
 
 @given(st.lists(pattern, max_size=40), pattern)
-def test_to_find_a_cover_visits_no_more_nodes_than_the_shapes_have_steps(wanted: list[bytes], one: bytes) -> None:
+def test_finding_a_cover_visits_at_most_as_many_nodes_as_the_shapes_have_steps(wanted: list[bytes], one: bytes) -> None:
     interest = Interest()
     visited = count_visits(interest)
     shapes = Shapes()
@@ -235,7 +235,7 @@ def test_to_find_a_cover_visits_no_more_nodes_than_the_shapes_have_steps(wanted:
     assert len(visited) <= shapes.steps + deepest + 1
 
 
-def test_a_snapshot_may_come_after_what_has_changed_since() -> None:
+def test_patterns_from_before_may_be_added_after_later_changes() -> None:
     interest = Interest()
     interest.remove(b"a")
     interest.add(b"a")
@@ -245,7 +245,7 @@ def test_a_snapshot_may_come_after_what_has_changed_since() -> None:
     assert interest.take(5) == [(True, b"a")]
 
 
-def test_a_hundred_thousand_below_a_covering_pattern_are_one() -> None:
+def test_one_pattern_is_announced_for_a_hundred_thousand_that_it_covers() -> None:
     interest = Interest()
     interest.add(b"room/")
     for n in range(100_000):
@@ -258,7 +258,7 @@ def test_a_hundred_thousand_below_a_covering_pattern_are_one() -> None:
     assert interest.settled
 
 
-def test_a_covering_pattern_that_goes_is_given_up_last() -> None:
+def test_a_covering_pattern_is_removed_after_the_patterns_below_it_are_added() -> None:
     interest = Interest()
     interest.add(b"room/")
     for n in range(1_000):
@@ -292,7 +292,7 @@ def test_a_widened_interest_narrows_again() -> None:
     assert end.held == {b"3", b"4"}
 
 
-def test_jobs_of_one_user_do_not_hold_up_those_of_another() -> None:
+def test_jobs_of_one_user_do_not_delay_jobs_of_another() -> None:
     interest = Interest()
     end = OtherEnd(interest)
     for n in range(1_000):
@@ -309,7 +309,7 @@ def test_jobs_of_one_user_do_not_hold_up_those_of_another() -> None:
     assert end.held == {b"hall/", b"room/"}
 
 
-def test_a_pattern_is_covered_while_its_witness_fades_and_that_of_the_witness_leaves() -> None:
+def test_a_pattern_stays_covered_while_its_witness_and_the_witness_of_that_go() -> None:
     interest = Interest()
     end = OtherEnd(interest)
     interest.add(b"a/b/c", 1)

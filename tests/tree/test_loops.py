@@ -26,7 +26,7 @@ def test_a_hub_does_not_join_itself(world: World) -> None:
 
 @pytest.mark.parametrize("order", [*itertools.permutations("ab"), *itertools.permutations("abc")])
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_ring_stays_open_somewhere(world: World, order: tuple[str, ...], at_once: bool) -> None:
+def test_hubs_that_join_in_a_ring_leave_one_link_open(world: World, order: tuple[str, ...], at_once: bool) -> None:
     names = sorted(order)
     for name in names:
         # One of them never has a hub above it, and its clients need not wait for that.
@@ -66,7 +66,7 @@ def test_a_diamond_is_no_loop(world: World, order: tuple[str, ...]) -> None:
     eventually(lambda: world.relays["d"].statistics().upstream == world.address("c") and "d" in joined(world))
 
 
-def test_a_half_dead_link_is_no_loop(world: World) -> None:
+def test_joining_again_while_the_old_link_is_still_known_is_no_loop(world: World) -> None:
     world.chain("top", "left")
     dead = world.peer("top")  # what an earlier link of the same hub may leave behind
     dead.send(b"CMSG interest/on")

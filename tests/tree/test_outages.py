@@ -12,7 +12,7 @@ from sbuslib.core import context
 from sbuslib.tree import uplink
 
 
-def test_what_is_published_while_the_master_is_away_arrives_once_and_in_order(world: World) -> None:
+def test_messages_published_while_the_master_is_away_arrive_once_and_in_order(world: World) -> None:
     limits = msgspec.structs.replace(FAST, settle=0.3)
     world.hub("top", limits=limits)
     world.hub("left")
@@ -23,7 +23,7 @@ def test_what_is_published_while_the_master_is_away_arrives_once_and_in_order(wo
     eventually(lambda: relay.statistics().interest_down == 1)
     publisher.publish(b"k", b"before")
     assert subscriber.receive(PATIENCE).payload == b"before"
-    eventually(lambda: relay.up is not None and relay.up._acknowledged == 1)
+    eventually(lambda: relay.up is not None and relay.up.acknowledged == 1)
     world.hubs["top"].stop(0)
     publisher.publish_many([(b"k", b"%d" % n) for n in range(1_000)])
     publisher.sync()
@@ -36,7 +36,7 @@ def test_what_is_published_while_the_master_is_away_arrives_once_and_in_order(wo
     assert subscriber.receive(PATIENCE).payload == b"after"
 
 
-def test_what_is_published_in_an_outage_reaches_subscribers_on_other_slaves(world: World) -> None:
+def test_messages_published_in_an_outage_reach_subscribers_on_other_slaves(world: World) -> None:
     limits = msgspec.structs.replace(FAST, settle=0.3)
     world.hub("top", limits=limits)
     for name in ("left", "right", "below"):
@@ -60,7 +60,7 @@ def test_what_is_published_in_an_outage_reaches_subscribers_on_other_slaves(worl
     assert (statistics.epoch, statistics.lost, statistics.uncertain) == (2, 0, 0)
 
 
-def test_beyond_the_bound_the_lost_are_counted_and_told(world: World) -> None:
+def test_messages_beyond_the_bound_are_lost_counted_and_told(world: World) -> None:
     world.hub("top")
     world.hub("left", limits=msgspec.structs.replace(FAST, link_buffer=10 * len(b"MSG k\0x")))
     relay = world.relay("left", "top")
@@ -82,7 +82,7 @@ def test_beyond_the_bound_the_lost_are_counted_and_told(world: World) -> None:
     assert len(received(client)) == 10
 
 
-def test_what_was_sent_and_not_acknowledged_is_uncertain_and_not_sent_again(
+def test_messages_without_acknowledgement_are_uncertain_and_not_sent_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uplink, "ACK_MESSAGES", 10)
@@ -107,7 +107,7 @@ def test_what_was_sent_and_not_acknowledged_is_uncertain_and_not_sent_again(
                     acknowledged = messages
                     link.send(WHOAMI + b"\0!/cred/1/2/3")
         world.client("left").sync()
-        eventually(lambda: relay.up is not None and relay.up._acknowledged == acknowledged)
+        eventually(lambda: relay.up is not None and relay.up.acknowledged == acknowledged)
         link.close()
         eventually(lambda: relay.state != "joined")
         assert relay.statistics().uncertain == 25 - acknowledged
@@ -119,7 +119,7 @@ def test_what_was_sent_and_not_acknowledged_is_uncertain_and_not_sent_again(
         assert packet == b"MSG k\0new"
 
 
-def test_what_a_master_had_not_passed_on_when_it_was_killed_is_uncertain(world: World) -> None:
+def test_messages_that_a_killed_master_had_not_passed_on_are_uncertain(world: World) -> None:
     world.chain("top", "left")
     slow, publisher = world.peer("top"), world.client("left")
     slow.subscribe(b"k")
@@ -137,7 +137,7 @@ def test_what_a_master_had_not_passed_on_when_it_was_killed_is_uncertain(world: 
     assert len(list(iter(slow.receive, b""))) == count - kept
 
 
-def test_what_was_passed_on_is_certain(world: World) -> None:
+def test_messages_that_were_passed_on_are_not_uncertain(world: World) -> None:
     world.chain("top", "left")
     slow, publisher = world.peer("top"), world.client("left")
     slow.subscribe(b"k")
@@ -147,7 +147,7 @@ def test_what_was_passed_on_is_certain(world: World) -> None:
     settle(publisher)
     for n in range(5_000):
         assert slow.receive() == b"MSG k\0%d" % n
-    eventually(lambda: relay.up is not None and relay.up._acknowledged == 5_000)
+    eventually(lambda: relay.up is not None and relay.up.acknowledged == 5_000)
     world.hubs["top"].stop(0)
     eventually(lambda: relay.state == "outage")
     assert relay.statistics().uncertain == 0
@@ -166,10 +166,10 @@ def test_a_reader_that_stopped_does_not_make_everything_uncertain(
     publisher.publish_many([(b"k", b"%d" % n) for n in range(5_000)])
     settle(publisher)
     assert world.hubs["top"].statistics().queued
-    eventually(lambda: relay.up is not None and relay.up._acknowledged == 5_000)
+    eventually(lambda: relay.up is not None and relay.up.acknowledged == 5_000)
 
 
-def test_losses_to_a_master_that_is_slow_are_told_though_no_link_breaks(world: World) -> None:
+def test_losses_at_a_slow_master_are_told_while_the_link_stays(world: World) -> None:
     with FakeHub(world.address("c")) as daemon:
         world.hub("left", limits=msgspec.structs.replace(FAST, link_packets=10, link_notices=0.01))
         relay = world.relay("left", "c", wait=False)
@@ -196,7 +196,7 @@ def test_several_upstreams_are_tried_in_order(world: World) -> None:
     eventually(lambda: relay.state == "joined" and relay.statistics().upstream == world.address("first"))
 
 
-def test_interest_lost_with_the_link_is_found_again(world: World) -> None:
+def test_patterns_are_told_again_after_the_link_broke(world: World) -> None:
     world.chain("top", "left", "below")
     client = world.client("below")
     client.subscribe(b"k")

@@ -84,7 +84,9 @@ def test_a_relay_joins_and_ends(start: Start, folder: str) -> None:
         (("--upstream", "{}/top", "--listen", "{}/x", "--relay", "@no such group"), 1),
     ],
 )
-def test_wrong_arguments_are_one_line(start: Start, folder: str, arguments: tuple[str, ...], status: int) -> None:
+def test_wrong_arguments_are_reported_in_one_line(
+    start: Start, folder: str, arguments: tuple[str, ...], status: int
+) -> None:
     process = start("sbuslib.cli.relay", *(argument.format(folder) for argument in arguments))
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == status
@@ -92,7 +94,7 @@ def test_wrong_arguments_are_one_line(start: Start, folder: str, arguments: tupl
     assert b"Traceback" not in errors
 
 
-def test_a_master_that_is_killed_under_load_loses_nothing_that_is_not_counted(start: Start, folder: str) -> None:
+def test_all_messages_lost_with_a_killed_master_are_counted(start: Start, folder: str) -> None:
     top, below = f"{folder}/top", f"{folder}/below"
     master = listening(start("sbuslib.cli.daemon", "-f", "-a", top))
     listening(start("sbuslib.cli.relay", "--upstream", top, "--listen", below))
@@ -161,7 +163,7 @@ def test_ready_and_watchdog_are_told(start: Start, folder: str, abstract: bool) 
         assert hub.wait(PATIENCE) == 0
 
 
-def test_a_watchdog_that_is_meant_for_another_process_is_none_of_ours(start: Start, folder: str) -> None:
+def test_the_watchdog_of_another_process_is_ignored(start: Start, folder: str) -> None:
     with notices(f"{folder}/notify") as supervisor:
         start(
             "sbuslib.cli.daemon",
@@ -208,7 +210,7 @@ def test_socket_activation(start: Start, folder: str, program: str) -> None:
     assert process.wait(PATIENCE) == 0
 
 
-def test_units_start_what_there_is_with_arguments_that_exist() -> None:
+def test_units_start_existing_programs_with_existing_arguments() -> None:
     from sbuslib.cli import daemon
 
     parsers = {"@BIN@/sbusd": daemon.build_parser, "@BIN@/sbus-relay": relay.build_parser}

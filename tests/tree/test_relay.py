@@ -18,7 +18,7 @@ from sbuslib.errors import DisconnectedError, StateError, UsageError
 # -- prefixes and secrets ---------------------------------------------------------------------------
 
 
-def test_credentials_of_each_floor(world: World) -> None:
+def test_credential_keys_at_each_depth_of_a_tree(world: World) -> None:
     world.chain("top", "middle", "bottom")
     keys = [key_of(world.client(name)) for name in ("top", "middle", "bottom")]
     assert [key.count(b"!/cred/") for key in keys] == [1, 2, 3]
@@ -44,7 +44,7 @@ def test_secrets_cross_the_tree_in_every_direction(world: World) -> None:
         assert received(client) == []
 
 
-def test_nobody_reads_what_is_not_theirs(world: World) -> None:
+def test_no_client_reads_secrets_of_another(world: World) -> None:
     world.chain("top", "left")
     world.hub("right")
     world.relay("right", "top")
@@ -81,7 +81,7 @@ def test_whoami_waits_for_the_first_prefix(world: World) -> None:
     assert peer.receive().count(b"!/cred/") == 3, "the question's own, and two credentials"
 
 
-def test_whoami_does_not_wait_for_ever(world: World) -> None:
+def test_whoami_waits_no_longer_than_prefix_wait(world: World) -> None:
     world.hub("left", limits=msgspec.structs.replace(FAST, prefix_wait=0.01))
     world.relay("left", "top", wait=False)
     assert key_of(world.client("left")).count(b"!/cred/") == 1
@@ -149,7 +149,7 @@ def test_messages_go_up_down_and_across_once_and_in_order(world: World) -> None:
     assert [received(client) for client in clients.values()] == [[], [], [], []]
 
 
-def test_senders_are_the_kernels_word_at_each_hop(world: World) -> None:
+def test_senders_are_named_by_what_each_kernel_says(world: World) -> None:
     world.chain("top", "left", "below")
     clients = {name: world.client(name) for name in ("top", "left", "below")}
     for client in clients.values():
@@ -182,7 +182,7 @@ def test_the_longest_message_crosses_with_its_sender(world: World) -> None:
 # -- the object -------------------------------------------------------------------------------------
 
 
-def test_one_relay_a_hub(world: World) -> None:
+def test_a_hub_has_one_relay(world: World) -> None:
     world.chain("top", "left")
     with pytest.raises(StateError, match="one relay a hub"):
         Relay(world.hubs["left"], world.address("top")).start()
@@ -216,7 +216,7 @@ def test_a_group_of_relays(world: World) -> None:
     assert world.relay("left", "top").statistics().mode == "prune"
 
 
-def test_a_relay_that_stops_leaves_a_root(world: World) -> None:
+def test_a_hub_whose_relay_stops_is_a_root(world: World) -> None:
     world.chain("top", "left")
     client = world.client("left")
     world.relays["left"].stop()

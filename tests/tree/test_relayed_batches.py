@@ -48,7 +48,7 @@ def test_batches_cross_every_link(world: World, here: str, there: str, senders: 
     assert [plain.receive() for _ in expected] == expected
 
 
-def test_what_waited_for_a_master_goes_in_batches(world: World) -> None:
+def test_messages_that_waited_for_a_master_go_up_in_batches(world: World) -> None:
     world.hub("left", limits=msgspec.structs.replace(FAST, prefix_wait=0.001))
     relay = world.relay("left", "top", wait=False)
     one, other = world.client("left"), world.client("left")
@@ -60,13 +60,13 @@ def test_what_waited_for_a_master_goes_in_batches(world: World) -> None:
     got = [inbox.get(PATIENCE) for _ in PAIRS]
     assert [(message.key, message.payload) for message in got] == PAIRS
     assert Counter(message.sender for message in got).most_common()[0][1] == len(PAIRS) // 2
-    eventually(lambda: relay.up is not None and relay.up._acknowledged == len(PAIRS))
+    eventually(lambda: relay.up is not None and relay.up.acknowledged == len(PAIRS))
     statistics = relay.statistics()
     assert (statistics.forwarded, statistics.buffered, statistics.lost, statistics.uncertain) == (len(PAIRS), 0, 0, 0)
 
 
 @pytest.mark.parametrize(("here", "there"), [("left", "top"), ("top", "left")])
-def test_what_is_too_much_for_one_turn_keeps_its_place(world: World, here: str, there: str) -> None:
+def test_messages_that_wait_for_the_next_turn_keep_their_order(world: World, here: str, there: str) -> None:
     limits = msgspec.structs.replace(FAST, turn_time=1e-9, turn_deliveries=20)
     world.hub("top", limits=limits)
     world.hub("left", limits=limits)
@@ -86,7 +86,7 @@ def test_what_is_too_much_for_one_turn_keeps_its_place(world: World, here: str, 
     assert [b"MSG %b\0%b" % (m.key, m.payload) for m in (told.receive(PATIENCE) for _ in expected)] == expected
 
 
-def test_what_is_uncertain_is_counted_in_messages(world: World) -> None:
+def test_uncertain_messages_of_a_batch_are_counted_one_by_one(world: World) -> None:
     world.chain("top", "left")
     relay = world.relays["left"]
     reader = world.client("top")
@@ -97,7 +97,7 @@ def test_what_is_uncertain_is_counted_in_messages(world: World) -> None:
     publisher.publish_many(PAIRS)
     publisher.sync()
     eventually(lambda: relay.statistics().forwarded == len(PAIRS))
-    eventually(lambda: relay.up is not None and relay.up._acknowledged == len(PAIRS))
+    eventually(lambda: relay.up is not None and relay.up.acknowledged == len(PAIRS))
     world.hubs["top"].stop(0)
     publisher.publish_many(PAIRS)
     publisher.sync()
@@ -115,7 +115,7 @@ def link_of(world: World, name: str) -> tuple[Peer, bytes]:
     return peer, packet.split(b"\0")[1]
 
 
-def test_what_a_link_should_not_batch_is_dropped_and_counted(world: World) -> None:
+def test_a_wrong_batch_of_a_link_is_dropped_and_counted(world: World) -> None:
     hub = world.hub("top")
     reader = world.client("top")
     reader.senders()
@@ -144,7 +144,7 @@ def test_a_forged_sender_of_a_batch_ends_the_link(world: World) -> None:
     assert received(reader) == []
 
 
-def test_authorize_is_asked_about_what_a_link_batches(world: World) -> None:
+def test_authorize_is_asked_about_the_batches_of_a_link(world: World) -> None:
     hub = world.hub("top", authorize=lambda credentials, verb, key: b"no" not in key)
     reader = world.client("top")
     reader.subscribe(b"")
@@ -154,7 +154,7 @@ def test_authorize_is_asked_about_what_a_link_batches(world: World) -> None:
     assert hub.tree.dropped == {"publishing refused": 2}
 
 
-def test_a_link_takes_a_batch_from_above_only_as_far_as_it_was_asked_for(world: World) -> None:
+def test_of_a_batch_from_above_only_keys_that_were_asked_for_are_taken(world: World) -> None:
     world.hub("top")
     world.hub("left")
     relay = world.relay("left", "top", import_=[b"a/"])
@@ -170,7 +170,7 @@ def test_a_link_takes_a_batch_from_above_only_as_far_as_it_was_asked_for(world: 
     assert relay.statistics().received == len(expected)
 
 
-def test_a_batch_for_secrets_goes_down_where_they_live(world: World) -> None:
+def test_secrets_in_a_batch_from_above_reach_only_their_client(world: World) -> None:
     world.chain("top", "left")
     holder, everybody = world.client("left"), world.peer("left")
     box = key_of(holder) + b"/box"

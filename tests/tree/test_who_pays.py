@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gevent
 import pytest
-from support import Peer, eventually
+from support import PATIENCE, Peer, eventually
 from worlds import World, settle
 
 from sbuslib import Hub
@@ -11,7 +12,7 @@ from sbuslib.tree import tree
 from sbuslib.tree.downlink import Link
 from sbuslib.tree.interest import Interest
 
-STRANGER, RELAY = 12_345, 54_321
+STRANGER, RELAY, OTHER = 12_345, 54_321, 23_456
 
 
 class Turns:
@@ -37,13 +38,24 @@ def stranger(world: World, monkeypatch: pytest.MonkeyPatch) -> Peer:
     return peer
 
 
+def pruning_link(world: World) -> Peer:
+    """The relay of a hub below, which was told not to send ``key/1``."""
+    link = world.peer_of("top", RELAY)
+    link.send(b"CMSG interest/on")
+    link.publish(b"key/1")
+    due = {b"CMSG interest/on\0prune", b"CMSG interest/prune\0key/1", b"CMSG interest/complete\0"}
+    while due:
+        due.discard(link.receive())
+    return link
+
+
 def interest_of(world: World) -> Interest:
     (link,) = world.hubs["top"].tree.links.values()
     assert link.interest is not None
     return link.interest
 
 
-def test_whoever_changes_a_pattern_pays_for_what_that_means_to_a_link(
+def test_work_for_links_is_done_in_turns_of_the_user_who_changed_a_pattern(
     world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = world.peer("top")
@@ -71,7 +83,9 @@ def test_whoever_changes_a_pattern_pays_for_what_that_means_to_a_link(
     assert max(steps for _, _, steps in spent) == 5
 
 
-def test_the_work_of_one_user_holds_up_no_other(world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_for_links_of_one_user_does_not_delay_that_of_another(
+    world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     link = world.peer("top")
     link.send(b"CMSG interest/on")
     client = world.client("top")
@@ -90,7 +104,7 @@ def test_the_work_of_one_user_holds_up_no_other(world: World, stranger: Peer, mo
     eventually(lambda: interest.settled and sorted(interest.announced) == [b"a/", b"first", b"second"])
 
 
-def test_whoever_subscribes_pays_for_the_keys_that_are_wanted_again(
+def test_keys_are_grafted_in_turns_of_the_user_who_subscribes(
     world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = world.peer_of("top", RELAY)
@@ -112,7 +126,75 @@ def test_whoever_subscribes_pays_for_the_keys_that_are_wanted_again(
     assert set(told) == {STRANGER}
 
 
-def test_whoever_leaves_pays_for_the_patterns_that_are_left(
+def test_wildcard_patterns_of_one_user_delay_no_sync_of_another_user(
+    world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = pruning_link(world)
+    client = world.client("top")
+    graft = Link._graft
+    with monkeypatch.context() as patched:
+        # As if the stranger's turns were all without effect.
+        patched.setattr(Link, "_graft", lambda self, steps, user: user == STRANGER or graft(self, steps, user))
+        stranger.subscribe(b"key/*")
+        stranger.send(b"CMSG hub/sync\0own\0tree")
+        answer = gevent.spawn(client.sync, "tree")
+        question = link.receive()
+        link.send(question + b"\0tree")
+        assert answer.get(timeout=PATIENCE) == "tree"
+        assert link.pending() == [], "the stranger's own question waits for its pattern"
+    packets = [link.receive(), link.receive()]
+    assert packets[0] == b"CMSG interest/graft\0key/1"
+    link.send(packets[1] + b"\0tree")
+    eventually(lambda: b"CMSG hub/sync\0own\0tree" in stranger.pending())
+
+
+def test_too_many_wildcard_patterns_of_one_user_leave_the_work_of_others_in_place(
+    world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pruning_link(world)
+    other = world.peer_of("top", OTHER)
+    (below,) = world.hubs["top"].tree.links.values()
+    with monkeypatch.context() as patched:
+        patched.setattr(Link, "_graft", lambda self, steps, user: False)
+        other.subscribe(b"key/*")
+        stranger.subscribe(*(b"*/%d" % n for n in range(200)))
+    assert set(below._sweeps) == {STRANGER, OTHER}
+    assert len(below._sweeps[STRANGER]) < 200
+
+
+def test_a_link_that_was_not_asked_yet_does_not_count_as_late(
+    world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pruning_link(world)
+    (below,) = world.hubs["top"].tree.links.values()
+    with monkeypatch.context() as patched:
+        patched.setattr(Link, "_graft", lambda self, steps, user: True)
+        stranger.subscribe(b"key/*")
+        below.ask(b"token", STRANGER)
+        below.note_overdue(b"token")
+        assert not below.lagging
+        assert not below._questions
+    below.note_overdue(b"another, which was sent")
+    assert below.lagging
+
+
+def test_questions_of_clients_that_have_gone_are_forgotten(world: World, stranger: Peer) -> None:
+    hub = world.hubs["top"]
+    links = [world.peer_of("top", RELAY) for _ in range(2)]
+    for link in links:
+        link.send(b"CMSG interest/on")
+        link.barrier()
+    for peer in (links[0], stranger):
+        peer.send(b"CMSG hub/sync\0first\0tree", b"CMSG hub/sync\0second\0tree")
+        peer.barrier()
+    waiting = hub.tree.questions._requests
+    assert [len(replies) for user in (RELAY, STRANGER) for replies in waiting[user].values()] == [1, 1]
+    links[0].close()
+    stranger.close()
+    eventually(lambda: not any(waiting.values()))
+
+
+def test_patterns_of_a_closed_client_are_removed_in_turns_of_its_user(
     world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub = world.hubs["top"]
@@ -135,7 +217,7 @@ def test_whoever_leaves_pays_for_the_patterns_that_are_left(
     settle(client)
 
 
-def test_a_client_that_is_told_nothing_is_no_link(world: World) -> None:
+def test_a_plain_relay_is_no_link(world: World) -> None:
     hub = world.hub("top", relays=[RELAY])
     plain = [world.peer_of("top", STRANGER) for _ in range(20)]
     for peer in plain:
@@ -149,7 +231,7 @@ def test_a_client_that_is_told_nothing_is_no_link(world: World) -> None:
     assert [peer.pending() for peer in plain] == [[]] * 20
 
 
-def test_a_client_that_is_no_link_learns_of_a_new_path(world: World) -> None:
+def test_a_plain_relay_is_told_of_a_new_path(world: World) -> None:
     world.hub("above")
     world.hub("top")
     plain = world.peer_of("top", STRANGER)
