@@ -238,7 +238,7 @@ def main() -> int:
         f"churn: {seconds:.0f} s, {told.clients_total - began.clients_total:,} clients came and went "
         f"({at_once[0]:,} to {at_once[-1]:,} at once, {at_once[len(at_once) // 2]:,} half of the time), "
         f"{told.routed - began.routed:,} messages routed, "
-        f"{sum(told.breaches.values()):,} breaches"
+        f"{sum(told.breaches.values()):,} violations"
     )
     print(f"well-behaved: {good.received:,} of {good.sent:,} came in order, the slowest after {good.slowest:.3f} s; "
           f"lost {lost or 'nothing'}; {good.wrong or 'nothing wrong'}")  # fmt: skip

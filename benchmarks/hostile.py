@@ -5,18 +5,17 @@ user keeps 10,000 connections, none of which ever reads, and without pause subsc
 who it is, publishes to itself, breaks the protocol, and connects again.
 
 What is measured is the hub, and not the scheduler of a machine with few cores: the hub and the good user's clients
-have real-time priority, where that is allowed, and the hostile user's processes the lowest there is. Without it,
-somebody who wakes up waits until the slice of whoever has the processor is over, milliseconds later, whatever the
-priority of either.
+have real-time priority, where that is allowed, and the hostile user's processes the lowest there is. Without it, a
+process that wakes up waits milliseconds until the time slice of the running process is over, whatever their priorities.
 
 Nor is it how fast the machine is at that moment: there are two hubs with a good user each, of which one is attacked,
 and they take turns, some seconds apart, while all processes of the other are stopped. Of the connections that the
 hostile user tries to keep, the hub lets it have its share of the descriptors, two thirds or so; the last hub is made
 to believe that it has so many descriptors that it holds all of them.
 
-A good user that says all that it can leaves little of a small machine to whoever attacks. So there is one more that
-has little to say: how long its messages take beside the attack, and how long it takes to connect. A run takes two and
-a half minutes.
+A good user that publishes all that it can leaves little of a small machine to the attacker. So there is one more, that
+publishes little: measured is how long its messages take beside the attack, and how long it takes to connect. A run
+takes two and a half minutes.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ MODEST = 20_000
 PROBES = 300
 STRANGER = 2003
 NEWCOMERS_WAIT = 1.0
-"""Seconds in which somebody who connects during the attack is to have an answer."""
+"""Seconds in which a client that connects during the attack is to have an answer."""
 
 
 def apart(priority: int) -> None:
@@ -171,7 +170,7 @@ def probe(address: str, pipe: int) -> None:
 
 
 def newcomer(address: str, pipe: int) -> None:
-    """Tell how long it takes until somebody who connects has an answer."""
+    """Tell how long it takes until a client that connects has an answer."""
     began = time.monotonic()
     with blocking.Client(address, timeout=60) as client:
         client.sync()
@@ -293,7 +292,7 @@ def hub_process(folder: str, *options: str) -> Iterator[tuple[str, int, str]]:
 
 
 class Scene(NamedTuple):
-    """A hub with the good user's two clients, and the processes of whoever comes to that."""
+    """A hub with the good user's two clients, and the processes of the attacker."""
 
     address: str
     hub: int
@@ -391,7 +390,7 @@ def measure(all_held: bool) -> tuple[float, bool]:
             f"{compared.text}; {lost} lost. "
             f"Hostile: {users[HOSTILE].connections:,} connections ({told.clients_total:,} in all), "
             f"{users[HOSTILE].patterns:,} patterns, {users[HOSTILE].queued_bytes / 2**20:.0f} MiB queued, "
-            f"{sum(told.breaches.values()):,} breaches of "
+            f"{sum(told.breaches.values()):,} violations of "
             f"{len(told.breaches)} kinds; log of {len(lines)} lines; hub of {resident_bytes(hub) / 2**20:.0f} MiB",
             flush=True,
         )
@@ -469,7 +468,7 @@ def measure_at_leisure() -> bool:
 
         print(
             f"a good user of {MODEST:,} messages/s: {alone:,.0f} without, {beside:,.0f} with, {lost} lost; a message "
-            f"to itself takes {show(quiet)} without, {show(loud)} with; somebody who connects has an answer within "
+            f"to itself takes {show(quiet)} without, {show(loud)} with; a client that connects has an answer within "
             f"{slowest:.2f} s ({NEWCOMERS_WAIT:g} wanted). The hub works for {worked / elapsed:.2f} of the time, and "
             f"the hostile processes for {spent / elapsed:.2f}",
             flush=True,
@@ -510,7 +509,7 @@ def run() -> int:
         f"hostile: {share:.2f} of the rate without it, median of {rounds} hubs, and {results[-1][0]:.2f} where it has "
         f"all of its connections (at least {FLOOR} is wanted)"
     )
-    wanted = "that rate, nothing lost, one line in the log for each kind of breach, and an answer to who connects"
+    wanted = "that rate, nothing lost, one line in the log for each kind of violation, and an answer to each newcomer"
     print("fine" if fine else f"NOT FINE: {wanted}")
     return 0 if fine else 1
 

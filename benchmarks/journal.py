@@ -30,7 +30,7 @@ import plain
 from sbuslib import blocking
 from sbuslib.bench.process import cpu_seconds
 from sbuslib.journal.replay import from_journal, replay
-from sbuslib.kernel.areas import PacketWriter
+from sbuslib.kernel.packet_writer import PacketWriter
 from sbuslib.segments.directory import read_journal
 from sbuslib.wire.packets import encode_message
 

@@ -6,7 +6,7 @@ import contextlib
 import select
 import socket
 
-from sbuslib.kernel.areas import PacketWriter
+from sbuslib.kernel.packet_writer import PacketWriter
 from sbuslib.kernel.sockets import connect, wait
 from sbuslib.wire.addresses import parse_address
 

@@ -6,19 +6,18 @@ import functools
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
-from contextlib import suppress
 from itertools import islice, repeat, starmap
 from threading import get_ident
 
 from .clients.aio_channel import AioChannel
-from .clients.batch import AioBatchPublisher
+from .clients.batch import AioBatchPublisher, Pair, encode_many
+from .clients.questions import Sync, Whoami
 from .clients.session import Subscribing, mode_keys
-from .errors import DisconnectedError, StateError, UsageError
-from .kernel.areas import ONE_PACKET_FLAGS
+from .errors import DisconnectedError, StateError
+from .kernel.vectors import ONE_PACKET_FLAGS
 from .limits import PACKET_BYTES
 from .statistics import HubStatistics, decode_statistics
 from .wire import control
-from .wire.batches import pack
 from .wire.modes import Hard, Order, Soft
 from .wire.packets import Message, check_key
 
@@ -42,8 +41,8 @@ class Client(AioChannel):
         """Publish one message; waits while the hub has no room for it."""
         sock = self._socket
         if type(payload) is bytes and not flags and sock is not None and get_ident() == self._thread:
-            # As in the other clients: mostly there is room, and then nothing is to be waited for. The thread is asked
-            # for here, and not the event loop, which takes six times as long; whoever waits is asked for that.
+            # Mostly there is room, and nothing to wait for. Here only the thread is checked: to ask for the event loop
+            # takes six times as long, and is done where a task waits.
             try:
                 packet = self._headers[key] + payload
                 if len(packet) <= PACKET_BYTES:
@@ -81,18 +80,10 @@ class Client(AioChannel):
             size=self.limits.batch_bytes,
         )
 
-    async def _publish_some(self, pairs: list[tuple[bytes, bytes]]) -> None:
+    async def _publish_some(self, pairs: list[Pair]) -> None:
         packets: list[bytes] = []
-        done = 0
-        if self._session.batches and len(pairs) > 1:
-            # What is at fault is found below, after what comes before it.
-            with suppress(TypeError, ValueError):
-                for packet, count in pack(pairs, self._session.check_publishable, self.limits.batch_bytes):
-                    packets.append(packet)
-                    done += count
         try:
-            for key, payload in islice(pairs, done, None):
-                packets.append(self._session.encode(key, payload))
+            packets.extend(packet for packet, _ in encode_many(self._session, pairs, self.limits.batch_bytes))
         finally:
             await self._send(packets)
 
@@ -117,52 +108,32 @@ class Client(AioChannel):
         await self._say(lambda: self._session.unsubscribe(patterns))
 
     async def sync(self, scope: str = "local") -> str:
-        """Wait until all that this client said is in force; how far: ``local``, ``tree`` or ``partial``."""
-        if scope not in ("local", "tree"):
-            raise UsageError(f"a scope is 'local' or 'tree', not {scope!r}")
-        session = self._session
-        if not session.can(control.SYNC):
-            await self.whoami()
-            return "local"
-        tokens: list[bytes] = []
-
-        def question() -> list[bytes]:
-            token, packet = session.sync(scope.encode())
-            tokens.append(token)
-            return [packet]
-
-        try:
-            await self._ask(question, lambda: session.scope_of(tokens[-1]) is not None)
-            return (session.scope_of(tokens[-1]) or b"").decode()
-        finally:
-            for token in tokens:
-                session.forget_sync(token)
+        """Wait until all that this client said is in force. Returns how far: ``local``, ``tree`` or ``partial``."""
+        with Sync(self._session, scope) as question:
+            if not self._session.can(control.SYNC):
+                await self.whoami()
+                return "local"
+            await self._ask(question.ask, question.is_answered)
+            return question.answer
 
     async def whoami(self) -> bytes:
         """Ask the hub for this client's credential key, ``!/cred/<gid>/<uid>/<pid>``."""
-        session = self._session
-        tickets: list[int] = []
-
-        def question() -> list[bytes]:
-            ticket, packet = session.whoami()
-            tickets.append(ticket)
-            return [packet]
-
-        await self._ask(question, lambda: session.knows_itself(tickets[-1]))
-        return session.credentials
+        question = Whoami(self._session)
+        await self._ask(question.ask, question.is_answered)
+        return self._session.credentials
 
     async def echo(self, on: bool = True) -> None:
-        """Whether messages of our own that match our own patterns come back. They do by default."""
+        """Choose whether this client receives its own messages, where they match its patterns. It does by default."""
         await self._say(lambda: self._session.choose(b"echo", control.ECHO_ON if on else control.ECHO_OFF))
 
     async def senders(self, on: bool = True) -> None:
-        """Whether messages carry who sent them. Raises :exc:`~sbuslib.errors.StateError` if the hub cannot tell."""
+        """Choose whether messages carry their sender. Raises :exc:`~sbuslib.errors.StateError` if the hub cannot."""
         if on and not self._session.can(control.SENDERS_ON):
             raise StateError(f"{self.address}: this hub cannot tell senders")
         await self._say(lambda: self._session.choose(b"senders", control.SENDERS_ON if on else control.SENDERS_OFF))
 
     async def notices(self, on: bool = True) -> None:
-        """Whether the hub tells of messages lost for us and why it kicks us; it does from the start where it can."""
+        """Choose whether the hub tells of lost messages and why it kicks this client; at first it does, if it can."""
         if on and not self._session.can(control.NOTICES_ON):
             raise StateError(f"{self.address}: this hub cannot give notices")
         await self._say(lambda: self._session.choose(b"notices", control.NOTICES_ON if on else control.NOTICES_OFF))

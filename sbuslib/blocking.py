@@ -7,8 +7,8 @@ import threading
 import time
 from contextlib import AbstractContextManager
 
-from .clients.channel import WaitableCondition
 from .clients.endpoint import Endpoint
+from .clients.lead import WaitableCondition
 from .kernel.sockets import wait
 
 __all__ = ["Client"]

@@ -12,8 +12,8 @@ from gevent.event import Event
 from gevent.socket import wait_write
 from gevent.timeout import Timeout
 
-from .clients.channel import WaitableCondition
 from .clients.endpoint import Endpoint
+from .clients.lead import WaitableCondition
 
 __all__ = ["Client"]
 
@@ -37,14 +37,14 @@ class _Condition:
 
 
 class _WaitTimeoutError(Exception):
-    """Ours, so that it cannot be taken for a timeout of the caller's."""
+    """The timeout of a client itself, which is told apart from a timeout of the caller."""
 
 
 class Client(Endpoint):
     """A client of a hub that blocks the calling greenlet. See :class:`~sbuslib.clients.endpoint.Endpoint`.
 
     Any number of greenlets may share it, all of the thread that made it; in another thread every verb raises
-    :exc:`~sbuslib.errors.StateError`. A :class:`gevent.Timeout` of the caller's passes through every method and leaves
+    :exc:`~sbuslib.errors.StateError`. A :class:`gevent.Timeout` of the caller passes through every method, and leaves
     the client usable.
     """
 
@@ -58,7 +58,7 @@ class Client(Endpoint):
 
         See :meth:`.clients.endpoint.Endpoint.publish`.
         """
-        if gevent.get_hub() is not self._caller:
+        if gevent.get_hub() is not self._ownership.caller:
             self._check_caller()
         super().publish(key, payload, flags=flags)
 

@@ -1,30 +1,30 @@
-"""The exception tree: who erred decides the branch.
+"""The exception tree. Its branches tell who made the error.
 
 ::
 
     SbusError
-    ├── UsageError (ValueError)             our caller erred; nothing was sent
+    ├── UsageError (ValueError)             the caller made an error; nothing was sent
     │   ├── AddressError                    an address that cannot be one
     │   ├── KeyFormatError                  a key or pattern with NUL, too long, or reserved
     │   ├── NameFormatError                 a name or substring that Simplest pubsub cannot carry
     │   └── PayloadError                    a payload that does not fit its topic or the packet
-    ├── StateError (RuntimeError)           our caller erred; not now, not from this thread or process
-    ├── PeerError                           the other end erred
+    ├── StateError (RuntimeError)           the caller made an error: not now, or not from here
+    ├── PeerError                           the other end made an error
     │   ├── FramingError                    bytes that are no command of Simplest pubsub
     │   ├── PacketError                     a packet of no known form
     │   │   └── ReservedKeyError            a use of the reserved token ``!`` that is not allowed
     │   └── HubIdentityError                the hub does not run as the user that was asked for
     ├── JournalError                        a journal that cannot be read or written
     │   ├── CorruptJournalError             bytes of a segment are not what was written
-    │   └── JournalInUseError               somebody else records into the directory
+    │   └── JournalInUseError               another recorder is at work in the directory
     ├── ServiceError                        a service ended because of a bug of ours, which is its cause
-    ├── AddressInUseError (OSError)         something already stands at the address
+    ├── AddressInUseError (OSError)         the address is in use
     ├── NoHubError (ConnectionError)        nobody listens at any of the addresses tried
     └── DisconnectedError (ConnectionError) the other end is gone
 
 A wait that takes too long raises the built-in :exc:`TimeoutError`. A bug of ours shows as
 :exc:`AssertionError` or whatever Python raises. It is caught in one place, where a greenlet of a service ends
-(:mod:`sbuslib.core.service`): it ends the service, and whoever waits for that gets a :exc:`ServiceError`.
+(:mod:`sbuslib.core.service`): it ends the service, and callers that wait for its end get a :exc:`ServiceError`.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class FramingError(PeerError):
 
 
 class ReservedKeyError(PacketError):
-    """The reserved token ``!`` stands where it may not, or names somebody else."""
+    """The reserved token ``!`` is used where it may not be, or names another client."""
 
 
 class HubIdentityError(PeerError):
@@ -140,7 +140,7 @@ class JournalInUseError(JournalError):
 
 
 class ServiceError(SbusError):
-    """A service ended because of an error that nobody foresaw, in one of its greenlets; the message names both."""
+    """A service ended because of an unexpected error in one of its greenlets; the message names both."""
 
 
 class AddressInUseError(SbusError, OSError):

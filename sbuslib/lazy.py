@@ -1,6 +1,6 @@
 """Names of a package that are loaded when they are first used (:pep:`562`).
 
-So importing a package costs nothing, and what one of its modules needs is asked of those alone who use it. Source: the
+So importing a package costs nothing, and a program needs only what the modules that it uses import. Source: the
 ``__getattr__`` and ``__dir__`` of modules.
 """
 

@@ -1,4 +1,4 @@
-"""The asyncio client: the verbs of the others, tasks that share it, cancellation, and what breaks."""
+"""The asyncio client: its verbs, tasks that share it, cancellation, and connections that break."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SWIFT = ClientLimits(reconnect_pause=0.005, reconnect_pause_most=0.01)
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    """Run a test in an event loop of its own, of which nothing may be left."""
+    """Run a test in an event loop of its own. No task or watcher may be left in it."""
 
     async def whole() -> None:
         failures: list[dict[str, Any]] = []
@@ -158,7 +158,7 @@ def test_publish_many_and_receive_many(server: HubThread, address: str) -> None:
 
 
 def test_sending_waits_for_room_while_the_event_loop_runs(server: HubThread, address: str) -> None:
-    """Sending waits for room, and the loop goes on meanwhile."""
+    """Sending waits for room, and the event loop runs meanwhile."""
 
     async def test() -> None:
         async with aio.Client(address) as reader, aio.Client(address) as writer:
@@ -306,7 +306,7 @@ def test_a_timeout_of_the_caller_reaches_the_caller(server: HubThread, address: 
 # -- close, and hubs that go away -------------------------------------------------------------------------
 
 
-def test_close_wakes_those_who_wait(server: HubThread, address: str) -> None:
+def test_close_wakes_tasks_that_wait_for_a_message(server: HubThread, address: str) -> None:
     async def test() -> None:
         client = await aio.Client(address, timeout=None)
 
@@ -363,7 +363,7 @@ def test_close_before_the_first_connection(address: str, engine: str) -> None:
     assert client.closed
 
 
-def test_close_wakes_those_who_wait_for_room(address: str, engine: str) -> None:
+def test_close_wakes_tasks_that_wait_for_room(address: str, engine: str) -> None:
     async def test() -> None:
         with listening(address) as listener:
             connecting = asyncio.ensure_future(opened(address))
@@ -568,7 +568,7 @@ def test_a_hub_that_hangs_up_at_once(address: str, engine: str) -> None:
     run(test())
 
 
-def test_it_needs_no_gevent(address: str, engine: str) -> None:
+def test_the_asyncio_client_never_imports_gevent(address: str, engine: str) -> None:
     code = """
 import asyncio, sys
 from sbuslib import aio

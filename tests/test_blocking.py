@@ -25,7 +25,7 @@ def server(address: str) -> Iterator[HubThread]:
         yield server
 
 
-def test_it_never_imports_gevent(server: HubThread, address: str) -> None:
+def test_the_blocking_client_never_imports_gevent(server: HubThread, address: str) -> None:
     code = f"""
 import sys
 from sbuslib import blocking
@@ -41,10 +41,10 @@ print([name for name in sys.modules if name.partition(".")[0] in ("gevent", "gre
     assert python("-c", code) == "b'x'\n[]\n"
 
 
-def test_of_several_threads_that_wait_one_gets_the_message(
+def test_one_of_several_waiting_threads_gets_the_message(
     server: HubThread, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the threads that wait for one message, one gets it and the others go on waiting.
+    """One of the threads that wait for one message gets it. The others continue to wait.
 
     What lies between seeing that there is a message and taking it is a few instructions; made longer here.
     """
@@ -142,7 +142,7 @@ def in_poll(thread: threading.Thread) -> bool:
 
 
 def test_memory_of_a_client_is_bounded_by_its_area(server: HubThread, address: str) -> None:
-    """Receiving one small message must not touch a buffer of the longest packet's size for each."""
+    """A client that receives small messages must not use memory for the longest packet in each slot."""
     with blocking.Client(address) as client:
         client.subscribe(b"a")
         client.publish(b"a", b"x")

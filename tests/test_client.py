@@ -1,4 +1,4 @@
-"""The gevent client: greenlets, the caller's timeouts, connections that fail half-way."""
+"""The gevent client: greenlets, timeouts of the caller, connections that break."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def greeted(fake: FakeHub, client: MakeClient, features: bytes = b"", **options:
 
 
 class Patience(gevent.Timeout):
-    """A timeout of the caller's."""
+    """A timeout that the caller sets."""
 
 
 def fill(client: Client) -> None:
@@ -92,7 +92,7 @@ def test_the_callers_timeout_passes_while_waiting_for_room(fake: FakeHub, client
 
 @pytest.mark.parametrize("method", WAITING)
 def test_a_timeout_of_one_greenlet_leaves_the_others_waiting(fake: FakeHub, client: MakeClient, method: str) -> None:
-    """Whoever reads for all may leave at any time; somebody else takes over."""
+    """The greenlet that reads for all may leave at any time. Another one then takes the lead."""
     shared, peer = greeted(fake, client)
 
     def impatient() -> None:
@@ -123,7 +123,7 @@ def test_the_callers_timeout_passes_a_full_backlog(address: str, client: MakeCli
 
 
 def test_a_full_backlog_is_waited_out(address: str, client: MakeClient) -> None:
-    """With pauses between the attempts: it never spins."""
+    """The client pauses between its attempts."""
     listener = Listener(PathAddress(address), backlog=0)
     pauses: list[float] = []
 
@@ -147,7 +147,7 @@ def test_a_full_backlog_is_waited_out(address: str, client: MakeClient) -> None:
     assert all(CONNECT_PAUSE <= pause <= CONNECT_PAUSE_MOST for pause in pauses)
 
 
-def test_a_full_backlog_until_the_timeout(address: str, client: MakeClient) -> None:
+def test_a_backlog_that_stays_full_raises_at_the_timeout(address: str, client: MakeClient) -> None:
     listener = Listener(PathAddress(address), backlog=0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
         first.connect(address)
@@ -172,7 +172,7 @@ def test_a_hub_that_takes_no_more(fake: FakeHub, client: MakeClient, method: str
 
 
 @pytest.mark.parametrize("method", SENDING)
-def test_sending_goes_on_once_there_is_room(fake: FakeHub, client: MakeClient, method: str) -> None:
+def test_sending_continues_when_there_is_room_again(fake: FakeHub, client: MakeClient, method: str) -> None:
     stuck, peer = greeted(fake, client, timeout=20)
     fill(stuck)
     sending = gevent.spawn(SENDING[method], stuck)
@@ -210,12 +210,12 @@ with FakeHub(sys.argv[1]) as fake:
 """
 
 
-def test_close_wakes_those_who_wait_for_room(address: str) -> None:
-    """In a process of its own: to close a descriptor that libev watches aborts the process."""
+def test_close_wakes_greenlets_that_wait_for_room(address: str) -> None:
+    """The test has a process of its own: to close a descriptor that libev watches aborts the process."""
     assert "closed" in python("-c", CLOSED_WHILE_SENDING, address, PYTHONPATH=str(TESTS))
 
 
-def test_the_end_of_the_hub_wakes_those_who_wait_for_room(fake: FakeHub, client: MakeClient) -> None:
+def test_the_end_of_the_hub_wakes_greenlets_that_wait_for_room(fake: FakeHub, client: MakeClient) -> None:
     stuck, peer = greeted(fake, client, timeout=None)
     fill(stuck)
     sending = gevent.spawn(stuck.publish, b"a", b"x")
@@ -278,7 +278,7 @@ def test_a_hub_with_features_that_are_unknown_here(fake: FakeHub, client: MakeCl
 
 
 def test_a_timeout_while_reconnecting_loses_no_subscription(fake: FakeHub, client: MakeClient) -> None:
-    """The caller gives up between the new connection and its first answer; whoever comes next must finish it."""
+    """The caller gives up between the new connection and its first answer. The next caller must finish it."""
     loyal, peer = greeted(fake, client, reconnect=True, limits=SWIFT)
     subscribing = gevent.spawn(loyal.subscribe, b"a")
     assert [peer.receive(), peer.receive()][0] == b"SUB a"
@@ -291,7 +291,7 @@ def test_a_timeout_while_reconnecting_loses_no_subscription(fake: FakeHub, clien
     said: list[bytes] = []
 
     def serve() -> None:
-        """Whatever connections it makes: greet it, and note what it says."""
+        """Greet the client on each connection that it makes, and note what it says."""
         while True:
             gevent.spawn(hear, fake.accept())
 
@@ -313,7 +313,7 @@ def test_a_timeout_while_reconnecting_loses_no_subscription(fake: FakeHub, clien
 
 
 def test_there_are_pauses_between_connections_to_a_hub_that_always_closes_them(fake: FakeHub) -> None:
-    """Connections that are accepted, greeted and closed: pauses must lie between them all the same.
+    """The hub accepts, greets and closes each connection. The client must still pause between them.
 
     So it is when the hub refuses what the client restores.
     """

@@ -51,6 +51,7 @@ PURE = {
     "clients.batch",
     "clients.callbacks",
     "clients.prepared",
+    "clients.questions",
     "clients.session",
     "clients.reconnect",
     "core.outbox",

@@ -18,7 +18,8 @@ from functools import partial
 
 import msgspec
 
-from ..kernel.areas import PacketWriter, PlainArea, make_area
+from ..kernel.areas import PlainArea, make_area
+from ..kernel.packet_writer import PacketWriter
 from ..kernel.sockets import connect, peer_credentials, wait
 from ..limits import ClientLimits
 from ..wire.control import WHOAMI

@@ -42,7 +42,7 @@ class Load:
 class Tools:
     """The load, and the forwarder where there is a compiler. What is compiled goes into ``folder``.
 
-    A folder of each run's own, and no shared cache: whoever could write to that could have us run anything.
+    Each run has a folder of its own. A shared cache would let another user choose what this program runs.
     """
 
     def __init__(self, folder: Path, compiler: str | None = None) -> None:

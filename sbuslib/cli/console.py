@@ -1,4 +1,4 @@
-"""What the programs share: how they end and how they complain."""
+"""What the programs share: exit statuses, signals and messages."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ __all__ = [
 
 EXIT_SUCCESS = 0
 EXIT_FAILURE = 1
-"""Something outside went wrong: no hub, refused, connection lost, address in use."""
+"""An error outside the program: no hub, refused, connection lost, address in use."""
 EXIT_USAGE = 2
-"""The arguments are wrong: what argparse uses."""
+"""The arguments are wrong. argparse uses this status, too."""
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals at which what serves until it is told to stop, stops."""
+"""Signals that stop a program that serves."""
 
 
 def on_stop(
     stop: Callable[[], object],
     install: Callable[[int, Callable[..., object]], object] = signal.signal,
 ) -> None:
-    """Have ``stop`` be called at the signals that stop this process.
+    """Have ``stop`` called at the signals that stop this process.
 
-    What was ignored when we were started stays so: a hangup for nohup(1), and Ctrl-C where a shell has put us into the
-    background. ``install`` is ``gevent.signal_handler`` for what runs in gevent's event loop.
+    A signal that was ignored when the process started stays ignored: a hangup under nohup(1), and Ctrl-C in a
+    background job of a shell. ``install`` is ``gevent.signal_handler`` for what runs in gevent's event loop.
     """
     for number in STOPPING:
         if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
@@ -48,16 +48,16 @@ def on_stop(
 
 
 def yield_to_ctrl_c() -> None:
-    """Let Ctrl-C end this process as it ends any other tool: at once, without a word.
+    """Let Ctrl-C end this process at once, without a message.
 
-    One that was ignored when we were started, as a shell does for its background jobs, stays ignored.
+    Where Ctrl-C was ignored when the process started, as in a background job of a shell, it stays ignored.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def yield_to_signals() -> None:
-    """Let Ctrl-C and a closed pipe end this process at once, without a word."""
+    """Let Ctrl-C and a closed pipe end this process at once, without a message."""
     yield_to_ctrl_c()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
@@ -68,21 +68,21 @@ def explain(error: BaseException, address: str | None = None) -> str:
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror
         if error.filename is not None:
-            address = str(error.filename)  # a file of its own, which then is what to name
+            address = str(error.filename)  # the error names its own file
     if address is not None and address not in text:
         text = f"{address}: {text}"
     return "".join(character if character.isprintable() else escape(character) for character in text)
 
 
 def advise(error: BaseException, arguments: Namespace) -> str:
-    """The option of a command that helps against an error, as what follows it; else nothing."""
-    # By name: Spark hands on no more than the text of what went wrong in a worker.
+    """Text that follows an error and names the option that helps; empty if none does."""
+    # By name: of an error in a worker, Spark passes on only the text.
     damaged = "CorruptJournalError" in f"{type(error).__name__}: {error}"
     return "; --skip-corrupt goes on after it" if damaged and vars(arguments).get("skip_corrupt") is False else ""
 
 
 def complain(program: str, text: str) -> int:
-    """Say ``text`` on standard error; the exit status that goes with it."""
-    with suppress(OSError):  # nobody may be there to read it
+    """Print ``text`` on standard error. Returns the exit status of a failure."""
+    with suppress(OSError):  # standard error may be closed
         print(f"{program}: {text}", file=sys.stderr, flush=True)
     return EXIT_FAILURE

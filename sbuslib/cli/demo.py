@@ -1,14 +1,12 @@
-"""``./run demo``: the bus at work on this machine, with real processes, which ends by itself and says what happened.
+"""``./run demo``: shows the bus at work on this machine, with real processes. It ends by itself and tells the results.
 
-A hub, a recorder of all that passes, a publisher of this machine's live figures and two subscribers; then two
-processes that prove to each other who they are, and a third that tries to listen in. Here and not in ``examples/``,
-since it is longer than an example should be, and shows whoever installs the package that the bus works on their
-machine::
+There is a hub, a recorder of all messages, a publisher of this machine's live figures and two subscribers. Then two
+processes prove to each other who they are, and a third tries to listen in. In the end, Spark makes a report. The demo
+is in the package and not in ``examples/``, so that it also runs where the package was installed::
 
     python -m sbuslib.cli.demo
 
-This process, the *director*, starts the others and believes only what they report: a line of JSON for each
-thing that they see or do.
+This process, the *director*, starts the others, which are in :mod:`.demo_roles`, and believes only what they report.
 """
 
 from __future__ import annotations
@@ -17,185 +15,31 @@ import argparse
 import json
 import os
 import queue
-import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from ..blocking import Client
-from ..errors import DisconnectedError
-from ..journal.follower import Follower
 from ..segments.directory import list_segments, read_records
 from ..wire.text import printable
-from .console import EXIT_FAILURE, EXIT_SUCCESS, explain, yield_to_signals
+from .console import EXIT_FAILURE, EXIT_SUCCESS
+from .demo_roles import PATIENCE
 
 __all__ = ["main"]
 
-PATIENCE = 20.0
-"""Seconds that anything may take before the demo counts it as failed: far more than it ever takes."""
-
-HELLO = b"demo/hello"
-
-
-# ---------------------------------------------------------------------------------------------------
-# The processes: each reports, and does as it is told on standard input
-
-
-def report(event: str, **details: object) -> None:
-    """Tell the director."""
-    print(json.dumps({"event": event, **details}), flush=True)
-
-
-words: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-
-
-def heed_director() -> None:
-    """Take what the director says; end this process when the director has ended."""
-    while word := os.read(0, 1):
-        words.put(word)
-    os._exit(EXIT_FAILURE)
-
-
-def await_word() -> None:
-    """Wait until the director says go on."""
-    words.get()
-
-
-def read_figures() -> Iterator[dict[str, str]]:
-    """This machine's CPU, memory and network, from /proc, since the time before."""
-    before = None
-    while True:
-        with open("/proc/stat") as file:
-            ticks = [int(field) for field in file.readline().split()[1:9]]
-        with open("/proc/meminfo") as file:
-            memory = {line.split(":")[0]: int(line.split()[1]) / 1024**2 for line in file}
-        with open("/proc/net/dev") as file:
-            links = [line.split(":")[1].split() for line in file.readlines()[2:]]
-        now = (
-            time.monotonic(),
-            sum(ticks),
-            ticks[3] + ticks[4],
-            sum(int(f[0]) for f in links),
-            sum(int(f[8]) for f in links),
-        )
-        if before is not None:
-            seconds, total, idle, received, sent = (new - old for new, old in zip(now, before, strict=True))
-            yield {
-                "cpu": f"{100 * (1 - idle / total) if total else 0:.1f} % busy",
-                "memory": f"{memory['MemTotal'] - memory['MemAvailable']:.2f} of {memory['MemTotal']:.2f} GiB in use",
-                "network": f"{received / seconds / 1024:.1f} KiB/s in, {sent / seconds / 1024:.1f} KiB/s out",
-            }
-        before = now
-
-
-def publisher(client: Client, machine: str, rounds: str, pause: str) -> None:
-    """Publish the figures, ``rounds`` times."""
-    figures = read_figures()
-    report("ready")
-    await_word()
-    for _ in range(int(rounds)):
-        time.sleep(float(pause))
-        for name, figure in next(figures).items():
-            key = f"{machine}/{name}"
-            client.publish(key.encode(), figure.encode())
-            report("published", key=key, payload=figure)
-    client.sync()
-
-
-def subscriber(client: Client, pattern: str, count: str) -> None:
-    """Receive ``count`` messages that match ``pattern``."""
-    client.subscribe(pattern.encode())
-    report("ready")
-    for _ in range(int(count)):
-        message = client.receive(timeout=PATIENCE)
-        report("received", key=message.key.decode(), payload=message.payload.decode())
-
-
-def alice(client: Client) -> None:
-    """Prove to bob who we are, and have him prove who he is."""
-    client.subscribe(client.credentials + b"/")
-    report("ready")
-    await_word()
-    client.publish(HELLO, client.credentials)
-    answer = json.loads(client.receive(timeout=PATIENCE).payload)
-    # Only the process with our credentials could read that, so what we send back proves that we have them.
-    challenge = secrets.token_hex(16)
-    reply = {"challenge": challenge, "answer": answer["challenge"]}
-    client.publish(answer["credentials"].encode() + b"/to-bob", json.dumps(reply).encode())
-    proof = client.receive(timeout=PATIENCE).payload.decode()
-    report("checked", other=answer["credentials"], proven=secrets.compare_digest(proof, challenge))
-    report("secret", secrets=[challenge, answer["challenge"]])
-
-
-def bob(client: Client) -> None:
-    """The other side of :func:`alice`."""
-    client.subscribe(HELLO, client.credentials + b"/")
-    report("ready")
-    other = client.receive(timeout=PATIENCE).payload
-    challenge = secrets.token_hex(16)
-    offer = {"credentials": client.credentials.decode(), "challenge": challenge}
-    client.publish(other + b"/to-alice", json.dumps(offer).encode())
-    reply = json.loads(client.receive(timeout=PATIENCE).payload)
-    report("checked", other=other.decode(), proven=secrets.compare_digest(reply["answer"], challenge))
-    client.publish(other + b"/to-alice", reply["challenge"].encode())
-    client.sync()
-
-
-def eavesdropper(client: Client) -> None:
-    """Try to read what alice and bob tell each other: with wildcards, then by asking for it by name."""
-    client.subscribe(b"", b"*/", b"*/*/*/*/*/*", b"*")
-    report("ready")
-    hello = client.receive(timeout=PATIENCE)
-    seen = [hello]
-    await_word()  # they are done
-    client.sync()  # what was for us is here
-    while True:
-        try:
-            seen += client.receive_many(timeout=0)
-        except TimeoutError:
-            break
-    report("saw", messages=[[printable(message.key), printable(message.payload)] for message in seen])
-    try:
-        client.subscribe(hello.payload + b"/")
-    except DisconnectedError:
-        report("disconnected", pattern=printable(hello.payload + b"/"))
-
-
-def recorder(client: Client, directory: str) -> None:
-    """Record everything into a journal until told to end."""
-    follower = Follower(client.address, directory)
-
-    def stop_at_word() -> None:
-        await_word()
-        follower.stop()
-
-    threading.Thread(target=stop_at_word, daemon=True).start()
-    report("ready")
-    follower.run()
-    report("recorded", messages=follower.received, durable=follower.durable_sequence)
-
-
-ROLES: dict[str, Callable[..., None]] = {
-    role.__name__: role for role in (publisher, subscriber, alice, bob, eavesdropper, recorder)
-}
-
-
-# ---------------------------------------------------------------------------------------------------
-# The director
-
 
 class DemoError(Exception):
-    """Something did not happen; the message says what."""
+    """A part of the demo failed; the message says which."""
 
 
 class Report(NamedTuple):
-    """What a process told: ``event`` is ``end`` with its ``status`` when it ended."""
+    """What a process reported. When it ended, ``event`` is ``end``, with its ``status``."""
 
     process: Actor
     event: str
@@ -210,7 +54,7 @@ class Actor:
         self.events: list[tuple[str, dict[str, Any]]] = []
         self._reports = reports
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sbuslib.cli.demo", "--role", role, "--address", address, *map(str, arguments)],
+            [sys.executable, "-m", "sbuslib.cli.demo_roles", role, address, *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -226,7 +70,7 @@ class Actor:
         self._reports.put(Report(self, "end", {"status": self.process.wait()}))
 
     def go_on(self) -> None:
-        """Say the word that :func:`await_word` waits for."""
+        """Tell the process to go on."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write("\n")
@@ -235,7 +79,7 @@ class Actor:
             pass  # it has ended, which is reported
 
     def told(self, event: str) -> list[dict[str, Any]]:
-        """All that it reported under ``event``."""
+        """The details of all its reports of ``event``."""
         return [details for name, details in self.events if name == event]
 
     def close(self) -> None:
@@ -248,7 +92,7 @@ class Actor:
 
 
 class Director:
-    """Starts the processes, follows what they report, and judges."""
+    """Starts the processes, follows their reports, and judges the results."""
 
     def __init__(self, stack: ExitStack, rounds: int, pause: float) -> None:
         self._stack = stack
@@ -273,7 +117,7 @@ class Director:
         return actor
 
     def _follow(self, until: Callable[[], bool], what: str) -> None:
-        """Take reports, and show what subscribers receive, until what is waited for has happened."""
+        """Take reports, and show what subscribers receive, until ``until`` is true; ``what`` is its name."""
         deadline = time.monotonic() + PATIENCE + self._rounds * self._pause
         while not until():
             try:
@@ -295,7 +139,7 @@ class Director:
     def start_hub(self, folder: str) -> None:
         """Start a hub, and return once it listens."""
         self.address = os.path.join(folder, "bus")
-        # It is to end with its last client, which we are: so it goes even when we are killed.
+        # The hub ends with its last client, which is this process. So it ends even when this process is killed.
         self.hub = subprocess.Popen(
             [sys.executable, "-m", "sbuslib.cli.daemon", "-f", "-c", "-a", self.address], stdout=subprocess.PIPE
         )
@@ -317,12 +161,12 @@ class Director:
         self.judge(status == 0 and not os.path.exists(self.address), "the hub ended with its last client, tidily")
 
     def start_recording(self, folder: str) -> None:
-        """Start a process that records everything from now on."""
+        """Start a process that records all messages from now on."""
         self.journal = os.path.join(folder, "journal")
         self._recorder = self.start("recorder", "recorder", self.journal)
 
     def show_recording(self) -> None:
-        """End the recording, and read what is in it."""
+        """End the recording, and check the journal."""
         print("\nThe journal of all that passed:", flush=True)
         self._recorder.go_on()
         self._follow_to_end(self._recorder)
@@ -359,7 +203,7 @@ class Director:
             )
 
     def show_secrets(self) -> None:
-        """Two processes prove who they are, a third tries to listen in."""
+        """Two processes prove who they are; a third tries to listen in."""
         print("\nTwo processes prove to each other who they are; a third tries to listen in:", flush=True)
         first = self.start("alice", "alice")
         second = self.start("bob", "bob")
@@ -394,11 +238,11 @@ class Director:
 
 
 REPORT_PATIENCE = 300.0
-"""Seconds for the report: Java takes some to start, and many where it has to share its cores."""
+"""Seconds for the report. Java takes long to start where it has to share its cores."""
 
 
 def make_report(director: Director, folder: str) -> str | None:
-    """Have a report made of the journal; where it is, or ``None`` where something is missing here to make one."""
+    """Make a report of the journal. Returns its path, or ``None``, also where Java is missing."""
     from .demo_report import MISSING
 
     print("\nA report of the journal, by Spark, for which Java has to start:", flush=True)
@@ -410,7 +254,7 @@ def make_report(director: Director, folder: str) -> str | None:
         status = EXIT_FAILURE
     if status == EXIT_SUCCESS:
         director.judge(True, "the journal was taken into a lake, and a report made of it")
-        # What was made stays, all else of the demo goes.
+        # The report stays; all other files of the demo are removed.
         return shutil.move(report, tempfile.mkdtemp(prefix="sbus-demo-report-"))
     if status != MISSING:
         director.judge(False, f"the report was not made: status {status}")
@@ -446,29 +290,17 @@ def direct(rounds: int, pause: float, report: bool = False) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo, or with ``--role`` one of its processes; the exit status."""
+    """Run the demo; the exit status."""
     parser = argparse.ArgumentParser(prog="demo", description="Show the bus at work on this machine.")
     parser.add_argument("--rounds", type=int, default=5, help="how many times the figures are published")
     parser.add_argument("--pause", type=float, default=0.3, help="seconds between two times")
     parser.add_argument("--no-report", action="store_true", help="make no report with Spark at the end")
-    parser.add_argument("--role", choices=ROLES, help=argparse.SUPPRESS)
-    parser.add_argument("--address", help=argparse.SUPPRESS)
-    parser.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
-    if not options.role:
-        try:
-            return direct(options.rounds, options.pause, not options.no_report)
-        except (KeyboardInterrupt, BrokenPipeError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or else Python complains when it flushes
-            return EXIT_FAILURE
-    yield_to_signals()
-    threading.Thread(target=heed_director, daemon=True).start()
     try:
-        with Client(options.address) as client:
-            ROLES[options.role](client, *options.arguments)
-    except (OSError, DisconnectedError) as error:
-        sys.exit(f"demo: {options.role}: {explain(error, options.address)}")
-    return EXIT_SUCCESS
+        return direct(options.rounds, options.pause, not options.no_report)
+    except (KeyboardInterrupt, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or else Python complains when it flushes
+        return EXIT_FAILURE
 
 
 if __name__ == "__main__":

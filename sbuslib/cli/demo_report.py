@@ -1,8 +1,8 @@
-"""What ``./run demo`` does last: takes the journal that it recorded into a lake, and makes a report of it.
+"""The last part of ``./run demo``: takes the journal into a lake, and makes a report of it with Spark.
 
-In a process of its own, ``python -m sbuslib.cli.demo_report JOURNAL LAKE REPORT``, as Spark belongs into no other.
-Where Java or an extra is missing it says so in one line and ends with :data:`MISSING`, which is no failure of the
-demo's.
+It is a process of its own, ``python -m sbuslib.cli.demo_report JOURNAL LAKE REPORT``, so that the demo does not load
+Spark. Where Java or an extra is missing, it says so in one line and ends with :data:`MISSING`; the demo does not fail
+for that.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from .console import EXIT_FAILURE, EXIT_SUCCESS, explain, yield_to_signals
 __all__ = ["MISSING", "main"]
 
 MISSING = 3
-"""The exit status where something is not installed that this needs."""
+"""The exit status where Java or an extra is missing."""
 
 _ATTEMPTS = 3
-"""Spark gives the process that reads a stream ten seconds to start, which on a busy machine may be too few. What was
-taken in is not taken in again."""
+"""Spark gives the process that reads a stream ten seconds to start, which may be too few on a busy machine. A second
+attempt takes no record in twice."""
 
 _SETTINGS = {
-    # For a minute's traffic: what pays in an hour of work would take most of the time here.
+    # There are a few messages: compiling code and splitting work would take longer than the work.
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",

@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 __all__ = ["SPARK", "Work", "add_spark_arguments", "run", "stop_event"]
 
 Work: TypeAlias = "Callable[[SparkSession], object]"
-"""What a command does once Spark is there."""
+"""The work of a command, once Spark runs."""
 
 SPARK = (
     "This needs Java 17 or newer, and pip install 'sbuslib[spark]'. SBUS_SPARK_LOG=warn (or info, error) shows what\n"
     "Spark logs. See sbus(1)."
 )
-"""What the help of each of these commands ends with."""
+"""The end of the help of each of these commands."""
 
 
 def add_spark_arguments(parser: ArgumentParser) -> None:
-    """Where the work is done."""
+    """Add the option that says where the work is done."""
     parser.add_argument(
         "--master",
         metavar="URL",
@@ -45,8 +45,8 @@ def add_spark_arguments(parser: ArgumentParser) -> None:
 def stop_event() -> threading.Event:
     """An event that is set at the signals that stop this process.
 
-    In a thread of its own: a signal may come while its lock is held by the thread that it interrupts, which would wait
-    for itself. The queue's ``put`` is made for that.
+    A thread sets it. A signal handler must not: it may interrupt the main thread while that holds the event's lock, and
+    would wait for itself. The queue's ``put`` is safe in a signal handler.
     """
     event, told = threading.Event(), SimpleQueue[None]()
 
@@ -73,7 +73,7 @@ def run(arguments: Namespace, prepare: Callable[[Namespace], Work]) -> int:
 
         require()
         work = prepare(arguments)
-        yield_to_ctrl_c()  # what Spark is at ends with us, and a question to Java must not be broken off by another
+        yield_to_ctrl_c()  # an interrupted call into Java would break the next one
         spark = session(arguments.master)
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException

@@ -48,7 +48,7 @@ def add_parser(commands: Any) -> None:
     compact = verbs.add_parser(
         "compact",
         help="rewrite small files of a lake into large ones",
-        description="Rewrite small files of a lake into large ones. Nobody who reads or writes it is disturbed.",
+        description="Rewrite small files of a lake into large ones. Readers and writers of the lake are not disturbed.",
         epilog="examples:\n  sbus lake compact lake\n\n" + jobs.SPARK,
         formatter_class=RawDescriptionHelpFormatter,
     )

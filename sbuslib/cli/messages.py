@@ -1,4 +1,4 @@
-"""What ``sbus pub``, ``sbus sub`` and ``sbus whoami`` do. They block, and never load gevent."""
+"""``sbus pub``, ``sbus sub`` and ``sbus whoami``. They block, and never load gevent."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .console import EXIT_SUCCESS, complain, explain, yield_to_signals
 __all__ = ["publish", "run", "subscribe", "whoami"]
 
 CHUNK_BYTES = 65_536
-"""What is read from standard input in one go: as much as a pipe holds."""
+"""Bytes that are read from standard input at once: as many as a pipe holds."""
 
 
 def run(command: Callable[[Client, Namespace], None], arguments: Namespace) -> int:
-    """Connect, run one of the commands below, and turn what goes wrong into a line; the exit status."""
+    """Connect, run one of the commands below, and tell an error in one line. Returns the exit status."""
     yield_to_signals()
     address: str | None = arguments.address
     try:
@@ -64,7 +64,7 @@ def _lines() -> Iterator[list[bytes]]:
 
 
 def subscribe(client: Client, arguments: Namespace) -> None:
-    """Show messages until there were as many as asked for, or nobody reads what is shown."""
+    """Show messages until the count is reached, or standard output is closed."""
     if sys.stdout is None:
         raise OSError("standard output is closed")
     out = sys.stdout.buffer
@@ -87,7 +87,7 @@ def subscribe(client: Client, arguments: Namespace) -> None:
 
 
 def _batches(client: Client) -> Iterator[list[Message]]:
-    """Messages as they come, for as long as somebody reads standard output."""
+    """Messages as they come, until standard output is closed."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)  # errors and hang-ups are always told
     poll.register(client.fileno(), select.POLLIN)

@@ -30,7 +30,7 @@ def build_parser() -> ArgumentParser:
         description="Serve a message bus that is joined to another one above it.",
         epilog="examples:\n"
         "  sbus-relay --upstream /run/sbus.socket --listen /tmp/bus\n"
-        "                                              everything crosses that somebody wants\n"
+        "                                              all messages cross that a client wants\n"
         "  sbus-relay --upstream /run/sbus.socket --listen /tmp/bus --import host/ --export apps/\n"
         "                                              these patterns only, and secrets\n"
         "\n"

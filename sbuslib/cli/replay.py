@@ -41,8 +41,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "-p", "--pattern", action="append", metavar="PATTERN", help="publish what matches; may be repeated"
     )
-    parser.add_argument("--start", type=moment, metavar="TIME", help="leave out what came before")
-    parser.add_argument("--end", type=moment, metavar="TIME", help="leave out what came then or later")
+    parser.add_argument("--start", type=moment, metavar="TIME", help="leave out earlier messages")
+    parser.add_argument("--end", type=moment, metavar="TIME", help="leave out messages from then on")
     pace = parser.add_mutually_exclusive_group()
     pace.add_argument("--speed", type=speed, default=1.0, metavar="N", help="N times as fast as it was recorded")
     pace.add_argument("--flat-out", action="store_true", help="as fast as the hub takes it")

@@ -1,6 +1,6 @@
-"""What a service tells systemd of itself: that it is ready, and that its event loop still turns.
+"""Tells systemd that a service is ready, and that its event loop still runs.
 
-Source: sd_notify(3) and sd_watchdog_enabled(3), of which these few lines are all that is needed here.
+Source: sd_notify(3) and sd_watchdog_enabled(3), of which these few lines are all that the programs need.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ __all__ = ["tell", "watchdog"]
 
 
 def tell(state: bytes) -> None:
-    """Tell whoever supervises this process, if anybody does: ``READY=1``, ``WATCHDOG=1``, ``STOPPING=1``."""
+    """Tell the supervisor of this process, if there is one: ``READY=1``, ``WATCHDOG=1``, ``STOPPING=1``."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address.startswith(("/", "@")):
-        with suppress(OSError):  # a supervisor that is not there is none of our concern
+        with suppress(OSError):  # a supervisor that is gone is no error
             send_datagram(address, state)
 
 
 def watchdog(loop: Any) -> Any:
-    """Tell twice in each interval that ``loop``, gevent's event loop, turns; the timer, or ``None`` if nobody asks."""
+    """Tell the supervisor twice in each interval that ``loop`` runs. Returns the timer; ``None`` without a watchdog."""
     interval = os.environ.get("WATCHDOG_USEC", "")
     if (
         not (interval.isascii() and interval.isdigit() and len(interval) <= 18)  # microseconds of 30,000 years

@@ -1,4 +1,4 @@
-"""What ``sbus peer`` and ``sbus gateway`` share: how they listen and connect, and how they run and end."""
+"""What ``sbus peer`` and ``sbus gateway`` share: how they listen, connect, run and end."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["CERTIFICATES", "add_peer_arguments", "run"]
 
 CERTIFICATES = (
     "HOST:PORT may be [IPV6]:PORT, or :PORT for this machine alone; port 0 takes a free one, which is printed.\n"
-    "To listen for other machines, give --tls-cert, --tls-key and --tls-ca: whoever connects then has to show a\n"
-    "certificate of that authority, and so has whoever is connected to. See sbus(1)."
+    "To listen for other machines, give --tls-cert, --tls-key and --tls-ca: both ends of a connection then have to\n"
+    "show a certificate of that authority. See sbus(1)."
 )
 
 
 def add_peer_arguments(parser: ArgumentParser) -> None:
-    """How a peer listens and connects."""
+    """Add the options that say where a peer listens and connects."""
     parser.add_argument("--listen", metavar="HOST:PORT", help="where others may connect to")
     parser.add_argument(
         "--connect",
@@ -90,10 +90,10 @@ def _peer(arguments: Namespace) -> Peer:
 
 
 def run(arguments: Namespace, serve: Callable[[Peer, Event, ExitStack], Callable[[], str | None] | None]) -> int:
-    """Start the peer, hand it to ``serve``, and wait for a signal, or whatever sets the event; the exit status.
+    """Start the peer, call ``serve`` with it, and wait for a signal or the event. Returns the exit status.
 
-    ``serve`` begins what the command is for, and leaves to the stack how it ends. What it returns is asked, after the
-    event, what went wrong.
+    ``serve`` starts the work of the command, and puts what ends the work on the stack. It may return a function that,
+    after the event, tells what went wrong.
     """
     import logging
 

@@ -1,7 +1,7 @@
 """What the asyncio client does below its verbs: connecting, and moving packets over the connection.
 
-As in :mod:`~sbuslib.clients.channel`, one of the tasks that wait reads for all, and nobody reads while nobody waits.
-A client belongs to the event loop that connected it.
+As in :mod:`~sbuslib.clients.channel`, the task that has the *lead* reads for all, see :mod:`~sbuslib.clients.lead`. A
+client belongs to the event loop that connected it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..errors import DisconnectedError, PeerError, StateError
-from ..kernel.areas import ONE_PACKET_FLAGS, PacketWriter, make_area
-from ..kernel.descriptors import WITH_DESCRIPTORS
+from ..kernel.areas import make_area
 from ..kernel.dialer import BROKEN, NO_MEMORY, Dialer
 from ..kernel.forks import abandon_in_child, disconnect_copy
+from ..kernel.packet_writer import PacketWriter
+from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import ClientLimits
 from ..wire import control
 from ..wire.batches import BATCH, Batch
+from .lead import TaskLead
+from .ownership import Ownership
+from .receive import receive
 from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff, Reconnecting
 from .session import Session
 
@@ -65,13 +69,10 @@ class AioChannel:
         self._packet_writer = PacketWriter()
         self._socket: socket.SocketType | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # to which the client belongs
-        self._thread = 0  # in which that runs
-        self._process = os.getpid()
-        self._abandoned = False  # whether this is the child of a fork
-        self._leading = False
+        self._thread = 0  # of the event loop
+        self._ownership = Ownership("the event loop that connected it")
+        self._lead = TaskLead()
         self._closed = False
-        self._changed = asyncio.Event()
-        self._followers = 0  # tasks that wait while another leads
         self._reader: asyncio.Future[bool] | None = None  # of the task that leads
         self._watched = False  # whether the event loop tells when there is something to read
         self._writers: list[asyncio.Future[None]] = []
@@ -79,23 +80,15 @@ class AioChannel:
         self._reconnecting = Reconnecting(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
         abandon_in_child(self, AioChannel._abandon)
 
-    # -- to whom it belongs -------------------------------------------------------------------------
+    # -- its owner -------------------------------------------------------------------------
 
     def _check_caller(self) -> None:
         """Raise :exc:`~sbuslib.errors.StateError` in the child of a fork, and for tasks of another event loop."""
-        if self._abandoned:
-            raise StateError(
-                f"{self.address}: this client belongs to process {self._process}, of which this is a fork: "
-                "make another one here"
-            )
-        if self._loop is not None and _running_loop() is not self._loop:
-            raise StateError(
-                f"{self.address}: this client belongs to the event loop that connected it: make another one here"
-            )
+        self._ownership.check(self.address, _running_loop())
 
     def _abandon(self) -> None:
         """In the child of a fork: leave the connection, and all that came over it, to the parent."""
-        self._abandoned = True
+        self._ownership.is_copy = True
         if self._socket is not None:
             disconnect_copy(self._socket)
         self._session.inbox.clear()
@@ -118,7 +111,7 @@ class AioChannel:
         self._check_caller()
         if self._socket is not None or self._closed:
             raise StateError("a client connects once")
-        self._loop = asyncio.get_running_loop()
+        self._loop = self._ownership.caller = asyncio.get_running_loop()
         self._thread = get_ident()
         await self._connect()
         return self
@@ -186,10 +179,7 @@ class AioChannel:
                 pass
 
     def _disconnected(self) -> DisconnectedError:
-        if self._closed:
-            return DisconnectedError("the client is closed")
-        why = f" ({self._session.kicked})" if self._session.kicked is not None else ""
-        return DisconnectedError(f"{self.address}: the hub closed the connection{why}")
+        return DisconnectedError("the client is closed") if self._closed else self._session.disconnected(self.address)
 
     def _here(self) -> socket.SocketType:
         if self._socket is None:
@@ -197,7 +187,7 @@ class AioChannel:
         return self._socket
 
     def _release(self) -> None:
-        """End the connection. Whoever waits for its socket is woken."""
+        """End the connection, and wake all tasks that wait for its socket."""
         self._up = False
         self._session.batches = False
         if self._socket is not None:
@@ -215,10 +205,10 @@ class AioChannel:
     # -- reading and sending ------------------------------------------------------------------------
 
     async def _readable(self) -> bool:
-        """Until packets came and were sorted, for the one task that leads; ``True`` when the connection ended."""
+        """Wait until packets came and were sorted; ``True`` when the connection ended. For the task with the lead."""
         loop = asyncio.get_running_loop()
         self._reader = loop.create_future()
-        # To say so each time that a task waits, and to take it back, would cost more than to receive.
+        # The event loop keeps watching: to start and stop it for each wait would cost more than to receive.
         if not self._watched:
             loop.add_reader(self._here().fileno(), self._on_readable)
             self._watched = True
@@ -228,7 +218,7 @@ class AioChannel:
             self._reader = None
 
     def _on_readable(self) -> None:
-        """Receive for the task that leads, so that the event loop does not tell again what it will do in its turn."""
+        """Receive for the task that has the lead: until it runs, the event loop would call this again and again."""
         reader = self._reader
         if reader is None:
             if self._socket is not None:
@@ -243,7 +233,7 @@ class AioChannel:
                 reader.set_exception(error)
 
     async def _writable(self) -> None:
-        """Until the socket can be written, for any number of tasks, or the connection ended."""
+        """Wait until the socket can be written or the connection ended. Any number of tasks may."""
         loop = asyncio.get_running_loop()
         sock = self._here()
         ready: asyncio.Future[None] = loop.create_future()
@@ -270,16 +260,9 @@ class AioChannel:
         """Sort the packets that are here into the session; whether the connection ended, ``None`` without any."""
         if self._socket is None:
             return True
-        try:
-            lengths = self._area.receive(self._socket)
-        except OSError as error:
-            if error.errno in BROKEN:
-                return True
-            raise
+        lengths = receive(self._area, self._socket)
         if not lengths:
             return None
-        if lengths[-1] == WITH_DESCRIPTORS:
-            raise PeerError("the hub sent file descriptors")
         if self._up and lengths[0]:
             self._reconnecting.was_useful = True
         return self._session.take(self._area.data, self._area.offsets, lengths)
@@ -300,27 +283,23 @@ class AioChannel:
         while not ready():
             if self._closed or not (self._up or self._reconnect):
                 raise self._disconnected()
-            if self._leading:
-                self._followers += 1
-                try:
-                    await self._changed.wait()
-                finally:
-                    self._followers -= 1
-            elif await self._lead() and self._on_reconnect is not None:
+            if self._lead.taken:
+                await self._lead.wait()
+            elif await self._read_for_all() and self._on_reconnect is not None:
                 result = self._on_reconnect(self)
                 if result is not None:
                     await result
             if self._reconnect and self._up and self._session.has_to_renew:
                 await self._say(self._session.renew)
-            self._session.renamed.clear()  # nothing here goes by patterns
+            self._session.renamed.clear()  # this client has no callbacks
             while self._session.notices:
                 notice = self._session.notices.popleft()
                 if self._on_notice is not None:
                     self._on_notice(notice)
 
-    async def _lead(self) -> bool:
-        """Read once for everybody who waits; ``True`` when that made a new connection."""
-        self._leading = True
+    async def _read_for_all(self) -> bool:
+        """Take the lead, read once, or connect again, and give the lead back; ``True`` for a new connection."""
+        self._lead.taken = True
         try:
             if not self._up:
                 await self._connect_again()
@@ -332,10 +311,7 @@ class AioChannel:
             self._release()
             raise
         finally:
-            self._leading = False
-            if self._followers:
-                self._changed.set()
-                self._changed = asyncio.Event()
+            self._lead.give_back()
 
     async def _send_all(self, packets: list[bytes], flags: int = ONE_PACKET_FLAGS) -> None:
         """Send packets on the connection at hand, waiting for room. Takes those sent out of ``packets``.
@@ -425,12 +401,13 @@ class AioChannel:
     def close(self) -> None:
         """Close the connection. What was published before is still delivered.
 
-        From a task of the client's event loop, or when that does not run, such as after :func:`asyncio.run`; else it
-        raises :exc:`~sbuslib.errors.StateError`. In the child of a fork, the parent's connection stays open.
+        May be called from a task of the client's event loop, and by any caller when that loop does not run, as after
+        :func:`asyncio.run`; else raises :exc:`~sbuslib.errors.StateError`. In the child of a fork, the parent's
+        connection stays open.
         """
         if self._closed:
             return
-        if self._abandoned:
+        if self._ownership.is_copy:
             self._closed = True
             if self._socket is not None:
                 self._socket.close()
@@ -441,9 +418,9 @@ class AioChannel:
         self._closed = True
         nobody_left = self._loop is None or self._loop.is_closed()
         if self._socket is not None:
-            if self._leading and not nobody_left:
-                self._socket.shutdown(socket.SHUT_RDWR)  # the task that leads sees the end, and lets go
+            if self._lead.taken and not nobody_left:
+                self._socket.shutdown(socket.SHUT_RDWR)  # the task that has the lead sees the end, and releases it
             else:
                 self._release()
         if not nobody_left:
-            self._changed.set()
+            self._lead.wake()

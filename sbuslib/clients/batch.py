@@ -21,16 +21,39 @@ greenlet, thread or task. What the client publishes beside it is sent at once, a
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import islice
 from types import TracebackType
 from typing import Self
 
 from ..errors import StateError
+from ..wire.batches import pack
+from .session import Session
 
-__all__ = ["AioBatchPublisher", "BatchPublisher", "Pair"]
+__all__ = ["AioBatchPublisher", "BatchPublisher", "Pair", "encode_many"]
 
 Pair = tuple[bytes, bytes]
 """Key and payload."""
+
+
+def encode_many(session: Session, pairs: list[Pair], most: int) -> Iterator[tuple[bytes, int]]:
+    """The packets that publish ``pairs`` in order, and how many messages each has.
+
+    To a hub that takes batches, ``most`` bytes of payload go in one packet. Raises as :meth:`.session.Session.encode`
+    at a pair that cannot be published, after the packets of those before it.
+    """
+    done = 0
+    if session.batches and len(pairs) > 1:
+        packed = pack(pairs, session.check_publishable, most)
+        while done < len(pairs):
+            try:
+                packet, count = next(packed)
+            except (TypeError, ValueError):
+                break  # the pair at fault is found below
+            yield packet, count
+            done += count
+    for key, payload in islice(pairs, done, None):
+        yield session.encode(key, payload), 1
 
 
 class _Collected:

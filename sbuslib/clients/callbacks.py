@@ -25,7 +25,7 @@ class Callbacks:
         self._secret: Subscriptions[Callback] = Subscriptions(separator)
 
     def _for(self, key: bytes) -> Subscriptions[Callback]:
-        """Those that a key or pattern concerns."""
+        """The callbacks of secret patterns, or of all others: those that a key or pattern concerns."""
         return self._secret if key.startswith(self._reserved) else self._plain
 
     def add(self, pattern: bytes, callback: Callback) -> None:

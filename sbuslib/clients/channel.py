@@ -1,11 +1,10 @@
 """A client's connection: making it, keeping it, and moving packets over it, whatever the way to wait.
 
-Several greenlets or threads may use one client at once. One of those that wait reads for all: it takes the *lead*,
-sorts what comes into the session, and passes the lead on when it has what it wanted. Nobody reads while nobody waits,
-so a client that does not receive leaves its packets in the kernel, where the hub can see that they pile up.
+Several greenlets or threads may use one client at once. The one that has the *lead* reads for all, see
+:mod:`~sbuslib.clients.lead`: it sorts what comes into the session.
 
-A client belongs to the process that made it: in the child of a fork, every verb raises
-:exc:`~sbuslib.errors.StateError`, and what the child does with the client, its end included, does not reach the parent.
+A client belongs to the process that made it, see :mod:`~sbuslib.clients.ownership`. Nothing that the child of a fork
+does with it, its end included, reaches the parent.
 """
 
 from __future__ import annotations
@@ -15,33 +14,28 @@ import os
 import select
 import socket
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from itertools import repeat, starmap
 from time import monotonic
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
-from ..errors import DisconnectedError, PeerError, StateError
-from ..kernel.areas import PacketWriter, PlainArea, make_area
-from ..kernel.descriptors import WITH_DESCRIPTORS
+from ..errors import DisconnectedError, PeerError
+from ..kernel.areas import PlainArea, make_area
 from ..kernel.dialer import BROKEN, NO_MEMORY, Dialer
 from ..kernel.forks import abandon_in_child, disconnect_copy
+from ..kernel.packet_writer import PacketWriter
 from ..limits import ClientLimits
 from ..wire.packets import Message
+from .held_sockets import HeldSockets
+from .lead import Lead, WaitableCondition, time_left
+from .ownership import Ownership
+from .receive import receive
 from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff, Reconnecting
 from .session import Session
 
-__all__ = ["Channel", "WaitableCondition"]
-
-
-class WaitableCondition(AbstractContextManager[object], Protocol):
-    """What is needed of :class:`threading.Condition`, and of gevent's stand-in for it."""
-
-    def wait(self, timeout: float | None = None) -> bool: ...
-
-    def notify_all(self) -> None: ...
+__all__ = ["Channel"]
 
 
 class Channel(ABC):
@@ -60,25 +54,18 @@ class Channel(ABC):
         self.limits = limits if limits is not None else ClientLimits()
         self.epoch = 0
         """Which connection this is: 1 for the first, one more after each reconnection."""
-        self._process = os.getpid()  # to whom the connection belongs
-        self._caller = self._find_caller()  # likewise, within the process
-        self._abandoned = False  # whether this is the child of a fork
+        self._ownership = Ownership("the thread that made it", self._find_caller())
         self._dialer = Dialer(address, hub_user, self.limits)
         self._reconnect = reconnect
         self._session = Session()
         self._headers = self._session.headers
         self._area: PlainArea | None = None
         self._packet_writer = PacketWriter()
-        self._leading = False
-        self._followers = 0  # those who wait for the lead
         self._ended = False
         self._closed = False
-        self._waiting: Counter[socket.SocketType] = Counter()
-        self._released = False
         self._up = False  # whether the connection stands and has been brought to the session's state
         self._reconnecting = Reconnecting(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
-        self._turn = self._make_condition()
-        self._gather_lock = self._make_lock()
+        self._make_locks()
         self._socket = self._connect(self._deadline(timeout))
         abandon_in_child(self, Channel._abandon)
         try:
@@ -116,7 +103,7 @@ class Channel(ABC):
     @abstractmethod
     def _sleep(self, seconds: float) -> None: ...
 
-    # -- to whom it belongs -------------------------------------------------------------------------
+    # -- its owner -------------------------------------------------------------------------
 
     @abstractmethod
     def _find_caller(self) -> object:
@@ -124,23 +111,23 @@ class Channel(ABC):
 
     def _check_caller(self) -> None:
         """Raise :exc:`~sbuslib.errors.StateError` for a caller that may not use this client."""
-        if self._abandoned:
-            raise StateError(
-                f"{self.address}: this client belongs to process {self._process}, of which this is a fork: "
-                "make another one here"
-            )
-        if self._find_caller() is not self._caller:
-            raise StateError(f"{self.address}: this client belongs to the thread that made it: make another one here")
+        caller = self._find_caller()
+        if caller is not self._ownership.caller or self._ownership.is_copy:
+            self._ownership.check(self.address, caller)
 
     def _abandon(self) -> None:
         """In the child of a fork: leave the connection, and all that came over it, to the parent."""
-        self._abandoned = True
+        self._ownership.is_copy = True
         disconnect_copy(self._socket)
         self._session.inbox.clear()
         self._session.notices.clear()
         # Threads that the child does not have may hold the locks.
-        self._turn, self._gather_lock = self._make_condition(), self._make_lock()
-        self._leading = False
+        self._make_locks()
+
+    def _make_locks(self) -> None:
+        self._lead = Lead(self._make_condition())
+        self._sockets = HeldSockets(self._lead.condition)
+        self._writer_lock = self._make_lock()
 
     # -- connecting ---------------------------------------------------------------------------------
 
@@ -148,18 +135,14 @@ class Channel(ABC):
     def _deadline(timeout: float | None) -> float | None:
         return None if timeout is None else monotonic() + timeout
 
-    @staticmethod
-    def _left(deadline: float | None) -> float | None:
-        return None if deadline is None else max(0.0, deadline - monotonic())
-
     def _connect(self, deadline: float | None) -> socket.SocketType:
-        """A connection, for which a full backlog is waited out."""
+        """Connect; wait while the listen backlog of the hub is full."""
         backoff = Backoff(CONNECT_PAUSE, CONNECT_PAUSE_MOST)
         while True:
             try:
                 return self._dialer.dial()
             except BlockingIOError as error:
-                left = self._left(deadline)
+                left = time_left(deadline)
                 if left == 0:
                     raise TimeoutError(error.strerror) from None
                 self._sleep(min(backoff.next(), left if left is not None else CONNECT_PAUSE_MOST))
@@ -176,8 +159,8 @@ class Channel(ABC):
             if opening:
                 self._send_all(opening, deadline)
                 session.batches = True
-            with self._turn:
-                # From here on others say for themselves what they want.
+            with self._lead.condition:
+                # From here on other callers send what they change by themselves.
                 packets = session.restore()
                 self.epoch += 1
                 self._up = True
@@ -192,41 +175,24 @@ class Channel(ABC):
         self._release_socket()
         while True:
             if pause := self._reconnecting.pause():
-                left = self._left(deadline)
+                left = time_left(deadline)
                 self._sleep(pause if left is None else min(pause, left))
             if self._closed:
                 raise self._disconnected()
             try:
-                self._socket, self._released = self._connect(self._deadline(self.timeout)), False
+                self._socket = self._connect(self._deadline(self.timeout))
                 self._begin(self._deadline(self.timeout))
                 return
             except (OSError, TimeoutError):
                 self._release_socket()
-                if self._left(deadline) == 0:
+                if time_left(deadline) == 0:
                     raise TimeoutError(f"{self.address}: the hub is away") from None
 
-    def _wait_on(self, sock: socket.SocketType, events: int, deadline: float | None) -> bool:
-        """Wait for a socket, which is not closed under whoever waits for it; ``False`` at the deadline."""
-        with self._turn:
-            self._waiting[sock] += 1
-        try:
-            return self._wait(sock, events, self._left(deadline))
-        finally:
-            with self._turn:
-                self._waiting[sock] -= 1
-                if not self._waiting[sock]:
-                    del self._waiting[sock]
-                    if sock is not self._socket or self._released:
-                        sock.close()
-
     def _release_socket(self) -> None:
-        """End the connection; the socket is closed once nobody waits for it, which is at once."""
+        """End the connection."""
         self._session.batches = False  # before there is another socket, which was not told
         self._shut_down()
-        with self._turn:
-            self._released = True
-            if self._socket not in self._waiting:
-                self._socket.close()
+        self._sockets.close(self._socket)
 
     def _shut_down(self) -> None:
         with suppress(OSError):
@@ -236,47 +202,21 @@ class Channel(ABC):
 
     def _read(self, deadline: float | None) -> bool:
         """Wait for packets and sort them into the session; ``True`` when the connection ended."""
-        if self._area is None:
-            self._area = make_area(self.limits.batch)
+        area = self._get_area()
         while True:
-            lengths = self._receive(self._area)
+            lengths = receive(area, self._socket)
             if lengths:
                 if self._up and lengths[0]:
                     self._reconnecting.was_useful = True
-                return self._session.take(self._area.data, self._area.offsets, lengths)
-            # Whoever reads has the lead, and while it is taken the socket is not closed.
-            if not self._wait(self._socket, select.POLLIN, self._left(deadline)):
+                return self._session.take(area.data, area.offsets, lengths)
+            # The caller has the lead, and while it is taken the socket is not closed.
+            if not self._wait(self._socket, select.POLLIN, time_left(deadline)):
                 raise TimeoutError(f"{self.address}: nothing came in time")
 
-    def _receive(self, area: PlainArea) -> list[int]:
-        try:
-            lengths = area.receive(self._socket)
-        except OSError as error:
-            if error.errno in BROKEN:
-                return [0]
-            raise
-        if lengths and lengths[-1] == WITH_DESCRIPTORS:
-            raise PeerError("the hub sent file descriptors")
-        return lengths
-
-    def _lead(self, ready: Callable[[], bool], deadline: float | None, what: str) -> bool:
-        """Wait until ``ready()`` holds or the lead is ours; ``True`` for the lead, to be given back."""
-        self._check_caller()
-        with self._turn:
-            while not ready():
-                if self._ended:
-                    raise self._disconnected()
-                if not self._leading:
-                    self._leading = True
-                    return True
-                self._followers += 1
-                try:
-                    in_time = self._turn.wait(self._left(deadline))
-                finally:
-                    self._followers -= 1
-                if not in_time:
-                    raise TimeoutError(what)
-            return False
+    def _get_area(self) -> PlainArea:
+        if self._area is None:
+            self._area = make_area(self.limits.batch)
+        return self._area
 
     def _hear_out(self) -> None:
         """After a failed send: read what the hub has sent, which may be why it kicked this client."""
@@ -284,53 +224,69 @@ class Channel(ABC):
             self._until(lambda: False, self._deadline(0), "")
 
     def _disconnected(self) -> DisconnectedError:
-        if self._closed:
-            return DisconnectedError("the client is closed")
-        why = f" ({self._session.kicked})" if self._session.kicked is not None else ""
-        return DisconnectedError(f"{self.address}: the hub closed the connection{why}")
+        return DisconnectedError("the client is closed") if self._closed else self._session.disconnected(self.address)
 
-    def _give_lead_back(self) -> None:
-        with self._turn:
-            self._leading = False
+    def _check_open(self) -> None:
+        if self._ended:
+            raise self._disconnected()
+
+    def _until(
+        self,
+        ready: Callable[[], bool],
+        deadline: float | None,
+        what: str,
+        read: Callable[[float | None], bool] | None = None,
+    ) -> None:
+        """Read, or let another caller read, until ``ready()`` holds. ``read`` does it in place of :meth:`_read`.
+
+        Raises :exc:`TimeoutError`, saying ``what``, at the deadline.
+        """
+        while True:
+            self._check_caller()
+            try:
+                if not self._lead.take(ready, self._check_open, deadline):
+                    return
+                reconnected = self._read_for_all(deadline, read or self._read)
+            except TimeoutError:
+                raise TimeoutError(what) from None
+            self._after_reading(reconnected)
+
+    def _read_for_all(self, deadline: float | None, read: Callable[[float | None], bool]) -> bool:
+        """With the lead: read once, or connect again; ``True`` for the latter. Gives the lead back."""
+        try:
+            if not self._up and self._reconnect:
+                self._connect_again(deadline)
+                return True
+            if read(deadline):
+                self._up = False
+                self._ended = self._closed or not self._reconnect
+            return False
+        except PeerError:
+            self._ended = True
+            raise
+        finally:
+            self._end_lead()
+
+    def _end_lead(self) -> None:
+        with self._lead.condition:
             if self._closed:
                 self._ended = True
                 self._release_socket()
-            if self._followers:
-                self._turn.notify_all()
-
-    def _until(self, ready: Callable[[], bool], deadline: float | None, what: str) -> None:
-        """Read, or let another read, until ``ready()`` holds."""
-        while self._lead(ready, deadline, what):
-            again = False
-            try:
-                if not self._up and self._reconnect:
-                    self._connect_again(deadline)
-                    again = True
-                elif self._read(deadline):
-                    self._up = False
-                    self._ended = self._closed or not self._reconnect
-            except TimeoutError:
-                raise TimeoutError(what) from None
-            except PeerError:
-                self._ended = True
-                raise
-            finally:
-                self._give_lead_back()
-            self._after_reading(again)
+            self._lead.give_back()
 
     @abstractmethod
     def _after_reading(self, reconnected: bool) -> None:
         """The lead was given back after reading: tell the application what it wants to know."""
 
     def _next(self, most: int | None, deadline: float | None, what: str) -> list[Message]:
-        """At least one message, and up to ``most`` of those that are here: each goes to one of those who ask."""
+        """At least one message, and up to ``most`` of those that are here. Each message goes to one caller."""
         inbox = self._session.inbox
         while True:
             self._until(lambda: bool(inbox), deadline, what)
-            with self._turn:
+            with self._lead.condition:
                 count = len(inbox) if most is None else min(most, len(inbox))
                 if count:
-                    # One by one, as another thread may be adding to it; in C, as there may be thousands.
+                    # One by one, as another thread may be adding messages; by a loop in C, as there may be thousands.
                     return list(starmap(inbox.popleft, repeat((), count)))
 
     # -- sending ------------------------------------------------------------------------------------
@@ -364,10 +320,12 @@ class Channel(ABC):
     def _wait_for_room(self, error: OSError | None, deadline: float | None) -> None:
         """The kernel took no more, as ``error`` says; raises :exc:`TimeoutError` when it is too late to try again."""
         if error is None or error.errno not in NO_MEMORY:
-            if self._wait_on(self._socket, select.POLLOUT, deadline):
-                return
-        else:  # it would call the socket writable all the same, so let time pass
-            left = self._left(deadline)
+            sock = self._socket
+            with self._sockets.holding(sock):
+                if self._wait(sock, select.POLLOUT, time_left(deadline)):
+                    return
+        else:  # a poll would still say that the socket can be written, so let time pass
+            left = time_left(deadline)
             if left != 0:
                 self._sleep(MEMORY_PAUSE if left is None else min(MEMORY_PAUSE, left))
                 return
@@ -390,7 +348,7 @@ class Channel(ABC):
         while done < len(packets):
             failure: OSError | None = None
             try:
-                with self._gather_lock:
+                with self._writer_lock:
                     done += self._packet_writer.send(self._socket, packets[done:])
             except OSError as error:
                 if error.errno in BROKEN:
@@ -409,7 +367,7 @@ class Channel(ABC):
         """
         self._check_caller()
         while True:
-            with self._turn:
+            with self._lead.condition:
                 if self._up:
                     epoch = self.epoch
                     packets = change()
@@ -437,7 +395,7 @@ class Channel(ABC):
         while packets:
             epoch = self.epoch
             try:
-                with self._gather_lock:
+                with self._writer_lock:
                     sent = self._packet_writer.send(self._socket, packets)
             except OSError as error:
                 if error.errno not in NO_MEMORY:
@@ -461,18 +419,18 @@ class Channel(ABC):
 
         In the child of a fork, the parent's connection stays open.
         """
-        if not self._abandoned:
+        if not self._ownership.is_copy:
             self._check_caller()
-        with self._turn:
+        with self._lead.condition:
             if self._closed:
                 return
             self._closed = True
-            if self._leading:
-                self._shut_down()  # wakes whoever leads, who then lets go of it
+            if self._lead.taken:
+                self._shut_down()  # wakes the caller that has the lead, which then closes the socket
             else:
                 self._ended = True
                 self._release_socket()
-            self._turn.notify_all()
+            self._lead.condition.notify_all()
 
     def __enter__(self) -> Self:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -9,20 +10,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 
-from ..errors import DisconnectedError, PeerError, StateError, UsageError
-from ..kernel.areas import ONE_PACKET_FLAGS, make_area
-from ..kernel.descriptors import WITH_DESCRIPTORS
+from ..errors import DisconnectedError, StateError, UsageError
+from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import PACKET_BYTES, ClientLimits
 from ..statistics import HubStatistics, decode_statistics
 from ..wire import control
-from ..wire.batches import Batch, coalesce, pack
+from ..wire.batches import Batch, coalesce
 from ..wire.columns import Columns
 from ..wire.modes import Hard, Order, Soft
 from ..wire.packets import Message, check_key
-from .batch import BatchPublisher
+from .batch import BatchPublisher, Pair, encode_many
 from .callbacks import Callback, Callbacks
 from .channel import Channel
+from .lead import time_left
 from .prepared import PreparedMessage
+from .questions import Sync, Whoami
+from .receive import receive_one
 from .session import Subscribing, mode_keys
 
 __all__ = ["Endpoint"]
@@ -98,7 +101,7 @@ class Endpoint(Channel):
         and :exc:`BlockingIOError` with ``MSG_DONTWAIT``.
         """
         if type(payload) is bytes and not flags:
-            # What is published all the time: nothing is made or asked here but the packet.
+            # The quick way for keys that were used before: nothing is checked but the length.
             try:
                 packet = self._headers[key] + payload
                 if len(packet) <= PACKET_BYTES:
@@ -141,33 +144,28 @@ class Endpoint(Channel):
             size=self.limits.batch_bytes,
         )
 
-    def _publish_some(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        done = 0
-        if self._session.batches and len(pairs) > 1:
-            packed = pack(pairs, self._session.check_publishable, self.limits.batch_bytes)
-            while done < len(pairs):
-                try:
-                    packet, count = next(packed)
-                except (TypeError, ValueError):
-                    break  # it is found below, after what comes before it
-                self._send_packed(packet, count)
-                done += count
-        packets: list[bytes] = []
+    def _publish_some(self, pairs: list[Pair]) -> None:
+        single: list[bytes] = []  # packets of one message, which are sent many with one call
         try:
-            for key, payload in islice(pairs, done, None):
-                packets.append(self._session.encode(key, payload))
+            for packet, count in encode_many(self._session, pairs, self.limits.batch_bytes):
+                if count == 1:
+                    single.append(packet)
+                    continue
+                some, single = single, []
+                self._send_in_order(some)
+                self._send_packed(packet, count)
         finally:
-            self._send_in_order(packets)
+            self._send_in_order(single)
 
     def _send_packed(self, packet: bytes, count: int) -> None:
-        """Send so many messages in one packet; one by one, should the hub that is there now take no batch."""
+        """Send ``count`` messages in one packet; one by one if the hub that is there now takes no batch."""
         if not self._send(packet, is_batch=count > 1):
             self._send_in_order(Batch.parse(packet).plain)
 
     def send_columns(self, columns: Columns) -> None:
         """Send messages that lie as columns, as a journal has them, in order.
 
-        As :meth:`send_packets`, but for a hub that takes batches nothing is done for each message. Raises likewise.
+        As :meth:`send_packets`. Where the hub takes batches, this costs no work for each single message.
         """
         if not self._session.batches:
             self.send_packets(columns.packets())
@@ -178,8 +176,8 @@ class Endpoint(Channel):
     def send_packets(self, packets: Sequence[bytes]) -> None:
         """Send packets that were encoded before, ``MSG <key>NUL<payload>`` each, in order, many at once.
 
-        For services that carry others' messages: nothing is checked, and the hub lets a client go for what is no
-        message. Raises :exc:`~sbuslib.errors.DisconnectedError` and :exc:`TimeoutError`.
+        For services that carry the messages of others. Nothing is checked; a hub disconnects a client that sends
+        something else. Raises :exc:`~sbuslib.errors.DisconnectedError` and :exc:`TimeoutError`.
         """
         most = self.limits.batch
         if self._session.batches and packets:
@@ -223,7 +221,7 @@ class Endpoint(Channel):
             raise DisconnectedError(f"{self.address}: the hub refused the subscription: {asked.refused}")
 
     def unsubscribe(self, *patterns: bytes) -> None:
-        """Take one subscription to each pattern back. Callbacks for it are forgotten with its last one."""
+        """Take one subscription to each pattern back. With the last one to a pattern, its callbacks are forgotten."""
         for pattern in patterns:
             check_key(pattern, "pattern")
         self._say(lambda: self._session.unsubscribe(patterns), self._deadline(self.timeout))
@@ -235,42 +233,22 @@ class Endpoint(Channel):
                 self._callbacks.remove(pattern)
 
     def sync(self, scope: str = "local") -> str:
-        """Wait until all that this client said is in force; how far: ``local``, ``tree`` or ``partial``.
+        """Wait until all that this client said is in force. Returns how far: ``local``, ``tree`` or ``partial``.
 
         Raises :exc:`TimeoutError` and :exc:`~sbuslib.errors.DisconnectedError`.
         """
-        if scope not in ("local", "tree"):
-            raise UsageError(f"a scope is 'local' or 'tree', not {scope!r}")
-        session = self._session
-        if not session.can(control.SYNC):
-            self.whoami()
-            return "local"
-        tokens: list[bytes] = []
-
-        def question() -> list[bytes]:
-            token, packet = session.sync(scope.encode())
-            tokens.append(token)
-            return [packet]
-
-        try:
-            self._ask(question, lambda: session.scope_of(tokens[-1]) is not None)
-            return (session.scope_of(tokens[-1]) or b"").decode()
-        finally:
-            for token in tokens:
-                session.forget_sync(token)
+        with Sync(self._session, scope) as question:
+            if not self._session.can(control.SYNC):
+                self.whoami()
+                return "local"
+            self._ask(question.ask, question.is_answered)
+            return question.answer
 
     def whoami(self) -> bytes:
         """Ask the hub for this client's credential key, ``!/cred/<gid>/<uid>/<pid>``."""
-        session = self._session
-        tickets: list[int] = []
-
-        def question() -> list[bytes]:
-            ticket, packet = session.whoami()
-            tickets.append(ticket)
-            return [packet]
-
-        self._ask(question, lambda: session.knows_itself(tickets[-1]))
-        return session.credentials
+        question = Whoami(self._session)
+        self._ask(question.ask, question.is_answered)
+        return self._session.credentials
 
     @property
     def credentials(self) -> bytes:
@@ -283,11 +261,11 @@ class Endpoint(Channel):
         return self._session.features
 
     def echo(self, on: bool = True) -> None:
-        """Whether messages of our own that match our own patterns come back. They do by default."""
+        """Choose whether this client receives its own messages, where they match its patterns. It does by default."""
         self._choose(b"echo", control.ECHO_ON if on else control.ECHO_OFF)
 
     def senders(self, on: bool = True) -> None:
-        """Whether messages carry who sent them, as the hub vouches.
+        """Choose whether messages carry their sender, as the hub vouches for it.
 
         Raises :exc:`~sbuslib.errors.StateError` when the hub cannot tell.
         """
@@ -296,7 +274,7 @@ class Endpoint(Channel):
         self._choose(b"senders", control.SENDERS_ON if on else control.SENDERS_OFF)
 
     def notices(self, on: bool = True) -> None:
-        """Whether the hub tells of messages lost for us (counted in :attr:`lost`) and why it kicks us.
+        """Choose whether the hub tells of lost messages (counted in :attr:`lost`) and why it kicks this client.
 
         It does from the start where it can. Raises :exc:`~sbuslib.errors.StateError` when the hub cannot.
         """
@@ -349,51 +327,51 @@ class Endpoint(Channel):
         """
         if flags:
             return self._receive_flagged(timeout, flags)
-        return self._next(1, self._deadline(timeout), f"no message within {timeout} s")[0]
+        inbox, deadline = self._session.inbox, self._deadline(timeout)
+        while True:
+            self._until(lambda: bool(inbox), deadline, f"no message within {timeout} s")
+            with suppress(IndexError):  # another caller may have taken it meanwhile
+                return inbox.popleft()
 
     def _receive_flagged(self, timeout: float | None, flags: int) -> Message:
         inbox = self._session.inbox
-        deadline = self._deadline(timeout)
+        peeked: list[Message] = []
+        deadline = self._deadline(0 if flags & socket.MSG_DONTWAIT else timeout)
         what = f"no message within {timeout} s"
         while True:
-            while self._lead(lambda: bool(inbox), deadline, what):
-                try:
-                    peeked = self._receive_one(flags, deadline, what)
-                except PeerError:
-                    self._ended = True
-                    raise
-                finally:
-                    self._give_lead_back()
-                if peeked is not None:
-                    return peeked
-            with self._turn:
+            try:
+                self._until(
+                    lambda: bool(inbox or peeked),
+                    deadline,
+                    what,
+                    lambda deadline: self._read_flagged(flags, deadline, peeked),
+                )
+            except TimeoutError:
+                if flags & socket.MSG_DONTWAIT:
+                    raise BlockingIOError(errno.EAGAIN, "no message is here") from None
+                raise
+            with self._lead.condition:
+                if peeked:
+                    return peeked[0]
                 if inbox:
                     return inbox[0] if flags & socket.MSG_PEEK else inbox.popleft()
 
-    def _receive_one(self, flags: int, deadline: float | None, what: str) -> Message | None:
-        """Receive one packet with flags into the session; a message that was only peeked at is returned."""
-        if self._area is None:
-            self._area = make_area(self.limits.batch)
-        area = self._area
+    def _read_flagged(self, flags: int, deadline: float | None, peeked: list[Message]) -> bool:
+        """Receive one packet with flags, as :meth:`_read` does without. A message that stays there is ``peeked``."""
+        area, sock = self._get_area(), self._socket
         try:
-            size = area.receive_first(self._socket, flags)
+            size = receive_one(area, sock, flags)
         except BlockingIOError:
-            if flags & socket.MSG_DONTWAIT:
-                raise
-            if not self._wait_on(self._socket, select.POLLIN, deadline):
-                raise TimeoutError(what) from None
-            return None
-        if size == WITH_DESCRIPTORS:
-            raise PeerError("the hub sent file descriptors")
+            if flags & socket.MSG_DONTWAIT or not self._wait(sock, select.POLLIN, time_left(deadline)):
+                raise TimeoutError from None
+            return False
         if flags & socket.MSG_PEEK and size:
             messages = self._session.messages_of(area.packet(0, size))
             if messages:
-                return messages[0]
-            size = area.receive_first(self._socket, 0)  # an answer, which is not what was asked for
-        if self._session.take(area.data, area.offsets, [size]):
-            self._up = False
-            self._ended = self._closed or not self._reconnect
-        return None
+                peeked.append(messages[0])
+                return False
+            size = receive_one(area, sock, 0)  # an answer, which is not what was asked for
+        return self._session.take(area.data, area.offsets, [size])
 
     def receive_many(self, most: int | None = None, timeout: float | None = None) -> list[Message]:
         """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
@@ -455,5 +433,5 @@ class Endpoint(Channel):
         return self._socket
 
     def fileno(self) -> int:
-        """The descriptor, for select and its kin. Empty the client first: it may hold messages already."""
+        """The descriptor, for select(2) or poll(2). Receive first: the client may hold messages already."""
         return self._socket.fileno()

@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ..errors import KeyFormatError, PacketError, PeerError, UsageError
+from ..errors import DisconnectedError, KeyFormatError, PacketError, PeerError, UsageError
 from ..limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES
 from ..matcher import SEPARATOR
 from ..secrets import RESERVED, Namespace
@@ -66,7 +66,7 @@ def mode_keys(soft: str | None, hard: str | None, order: str | None) -> list[byt
 
 
 class Subscribing:
-    """Patterns that a client has asked for and that are not known to be in force yet.
+    """Patterns that a client has asked for, until it knows that they are in force.
 
     Raises :exc:`~sbuslib.errors.UsageError` without any, and :exc:`~sbuslib.errors.KeyFormatError`.
     """
@@ -111,7 +111,7 @@ class Session:
         self.batches = False
         """Whether many messages may be sent in one packet: the hub was told so on this connection."""
         self.renamed: list[tuple[bytes, bytes]] = []
-        """Secret patterns that have a new name, as pairs of old and new, for those who keep something by pattern."""
+        """Secret patterns that got a new name, as pairs of old and new name: callbacks are kept by pattern."""
         self._held_as = b""  # the credentials under which secrets stand in held
         self._unconfirmed: list[Subscribing] = []
         self._header = b""
@@ -167,7 +167,7 @@ class Session:
         self._held_as = new
         if not old or old == new:
             return []
-        # First what names us, then what others may hold too: keys with an empty id, under the hub's own prefix.
+        # First keys that name this client; then keys with an empty id under the prefix of the hub, for others too.
         start = Namespace(self.separator).start
         starts = [
             (old + self.separator, new + self.separator),
@@ -229,7 +229,7 @@ class Session:
         return self._scopes.get(token)
 
     def forget_sync(self, token: bytes) -> None:
-        """Nobody waits for this answer any more."""
+        """Stop waiting for the answer to a sync."""
         self._scopes.pop(token, None)
 
     def subscribe(self, asked: Subscribing) -> list[bytes]:
@@ -243,7 +243,7 @@ class Session:
         return packets
 
     def confirm(self, asked: Subscribing) -> None:
-        """The patterns are in force, or nobody waits for them any more."""
+        """Called when the patterns are in force, or the caller stops waiting for that."""
         if asked in self._unconfirmed:
             self._unconfirmed.remove(asked)
 
@@ -272,7 +272,7 @@ class Session:
                     return packet
         packet = encode_message(key, payload)
         if RESERVED in key:
-            self.check_publishable(key)  # which is not kept: it depends on the hub that is there
+            self.check_publishable(key)  # and not remembered: the answer depends on the hub
         elif len(key) <= KNOWN_KEY_BYTES:
             if len(self.headers) >= KNOWN_KEYS:
                 self.headers.clear()
@@ -288,6 +288,11 @@ class Session:
         return packets
 
     # -- what came ----------------------------------------------------------------------------------
+
+    def disconnected(self, address: str) -> DisconnectedError:
+        """The error for a connection that the hub ended."""
+        why = f" ({self.kicked})" if self.kicked is not None else ""
+        return DisconnectedError(f"{address}: the hub closed the connection{why}")
 
     def take(self, data: mmap, offsets: Sequence[int], lengths: Sequence[int]) -> bool:
         """Sort packets that lie in ``data`` into messages and answers; ``True`` when the connection ended.
@@ -389,5 +394,5 @@ class Session:
             case control.STATISTICS:
                 self.statistics = payload
             case _:
-                # What is no notice either comes from a newer hub, and means nothing to us.
+                # An unknown control message comes from a newer hub, and is ignored.
                 self._take_notice(control.decode_notice(key, payload))

@@ -13,7 +13,8 @@ from typing import Any, Final, Protocol
 import gevent
 
 from ..errors import StateError
-from ..kernel.areas import PacketWriter, PlainArea, make_area
+from ..kernel.areas import PlainArea, make_area
+from ..kernel.packet_writer import PacketWriter
 from ..limits import Limits
 from ..secrets import Credentials
 from .authorization import Authorization

@@ -12,7 +12,9 @@ import socket
 from collections.abc import Sequence
 from typing import Protocol
 
-from ..kernel.areas import ONE_PACKET_FLAGS, PacketWriter, PlainArea
+from ..kernel.areas import PlainArea
+from ..kernel.packet_writer import PacketWriter
+from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..wire.batches import Batch, coalesce
 from ..wire.columns import Columns
 

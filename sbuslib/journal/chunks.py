@@ -1,4 +1,4 @@
-"""Messages on their way to the writer, and how those of several senders become the columns of one block."""
+"""Messages on their way to the writer, and how messages of several senders become the columns of one block."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Chunk(NamedTuple):
 
 
 def columns_of(chunks: list[Chunk]) -> tuple[list[bytes], Buffer, bytes, Sequence[Buffer]]:
-    """Messages as a block has them: their keys, which of them each has, how long each payload is, and the payloads."""
+    """The columns of a block: distinct keys, each message's key, the payloads' lengths, and the payloads."""
     numbers: bytes | list[int] | None
     packets: list[bytes] = []
     for chunk in chunks:
@@ -60,7 +60,7 @@ def _column(numbers: bytes | list[int] | None, rows: int) -> Buffer:
 
 
 def parts_of(chunks: list[Chunk]) -> list[Columns]:
-    """The messages of chunks as columns. Those that are packets are taken apart together."""
+    """The messages of chunks as columns. Packets of neighbouring chunks are taken apart together."""
     parts: list[Columns] = []
     for _, some in groupby(chunks, key=lambda chunk: isinstance(chunk.messages, Columns)):
         packets: list[bytes] = []
@@ -75,7 +75,7 @@ def parts_of(chunks: list[Chunk]) -> list[Columns]:
 
 
 def spread(kind: Literal["i", "q"], values: Sequence[int | None], counts: list[int], rows: int) -> bytes:
-    """A column in which each value stands as often as its count says; no value is ``NULL``."""
+    """A column in which each value is repeated by its count; ``None`` becomes ``NULL``."""
     packed = {value: pack(kind, [NULL if value is None else value]) for value in set(values)}
     if len(packed) == 1:
         return packed[values[0]] * rows

@@ -1,9 +1,9 @@
 """Records what a hub of another process carries, as its client.
 
-It subscribes to everything, which draws up or down all there is in a tree of hubs, and asks who sent what. When the
-disk does not keep up it stops reading; the hub then keeps what comes in the queue that it has for any client, and when
-that is full holds publishers back, as far as this user may (``hard`` mode ``block``). What the hub says it lost, and
-times without a connection, become gap rows.
+It subscribes to everything, so that all messages of a tree of hubs come here, and asks for senders. When the disk does
+not keep up, it stops reading. The hub then queues messages as for any client, and when the queue is full it holds
+publishers back, as far as this user may ask for that (``hard`` mode ``block``). Losses that the hub tells, and times
+without a connection, become gap rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Follower"]
 
 _SENDERS_KEPT = 1_024
 _SENDER_BYTES = 512
-"""Longest sender that is remembered: below a few hundred hubs, or not what a hub says."""
+"""Longest sender that is remembered. It is enough for a tree of many floors."""
 
 _NUMBER = re.compile(rb"[0-9]{1,10}")
 _LARGEST_ID = 2**32 - 1
@@ -43,7 +43,7 @@ class Follower:
     :param publish_durable: publish :attr:`durable_sequence` under ``<notices>/durable`` when it has changed.
     :param notices: the key above ``durable`` and ``stopped``. They are not recorded.
 
-    The rest is as :class:`.writer.Writer` has it. Raises as :class:`sbuslib.blocking.Client`, and
+    The other parameters are those of :class:`.writer.Writer`. Raises as :class:`sbuslib.blocking.Client`, and
     :exc:`~sbuslib.errors.JournalInUseError`, :exc:`~sbuslib.errors.CorruptJournalError` and :exc:`OSError`.
     """
 
@@ -107,7 +107,7 @@ class Follower:
         )
 
     def _ask(self, hold: bool) -> None:
-        """Ask the hub for what is to be recorded, and for who sent it."""
+        """Ask the hub for the messages to record, and for their senders."""
         if self.client.features is not None:
             self.client.senders()
         self.client.echo(False)
@@ -121,7 +121,7 @@ class Follower:
         return self._writer.durable_sequence
 
     def stop(self) -> None:
-        """Have :meth:`run` return soon, once what came before is durable. For a signal handler."""
+        """Let :meth:`run` return once earlier messages are durable. It may be called by a signal handler."""
         self._stopping = True
 
     def run(self) -> None:
@@ -130,7 +130,7 @@ class Follower:
             while not self._stopping:
                 self._receive(self.limits.block_seconds if self._waiting else 5 * self.limits.block_seconds)
                 self._report()
-            with suppress(TimeoutError, DisconnectedError):  # a hub that is away has nothing more for us
+            with suppress(TimeoutError, DisconnectedError):  # a hub that is gone sends no more
                 self.client.timeout = 1.0
                 self.client.unsubscribe(*self._patterns)
                 self.client.sync()
@@ -146,7 +146,7 @@ class Follower:
         self._check()
 
     def _receive(self, timeout: float) -> None:
-        """Take what is there, or comes in time."""
+        """Take messages that are here, or come in time."""
         try:
             messages = self.client.receive_many(timeout=timeout)
         except TimeoutError:
@@ -202,7 +202,7 @@ class Follower:
         features = self.client.features
         self._namespace = Namespace(features.separator if features is not None else SEPARATOR)
         key = self.client.credentials
-        # Our own key is the hub's prefix and our credential, of five segments, whatever its ids are there.
+        # This client's key is the hub's prefix and a credential of five segments.
         self._prefix = self._namespace.separator.join(key.split(self._namespace.separator)[:-5])
         self._prefix += self._namespace.separator if self._prefix else b""
         self._ids.clear()
@@ -210,7 +210,7 @@ class Follower:
     def _hub_id(self) -> bytes:
         return self.client.features.hub_id if self.client.features is not None else b""
 
-    # -- what the hub tells -------------------------------------------------------------------------
+    # -- notices of the hub -------------------------------------------------------------------------
 
     def _on_notice(self, notice: control.Notice) -> None:
         if isinstance(notice, control.Lost):
@@ -219,10 +219,10 @@ class Follower:
             self._learn_namespace()
 
     def _on_reconnect(self, client: Endpoint) -> None:
-        """The hub was away, and nobody knows how much was published meanwhile, or was on its way to us."""
+        """Note a gap: it is not known how many messages were published meanwhile, or lost on the way."""
         self._gaps.append(Gap(self._heard_ns, "outage", None))
         self._hand_over()
-        if self._hub_id() != self._hub:  # it is another hub: a segment has one
+        if self._hub_id() != self._hub:  # it is another hub, which needs another segment
             self._end_writer()
             self._check()
             self._writer = self._make_writer()
@@ -239,7 +239,7 @@ class Follower:
             self._waiting = self._waiting_bytes = 0
         writer = self._writer
         if self._is_full():
-            writer.tells = True  # before it is looked again: what has gone meanwhile is told to nobody
+            writer.tells = True  # set before the next look: the writer tells nothing of room that came before
             while not writer.finished and self._is_full():
                 self._room.wait(self.limits.stop_seconds)
                 self._room.clear()

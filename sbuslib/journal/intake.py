@@ -210,7 +210,7 @@ class Intake(Inbox):
         self._release_all()
 
     def relieve(self) -> None:
-        """The writer has got further: let publishers go on whose user is below its share, or all once half has gone."""
+        """Let publishers go whose user is below its share; let all go once half of what may wait is written."""
         self._release()
         writer, bounds = self._writer, self._bounds
         if (

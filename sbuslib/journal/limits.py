@@ -12,7 +12,7 @@ __all__ = ["JournalLimits"]
 
 
 class JournalLimits(_Numbers, frozen=True, kw_only=True):
-    """What a recorder allows itself. Immutable; derive another with ``msgspec.structs.replace``.
+    """The limits of a recorder. Immutable; derive another with ``msgspec.structs.replace``.
 
     Raises :exc:`~sbuslib.errors.UsageError` when a number is not positive.
     """

@@ -1,9 +1,8 @@
 """Plays a recording back: at the pace at which it was recorded, at another, or as fast as it goes.
 
-What is played back comes as :class:`Run`: some messages in the order in which they came, as columns, with the time of
-each. :func:`from_journal` makes them of a journal; of a lake, ``sbus replay`` does. A block of a journal is columns
-already, and so is a batch on its way to a hub: what is played back whole goes from one to the other with nothing done
-for each message.
+Messages come as :class:`Run`: some messages in order, as columns, with the time of each. :func:`from_journal` makes
+runs of a journal, ``sbus replay`` makes them of a lake. Both a block of a journal and a batch on its way to a hub are
+columns, so a block that is played back whole needs no work for each message.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ __all__ = ["Replayed", "Run", "Selection", "from_journal", "replay"]
 _KEYS_KEPT = 65_536
 _KEY_BYTES_KEPT = 16_777_216
 _LONGEST_WAIT = 3_600.0
-"""Seconds that are waited at once: what a recording says is the time may be centuries away, and no clock waits that."""
+"""Seconds of one wait at most: the times in a recording may be centuries apart, which no clock can wait for."""
 
 _LIMITS = ClientLimits()
 _NOTHING = Columns([], None, b"")
 
 
 class Run(NamedTuple):
-    """Messages in the order in which they came: nanoseconds since the epoch of each, and all of them as columns.
+    """Messages in order, as columns, with the time of each in nanoseconds since the epoch.
 
-    ``lost`` counts messages that the recording says it lost in their place, as far as it knows.
+    ``lost`` counts messages that the recording lost here, as far as it knows.
     """
 
     times: Sequence[int]
@@ -56,7 +55,7 @@ class Run(NamedTuple):
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """What :func:`replay` did: messages published, and messages that were lost when they were recorded."""
+    """The result of :func:`replay`: messages published, and messages that the recording had lost."""
 
     messages: int
     lost: int
@@ -77,7 +76,7 @@ class Selection:
         self._known_bytes = 0
 
     def choose(self, times: Sequence[int], columns: Columns, separator: bytes = SEPARATOR) -> Run:
-        """Which of some messages are played back; ``separator`` parts the segments of their keys."""
+        """The messages that are played back; ``separator`` divides the segments of their keys."""
         wanted = self._wanted(columns.keys, separator)
         if 1 not in wanted:
             return Run((), columns.part(0, 0))
@@ -136,10 +135,10 @@ def from_journal(
     growing: bool | None = True,
     on_skip: Callable[[Piece], object] = lambda piece: None,
 ) -> Iterator[Run]:
-    """The messages of a journal; of what was skipped because it was damaged, ``on_skip`` is told.
+    """The messages of a journal. ``on_skip`` is called with each damaged piece that was skipped.
 
     ``growing`` and errors are as for :func:`~sbuslib.segments.directory.read_journal`, except that a journal whose
-    recorder was killed is played back up to there.
+    recorder was killed is played back up to its last whole block.
     """
     given = selection if selection is not None else Selection()
     for piece in read_journal(directory, on_corrupt=on_corrupt, growing=growing):
@@ -158,7 +157,7 @@ def from_journal(
 
 
 def _lost_rows(block: Block, path: str, given: Selection) -> int:
-    """How many messages the gap rows stand for that are within the times."""
+    """How many messages were lost within the chosen times, by the gap rows of a block."""
     try:
         lost = zip(block.times, block.lost(), strict=True)
     except CorruptJournalError as error:
@@ -171,7 +170,7 @@ def _columns(block: Block, path: str) -> Iterator[Columns]:
         if block.payload_offsets[0] != 0 or block.payload_offsets[-1] != len(block.payloads):
             raise ValueError
         sizes = lengths(packed(block.payload_offsets))
-        # Most often there is one sender. By the format its name comes after those that are keys.
+        # Most often there is one sender. In the format its name comes after the keys.
         senders = packed(block.senders)
         names = block.name_list()
         if senders == senders[:4] * block.rows:
@@ -182,7 +181,7 @@ def _columns(block: Block, path: str) -> Iterator[Columns]:
 
 
 class Publisher(Protocol):
-    """Whoever the messages are handed to: a :class:`sbuslib.blocking.Client`, or one for gevent."""
+    """What publishes the messages: a :class:`sbuslib.blocking.Client`, or one for gevent."""
 
     def send_columns(self, columns: Columns) -> None:
         """Send messages in order, waiting for room."""
@@ -200,8 +199,8 @@ def replay(
     """Publish what was recorded, in order; returns once all was handed to the hub.
 
     With ``speed`` 2.0 it takes half the time that the recording took, with ``None`` it goes as fast as the hub takes
-    it. Each message is due as long after the first as it was recorded; what is late goes out at once, so one delay
-    does not move all that follows. ``wait`` is for other event loops: gevent's is ``gevent.sleep``.
+    it. Each message is due as long after the first one as it was recorded. A late message is published at once, so a
+    delay does not move the messages after it. ``wait`` is for other event loops: gevent's is ``gevent.sleep``.
 
     Raises :exc:`~sbuslib.errors.UsageError`, and whatever ``runs`` and ``publisher`` raise; what came before an error
     of ``runs`` was published.
@@ -221,7 +220,7 @@ def replay(
         count += len(columns)
         if origin is None:
             origin, began = times[0], clock()
-        # A clock that was set back while recording is as good as one that stood still.
+        # Where the clock was set back while recording, it counts as stopped.
         due = [*accumulate(times, max, initial=max(latest, origin))][1:]
         latest = due[-1]
         done = 0
@@ -239,7 +238,7 @@ def replay(
 def _play_flat_out(runs: Iterable[Run], publisher: Publisher) -> Replayed:
     count = lost = 0
     failures: list[Exception] = []
-    waiting: list[Columns] = []  # runs of few messages go out together: each packet has its price
+    waiting: list[Columns] = []  # small runs are joined: each packet has a cost
     messages = size = 0
 
     def until_error() -> Iterator[Run]:
@@ -265,7 +264,7 @@ def _play_flat_out(runs: Iterable[Run], publisher: Publisher) -> Replayed:
 
 
 def _publish(waiting: list[Columns], publisher: Publisher) -> None:
-    """Publish what waits, which nothing does afterwards."""
+    """Publish all waiting columns, and empty the list."""
     joined = Columns.joined(waiting)
     several = waiting[:] if joined is None else [joined]
     waiting.clear()

@@ -1,10 +1,10 @@
-"""Writes a journal: one native thread that turns what it is handed into blocks, and blocks into durable ones.
+"""Writes a journal: one native thread makes blocks of messages, writes them and syncs the file.
 
-A slow disk must not stall an event loop, so the thread alone touches the files once it runs. It is a thread of the
-system's also where gevent has patched ``threading``. What it is handed comes through one queue, in portions of some
-thousand messages; what it tells comes as plain numbers, and by a function that it calls from the thread.
+A slow disk must not stall an event loop, so only this thread uses the files while it runs. It is a native thread even
+where gevent has patched ``threading``. Messages come to it through one queue, in portions of some thousand. It answers
+with counts that are plain attributes, and with calls of a function.
 
-Knows nothing of hubs and clients: :mod:`.recorder` and :mod:`.follower` feed it.
+It knows nothing of hubs and clients: :mod:`.recorder` and :mod:`.follower` give it messages.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Durability: TypeAlias = Literal["block", "interval", "none"]
 
 
 class Gap(NamedTuple):
-    """Messages that are not in the journal: since when, why, and how many, if anybody knows."""
+    """Messages that are not in the journal: since when, why, and how many (``None``: not known)."""
 
     time_ns: int
     cause: str
@@ -51,24 +51,24 @@ class Gap(NamedTuple):
 
 
 Portion: TypeAlias = tuple[list[Chunk], list[Gap], int, int]
-"""Chunks, gaps after them, how many packets, and how many bytes."""
+"""Chunks, gaps after them, the number of packets, and their bytes."""
 
 _writers: weakref.WeakSet[Writer] = weakref.WeakSet()
 
 
 class Writer:
-    """A journal being written. Used by one thread beside its own.
+    """Writes one journal. One thread uses it, beside its own.
 
     :param directory: made when it is not there.
-    :param hub: the identity of the hub that is recorded, and
+    :param hub: the identity of the hub that is recorded.
     :param separator: the separator of its keys.
     :param durability: when a block counts as durable: ``"block"``, once fdatasync(2) has returned for it;
         ``"interval"``, likewise, but that is called once in :attr:`JournalLimits.sync_seconds`; ``"none"``, once it is
         written, which a crash of this process does not undo, but one of the machine may.
     :param keep_bytes: delete the oldest segments while all together are larger.
     :param keep_seconds: delete segments whose last row is older.
-    :param wake: called from the writer's thread when something has changed that :attr:`tells` asks for, and when it
-        has ended. Must not block.
+    :param wake: called from the writer's thread after each portion while :attr:`tells` is set, and when the thread
+        has ended. It must not block.
     """
 
     def __init__(
@@ -83,11 +83,7 @@ class Writer:
         limits: JournalLimits | None = None,
         wake: Callable[[], object] = lambda: None,
     ) -> None:
-        if durability not in get_args(Durability):
-            raise UsageError(f"durability is one of {', '.join(get_args(Durability))}, not {durability!r}")
-        for name, value in (("keep_bytes", keep_bytes), ("keep_seconds", keep_seconds)):
-            if value is not None and not value > 0:
-                raise UsageError(f"{name} is positive, or None, not {value!r}")
+        _check(durability, keep_bytes, keep_seconds)
         self.directory = os.fspath(directory)
         self.limits = limits if limits is not None else JournalLimits()
         self.tells = False
@@ -126,10 +122,10 @@ class Writer:
     # -- the feeding side ---------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Take the directory, put right what a crash has left, and begin.
+        """Lock the directory, repair what a crash has left, and start the thread.
 
-        After a crash it reads the last segment. Raises :exc:`~sbuslib.errors.JournalInUseError`,
-        :exc:`~sbuslib.errors.CorruptJournalError` where nothing tells how to number on, and :exc:`OSError`.
+        After a crash this reads the last segment. Raises :exc:`~sbuslib.errors.JournalInUseError`,
+        :exc:`~sbuslib.errors.CorruptJournalError` where the number of the next row cannot be found, and :exc:`OSError`.
         """
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
         self._lock = DirectoryLock(self.directory)
@@ -146,14 +142,14 @@ class Writer:
         _writers.add(self)
 
     def put(self, chunks: list[Chunk], gaps: list[Gap], records: int, size: int) -> None:
-        """Hand packets over, and gaps that come after them: ``records`` packets of ``size`` bytes. Never blocks."""
+        """Queue ``records`` packets of ``size`` bytes, and gaps that come after them. Never blocks."""
         self.put_records += records
         self.put_bytes += size
         self._queue.put((chunks, gaps, records, size))
 
     @property
     def queued_records(self) -> int:
-        """Packets that were handed over and are not written."""
+        """Packets that are queued and not written yet."""
         return self.put_records - self.taken_records
 
     @property
@@ -162,7 +158,7 @@ class Writer:
         return self.put_bytes - self.taken_bytes
 
     def end(self) -> None:
-        """Write what was handed over, close the segment, sync, and give the directory back: all in the thread."""
+        """Let the thread write what is queued, close the segment, sync, unlock the directory, and end."""
         self._queue.put(None)
 
     def join(self, timeout: float) -> bool:
@@ -173,7 +169,7 @@ class Writer:
         return False
 
     def abandon(self) -> None:
-        """In the child of a fork: let go of the files, which are the parent's."""
+        """In the child of a fork: close the files, which the parent goes on using."""
         if not self.is_abandoned:
             return
         if self._lock is not None:
@@ -196,7 +192,7 @@ class Writer:
             while not self._ending:
                 self._step()
             self._close_segment()
-        except Exception as error:  # whatever it is, whoever feeds this thread has to hear of it
+        except Exception as error:  # the recorder has to hear of any error
             self.error = error
             self._cut_back()
         finally:
@@ -207,10 +203,10 @@ class Writer:
             self._lock.release()
             self.finished = True
             self._wake()
-            self._done.release()  # from now on nothing is woken any more
+            self._done.release()  # from now on ``wake`` is not called any more
 
     def _step(self) -> None:
-        """Write one block or one of gaps, or do what is due by time."""
+        """Write one portion, and do what is due by time."""
         portion = self._take()
         if portion is not None:
             chunks, gaps, records, size = portion
@@ -235,7 +231,7 @@ class Writer:
             self._wake()
 
     def _take(self) -> Portion | None:
-        """What is to be written next: as many portions as fit one block. ``None`` when the time has come first."""
+        """As many portions as fit one block; ``None`` when something is due before one comes."""
         portion = self._next_portion or self._wait()
         self._next_portion = None
         if portion is None:
@@ -292,12 +288,12 @@ class Writer:
         self._write_block(block, rows)
 
     def _is_reserved(self, key: bytes) -> bool:
-        """Whether a key is secret, here or below some prefix. Hubs give none to a recorder; this is the second lock."""
+        """Whether a key is secret, at this hub or another: a second check, as hubs give a recorder no secrets."""
         separator = self._separator
         return separator + RESERVED + separator in separator + key + separator
 
     def _write_plain(self, chunks: list[Chunk]) -> None:
-        """Write messages among which there are secret ones, and leave those out."""
+        """Write messages without the secret ones among them."""
         plain: list[Chunk] = []
         for chunk in chunks:
             for part in parts_of([chunk]):
@@ -312,7 +308,7 @@ class Writer:
     # -- files --------------------------------------------------------------------------------------
 
     def _begin(self) -> int:
-        """The salt of the segment that is written; a new one is opened unless one is open."""
+        """The salt of the open segment. Opens a new segment where none is open."""
         if self._descriptor < 0:
             first = self.written_sequence + 1
             self._salt = secrets.randbits(32)
@@ -358,7 +354,7 @@ class Writer:
             self._retain()
 
     def _cut_back(self) -> None:
-        """Writing failed: take back what was written of a block, and sync what is whole, if that still goes."""
+        """After writing failed: cut off the part of a block, and sync the whole blocks if the disk still can."""
         if self._descriptor < 0:
             return
         try:
@@ -372,7 +368,7 @@ class Writer:
     def _retain(self) -> None:
         if self._keep_bytes is None and self._keep_seconds is None:
             return
-        segments = list_segments(self.directory)  # the last stays: the numbering goes on from there
+        segments = list_segments(self.directory)  # the last one is kept: numbers go on from it
         total = sum(segment.size for segment in segments)
         oldest = time() - self._keep_seconds if self._keep_seconds is not None else -1.0
         for segment in segments[:-1]:
@@ -381,6 +377,15 @@ class Writer:
                 break
             os.unlink(segment.path)
             total -= segment.size
+
+
+def _check(durability: Durability, keep_bytes: int | None, keep_seconds: float | None) -> None:
+    """Raise :exc:`~sbuslib.errors.UsageError` for an argument that cannot be right."""
+    if durability not in get_args(Durability):
+        raise UsageError(f"durability is one of {', '.join(get_args(Durability))}, not {durability!r}")
+    for name, value in (("keep_bytes", keep_bytes), ("keep_seconds", keep_seconds)):
+        if value is not None and not value > 0:
+            raise UsageError(f"{name} is positive, or None, not {value!r}")
 
 
 def _abandon_all() -> None:

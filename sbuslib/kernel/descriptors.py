@@ -1,15 +1,15 @@
-"""File descriptors that a peer sends with a packet (``SCM_RIGHTS``), and which nobody here wants.
+"""File descriptors that a peer sends with a packet (``SCM_RIGHTS``). This library has no use for them.
 
-Whoever receives such a packet and does not take its descriptors lets the kernel close them, inside the receiving call.
-That can wait: for a TCP socket with unsent data and ``SO_LINGER``, as long as its owner likes. An event loop waits with
-it, and with the loop everybody else.
+If the receiver of a packet does not take its descriptors, the kernel closes them inside the receive call. That can
+take long: a TCP socket with unsent data and ``SO_LINGER`` is closed only after a time that its owner chose. The event
+loop of the receiver would wait for it, and so would all other clients.
 
-Since Linux 6.16 a socket can refuse them (``SO_PASSRIGHTS``): the sender gets ``EPERM``, and nothing arrives. Accepted
-sockets inherit that from their listener. All sockets of ours refuse, so that receiving stays as it is.
+Since Linux 6.16 a socket can refuse descriptors (``SO_PASSRIGHTS``): the sender gets ``EPERM``, and nothing arrives.
+Accepted sockets inherit that from their listener. All sockets of this library refuse.
 
-A :class:`GuardedSocket` stands for a connection over which descriptors may come all the same: on an older kernel, or
-where the peer connected before the listener refused, as to a socket of the service manager. It takes what comes and
-has it closed by a thread that does nothing else. The receiver is told by a length of :data:`WITH_DESCRIPTORS`.
+A :class:`GuardedSocket` is a connection over which descriptors may still come: on an older kernel, or where the peer
+connected before the listener refused, as to a socket of the service manager. It takes the descriptors, and a thread of
+its own closes them. The receiver sees a length of :data:`WITH_DESCRIPTORS`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _NO_LINGER = struct.pack("@ii", 0, 0)  # struct linger of socket(7)
 
 
 def refuse_descriptors(sock: socket.SocketType) -> bool:
-    """Have the kernel refuse descriptors from now on; whether it did before, so that none can be waiting."""
+    """Have the kernel refuse descriptors from now on. ``True`` if it did before, so that none can be waiting."""
     try:
         if not sock.getsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS):
             return True
@@ -73,14 +73,14 @@ class GuardedSocket(SocketType):
         self._process = os.getpid()
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
-        """As always; but :data:`WITH_DESCRIPTORS` for a packet that came with descriptors."""
+        """As of any socket; but returns :data:`WITH_DESCRIPTORS` for a packet that came with descriptors."""
         size, control, told, _ = self.recvmsg_into([buffer], CONTROL_BYTES, flags | socket.MSG_CMSG_CLOEXEC)
         sent, descriptors = descriptors_in(control, told)
         close_elsewhere(descriptors)
         return WITH_DESCRIPTORS if sent else size
 
     def close(self) -> None:
-        """Close the connection. Packets that are still unread are received first: the kernel would drop what they hold.
+        """Close the connection. Unread packets are received first, as the kernel would close what they hold.
 
         In the child of a fork, only close the descriptor: the packets are the parent's, and live on.
         """
@@ -119,7 +119,7 @@ def descriptors_in(control: Iterable[Control], flags: int) -> tuple[bool, list[i
 
 
 def close_elsewhere(descriptors: list[int]) -> None:
-    """Close what a peer sent, in a thread of its own: who holds it up holds up nobody else."""
+    """Close descriptors of a peer in a new thread, where a slow close delays nothing else."""
     if descriptors:
         _in_a_thread(_close_all, descriptors)
 
@@ -162,7 +162,7 @@ def _close_all(descriptors: list[int]) -> None:
 
 
 def _close(descriptor: int) -> None:
-    """Close a descriptor, for which a socket's owner may have asked to wait: a socket does not."""
+    """Close a descriptor. Of a socket, ``SO_LINGER`` is switched off first, so that this does not wait."""
     with suppress(OSError):
         sock = SocketType(fileno=descriptor)
         with suppress(OSError):

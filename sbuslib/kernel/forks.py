@@ -1,8 +1,8 @@
-"""What belongs to one process: after a fork, the child lets go of it.
+"""What belongs to one process: after a fork, the child gives it up.
 
-A fork copies descriptors, so parent and child would read from the same connection, and each would lose what the other
-takes. Whoever owns a connection says so once with :func:`abandon_in_child`. Using it costs nothing then: no process id
-is asked for with each call.
+A fork copies descriptors. So parent and child would read from the same connection, and each would lose what the other
+one reads. The owner of a connection calls :func:`abandon_in_child` once. Its other calls then need not ask for the
+process id.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _owners: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKey
 def abandon_in_child(owner: T, abandon: Callable[[T], None]) -> None:
     """Have ``abandon(owner)`` called in the child of each fork, for as long as ``owner`` lives.
 
-    It lets go of what belongs to the parent, without disturbing the parent, and must not wait.
+    ``abandon`` gives up what belongs to the parent, without disturbing the parent. It must not wait.
     """
     _owners[owner] = abandon
 
@@ -31,7 +31,8 @@ def abandon_in_child(owner: T, abandon: Callable[[T], None]) -> None:
 def disconnect_copy(sock: socket.SocketType) -> None:
     """In the child: turn its copy of the parent's socket into one whose other end has gone.
 
-    The descriptor stays open and keeps its number, since an event loop may be watching it: whoever waits for it wakes.
+    The descriptor stays open and keeps its number, since an event loop may be watching it. Callers that wait for it
+    wake.
     """
     if sock.fileno() < 0:
         return

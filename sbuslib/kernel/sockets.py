@@ -1,10 +1,9 @@
 """Unix-domain sequenced-packet sockets: the only module that knows ``AF_UNIX``.
 
-Sockets here are :class:`socket.SocketType`, the plain C class under :class:`socket.socket`, always
-non-blocking: what waits, and how, is the business of the floors above, and an application that has
-monkey-patched :mod:`socket` gets the same sockets. They refuse file descriptors, see
-:mod:`~sbuslib.kernel.descriptors`. What goes through them many packets at a time does so by
-:mod:`~sbuslib.kernel.areas`.
+Sockets here are :class:`socket.SocketType`, the plain C class under :class:`socket.socket`, and
+always non-blocking: how to wait is the business of the callers. An application that has monkey-patched :mod:`socket`
+gets the same sockets. They refuse file descriptors, see :mod:`~sbuslib.kernel.descriptors`. To receive and send many
+packets with one call, see :mod:`~sbuslib.kernel.areas` and :mod:`~sbuslib.kernel.packet_writer`.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from ..errors import AddressError, AddressInUseError
 from ..limits import Limits
 from ..secrets import Credentials
 from ..wire.addresses import AbstractAddress, Address, DescriptorAddress, PathAddress
-from .areas import ONE_PACKET_FLAGS
 from .descriptors import GuardedSocket, refuse_descriptors
+from .vectors import ONE_PACKET_FLAGS
 
 __all__ = [
     "HasFileno",
@@ -52,7 +51,7 @@ _PEERGROUPS_BYTES = 1_024  # all that getsockopt takes here: more than 256 group
 
 @runtime_checkable
 class HasFileno(Protocol):
-    """A socket of any library, seen as what it has in common with the others."""
+    """A socket, of whatever library: an object with a descriptor."""
 
     def fileno(self) -> int: ...
 
@@ -89,7 +88,7 @@ def _sockaddr(address: PathAddress | AbstractAddress) -> bytes:
 
 
 def _adopt(fd: int) -> socket.SocketType:
-    """A copy of a descriptor that was passed to this process, as a socket of ours."""
+    """A new socket for a copy of a descriptor that was passed to this process."""
     try:
         copy = os.dup(fd)
         try:
@@ -164,7 +163,7 @@ def bound_address(address: Address | HasFileno) -> Address:
     try:
         sock = _adopt(address.fd)
     except AddressError:
-        return address  # which is told when the hub starts
+        return address  # the error is raised when the hub starts
     name = sock.getsockname()
     sock.close()
     if isinstance(name, bytes):
@@ -222,8 +221,8 @@ class Listener:
                 raise _bind_error(error, f"{address}: address in use") from error
             return
         path = os.path.abspath(address.path)
-        # The kernel gives the file the socket's own mode less the umask: never more than asked for, not
-        # even for a moment. What the umask took away is put back after.
+        # The kernel gives the file the mode of the socket less the umask. So it never has more than was asked for, not
+        # even for a moment. What the umask took away is added below.
         os.fchmod(self.socket.fileno(), mode)
         if reuse:
             _remove_socket(path)

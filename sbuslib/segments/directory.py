@@ -1,7 +1,7 @@
-"""A journal's directory: which segments there are, how they are read one after the other, and who may write.
+"""A journal's directory: the list of its segments, reading them in order, and the lock of the recorder.
 
-Reading needs no lock and disturbs no recorder: segments only grow, but for their last bytes after a crash, and are
-deleted whole. No event loop, and nothing of gevent's.
+Reading needs no lock and disturbs no recorder: a segment only grows, except that its last bytes are cut off after a
+crash, and it is deleted whole. This module needs no event loop.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def read_segment(
     """The blocks of one segment from byte ``start`` on, where a block begins.
 
     ``expected`` is the number that the first row should have; at the start of the segment the header tells.
-    ``following`` is the number with which the next segment begins. The file is read a little at a time; from a damage
-    on, the whole rest of it: a segment is some 64 MB. Raises as :func:`.reading.read_blocks`, with the path in the
+    ``following`` is the number with which the next segment begins. The file is read a little at a time; after damage,
+    all the rest of it: a segment is some 64 MB. Raises as :func:`.reading.read_blocks`, with the path in the
     error, and :exc:`OSError`.
     """
     path = os.fspath(path)
@@ -144,12 +144,12 @@ def read_segment(
 
 
 def _whole_blocks(file: FileIO, salt: int, expected: int | None, position: int) -> Iterator[Block]:
-    """The blocks of a segment up to the first about which there is anything to tell, which may be its end."""
+    """The blocks of a segment up to damage, a cut, a wrong number or the end."""
     while True:
         file.seek(position)
         data = file.read(_WINDOW)
         at = 0
-        with suppress(CorruptJournalError):  # most often, as a block is not all there
+        with suppress(CorruptJournalError):  # most often a block is cut at the end of the window
             while isinstance(block := decode_block(data, at, salt, position + at), Block):
                 if expected is not None and block.sequences[0] != expected:
                     return
@@ -162,7 +162,7 @@ def _whole_blocks(file: FileIO, salt: int, expected: int | None, position: int) 
 
 
 def end_of(segment: Segment, start: int = SEGMENT_HEADER_BYTES) -> tuple[int, bool]:
-    """How far whole blocks reach in a segment, in bytes, and whether its end mark stands there.
+    """The end of the last whole block of a segment, in bytes, and whether the end mark stands there.
 
     ``start`` is where a block is known to begin. A segment with an end mark will not grow. Raises :exc:`OSError`.
     """
@@ -185,8 +185,8 @@ def read_journal(
 ) -> Iterator[Piece]:
     """The blocks of a journal, oldest first, from ``start`` on, or from the oldest segment there is.
 
-    Each segment but the last has to end with its mark, and the next to go on with the number after it. So has the last
-    one, unless ``growing``, which by default is found out: whether a recorder is at work in this directory.
+    Each segment has to end with its mark, and the next has to go on with the number after it. The last segment needs no
+    mark if ``growing``; by default that is whether a recorder is at work in this directory.
 
     With ``on_corrupt="skip"``, what is damaged or missing comes as a :class:`.layout.Skipped`, with an exact count of
     the bytes, and of the rows where what follows tells it. Else it raises
@@ -229,13 +229,13 @@ def read_records(directory: str | os.PathLike[str], *, growing: bool | None = No
             raise CorruptJournalError(error.reason, error.position, piece.segment.path) from None
 
 
-# -- who writes ---------------------------------------------------------------------------------------
+# -- the recorder's lock ---------------------------------------------------------------------------------------
 
 
 class DirectoryLock:
-    """The right to record into a directory: one recorder at a time, whatever process it is in.
+    """The lock of a directory: one recorder at a time may write, in any process.
 
-    It is a lock of the kernel's on :data:`LOCK_NAME` (``flock(2)``), so it ends with its process, however that ends.
+    It is a lock of the kernel on :data:`LOCK_NAME` (``flock(2)``), so it ends with its process.
     Raises :exc:`~sbuslib.errors.JournalInUseError`, and :exc:`OSError`.
     """
 
@@ -262,11 +262,11 @@ class DirectoryLock:
             except BlockingIOError:
                 if attempt == _ATTEMPTS - 1:
                     raise
-                time.sleep(0.001)  # it may be no recorder, but somebody who asks whether there is one
+                time.sleep(0.001)  # it may be a reader in :func:`is_recorded`, which holds the lock for a moment
         return None
 
     def release(self) -> None:
-        """Give the right up; a second time does nothing. In the child of a fork, the parent keeps it."""
+        """Give up the lock. A second call does nothing. In the child of a fork, the parent keeps the lock."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

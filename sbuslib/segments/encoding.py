@@ -38,30 +38,30 @@ _PADDING = [bytes(n) for n in (0, 7, 6, 5, 4, 3, 2, 1)]
 
 @lru_cache(32)
 def _steps(count: int, kind: Literal["i", "q"]) -> tuple[int, int]:
-    """Columns of ``count`` numbers as one big number each: 0, 1, 2 and so on, and only ones."""
+    """Two columns of ``count`` numbers, each as one big number: 0, 1, 2 and so on, and only ones."""
     steps, ones = pack(kind, range(count)), pack(kind, [1]) * count
     return int.from_bytes(steps, "little"), int.from_bytes(ones, "little")
 
 
 def _ramp(start: int, step: int, count: int, kind: Literal["i", "q"]) -> bytes:
-    """A column ``start``, ``start + step``, …, none of which is negative: two operations however many there are."""
-    most = (count + 255) & ~255  # so that there are few sizes to prepare for
+    """A column ``start``, ``start + step``, … of numbers that are not negative, made with two operations."""
+    most = (count + 255) & ~255  # so that few sizes are remembered
     steps, ones = _steps(most, kind)
     size = struct.calcsize(kind)
     return (steps * step + ones * start).to_bytes(most * size + 8, "little")[: count * size]
 
 
 def widened(numbers: bytes) -> bytearray:
-    """A column of numbers of 4 bytes, of one in which each has one byte."""
+    """A column of numbers of 4 bytes, made of a column of bytes."""
     column = bytearray(4 * len(numbers))
     column[::4] = numbers
     return column
 
 
 def _offsets(sizes: bytes) -> tuple[bytes, int]:
-    """The column of where each part begins when they lie one after the other, and of where the last one ends; that.
+    """The column of offsets of parts that follow each other, with the end of the last part; and that end.
 
-    ``sizes`` is how long each is, a column of numbers of 4 bytes.
+    ``sizes`` is a column of the parts' lengths, numbers of 4 bytes.
     """
     count = len(sizes) // 4
     if sizes == sizes[:4] * count:
@@ -110,7 +110,7 @@ def encode_columns(
     *,
     kind: Literal["message", "gap"] = MESSAGE,
 ) -> bytearray:
-    """As :func:`encode_block`, of payloads that may lie together: ``sizes``, of type ``i``, tells how long each is."""
+    """As :func:`encode_block`, for payloads that may lie together: ``sizes``, of type ``i``, has the length of each."""
     rows = len(sizes) // 4
     payload_offsets, payload_bytes = _offsets(sizes)
     name_offsets = [*accumulate(map(len, names), initial=0)]
@@ -129,7 +129,7 @@ def encode_columns(
 
 
 def encode_gaps(salt: int, first_sequence: int, gaps: Sequence[tuple[int, str, int | None]]) -> bytearray:
-    """A block of gap rows: of each the time in nanoseconds, the cause, and how many messages were lost if known."""
+    """A block of gap rows. Each has a time in nanoseconds, a cause, and how many messages were lost, if known."""
     causes = list(dict.fromkeys(cause for _, cause, _ in gaps))
     nothing = pack("q", [NULL]) * len(gaps)
     return encode_block(
@@ -156,7 +156,7 @@ def encode_end(salt: int, next_sequence: int) -> bytearray:
 def _sealed(
     magic: bytes, salt: int, length: int, rows: int, names_bytes: int, payload_bytes: int, parts: Sequence[Buffer]
 ) -> bytearray:
-    """The parts of a block in one piece, with its header in the room that they leave for it at the start."""
+    """The parts of a block as one, with the header written into the room at its start."""
     block = bytearray().join(parts)
     assert len(block) == length
     crc = crc32(BLOCK_HEADER.pack(magic, length, 0, rows, names_bytes, payload_bytes), salt)

@@ -1,16 +1,15 @@
 """How a journal's segments are laid out: headers, blocks and end marks, as values. ``docs/journal.md`` draws them.
 
 A segment is a header of :data:`SEGMENT_HEADER_BYTES` and blocks one after the other, each a multiple of 8 bytes long.
-A block holds up to some thousand rows as columns: what is alike lies together, so that whoever reads a million rows
-wraps a few buffers and touches no row. Keys, senders and causes stand once in a block, in its *names*, and rows refer
-to them by number.
+A block holds up to some thousand rows as columns, so that a reader of a million rows wraps a few buffers and touches no
+single row. Each key, sender and cause stands once in a block, in its *names*, and rows refer to it by number.
 
-All numbers are little-endian. Every byte is under a CRC-32, which starts from a salt that only the segment's header
-tells: so a payload cannot hold a block that passes for one when a reader looks for the next after a damage.
-Rows are numbered one by one through all segments of a journal, so that what is missing shows, and is counted.
+All numbers are little-endian. A CRC-32 covers every byte. It starts from a salt in the segment's header that publishers
+do not know. So a reader that looks for the next block after damage never takes bytes of a payload for one.
+Rows are numbered one by one through all segments of a journal, so that missing rows are noticed and counted.
 
 How blocks are made is in :mod:`.encoding`, how they are read and checked in :mod:`.reading`. These three are pure and
-need little more than the standard library: whoever has them can read a journal.
+need little more than the standard library: they are enough to read a journal.
 """
 
 from __future__ import annotations
@@ -69,10 +68,10 @@ GAP: Literal["gap"] = "gap"
 """The kinds of rows. A gap row stands for messages that the recorder was to record and did not."""
 
 NULL = -1
-"""Stands in a column for no value: an id that the hub could not vouch for, the sender of a gap row."""
+"""The mark for no value in a column: an id that the hub could not vouch for, the sender of a gap row."""
 
 MOST_ROWS = 2**63 - 2**40
-"""No row has a larger number: those that are written after it still fit 64 bits."""
+"""The largest number of a row. Numbers written after it still fit 64 bits."""
 
 SUFFIX = ".sbj"
 SEGMENT_HEADER_BYTES = 112
@@ -165,7 +164,7 @@ class Record(NamedTuple):
     """One row. Of a message ``lost`` and ``cause`` are ``None``; of a gap ``key``, ``payload`` and ``sender`` are.
 
     ``time_ns`` is nanoseconds since the epoch: when the recorder saw the message, or since when the messages of a gap
-    were lost; ``lost`` is ``None``, too, where nobody knows how many. ``gid``, ``uid`` and ``pid`` are the recording
+    were lost; ``lost`` is ``None``, too, where the number is not known. ``gid``, ``uid`` and ``pid`` are the recording
     hub's word, ``None`` where it could not vouch for it.
     """
 
@@ -223,7 +222,7 @@ class Block(NamedTuple):
         return [*map(BytesIO(self.names).read, map(sub, offsets[1:], offsets))]
 
     def lost(self) -> list[int]:
-        """How many messages each gap row stands for, :data:`NULL` if nobody knows; only of a block of gaps.
+        """How many messages each gap row stands for, :data:`NULL` if that is not known; only for a block of gaps.
 
         Raises :exc:`~sbuslib.errors.CorruptJournalError` unless there is a number for each row.
         """

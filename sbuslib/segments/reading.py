@@ -1,7 +1,7 @@
-"""Reads the blocks of a segment, checks them, and finds the next whole one after a damage.
+"""Reads the blocks of a segment, checks them, and finds the next whole one after damage.
 
-A segment is a stranger's file all the same: the CRC tells of damage, not of malice. So whatever a number in a block is
-used for, its bound is checked before.
+Anybody may have written a segment: its CRC shows damage, not malice. So each number in a block is checked against its
+bounds before it is used.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 
 
 class _Header(NamedTuple):
-    """A block's header, as far as it agrees with itself."""
+    """A block's header, whose numbers agree with each other."""
 
     magic: bytes
     length: int
@@ -54,9 +54,9 @@ class _Header(NamedTuple):
 
 
 def _peek(data: Buffer, at: int, left: int, position: int) -> _Header:
-    """The header of the block at ``data[at]``, with its count of names; ``left`` bytes of the segment follow there.
+    """The header of the block at ``data[at]``, with its count of names; ``left`` bytes of the segment are left there.
 
-    Raises :exc:`~sbuslib.errors.CorruptJournalError`, also where the block is not all there.
+    Raises :exc:`~sbuslib.errors.CorruptJournalError`, also where the block is cut.
     """
     if left < BLOCK_HEADER_BYTES + NAME_COUNT.size:
         raise CorruptJournalError("a block is cut", position)
@@ -78,8 +78,8 @@ def _peek(data: Buffer, at: int, left: int, position: int) -> _Header:
 def decode_block(data: Buffer, at: int, salt: int, position: int | None = None) -> Block | End:
     """The block at ``data[at]``, as views into ``data``, or the end mark that stands there.
 
-    ``position`` is where that is in its segment, unless ``at``. Raises
-    :exc:`~sbuslib.errors.CorruptJournalError` unless every byte is what it was.
+    ``position`` is its place in the segment, where that is not ``at``. Raises
+    :exc:`~sbuslib.errors.CorruptJournalError` when a byte is not as it was written.
     """
     position = at if position is None else position
     header = _peek(data, at, len(data) - at, position)
@@ -93,7 +93,12 @@ def decode_block(data: Buffer, at: int, salt: int, position: int | None = None) 
         if not 0 < next_sequence <= MOST_ROWS:
             raise CorruptJournalError("an end mark says what no recorder writes", position)
         return End(position, header.length, next_sequence)
-    at += BLOCK_HEADER_BYTES + NAME_COUNT.size
+    return _block_of(header, view, at + BLOCK_HEADER_BYTES + NAME_COUNT.size, position)
+
+
+def _block_of(header: _Header, view: memoryview, at: int, position: int) -> Block:
+    """The block whose columns begin at ``view[at]``; its CRC is right."""
+    rows = header.rows
     wide: list[Column] = []
     for _ in range(5):
         wide.append(numbers(view[at : at + 8 * rows], "q"))
@@ -129,11 +134,11 @@ def decode_block(data: Buffer, at: int, salt: int, position: int | None = None) 
 
 
 def walk(read_at: Callable[[int, int], Buffer], size: int, at: int = SEGMENT_HEADER_BYTES) -> Iterator[Extent]:
-    """The extents of the blocks between ``at`` and ``size`` in a segment, up to the first that is not all there.
+    """The extents of the blocks between ``at`` and ``size`` in a segment, up to the first that is cut.
 
-    It reads no more than the headers: with ``read_at(position, length)``, which need not be of a local file. A
-    recorder appends whole blocks in order, so what it has not finished is always last. Whether a block is whole is
-    found out when it is read: :func:`decode_block`.
+    It reads only the headers, with ``read_at(position, length)``, so the file need not be local. A recorder appends
+    blocks in order, so a block that it has not finished is always the last. Damage inside a block is found when the
+    block is read, by :func:`decode_block`.
     """
     length = BLOCK_HEADER_BYTES + NAME_COUNT.size
     while at + length <= size:
@@ -147,7 +152,7 @@ def walk(read_at: Callable[[int, int], Buffer], size: int, at: int = SEGMENT_HEA
 
 
 def _find(data: bytes, at: int, salt: int, least: int) -> int | None:
-    """Where the next whole block from ``data[at]`` on stands whose rows are numbered ``least`` or more."""
+    """The place of the next whole block from ``data[at]`` on whose rows are numbered ``least`` or more."""
     candidates: list[int] = []
     for magic in (MESSAGES_MAGIC, GAPS_MAGIC, ENDS_MAGIC):
         found = data.find(magic, at)
@@ -160,8 +165,7 @@ def _find(data: bytes, at: int, salt: int, least: int) -> int | None:
             block = decode_block(data, found, salt)
         except CorruptJournalError:
             continue
-        first = block.next_sequence if isinstance(block, End) else block.sequences[0]
-        if first >= least:
+        if _first(block) >= least:
             return found
     return None
 
@@ -171,9 +175,9 @@ def _first(block: Block | End) -> int:
 
 
 def sound_blocks(data: Buffer, salt: int, expected: int | None, base: int) -> Iterator[Block]:
-    """The blocks that ``data`` begins with, up to where it is cut or anything is wrong; or the end mark stands.
+    """The blocks at the start of ``data``, up to a cut, damage or the end mark.
 
-    The arguments are as those of :func:`read_blocks`, which can tell what it is that ended them.
+    The arguments are those of :func:`read_blocks`, which also tells what comes after them.
     """
     at = 0
     while True:
@@ -198,34 +202,29 @@ def read_blocks(
     on_corrupt: Literal["error", "skip"] = "error",
     growing: bool = False,
 ) -> Iterator[Block | End | Skipped]:
-    """The blocks from somewhere in a segment to its end, one after the other.
+    """The blocks from a place in a segment to its end, in order.
 
-    ``data`` begins with a block, which stands at ``base`` in its segment, and whose first row should be numbered
+    ``data`` begins with a block. That stands at ``base`` in its segment, and its first row should be numbered
     ``expected``; the next segment begins with the row numbered ``following``. Both may be ``None``: not known. With
-    ``growing``, the end of ``data`` is where a recorder may be writing right now: the end mark may be missing, and
-    bytes after the last whole block are left alone.
+    ``growing``, a recorder may be writing at the end of ``data``: the end mark may be missing, and bytes after the last
+    whole block are ignored.
 
-    Raises :exc:`~sbuslib.errors.CorruptJournalError` for damage, and for rows that are missing; with
-    ``on_corrupt="skip"`` goes on at the next whole block, and yields a :class:`Skipped` in its place.
+    Raises :exc:`~sbuslib.errors.CorruptJournalError` for damage, and for rows that are missing. With
+    ``on_corrupt="skip"`` it yields a :class:`Skipped` instead, and goes on at the next whole block.
     """
     at, size, skip, ended = 0, len(data), on_corrupt == "skip", False
-    while at < size:
+    while at < size and not ended:
         position = base + at
         try:
-            block = decode_block(data, at, salt, position)
-            first = _first(block)
-            if expected is not None and first != expected:
-                reason = f"rows {expected} to {first - 1} are missing" if first > expected else "rows come twice"
-                raise CorruptJournalError(reason, position)
+            block = _expected_block(data, at, salt, position, expected)
         except CorruptJournalError as error:
-            rest = bytes(data)
-            found = _find(rest, at, salt, expected if expected is not None else 0)
+            found = _find(bytes(data), at, salt, expected if expected is not None else 0)
             if found is None and growing:
                 return
             if not skip:
                 raise
             if found is None:
-                rows = _rows_at(rest, at) if expected is None or following is None else following - expected
+                rows = _rows_at(bytes(data), at) if expected is None or following is None else following - expected
                 yield Skipped(position, size - at, rows, error.reason)
                 return
             first = _first(decode_block(data, found, salt))
@@ -235,25 +234,30 @@ def read_blocks(
         yield block
         at += block.length
         expected = block.next_sequence
-        if isinstance(block, End):
-            ended = True
-            break
-    if growing and not ended:
-        return
+        ended = isinstance(block, End)
     reason = _wrong_at_end(at < size, ended, expected, following)
-    if reason:
-        if not skip:
-            raise CorruptJournalError(reason, base + at)
-        rows = 0 if ended else None
-        if expected is not None and following is not None:
-            rows = following - expected
-        yield Skipped(base + at, size - at, rows, reason)
+    if not reason or (growing and not ended):
+        return
+    if not skip:
+        raise CorruptJournalError(reason, base + at)
+    rows = (0 if ended else None) if expected is None or following is None else following - expected
+    yield Skipped(base + at, size - at, rows, reason)
+
+
+def _expected_block(data: Buffer, at: int, salt: int, position: int, expected: int | None) -> Block | End:
+    """The block at ``data[at]``. Raises :exc:`~sbuslib.errors.CorruptJournalError`, also for a wrong first row."""
+    block = decode_block(data, at, salt, position)
+    first = _first(block)
+    if expected is not None and first != expected:
+        reason = f"rows {expected} to {first - 1} are missing" if first > expected else "rows come twice"
+        raise CorruptJournalError(reason, position)
+    return block
 
 
 def _wrong_at_end(has_more: bool, ended: bool, expected: int | None, following: int | None) -> str:
     """What is wrong after the last block of a segment, in words; empty if nothing is.
 
-    It is no block, so there is none to skip: whoever skips is told with a length of 0, or of all that is left.
+    No block is skipped for it: the :class:`Skipped` has a length of 0, or of all bytes that are left.
     """
     if has_more:
         return "bytes after the end mark"
@@ -265,7 +269,7 @@ def _wrong_at_end(has_more: bool, ended: bool, expected: int | None, following: 
 
 
 def _rows_at(data: bytes, at: int) -> int | None:
-    """How many rows the damaged rest of a segment says it has; ``None`` where it does not agree with itself."""
+    """How many rows the headers in the damaged rest of a segment tell; ``None`` where a header is damaged, too."""
     rows = 0
     while at < len(data):
         try:

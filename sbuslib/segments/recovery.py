@@ -1,4 +1,4 @@
-"""Puts the end of a journal right after a crash, before a recorder goes on. Only for whoever holds the lock."""
+"""Repairs the end of a journal after a crash, before a recorder goes on. The caller holds the lock."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ logger = logging.getLogger("sbuslib")
 
 
 def recover(directory: str) -> tuple[str, int]:
-    """Put the end of a journal right, whoever wrote it and however that ended.
+    """Repair the end of a journal, after any end of its recorder. The caller holds the lock.
 
-    Gives the journal's identity, a new one for an empty directory, and the number of its next row. Only for whoever
-    holds the lock. What follows the last whole block is cut off, with a line in the log; the segment gets its end mark
-    and is synced. Damage before that is left as it is, for readers to find. Raises
+    Returns the journal's identity, which is new for an empty directory, and the number of its next row. What follows
+    the last whole block is cut off, with a line in the log; the segment gets its end mark and is synced. Damage
+    before that is left, so that readers find it. Raises
     :exc:`~sbuslib.errors.CorruptJournalError` and :exc:`OSError`.
     """
     for segment in reversed(list_segments(directory)):
@@ -35,13 +35,13 @@ def recover(directory: str) -> tuple[str, int]:
         if next_sequence is None:
             next_sequence = _mend(segment.path, header)
         if next_sequence == header.first_sequence:
-            os.unlink(segment.path)  # or the next one could not have its name
+            os.unlink(segment.path)  # the next segment needs this name
         return header.journal, next_sequence
     return secrets.token_hex(8), 1
 
 
 def _is_empty(segment: Segment) -> bool:
-    """Whether a segment has not even a header: it is cut, or a power cut left zeros in its place."""
+    """Whether a segment has no header: it is cut, or a power cut left zeros in its place."""
     with open(segment.path, "rb") as file:
         head = file.read(SEGMENT_HEADER_BYTES)
         return len(head) < SEGMENT_HEADER_BYTES or not (any(head) or any(file.read()))
@@ -60,7 +60,7 @@ def _end_mark(segment: Segment, header: SegmentHeader) -> int | None:
 
 
 def _mend(path: str, header: SegmentHeader) -> int:
-    """Bring the last segment to an end; the number of the row after it."""
+    """Repair the last segment, and write its end mark. Returns the number of the next row."""
     with open(path, "rb") as file:
         data = file.read()
     end, next_sequence, ended = SEGMENT_HEADER_BYTES, header.first_sequence, False

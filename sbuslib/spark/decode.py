@@ -1,12 +1,13 @@
-"""From the blocks of a journal to Arrow record batches, some ten thousand rows at a time and none of them touched.
+"""Makes Arrow record batches of some ten thousand rows from the blocks of a journal, without touching single rows.
 
-A block is small (some hundred rows), and wrapping its columns costs as much as for a large one, so the blocks of many
-are joined first: each column's bytes with one ``join``, and what is relative to a block (numbers of names, offsets)
-made relative to all with one addition. Keys and senders stay numbers of names until the last step, which is one
+A block is small (some hundred rows), and wrapping its columns costs as much as for a large one. So many blocks are
+joined first: each column's bytes with one ``join``. Numbers that are relative to a block (of names, and offsets) become
+relative to all blocks with one addition. Keys and senders stay numbers of names until the last step, which is one
 ``take``; filters by key look at each name once.
 
-A segment is a stranger's file. Its CRC tells of damage, not of malice, so every number that is used as an index or an
-offset is checked before Arrow sees it. Source of the layout: :mod:`sbuslib.segments.layout`.
+Anybody may have written a segment. Its CRC shows damage, not malice, so every number that is used as an index or an
+offset is checked before Arrow sees it. Source of the layout: :mod:`sbuslib.segments.layout`. The module is long because
+the checks stand beside the columns that rely on them.
 """
 
 from __future__ import annotations

@@ -280,7 +280,7 @@ def compact(spark: SparkSession, lake: str | os.PathLike[str], *, limits: SparkL
 
     Readers are not disturbed: what was replaced is deleted by a later call, once it has been replaced for long enough.
     May run while others take journals in. Raises :exc:`~sbuslib.errors.StateError` when there is no lake, or when
-    somebody else compacts it.
+    another process compacts it.
     """
     limits = limits if limits is not None else SparkLimits()
     lake = os.path.abspath(lake)
@@ -306,7 +306,7 @@ def compact(spark: SparkSession, lake: str | os.PathLike[str], *, limits: SparkL
     with changed(lake) as change:
         manifest = change.manifest
         if not chosen <= {one.path for one in manifest.entries}:
-            raise StateError(f"{lake}: somebody else has compacted it meanwhile")
+            raise StateError(f"{lake}: another process has compacted it meanwhile")
         kept = [one for one in manifest.entries if one.path not in chosen]
         change.manifest = msgspec.structs.replace(
             manifest,
@@ -317,7 +317,7 @@ def compact(spark: SparkSession, lake: str | os.PathLike[str], *, limits: SparkL
 
 
 def _clean(lake: str, limits: SparkLimits) -> None:
-    """Delete what nobody reads any more: what was replaced long ago, and what a killed compaction has left."""
+    """Delete files that were replaced long ago, and those that a killed compaction has left."""
     long_ago = time.time() - limits.retired_seconds
     with changed(lake) as change:
         manifest: Manifest = change.manifest

@@ -55,7 +55,7 @@ class SparkLimits(_Numbers, frozen=True, kw_only=True):
         int, Meta(description="Bytes of a file of a lake; half of it is small, and rewritten together with others.")
     ] = 134_217_728
     retired_seconds: Annotated[
-        float, Meta(description="Seconds for which files that were rewritten are kept for whoever reads them.")
+        float, Meta(description="Seconds for which files that were rewritten are kept for jobs that read them.")
     ] = 3600.0
     stop_seconds: Annotated[int, Meta(description="Seconds after which it is seen that a stream is to end.")] = 1
     known_keys: Annotated[

@@ -90,7 +90,7 @@ def read_manifest(lake: str | os.PathLike[str]) -> Manifest:
 def locked(path: str | os.PathLike[str], wait: bool = True) -> Iterator[None]:
     """Hold a lock of the kernel's on a file, which is made; it ends with its process, however that ends.
 
-    Raises :exc:`~sbuslib.errors.StateError` when somebody else holds it, unless it is waited for.
+    Raises :exc:`~sbuslib.errors.StateError` when another process holds it, unless it is waited for.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

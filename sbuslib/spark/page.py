@@ -154,6 +154,32 @@ def check_plots() -> None:
         raise StateError(f"{error.name} is missing: pip install 'sbuslib[report]'") from None
 
 
+_PLOT_STYLE: Any = {
+    # A key may hold any number of dollars, and none of them begins a formula.
+    "text.parse_math": False,
+    # Text stays text, so that the browser finds a font for it and a reader can search it.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "sbus",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#9aa6b2",
+    "axes.labelcolor": "#5c6a79",
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.titlecolor": "#1d2733",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6eaee",
+    "grid.linewidth": 0.8,
+    "xtick.color": "#5c6a79",
+    "ytick.color": "#5c6a79",
+    "legend.frameon": False,
+    "date.converter": "concise",
+}
+
+
 @contextmanager
 def plot(height: float = 2.6, columns: int = 1) -> Iterator[tuple[Any, list[str]]]:
     """Draw into the axes; afterwards the list holds the picture, an SVG element.
@@ -174,31 +200,7 @@ def plot(height: float = 2.6, columns: int = 1) -> Iterator[tuple[Any, list[str]
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    style: Any = {
-        # A key may hold any number of dollars, and none of them begins a formula.
-        "text.parse_math": False,
-        # Texts stay texts, which the browser draws in fonts that know them and a reader can search.
-        "svg.fonttype": "none",
-        "svg.hashsalt": "sbus",
-        "font.family": "sans-serif",
-        "font.size": 9,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.edgecolor": "#9aa6b2",
-        "axes.labelcolor": "#5c6a79",
-        "axes.titlesize": 10,
-        "axes.titlelocation": "left",
-        "axes.titlecolor": "#1d2733",
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "grid.color": "#e6eaee",
-        "grid.linewidth": 0.8,
-        "xtick.color": "#5c6a79",
-        "ytick.color": "#5c6a79",
-        "legend.frameon": False,
-        "date.converter": "concise",
-    }
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context(_PLOT_STYLE):
         figure = Figure(figsize=(10, height), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.subplots(1, columns, squeeze=False)[0]

@@ -219,56 +219,13 @@ def placements(routed: Routed, hubs: DataFrame) -> DataFrame:
     ``client``, its ``hub``, the ``better`` one, and what moving it there would spare: ``saved`` messages over links, by
     interest, and ``saved_bytes`` (less than nothing where a few long messages stand against many short ones). A client
     that sits as well as it can has its own hub there, and zeros. Those that save most come first. Every client is
-    tried at every hub, so this is for trees that somebody drew, not for a hundred thousand hubs.
+    tried at every hub, so this is for trees of a few hubs, not for a hundred thousand.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    own = (
-        routed.flows.where("client is not null")
-        .groupBy("class", "hub", "client")
-        .agg(*(f.sum(name).alias(f"own_{name}") for name in _COUNTS))
-    )
-    part = (
-        routed.wants.distinct()
-        .withColumn("takes", f.lit(1))
-        .join(own, ["class", "hub", "client"], "full")
-        .na.fill(0, ["takes", *(f"own_{name}" for name in _COUNTS)])
-        .withColumnRenamed("hub", "now")
-    )
-    # Every client against every link, also where nothing of the class is below, and against null for the root.
-    names = (*_COUNTS, _WANTING)
-    sums = _sums(routed, hubs)
-    totals = sums.where("link is null").select("class", *(f.col(f"all_{name}") for name in names))
-    below = sums.where("link is not null").select("class", "link", *names)
-    places = hubs.select(f.col("hub").alias("now"), f.col("path").alias("its_path"))
-    links_ = hubs.select(f.when(f.col("above").isNotNull(), f.col("hub")).alias("link"))
-    inside = f.coalesce(f.col("inside").cast("bigint"), f.lit(0))
-    each = (
-        part.join(totals, "class")
-        .join(f.broadcast(places), "now")
-        .crossJoin(f.broadcast(links_))
-        .withColumn("inside", f.array_contains("its_path", f.col("link")))
-        .drop("its_path")
-        .join(below, ["class", "link"], "left")
-        .na.fill(0, [*names])
-        .withColumn("others_below", f.col(_WANTING) - f.col("takes") * inside)
-        .withColumn("others_above", f.col("all_wanting") - f.col("takes") - f.col("others_below"))
-    )
-
-    def weight(name: str) -> Column:
-        below = f.col(name) - f.col(f"own_{name}") * inside
-        above = f.col(f"all_{name}") - f.col(f"own_{name}") - below
-        own_ = f.col(f"own_{name}")
-        zero = f.lit(0)
-        comes = f.when(f.col("others_below") == 0, above).otherwise(zero)
-        came = f.when(f.col("others_above") == 0, below).otherwise(zero)
-        goes = f.when(f.col("others_above") > 0, own_).otherwise(zero)
-        went = f.when(f.col("others_below") > 0, own_).otherwise(zero)
-        weighs = f.col("takes") * (comes - came) + goes - went
-        return f.sum(f.when(f.col("link").isNotNull(), weighs).otherwise(zero)).alias(name)
-
-    weights = each.groupBy("client", "now", "link").agg(*(weight(name) for name in _COUNTS))
+    each = _clients_by_link(routed, hubs)
+    weights = each.groupBy("client", "now", "link").agg(*(_weight(name) for name in _COUNTS))
     # Compared with the root, each hub costs what the links above it weigh.
     ways = hubs.select("hub", f.explode(f.concat("path", f.array(f.lit(None)))).alias("link"))
     costs = (
@@ -300,3 +257,57 @@ def placements(routed: Routed, hubs: DataFrame) -> DataFrame:
         )
         .orderBy(f.desc("saved"), "client")
     )
+
+
+def _clients_by_link(routed: Routed, hubs: DataFrame) -> DataFrame:
+    """Every client beside every link, and beside null for the root, with what it takes and publishes of each class."""
+    from pyspark.sql import functions as f
+
+    own = (
+        routed.flows.where("client is not null")
+        .groupBy("class", "hub", "client")
+        .agg(*(f.sum(name).alias(f"own_{name}") for name in _COUNTS))
+    )
+    part = (
+        routed.wants.distinct()
+        .withColumn("takes", f.lit(1))
+        .join(own, ["class", "hub", "client"], "full")
+        .na.fill(0, ["takes", *(f"own_{name}" for name in _COUNTS)])
+        .withColumnRenamed("hub", "now")
+    )
+    # Every client against every link, also where nothing of the class is below, and against null for the root.
+    names = (*_COUNTS, _WANTING)
+    sums = _sums(routed, hubs)
+    totals = sums.where("link is null").select("class", *(f.col(f"all_{name}") for name in names))
+    below = sums.where("link is not null").select("class", "link", *names)
+    places = hubs.select(f.col("hub").alias("now"), f.col("path").alias("its_path"))
+    links_ = hubs.select(f.when(f.col("above").isNotNull(), f.col("hub")).alias("link"))
+    inside = f.coalesce(f.col("inside").cast("bigint"), f.lit(0))
+    return (
+        part.join(totals, "class")
+        .join(f.broadcast(places), "now")
+        .crossJoin(f.broadcast(links_))
+        .withColumn("inside", f.array_contains("its_path", f.col("link")))
+        .drop("its_path")
+        .join(below, ["class", "link"], "left")
+        .na.fill(0, [*names])
+        .withColumn("others_below", f.col(_WANTING) - f.col("takes") * inside)
+        .withColumn("others_above", f.col("all_wanting") - f.col("takes") - f.col("others_below"))
+    )
+
+
+def _weight(name: str) -> Column:
+    """What a client costs on a link, in messages or bytes, compared with the client at the root."""
+    from pyspark.sql import functions as f
+
+    inside = f.coalesce(f.col("inside").cast("bigint"), f.lit(0))
+    below = f.col(name) - f.col(f"own_{name}") * inside
+    above = f.col(f"all_{name}") - f.col(f"own_{name}") - below
+    own_ = f.col(f"own_{name}")
+    zero = f.lit(0)
+    comes = f.when(f.col("others_below") == 0, above).otherwise(zero)
+    came = f.when(f.col("others_above") == 0, below).otherwise(zero)
+    goes = f.when(f.col("others_above") > 0, own_).otherwise(zero)
+    went = f.when(f.col("others_below") > 0, own_).otherwise(zero)
+    weighs = f.col("takes") * (comes - came) + goes - went
+    return f.sum(f.when(f.col("link").isNotNull(), weighs).otherwise(zero)).alias(name)

@@ -1,6 +1,7 @@
 """The reports: the tables of a job, and the page that shows them.
 
-A :class:`Report` is made lazily: of the frames in it nothing runs until its page or its tables are asked for.
+A :class:`Report` is lazy: Spark runs nothing for it until its page is made or its tables are written. The module is
+long because it holds all four reports, which share a few small functions; each report stands alone below its heading.
 """
 
 from __future__ import annotations
@@ -113,7 +114,22 @@ def _traffic_page(
         f"Each point of time is {_period(period)}; what was lost is told by the hub that was recorded.",
         figure(_over_time(times, period)),
     )
-    every, _ = _top(tables["by_level"].where(f"level <= {levels}"), 10_000)
+    page.section(
+        "By key", "What ends in the separator stands for all keys below it.", *_levels(tables["by_level"], levels)
+    )
+    _add_senders(page, tables)
+    page.section(
+        "Sizes",
+        "How long payloads are: up to so many bytes, and longer than half.",
+        figure(_sizes(tables["sizes"].collect())),
+    )
+    _add_gaps(page, tables["gaps"], lost)
+    return page.html()
+
+
+def _levels(by_level: DataFrame, levels: int) -> list[str]:
+    """A picture of the first segments of keys, and a table for each number of segments."""
+    every, _ = _top(by_level.where(f"level <= {levels}"), 10_000)
     parts = []
     for level in range(1, levels + 1):
         rows = [row for row in every if row.level == level]
@@ -134,7 +150,10 @@ def _traffic_page(
                 barred=1,
             )
         )
-    page.section("By key", "What ends in the separator stands for all keys below it.", *parts)
+    return parts
+
+
+def _add_senders(page: Page, tables: dict[str, DataFrame]) -> None:
     page.section(
         "By sender",
         "The whole path of each sender's credentials; the kernel vouches for as much of it as the hub could ask it.",
@@ -148,11 +167,9 @@ def _traffic_page(
             ("payloads", "bytes"),
         ),
     )
-    page.section(
-        "Sizes",
-        "How long payloads are: up to so many bytes, and longer than half.",
-        figure(_sizes(tables["sizes"].collect())),
-    )
+
+
+def _add_gaps(page: Page, gaps: DataFrame, lost: int) -> None:
     page.section(
         "Lost",
         "What the recorder was told that it did not get."
@@ -161,7 +178,7 @@ def _traffic_page(
         *(
             [
                 _show(
-                    tables["gaps"],
+                    gaps,
                     ("hub", "text"),
                     ("cause", "text"),
                     ("gaps", "count"),
@@ -174,7 +191,6 @@ def _traffic_page(
             else []
         ),
     )
-    return page.html()
 
 
 def _period(seconds: int) -> str:
@@ -425,20 +441,23 @@ def _plan_page(tables: dict[str, DataFrame], hubs: DataFrame) -> str:
         ),
     )
     if "placements" in tables:
-        better = tables["placements"].where("saved > 0")
-        page.section(
-            "Clients",
-            "Where a client would better sit, all others staying, and how many messages over links that would spare.",
-            _show(
-                better,
-                ("client", "text"),
-                ("now at", "text"),
-                ("better at", "text"),
-                ("messages spared", "count"),
-                ("bytes spared", "bytes"),
-            ),
-        )
+        _add_placements(page, tables["placements"])
     return page.html()
+
+
+def _add_placements(page: Page, placements: DataFrame) -> None:
+    page.section(
+        "Clients",
+        "Where a client would better sit, all others staying, and how many messages over links that would spare.",
+        _show(
+            placements.where("saved > 0"),
+            ("client", "text"),
+            ("now at", "text"),
+            ("better at", "text"),
+            ("messages spared", "count"),
+            ("bytes spared", "bytes"),
+        ),
+    )
 
 
 def _busy_links(rows: Sequence[Row]) -> list[str]:

@@ -6,7 +6,7 @@ there is no such file yet: so what retention deletes after it was read is not mi
 read fails the stream.
 
 A recorder appends whole blocks in order, so the headers of the blocks, which are all that is read here, tell how far
-the whole ones reach. What they hold is checked by whoever reads it.
+the whole ones reach. The blocks are checked when they are read.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -23,7 +23,8 @@ from ..wire.text import printable
 from .matching import with_matches
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["ALERTS", "Alert", "Rule", "Window", "alerts", "totals", "under_way", "watch", "windows"]
 
@@ -195,7 +196,35 @@ def alerts(windows: DataFrame, rules: Sequence[Rule], seconds: float, separator:
         .withColumn("rate", f.col("messages") / f.lit(seconds))
         .where(broken)
     )
-    lost = (
+    return (
+        by_rule.drop("number")
+        .unionByName(_lost_alerts(windows, seconds, separator))
+        .orderBy("start", "key")
+        .select("key", _payload(seconds).cast("binary").alias("payload"))
+    )
+
+
+def _payload(seconds: float) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.to_json(
+        f.struct(
+            "kind",
+            "pattern",
+            f.date_format("start", "yyyy-MM-dd'T'HH:mm:ssXXX").alias("start"),
+            f.lit(seconds).alias("seconds"),
+            "messages",
+            "rate",
+            "limit",
+        )
+    )
+
+
+def _lost_alerts(windows: DataFrame, seconds: float, separator: bytes) -> DataFrame:
+    """What to tell of windows in which messages were lost: the columns of :func:`alerts` before they are JSON."""
+    from pyspark.sql import functions as f
+
+    return (
         windows.groupBy("start")
         .agg(f.sum("lost").alias("messages"))
         .where("messages > 0")
@@ -208,23 +237,6 @@ def alerts(windows: DataFrame, rules: Sequence[Rule], seconds: float, separator:
             f.lit(separator.join((ALERTS, b"lost"))).alias("key"),
             (f.col("messages") / f.lit(seconds)).alias("rate"),
         )
-    )
-    payload = f.to_json(
-        f.struct(
-            "kind",
-            "pattern",
-            f.date_format("start", "yyyy-MM-dd'T'HH:mm:ssXXX").alias("start"),
-            f.lit(seconds).alias("seconds"),
-            "messages",
-            "rate",
-            "limit",
-        )
-    )
-    return (
-        by_rule.drop("number")
-        .unionByName(lost)
-        .orderBy("start", "key")
-        .select("key", payload.cast("binary").alias("payload"))
     )
 
 
@@ -270,13 +282,13 @@ def watch(
 
     Raises :exc:`~sbuslib.errors.UsageError`, and what Spark raises.
     """
+    # A long function, for its many arguments: how a batch and the end of the query meet is read in one place.
     check_windows(seconds, delay)
     rules = [rule.check(separator) for rule in rules]
     columns = rows.select("time", "kind", "key", "size", "lost")
     if ticks:
         columns = columns.unionByName(_ticks(rows.sparkSession))
     failed: list[Exception] = []
-
     at_work, ended = threading.Lock(), threading.Event()
 
     def take(frame: DataFrame, batch: int) -> None:
@@ -285,9 +297,8 @@ def watch(
                 return
             try:
                 frame.persist()
-                for start, messages, size, lost, busiest in totals(frame, separator).collect():
-                    first = tuple((bytes(one.prefix), one.messages) for one in busiest)
-                    on_window(Window(start, messages, size, lost, first))
+                for window in _windows_of(frame, separator):
+                    on_window(window)
                 for row in alerts(frame, rules, seconds, separator).collect():
                     on_alert(Alert(bytes(row.key), bytes(row.payload)))
                 frame.unpersist()
@@ -302,14 +313,8 @@ def watch(
         .trigger(processingTime="1 second")
         .start()
     )
-    late = 0
     try:
-        while query.isActive and not stop.wait(0.2):
-            progress = query.lastProgress
-            now = sum(one["numRowsDroppedByWatermark"] for one in progress["stateOperators"]) if progress else 0
-            if now > late:
-                on_late(now - late)
-                late = now
+        _wait(query, stop, on_late)
     finally:
         ended.set()
         with at_work:  # Spark would break off what is being told
@@ -321,3 +326,20 @@ def watch(
         error = query.exception()
         if error is not None:
             raise error
+
+
+def _windows_of(frame: DataFrame, separator: bytes) -> Iterator[Window]:
+    """The complete windows of a batch, in order."""
+    for start, messages, size, lost, busiest in totals(frame, separator).collect():
+        yield Window(start, messages, size, lost, tuple((bytes(one.prefix), one.messages) for one in busiest))
+
+
+def _wait(query: StreamingQuery, stop: threading.Event, on_late: Callable[[int], object]) -> None:
+    """Wait until a query has ended or ``stop`` is set, and tell of rows that came too late."""
+    late = 0
+    while query.isActive and not stop.wait(0.2):
+        progress = query.lastProgress
+        now = sum(one["numRowsDroppedByWatermark"] for one in progress["stateOperators"]) if progress else 0
+        if now > late:
+            on_late(now - late)
+            late = now

@@ -1,4 +1,4 @@
-"""The bus behind a gateway: a hub of this process, or the connection of a client. Both have the same few verbs."""
+"""The bus of a gateway: a hub of this process, or a client's connection. Both have the same few methods."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _BATCH = 256  # messages that are taken at once
 
 
 class Bus(Protocol):
-    """As much of a bus as a gateway needs."""
+    """The part of a bus that a gateway needs."""
 
     identity: str
-    """The same for whoever is connected to the same bus, and different for each bus."""
+    """The same for all clients of one bus, and different for each bus."""
 
     def receive(self) -> list[Message]:
-        """Wait for a message; that, and more that are here."""
+        """Wait for a message. Returns it, and more that are here already."""
         ...
 
     def publish(self, messages: list[tuple[bytes, bytes]]) -> None:
@@ -43,7 +43,7 @@ class Bus(Protocol):
 class _HubBus:
     def __init__(self, hub: Hub, patterns: Sequence[bytes]) -> None:
         self._hub = hub
-        self.identity = hub.tree.path[-1].decode()  # of a tree of hubs, its root stands for the bus
+        self.identity = hub.tree.path[-1].decode()  # a tree of hubs is one bus: its root names it
         self._inbox = hub.subscribe(*patterns)
 
     def receive(self) -> list[Message]:
@@ -68,7 +68,7 @@ class _ClientBus:
         features = client.features
         if features is not None:
             self.identity = (features.path or (features.hub_id,))[-1].decode()
-        else:  # a daemon that tells no id: its address on this machine stands for it
+        else:  # the daemon tells no id: its address on this machine is used
             place = f"{socket.gethostname()} {client.address}"
             self.identity = blake2b(place.encode(), digest_size=8).hexdigest()
         try:

@@ -98,7 +98,7 @@ class Connections:
                 self.flush(timeout)
                 for link in self.links:
                     link.shut_down()
-                # The other end closes once it has read everything; closing first might take that from it.
+                # The other end closes once it has read everything. Closing first could lose what it has not read.
                 while self._links and (left := deadline - monotonic()) > 0:
                     self.changed.clear()
                     self.changed.wait(left)
@@ -113,7 +113,7 @@ class Connections:
                 self._server = None
 
     def flush(self, timeout: float | None) -> bool:
-        """Wait until the kernel has taken everything for everybody; ``False`` after ``timeout`` seconds."""
+        """Wait until the kernel has taken all queued bytes; ``False`` after ``timeout`` seconds."""
         deadline = None if timeout is None else monotonic() + timeout
         flushed = True
         for link in self.links:
@@ -153,7 +153,7 @@ class Connections:
             self._accepted -= 1
 
     def _secure(self, sock: Any, remote: HostPort | None) -> Any:
-        """The socket with TLS on it, if that is wanted; ``remote`` is whom we connected to."""
+        """The socket, with TLS if that is configured; ``remote`` is the address that was connected to."""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._tls is None:
@@ -228,7 +228,7 @@ class Connections:
                 return socket.create_connection((remote.host, remote.port))
             except UnicodeError:
                 raise OSError(f"{remote.host!r} cannot be the name of a host") from None
-        sock = socket.socket(family, socket.SOCK_STREAM)  # nobody has to be asked for the address
+        sock = socket.socket(family, socket.SOCK_STREAM)  # the address is a number already: no name server is asked
         try:
             sock.connect((remote.host, remote.port))
         except BaseException:
@@ -263,7 +263,7 @@ class Connections:
                 del self._dialling[remote]
 
     def _watch_time(self) -> None:
-        """Close connections whose other end takes too long."""
+        """Close connections whose other end is too slow."""
         pause = min(1.0, self.limits.command_seconds / 4, self.limits.stall_seconds / 4)
         while True:
             gevent.sleep(pause)
@@ -274,7 +274,7 @@ class Connections:
                     self.end(link, reason, True)
 
     def end(self, link: Link, reason: str, violation: bool) -> None:
-        """A link has ended, or has to; ``violation``: because of what the other end did."""
+        """A link has ended, or has to end; ``violation`` says that the other end is the cause."""
         if link not in self._links:
             return
         logger.debug("peer at %s: %s: %s", self.address, link.remote, reason)

@@ -282,8 +282,8 @@ class Expected:
         self._waiting[announced] = count + 1, now + self._seconds, user
         self._of_users.setdefault(user, OrderedDict())[announced] = None
         if len(self._waiting) > self._most:
-            most = max(self._of_users, key=lambda one: len(self._of_users[one]))
-            self._forget(next(iter(self._of_users[most])))
+            busiest = max(self._of_users, key=lambda user: len(self._of_users[user]))
+            self._forget(next(iter(self._of_users[busiest])))
 
     def take(self, sender: bytes | None, what: bytes) -> bool:
         """Whether a message that is seen was announced. Each announcement answers for one message."""
@@ -380,7 +380,7 @@ class Members:
         return bool(gone)
 
     def excuse(self, now: float) -> None:
-        """Count all known gateways as heard now: this process did not run for a while, and could hear nobody."""
+        """Count all known gateways as heard now: this process did not run for a while, and heard none of them."""
         self._members = {gateway: (here, now) for gateway, (here, _) in self._members.items()}
 
     def is_ours(self, remote: str) -> bool:

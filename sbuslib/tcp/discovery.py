@@ -3,8 +3,8 @@
 Under ``//peers/<org>/<who>`` a peer publishes ``host port``, where it can be connected to; the forwarding convention
 carries that on as ``//fwd/peers/<org>/<who>``. Source: the example of peer discovery on the page of Simplest pubsub.
 
-Whoever may connect may announce what he likes, so nothing here trusts it. An announced host is a number, never
-a name that somebody would have to be asked about, unless the list of those allowed has the name itself; it
+Any peer that may connect can announce anything, so nothing here trusts announcements. An announced host is a number,
+never a name that somebody would have to be asked about, unless the list of those allowed has the name itself; it
 must be on that list; so many peers are remembered and so many connected to as the limits say; and one that does
 not answer is tried again only after growing pauses.
 
@@ -43,7 +43,7 @@ _ANNOUNCEMENT = re.compile(rb"([0-9A-Za-z.:_-]{1,253}) ([0-9]{1,5})\n?\Z")
 
 
 def parse_announcement(data: bytes) -> HostPort | None:
-    """The address in ``host port``; ``None`` when there is none in it.
+    """The address in ``host port``; ``None`` when it has none.
 
     >>> parse_announcement(b"1.2.3.4 9014")
     HostPort(host='1.2.3.4', port=9014)
@@ -150,14 +150,14 @@ class Directory:
         return True
 
     def expire(self, now: float) -> list[str]:
-        """Forget those not heard of for three announcements; who they were."""
+        """Forget peers that missed three announcements. Returns their names."""
         gone = [who for who, known in self._known.items() if now - known.last > 3 * self._limits.announce_seconds]
         for who in gone:
             del self._known[who]
         return gone
 
     def due(self, now: float, me: str | None) -> list[tuple[str, HostPort]]:
-        """Those whom ``me`` may try to connect to now. ``me`` is ``None`` where nobody can connect to us."""
+        """The peers that ``me`` may try to connect to now. ``me`` is ``None`` where no peer can connect to this one."""
         return [
             (who, known.address)
             for who, known in self._known.items()
@@ -165,7 +165,7 @@ class Directory:
         ]
 
     def tried(self, who: str, now: float) -> None:
-        """Somebody is being connected to: not again before a pause, which grows."""
+        """Note an attempt to connect: the next one comes after a pause, which grows."""
         known = self._known[who]
         known.not_before = now + known.backoff.next()
 
@@ -245,7 +245,7 @@ class Discoverer:
             self._wake.wait(min(interval, self._peer.limits.yield_seconds, self._pause()))
 
     def _pause(self) -> float:
-        """Seconds after which somebody may be due to be connected to."""
+        """Seconds until the next attempt to connect may be due."""
         limits = self._peer.limits
         return max(0.05, limits.reconnect_pause) if len(self.directory) else limits.announce_seconds
 
@@ -281,7 +281,7 @@ class Discoverer:
             self._wake.set()
 
     def _part_from_twins(self, link: Link, who: str) -> None:
-        """Of several connections with one peer keep one; which, says the end whose name sorts first."""
+        """Keep one of several connections with a peer. The end whose name sorts first says which."""
         twins = [other for other in self._peer.links if other.who == who]
         if len(twins) < 2 or who < self._config.who:
             return
@@ -291,7 +291,7 @@ class Discoverer:
                 self._peer.end_link(twin, "connected twice", False)
 
     def link_gone(self, link: Link) -> None:
-        """A connection has ended: whoever was at the other end may be connected to again."""
+        """A connection has ended: its other end may be connected to again."""
         if link.who is not None:
             self._wake.set()
 
@@ -308,7 +308,7 @@ class Discoverer:
             self.directory.tried(who, now)
             try:
                 peer.connect(str(address), keep=False, wait=False)
-            except (SbusError, OSError) as error:  # it may be our own, or a name that nobody knows
+            except (SbusError, OSError) as error:  # it may be our own address, or an unknown name
                 logger.debug("peer at %s: %s was announced by %s: %s", peer.address, address, who, error)
             else:
                 self._made.add(address)

@@ -92,7 +92,7 @@ class Forwarding:
         return _FORWARD + name[2:] if self._covers(name[2:]) else None
 
     def plain_of(self, name: str) -> str | None:
-        """The name of what ``name`` is a copy of; ``None`` when it is no copy that is forwarded here."""
+        """The original name of the copy under ``name``; ``None`` when no such copy is forwarded here."""
         if not self._names or not name.startswith(_FORWARD):
             return None
         bare = name[len(_FORWARD) :]
@@ -121,7 +121,7 @@ class _Generations(Generic[K, V]):
 
 
 def digest_of(name: str, data: bytes) -> str:
-    """What tells a message without id from others: 128 bits of its plain name and data, in hexadecimal."""
+    """A digest that identifies a message without id: 128 bits of its plain name and data, in hexadecimal."""
     digest = blake2b(name.encode(), digest_size=16)
     digest.update(b" ")
     digest.update(data)
@@ -146,7 +146,7 @@ class Seen:
         self.held_back = 0
 
     def numbered(self, identity: str, digest: str, now: float) -> tuple[set[object], bool]:
-        """A message that carries its id, or one of our own, which is about to."""
+        """A message that carries its id, or an own message, which gets one."""
         self._advance(now)
         table = self._recent_ids if identity.startswith("x") else self._ids
         trace = table.get(identity)
@@ -158,7 +158,7 @@ class Seen:
         return trace, True
 
     def direct(self, digest: str, now: float) -> tuple[str, set[object], bool]:
-        """Data without id from its publisher. The first value is the id that it has from now on."""
+        """Data without id from its publisher. The first value is its new id."""
         self._advance(now)
         count = (self._recent.get(digest) or 0) + 1
         self._recent.put(digest, count)
@@ -168,7 +168,7 @@ class Seen:
         return identity, trace, first
 
     def copy(self, digest: str, link: Hashable, now: float) -> tuple[str, set[object]] | None:
-        """A copy without id that came over ``link``: the id that it has from now on; ``None`` when it is not new."""
+        """A copy without id that came over ``link``: its new id; ``None`` when the message was here before."""
         self._advance(now)
         count = (self._came.get((link, digest)) or 0) + 1
         self._came.put((link, digest), count)

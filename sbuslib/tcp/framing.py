@@ -45,8 +45,8 @@ _LENGTH_DIGITS = 19
 
 _HEADERS = 1_024
 _HEADER_NAME_BYTES = 128
-"""Headers that each connection remembers, and the longest name among them: half a megabyte, as a stranger may have many
-connections. It is only for speed."""
+"""Headers that each connection remembers, for speed, and the longest name among them: half a megabyte for each
+connection, as one address may have many."""
 
 _END_OF_NAME = re.compile(rb"[ \r\n]")
 _DIGITS = re.compile(rb"[0-9]*")
@@ -77,7 +77,7 @@ Command: TypeAlias = Publish | Subscribe | Unsubscribe
 
 @lru_cache
 def _expressions(name_bytes: int) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
-    """What a ``pub`` starts with, and a whole ``sub`` or ``unsub``."""
+    """The start of a ``pub``, and a whole ``sub`` or ``unsub``."""
     return (
         re.compile(rb"pub ([^ \r\n]{1,%d}) ([0-9]{1,%d}) " % (name_bytes, _LENGTH_DIGITS)),
         re.compile(rb"(un)?sub ([^ \r\n]{0,%d})\n" % name_bytes),

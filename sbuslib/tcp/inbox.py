@@ -1,4 +1,4 @@
-"""What the application of a peer receives: a bounded queue inside the process."""
+"""The messages that a peer's application receives: a bounded queue in the process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["PeerInbox"]
 
 
 def _size(message: Publish) -> int:
-    """What a message counts for: with its name, which may be longer than its data."""
+    """The size of a message: its name counts too, as it may be longer than the data."""
     return len(message.name) + len(message.data)
 
 
@@ -48,7 +48,7 @@ class PeerInbox:
         return len(self._waiting)
 
     def take(self, messages: Sequence[Publish], source: object) -> None:
-        """Keep messages that came over the connection ``source``: the peer's side."""
+        """Keep messages that came over the connection ``source``. Called by the peer."""
         size = self._bytes + sum([len(message.name) + len(message.data) for message in messages])
         limits = self._limits
         if self.closed or size > limits.inbox_bytes or len(self._waiting) + len(messages) > limits.inbox_messages:

@@ -32,7 +32,7 @@ _COMMANDS_A_TURN: Final = 64
 
 
 class Receiver(Protocol):
-    """Whoever at this end receives messages: an inbox of the application, or a gateway."""
+    """A receiver at this end: an inbox of the application, or a gateway."""
 
     def __hash__(self) -> int: ...
 
@@ -49,15 +49,15 @@ class Owner(Protocol):
     greenlets: ServiceGreenlets
 
     def receivers_of(self, name: str) -> tuple[Receiver, ...] | None:
-        """Who at this end wants ``name``; ``None`` when it is for :meth:`take_forwarded`."""
+        """The receivers at this end that want ``name``; ``None`` when it is for :meth:`take_forwarded`."""
         ...
 
     def take_forwarded(self, link: Link, message: Publish) -> None:
-        """A message has come that others may want too."""
+        """Take a message that is forwarded to other peers."""
         ...
 
     def take_command(self, link: Link, command: Subscribe | Unsubscribe) -> None:
-        """A subscription or its end has come. May raise :exc:`~sbuslib.errors.FramingError`."""
+        """Take a subscription or its end. May raise :exc:`~sbuslib.errors.FramingError`."""
         ...
 
     def end_link(self, link: Link, reason: str, violation: bool) -> None:
@@ -70,11 +70,11 @@ class Link:
 
     **Greenlets:** two. The *reader* waits for the socket to be readable, takes one piece, acts on it without
     blocking, and lets others run. The *writer* waits for something to send, and for the socket to take it; so it
-    alone waits for a peer that reads slowly, and nobody waits for the writer. :meth:`push` and :meth:`say` never
+    alone waits for a peer that reads slowly, and no greenlet waits for the writer. :meth:`push` and :meth:`say` never
     block.
 
     ``sent`` counts messages handed to the kernel whole, ``received`` those that came, ``unwanted`` those of
-    them that nobody here wants, ``lost`` those that a full queue or the end of the connection cost.
+    them that no receiver here wants, ``lost`` those that a full queue or the end of the connection cost.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Link:
         self._sending = self._sending_count = 0
         self._ready = Event()
         self._moved = Event()
-        self._since: float | None = None  # when the command that has not come whole began
+        self._since: float | None = None  # when the first bytes of an unfinished command came
         self._progress = monotonic()  # when the kernel last took something
         self._mute = False
         self._writer: gevent.Greenlet[..., Any] | None = None
@@ -99,7 +99,7 @@ class Link:
         self.dialled = dialled
         """The address that was connected to; ``None`` when the other end connected."""
         self.who: str | None = None
-        """The name that the other end goes by in discovery."""
+        """The name of the other end in discovery."""
         self.numbered = False
         """Whether the other end understands numbered names."""
         self.slow = False
@@ -119,7 +119,7 @@ class Link:
 
     @property
     def usage(self) -> Usage:
-        """What the address at the other end holds here."""
+        """What all connections of the other end's address hold here."""
         return self._usage
 
     @property
@@ -135,7 +135,7 @@ class Link:
     # -- sending ------------------------------------------------------------------------------------
 
     def push(self, commands: bytes, count: int) -> bool:
-        """Queue ``count`` whole messages; ``False`` when there is no room for them, and they are lost."""
+        """Queue ``count`` whole messages. Without room they are lost, and this is ``False``."""
         size = len(commands)
         usage = self._usage
         if (
@@ -153,7 +153,7 @@ class Link:
         return True
 
     def say(self, command: bytes) -> None:
-        """Queue a subscription or its end, which are never lost while the connection is there."""
+        """Queue a subscription or its end. They are never lost while the connection lasts."""
         if not self._mute:
             self._usage.queued += len(command)
             self._waiting += command
@@ -183,7 +183,7 @@ class Link:
             try:
                 self._send(memoryview(out))
             except OSError as error:
-                # It takes nothing more. What it sent before may still be unread, so the reader goes on.
+                # The other end reads nothing more. It may have sent messages before, so the reader goes on.
                 self._fall_silent()
                 if error.errno not in (errno.EPIPE, errno.ECONNRESET):
                     self._end(f"send: {error.strerror or error}", violation=False)
@@ -219,7 +219,7 @@ class Link:
         try:
             while not self.closed:
                 size = receive(area)
-                # Between the receive and this copy nobody else runs, so all links share one area.
+                # No other greenlet runs between the receive and this copy, so all links share one area.
                 commands = parser.feed(bytes(area[:size])) if size else None
                 if commands is None:
                     parser.finish()
@@ -284,7 +284,7 @@ class Link:
     # -- the end ------------------------------------------------------------------------------------
 
     def overdue(self, now: float) -> str | None:
-        """What the other end has failed to do in time, if anything."""
+        """What the other end did not do in time; ``None`` if it did all."""
         if self._since is not None and now - self._since > self._limits.command_seconds:
             return "command not finished in time"
         if self._sending and now - self._progress > self._limits.stall_seconds:
@@ -301,13 +301,13 @@ class Link:
             return
         self.closed = True
         self._fall_silent()
-        # Whoever remembers what came over this link keeps it for a while, and must not keep what it had received.
+        # The mesh remembers this link for a while. It must not keep the received bytes with it.
         self._parser = Parser(self._limits)
         self._socket.close()  # which wakes the reader
         if self._writer is not None and self._writer is not gevent.getcurrent():
             self._writer.kill(block=False)
 
     def shut_down(self) -> None:
-        """Tell the other end that nothing more comes, after all that was sent."""
+        """Tell the other end that nothing comes after what was sent."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)

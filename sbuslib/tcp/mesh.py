@@ -73,13 +73,13 @@ class Mesh:
         identity = identity or self.new_identity()
         plain = self.forwarding.plain_of(name)
         trace, _ = self.seen.numbered(identity, digest_of(plain or name, data), monotonic())
-        trace.add(self)  # ours: nobody at this end gets it, however it comes back
+        trace.add(self)  # our own: no receiver at this end gets it when it comes back
         self._spread(plain or name, data, identity, 0, None, direct=plain is None)
 
     # -- messages that come -------------------------------------------------------------------------
 
     def arrived(self, link: Link, message: Publish) -> None:
-        """A message that is numbered, or whose name is forwarded here, has come."""
+        """Take a message that is numbered, or whose name is forwarded here."""
         now = monotonic()
         name, identity, hops = unnumber(message.name) or (message.name, None, 0)
         data = message.data
@@ -127,7 +127,7 @@ class Mesh:
     # -- sending ------------------------------------------------------------------------------------
 
     def _spread(self, plain: str, data: bytes, identity: str, hops: int, source: Link | None, direct: bool) -> None:
-        """Send what stands under ``plain`` to everybody who wants it, each once, but not back to ``source``."""
+        """Send a message to each link that wants ``plain``, once, and not back to ``source``."""
         copy = "//fwd/" + plain[2:]
         served = self._remote.subscribers(plain) if direct else ()
         self._send(served, plain, data, identity, hops)
@@ -157,7 +157,7 @@ class Mesh:
         try:
             return encode_publish(name, data, self._limits)
         except NameFormatError:
-            return b""  # what was put before the name made it too long
+            return b""  # with the number before it, the name is too long
 
     # -- the last data under a name ------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class Mesh:
         self._retained.pop(name, None)
 
     def wanted_before(self, link: Link, substring: str) -> list[tuple[str, bool]]:
-        """Of the names kept, and of their copies, those with ``substring`` that ``link`` wants nothing of so far."""
+        """The kept names, and names of their copies, with ``substring`` in them that ``link`` did not want before."""
         found = []
         for name, kept in self._retained.items():
             if kept.source is link:

@@ -2,7 +2,8 @@
 
 Bytes are in :mod:`sbuslib.tcp.framing`, one connection in :mod:`sbuslib.tcp.link`, all of them in
 :mod:`sbuslib.tcp.connections`, publishing in :mod:`sbuslib.tcp.publishing`, copies under ``//fwd/`` in
-:mod:`sbuslib.tcp.mesh`, and finding others in :mod:`sbuslib.tcp.discovery`.
+:mod:`sbuslib.tcp.mesh`, and finding others in :mod:`sbuslib.tcp.discovery`. This module is long because it is the
+face: it has a method for each verb, and most of them are short.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ class Peer:
             for message in peer.subscribe("//myorg/chat/"):     # from every peer
                 ...
 
-    Both ends are equal: whichever connected, each tells the other what it wants, and sends what the other wants.
-    What comes from one peer is not sent on to others, but for names that are forwarded. Connect two peers in one
-    direction only; with a second connection, each gets what it wants twice.
+    Both ends are equal: each tells the other what it wants, and sends what the other wants. Messages from one peer are
+    not sent on to others, except under names that are forwarded. Connect two peers in one direction only: over two
+    connections, each message comes twice.
 
     **Greenlets:** two for each connection, see :class:`~sbuslib.tcp.link.Link`; one that accepts; one that looks for
     what takes too long; one for discovery, and more while it connects. A connection that is kept up uses its reader's
@@ -100,7 +101,7 @@ class Peer:
         self.mesh = Mesh(forwarding, self._remote, self._local, self.limits)
         self._publisher = Publisher(self._remote, self.mesh, self.limits)
         self._discoverer = None if discover is None else Discoverer(self, discover)
-        self._wanted: dict[str, int] = {}  # what others are told that we want, and for how many reasons
+        self._wanted: dict[str, int] = {}  # what other peers are told that this one wants, and for how many reasons
         self._inboxes: set[PeerInbox] = set()
         self._ignored = 0
         self._running = self._stopping = False
@@ -124,12 +125,12 @@ class Peer:
 
     @property
     def started(self) -> bool:
-        """Whether this peer is there for others."""
+        """Whether this peer is started."""
         return self._running
 
     @property
     def closed(self) -> bool:
-        """Whether this peer is not there for others."""
+        """Whether this peer is not started."""
         return not self._running
 
     def __enter__(self) -> Peer:
@@ -164,7 +165,7 @@ class Peer:
     def serve_forever(self, stop_timeout: float = 1.0) -> None:
         """Start unless started, and wait until :meth:`stop` is called from elsewhere.
 
-        Raises :exc:`~sbuslib.errors.ServiceError` when an error that nobody foresaw has ended the peer.
+        Raises :exc:`~sbuslib.errors.ServiceError` when an unforeseen error has ended the peer.
         """
         if not self._running:
             self.start()
@@ -175,7 +176,7 @@ class Peer:
         self.greenlets.check()
 
     def stop(self, timeout: float = 1.0) -> None:
-        """Accept no more, send what waits, for at most ``timeout`` seconds, and close everything.
+        """Accept no more, send queued messages for at most ``timeout`` seconds, and close everything.
 
         Stopping a peer that is not started does nothing. It may be started again.
         """
@@ -246,11 +247,11 @@ class Peer:
             self._connections.watchers.pop(watcher, None)
 
     def end_link(self, link: Link, reason: str, violation: bool) -> None:
-        """A link has ended, or has to: for :class:`~sbuslib.tcp.link.Link`."""
+        """A link has ended, or has to end. Called by :class:`~sbuslib.tcp.link.Link`."""
         self._connections.end(link, reason, violation)
 
     def _greet(self, link: Link) -> None:
-        """Tell a new connection what we want."""
+        """Tell the other end of a new connection what this peer wants."""
         for substring in self._wanted:
             link.say(encode_subscribe(substring, self.limits))
 
@@ -261,7 +262,7 @@ class Peer:
     # -- what others say ----------------------------------------------------------------------------
 
     def take_command(self, link: Link, command: Subscribe | Unsubscribe) -> None:
-        """Another peer subscribes or unsubscribes: for :class:`~sbuslib.tcp.link.Link`."""
+        """Another peer subscribes or unsubscribes. Called by :class:`~sbuslib.tcp.link.Link`."""
         if link not in self._connections:
             return
         substring = command.substring
@@ -293,13 +294,13 @@ class Peer:
         self._connections.changed.set()
 
     def receivers_of(self, name: str) -> tuple[Receiver, ...] | None:
-        """Who at this end wants ``name``: for :class:`~sbuslib.tcp.link.Link`."""
+        """The receivers at this end that want ``name``. Called by :class:`~sbuslib.tcp.link.Link`."""
         if name.startswith(NUMBERED) or self._publisher.start_of(name) is None:
             return None
         return self._local.subscribers(name)
 
     def take_forwarded(self, link: Link, message: Publish) -> None:
-        """A message that the mesh has to see to: for :class:`~sbuslib.tcp.link.Link`."""
+        """A message that is forwarded. Called by :class:`~sbuslib.tcp.link.Link`."""
         self.mesh.arrived(link, message)
 
     # -- publishing ---------------------------------------------------------------------------------
@@ -412,7 +413,7 @@ class Peer:
             encode = encode_unsubscribe if before else encode_subscribe
             for link in self.links:
                 link.say(encode(substring, self.limits))
-        # Copies may come twice by different ways: by their numbers this peer tells that they are the same.
+        # Copies may come twice over different links: their numbers show that they are the same.
         if substring != NUMBERED and "//fwd/" in substring and (not before or not before + change):
             self._want(NUMBERED, change)
 

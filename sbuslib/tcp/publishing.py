@@ -31,7 +31,7 @@ class Publisher:
         self.published = 0
 
     def start_of(self, name: str) -> bytes | None:
-        """``pub <name>`` and a space; ``None`` when the mesh has to see to it."""
+        """``pub <name>`` and a space; ``None`` when the mesh publishes under this name."""
         try:
             return self._names[name]
         except KeyError:
@@ -73,7 +73,7 @@ class Publisher:
                 if start is None:
                     self._mesh.publish(new_name, data)
                 elif add(data):
-                    name = None  # who wants it is asked again, as sending may have waited
+                    name = None  # the links are looked up again, as sending may have waited
                 count += 1
         finally:
             run.send()
@@ -100,7 +100,7 @@ class _Run:
         self._size = 0
 
     def go_to(self, links: tuple[Link, ...], start: bytes) -> None:
-        """What is added from now on starts with ``start`` and goes to ``links``."""
+        """From now on, added messages start with ``start`` and go to ``links``."""
         if links != self._links:
             self.send()
             self._links = links

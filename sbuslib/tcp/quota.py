@@ -1,4 +1,4 @@
-"""What all connections of one address may hold together, so that a stranger gains nothing by opening many.
+"""What all connections of one address may hold together, so that opening many connections gains nothing.
 
 Pure. An address of IPv6 stands for its /64, which is what one host is given; one of IPv4 for itself.
 """
@@ -13,7 +13,7 @@ __all__ = ["AddressQuotas", "Usage"]
 
 
 class Usage:
-    """What the connections of one address hold now. Whoever reserves here releases here."""
+    """What the connections of one address hold now. The part that reserves also releases."""
 
     __slots__ = ("address", "links", "queued", "substrings")
 
@@ -40,7 +40,7 @@ class AddressQuotas:
 
     @staticmethod
     def group(host: str) -> str:
-        """What stands for ``host`` here: itself, or its /64."""
+        """The key of ``host`` here: the host itself, or its /64 network."""
         try:
             address = ip_address(host.partition("%")[0])
         except ValueError:

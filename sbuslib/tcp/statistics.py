@@ -1,4 +1,4 @@
-"""What a peer and a gateway say of themselves: frozen values, one instant each."""
+"""The statistics of a peer and a gateway: frozen values, one instant each."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class PeerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """One peer at one instant.
 
     ``published`` counts what this end published; ``received`` all messages that came, ``unwanted`` those of them that
-    nobody here subscribed to, ``forwarded`` those passed on as copies, ``repeated`` and ``hop_limit`` those not
+    no receiver here subscribed to, ``forwarded`` those passed on as copies, ``repeated`` and ``hop_limit`` those not
     passed on because they had been here or had passed too many peers. ``sent`` and ``lost`` count copies by
-    connection. ``breaches`` counts what others did wrong, by reason.
+    connection. ``breaches`` counts violations of other peers, by reason.
     """
 
     links: int

@@ -96,7 +96,7 @@ class _Texts:
         if self._automata and len(self._automata[-1].texts) < YOUNG_SUBSTRINGS:
             texts |= self._take_out(self._automata.pop())
         if len(texts) >= YOUNG_SUBSTRINGS:
-            # The oldest may have lost their holders: whatever is small enough by now is built with this one.
+            # The oldest may have lost their holders. Those that are small by now are built again with this one.
             for automaton in list(self._automata):
                 if len(texts) >= AUTOMATON_SUBSTRINGS:
                     break
@@ -186,7 +186,7 @@ class Substrings(Generic[S]):
         return True
 
     def discard(self, subscriber: S) -> dict[str, int]:
-        """Take everything of ``subscriber`` out; what it held, substring to count."""
+        """Remove all substrings of ``subscriber``. Returns what it held, substring to count."""
         held = self._held.pop(subscriber, {})
         for substring in held:
             self._forget(substring, subscriber)
@@ -206,7 +206,7 @@ class Substrings(Generic[S]):
         self._changes.append(substring)
 
     def subscribers(self, name: str) -> tuple[S, ...]:
-        """Everybody with at least one substring that ``name`` contains, each once, in no order of meaning."""
+        """The subscribers with at least one substring that ``name`` contains, each once, in any order."""
         remembered = self._remembered.get(name)
         if remembered is not None:
             if remembered[0] == self._version:

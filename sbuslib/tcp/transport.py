@@ -65,7 +65,7 @@ def is_loopback(host: str) -> bool:
 class TLS:
     """A certificate of one's own, and the authority whose certificates one trusts, for both ends of TLS.
 
-    Whoever connects has to show a certificate of that authority, and so has whoever is connected to, which must
+    Each end of a connection has to show a certificate of that authority. That of the end that listens must
     moreover name the host.
 
     :param cert: file with the certificate, and those between it and the authority (PEM).

@@ -15,10 +15,10 @@ by functions that loop in C, and what need not be looked at is not looked at. Al
                                the keys, one after another, without NUL
                                the payloads, one after another, to the end of the packet
 
-A batch stands for its messages in order, and for nothing else: whatever counts, bounds or refuses messages does it as
-if each had come by itself. So that this cannot be made to cost more than it did to send, the messages of a batch come
-to no more than :data:`~sbuslib.limits.BATCH_EXPANDED` bytes as packets of their own. ``docs/protocol.md`` tells the
-same for readers who write a client in another language.
+A batch means its messages in order, and nothing else: they are counted, bounded and refused as if each had come in a
+packet of its own. A small batch must not become very many bytes for a receiver that takes no batches. So as packets of
+their own, the messages of a batch come to at most :data:`~sbuslib.limits.BATCH_EXPANDED` bytes. ``docs/protocol.md``
+tells the same for readers who write a client in another language.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ _ALL = bytes(range(256))
 
 
 class QueuedBatch(bytes):
-    """A batch that waits in a queue. It counts there as so many ``messages``, of ``charge`` bytes in all."""
+    """A batch that waits in a queue. It counts there as ``messages`` messages, of ``charge`` bytes in all."""
 
     messages: int
     charge: int
 
     @classmethod
     def of(cls, batch: Batch, wrapper: bytes = b"") -> QueuedBatch:
-        """A batch, with ``wrapper`` before it, as which each of its messages would have been wrapped."""
+        """A batch, with ``wrapper`` before it. As plain packets, each of its messages has that wrapper."""
         queued = cls(wrapper + batch.packet)
         queued.messages = batch.count
         queued.charge = batch.expanded + len(wrapper) * batch.count
@@ -75,9 +75,9 @@ class QueuedBatch(bytes):
 
 
 class Batch:
-    """Messages that travel together. Immutable; each of its forms is made when it is first asked for.
+    """Messages that travel in one packet. Immutable; each of its forms is made when it is first asked for.
 
-    One that was parsed where it lies, in a block of memory that is used again, is good until then.
+    A batch that was parsed in a block of memory is valid until that memory is used again: see :meth:`copy`.
 
     ``count`` is the number of messages, ``keys`` their distinct keys, ``numbers`` which of them each has, or ``None``
     where there is one only, and ``expanded`` how many bytes they come to as packets of their own.
@@ -177,7 +177,7 @@ class Batch:
 
     @property
     def columns(self) -> tuple[list[bytes], bytes | None, bytes, memoryview]:
-        """Keys, numbers, the lengths of the payloads, and these one after another: for keeps, and copied once."""
+        """Keys, numbers, the lengths of the payloads, and the payloads one after another, as a copy."""
         packet = self.packet
         at_numbers = _COLUMNS + 4 * (len(self.keys) + self.count)
         at_payloads = at_numbers + len(self.numbers or b"") + sum(map(len, self.keys))
@@ -223,7 +223,7 @@ class Batch:
         return map(Message, keys, self.payloads, repeat(sender))
 
     def copy(self) -> Batch:
-        """The same, and good for as long as it is kept."""
+        """The same batch, which does not depend on memory that is used again."""
         return Batch.parse(self.packet) if self._length else self
 
     # -- parts of it --------------------------------------------------------------------------------
@@ -361,10 +361,11 @@ def pack(
 ) -> Iterator[tuple[bytes, int]]:
     """Pairs of key and payload as packets, with how many messages each has: batches, and plain packets for single ones.
 
-    ``check`` is called with each distinct key, and raises for one that nobody may publish under; ``most`` is how
-    many bytes of payload to put into one batch. What it gives before it raises is in order and can be sent. Raises what
-    ``check`` and :func:`~sbuslib.wire.packets.encode_message` do, and :exc:`TypeError` or :exc:`ValueError` for
-    what is no pair of bytes: which is at fault is not told.
+    ``check`` raises for a key that cannot be published. It is called with each distinct key, unless no key has a NUL or
+    a ``!``: then all are good. ``most`` is how many bytes of payload to put into one batch. The packets that come
+    before an error are in order, and can be sent. Raises what ``check`` and
+    :func:`~sbuslib.wire.packets.encode_message` do, and :exc:`TypeError` or :exc:`ValueError` for what is no pair of
+    bytes. The error does not tell which pair is at fault.
     """
     keys = [key for key, _ in pairs]
     payloads = [payload for _, payload in pairs]
@@ -394,7 +395,7 @@ def _pack(
         return
     size = sum(sizes)
     if not fits(count, kinds, size, most):
-        # Into as many parts as their keys ask for where each message has the next of the keys.
+        # As many parts as there have to be where all keys take turns; where one is still too much, it is split again.
         apiece = -(-count // max(2, -(-len(kinds) // BATCH_KEYS)))
         for start in range(0, count, apiece):
             part = slice(start, start + apiece)

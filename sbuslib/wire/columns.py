@@ -1,7 +1,7 @@
 """Many messages as columns: what batches are made of, and blocks of a journal, so that either becomes the other.
 
-What belongs here takes messages apart, picks some and puts them together with no work for each of them, as far as that
-goes. How a batch is laid out, and what it may hold, is told in :mod:`sbuslib.wire.batches`.
+This module takes messages apart, selects some and puts them together; where it can, with no work for each single
+message. :mod:`sbuslib.wire.batches` tells how a batch is laid out, and what it may hold.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ALL: Final = bytes(range(256))
 
 
 class Columns:
-    """Messages as columns, however many: what a batch is made of, and what a journal keeps of it.
+    """Any number of messages as columns: the form from which batches are made, and in which a journal keeps them.
 
     ``keys`` are at most :data:`~sbuslib.limits.BATCH_KEYS` distinct keys, ``numbers`` which of them each message has,
     a byte each, or ``None`` where there is one only, ``sizes`` the length of each payload, four bytes each, and
@@ -190,9 +190,9 @@ def lengths(offsets: bytes) -> bytes:
 
     Raises :exc:`ValueError` where one begins before the one before it does.
     """
-    # As two large numbers: where each digit is no smaller than the one that is subtracted, none is borrowed from.
+    # The columns are subtracted as two large numbers. Where no digit is smaller than the one below it, none borrows.
     high, low = (int.from_bytes(column, "little") for column in (offsets[4:], offsets[:-4]))
-    if high < low or not offsets[3::4].isascii():  # which is to say that none is negative
+    if high < low or not offsets[3::4].isascii():  # that is, where one is negative
         raise ValueError("offsets are not in order")
     found = (high - low).to_bytes(len(offsets) - 4, "little")
     if not found[3::4].isascii():

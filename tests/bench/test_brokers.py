@@ -100,7 +100,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
 
 @needs_compiler
 @pytest.mark.parametrize("receivers", [1, 3])
-def test_streams(place: Path, tools: Tools, receivers: int) -> None:
+def test_messages_over_streams_are_measured(place: Path, tools: Tools, receivers: int) -> None:
     echo = Echo(place)
     run = echo.run(tools.load, 500, receivers=receivers)
     echo.close()
@@ -108,7 +108,7 @@ def test_streams(place: Path, tools: Tools, receivers: int) -> None:
 
 
 @needs_compiler
-def test_round_trips_over_streams(place: Path, tools: Tools) -> None:
+def test_round_trips_over_streams_are_measured(place: Path, tools: Tools) -> None:
     echo = Echo(place)
     run = echo.run(tools.load, 50, trips=True)
     echo.close()
@@ -141,7 +141,7 @@ def running(place: Path, request: pytest.FixtureRequest) -> Iterator[Broker]:
 @pytest.mark.parametrize(
     "running", [one for one in brokers.BROKERS if one.name != "rabbitmq"], indirect=True, ids=lambda one: one.name
 )
-def test_a_broker_that_is_installed(running: Broker, tools: Tools) -> None:
+def test_an_installed_broker_is_measured(running: Broker, tools: Tools) -> None:
     assert running.version()
     for size, receivers in ((100, 1), (8_192, 3)):
         run = running.run(tools.load, 200, receivers=receivers, size=size)
@@ -153,14 +153,14 @@ def test_a_broker_that_is_installed(running: Broker, tools: Tools) -> None:
             assert (run.received, run.lost) == (100, 0)
 
 
-def test_a_broker_that_is_not_installed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_broker_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     for make in (brokers.Redis, brokers.Nats, brokers.Mosquitto):
         with pytest.raises(NotInstalledError, match="is not installed"):
             make(place).command()
 
 
-def test_a_broker_that_is_not_installed_is_left_out_and_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_broker_is_left_out_of_the_results(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     monkeypatch.setitem(sys.modules, "zmq", None)
     with ExitStack() as stack:

@@ -20,24 +20,24 @@ from sbuslib.bench.tables import everything, terminal
 from sbuslib.errors import StateError
 
 
-def test_scenarios_that_are_compared_are_there() -> None:
+def test_compared_scenarios_exist() -> None:
     for name in (*COMPARED, *BESIDE, *(other for others in BESIDE.values() for other in others)):
         assert find(name).name == name
 
 
-def test_raw_figures_that_are_none(tmp_path: Path) -> None:
+def test_wrong_raw_figures_are_refused(tmp_path: Path) -> None:
     (tmp_path / "none.json").write_bytes(b"{}")
     with pytest.raises(StateError, match=r"none\.json: no figures"):
         report.load(tmp_path / "none.json")
 
 
-def test_the_clients_of_brokers_are_named() -> None:
+def test_the_tables_name_the_clients_of_brokers() -> None:
     names = {(row[0], row[1]) for row in everything(measured(), tables.title_of)[1:]}
     assert ("Python client to Python client", "pyzmq, key and payload apart") in names
     assert ("one to one", "Redis") in names
 
 
-def test_batches_stand_beside_batched_writes() -> None:
+def test_batches_are_compared_with_batched_writes() -> None:
     assert tables.in_batches(measured()) == [
         ["times as fast as", "Redis", "ZeroMQ proxy"],
         ["publish_many to receive_many, to one to one", "3.00", "-"],
@@ -46,7 +46,7 @@ def test_batches_stand_beside_batched_writes() -> None:
 
 
 @pytest.mark.parametrize("short", [True, False])
-def test_the_tables_of_the_pages(short: bool) -> None:
+def test_the_tables_of_the_pages_are_made_of_results(short: bool) -> None:
     table = tables.markdown(measured(), short=short)
     rows = [line for line in table.splitlines() if line.startswith("|")]
     assert all(len(line) <= 120 for line in table.splitlines() if not line.startswith("|"))
@@ -62,7 +62,7 @@ def test_the_tables_of_the_pages(short: bool) -> None:
         assert "| Python client to Python client | 300 k | - | - | 150 k; 400 k in one frame | - |" in rows
 
 
-def test_a_block_is_replaced() -> None:
+def test_a_marked_block_of_a_page_is_replaced() -> None:
     page = f"before\n{tables.BEGIN}\nold\nlines\n{tables.END}\nafter\n"
     assert tables.replace_block(page, "new\n") == f"before\n{tables.BEGIN}\nnew\n{tables.END}\nafter\n"
     for wrong in ("", f"{tables.BEGIN}\n", f"{tables.END}\n{tables.BEGIN}\n", page + page):
@@ -71,7 +71,7 @@ def test_a_block_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/performance.md"])
-def test_the_pages_have_the_block(name: str) -> None:
+def test_the_pages_have_the_marked_block(name: str) -> None:
     page = (ROOT / name).read_text("utf-8")
     assert "\nnew\n" in tables.replace_block(page, "new\n")
 
@@ -96,7 +96,7 @@ def make_report(root: Path, *arguments: object) -> subprocess.CompletedProcess[s
     )
 
 
-def test_the_page_needs_nothing_beside_it(tmp_path: Path) -> None:
+def test_the_page_loads_no_other_file(tmp_path: Path) -> None:
     (tmp_path / "figures.json").write_bytes(encode(measured()))
     (tmp_path / "docs").mkdir()
     for name in ("README.md", "docs/performance.md"):
@@ -118,7 +118,7 @@ def test_the_page_needs_nothing_beside_it(tmp_path: Path) -> None:
         assert text in page
 
 
-def test_a_report_of_nothing(tmp_path: Path) -> None:
+def test_a_missing_file_of_figures_is_told_in_one_line(tmp_path: Path) -> None:
     done = make_report(tmp_path, "--from", tmp_path / "none")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert "No such file" in done.stderr

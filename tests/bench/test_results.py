@@ -55,14 +55,14 @@ def measured() -> Results:
     )
 
 
-def test_medians_and_quartiles() -> None:
+def test_medians_and_quartiles_are_computed() -> None:
     assert summarize([]) is None
     assert summarize([7]) == Summary(7, 7, 7, 1)
     assert summarize([5, 1, 2, 4, 3]) == Summary(3, 2, 4, 5)
     assert summarize([1, 2]) == Summary(1.5, 1.25, 1.75, 2)
 
 
-def test_figures() -> None:
+def test_figures_are_written_short() -> None:
     told = measured()
     assert told.figure("one", "hub", "rate") == Summary(2_000, 1_500, 2_500, 3)
     cpu = told.figure("one", "forwarder", "cpu")
@@ -115,8 +115,8 @@ def test_raw_figures_are_read_back() -> None:
         decode(msgspec.json.encode(newer))
 
 
-def test_the_form_of_the_raw_figures() -> None:
-    """Whoever reads the JSON relies on it: what changes here takes another ``FORMAT``."""
+def test_the_format_of_raw_figures_is_stable() -> None:
+    """Programs read this JSON: a change of it needs another ``FORMAT``."""
     told = msgspec.json.decode(msgspec.json.encode(results(("trip", "hub", 0, run(1_000, 2, trip=0.5)))))
     assert told == {
         "format": 1,
@@ -162,7 +162,7 @@ def test_the_form_of_the_raw_figures() -> None:
     }
 
 
-def test_the_table_of_the_hub() -> None:
+def test_the_table_of_the_hub_has_a_line_for_each_scenario() -> None:
     table = {row[0]: row[1:] for row in tables.rows(measured())}
     assert table["one to one"] == [
         "2,000 (1,500-2,500)",
@@ -178,7 +178,7 @@ def test_the_table_of_the_hub() -> None:
     assert table["Python client to Python client"][0] == "300 k"
 
 
-def test_every_case_is_told() -> None:
+def test_every_case_is_in_the_table() -> None:
     heading, *body = tables.everything(measured())
     assert {len(row) for row in body} == {len(heading)}
     faster = {(row[0], row[1]): row[-1] for row in body}
@@ -191,7 +191,7 @@ def test_every_case_is_told() -> None:
     assert "left out: NATS: nats-server is not installed" in text
 
 
-def test_scenarios_name_others_that_there_are() -> None:
+def test_scenarios_refer_to_existing_scenarios() -> None:
     names = [scenario.name for scenario in SCENARIOS]
     assert len(set(names)) == len(names)
     for scenario in SCENARIOS:

@@ -36,7 +36,7 @@ def measure(place: Path, names: list[str], compiler: str | None) -> Results:
 
 
 @needs_compiler
-def test_each_scenario(place: Path) -> None:
+def test_each_scenario_can_be_run(place: Path) -> None:
     scenarios = [scenario for scenario in SCENARIOS if scenario.job != "clients"]
     results = measure(place, [scenario.name for scenario in scenarios], COMPILER)
     with daemons.hub(str(place / "bus")) as hub:
@@ -57,7 +57,7 @@ KINDS = [str(kind) for scenario in SCENARIOS if scenario.job == "clients" for ki
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS)))
-def test_python_clients(place: Path, kind: str) -> None:
+def test_python_clients_are_measured(place: Path, kind: str) -> None:
     receivers = 3 if kind == "many" else 1
     with daemons.hub(str(place / "bus")) as hub:
         run = clients.run(kind, hub.address, hub.pids, 300, receivers=receivers)
@@ -66,7 +66,7 @@ def test_python_clients(place: Path, kind: str) -> None:
     assert run.cpu > 0
 
 
-def test_without_a_compiler(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_the_load_is_in_python(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SBUS_SYSCALLS", "plain")
     results = measure(place, ["dealt", "churn", "stopped", "trip"], "")
     assert results.left_out == ["what needs the load in C, such as the forwarder: there is no C compiler (cc)"]
@@ -96,7 +96,7 @@ def test_a_load_that_fails_says_why(place: Path, tools: Tools) -> None:
 
 
 @needs_compiler
-def test_the_load_finds_the_daemon_by_its_socket(place: Path, tools: Tools) -> None:
+def test_the_process_of_a_daemon_is_found_by_its_socket(place: Path, tools: Tools) -> None:
     with HubThread(str(place / "bus")):
         run = tools.load("packets", "-a", place / "bus", "-n", 200)
         assert (run.received, run.lost) == (200, 0)
@@ -104,7 +104,7 @@ def test_the_load_finds_the_daemon_by_its_socket(place: Path, tools: Tools) -> N
         assert daemons.other(str(place / "bus")).pids == [os.getpid()]
 
 
-def test_what_the_kernel_tells() -> None:
+def test_cpu_time_and_memory_of_a_process_are_read() -> None:
     before = cpu_seconds([os.getpid()])
     assert before > 0
     assert cpu_seconds([os.getpid(), os.getpid()]) >= 2 * before

@@ -20,7 +20,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="session", autouse=True)
 def _ctrl_c_counts() -> None:
-    """Whoever runs the tests in the background of a shell has Ctrl-C ignored, and programs respect that."""
+    """Restore Ctrl-C: it is ignored where the tests run in a background job of a shell, and programs respect that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -17,13 +17,13 @@ Start = Callable[..., "Popen[bytes]"]
 SHORT = ("--rounds", "1", "--seconds", "0.001")
 
 
-def test_the_list(run: Run) -> None:
+def test_list_shows_every_scenario(run: Run) -> None:
     done = run("sbuslib", "bench", "--list")
     assert (done.returncode, done.stderr) == (0, "")
     assert [line.split()[0] for line in done.stdout.splitlines()] == [scenario.name for scenario in SCENARIOS]
 
 
-def test_a_hub_of_its_own(run: Run, tmp_path: Path) -> None:
+def test_without_an_address_bench_starts_a_hub(run: Run, tmp_path: Path) -> None:
     done = run("sbuslib", "bench", "one", "trip", *SHORT, "--size", "50", "--runs", str(tmp_path / "runs.json"))
     assert done.returncode == 0, done.stderr
     assert "one to one" in done.stdout
@@ -33,7 +33,7 @@ def test_a_hub_of_its_own(run: Run, tmp_path: Path) -> None:
     assert runs["plan"]["payload"] == 50
 
 
-def test_a_daemon_that_runs_already(run: Run, bus: HubThread, path: str, tmp_path: Path) -> None:
+def test_with_an_address_bench_measures_that_daemon(run: Run, bus: HubThread, path: str, tmp_path: Path) -> None:
     done = run("sbuslib", "bench", "-a", path, "one", "clients", *SHORT, "--runs", str(tmp_path / "runs.json"))
     assert done.returncode == 0, done.stderr
     records = json.loads((tmp_path / "runs.json").read_bytes())["records"]
@@ -42,14 +42,14 @@ def test_a_daemon_that_runs_already(run: Run, bus: HubThread, path: str, tmp_pat
     assert bus.hub.statistics().received > 0
 
 
-def test_nobody_is_there(run: Run, path: str) -> None:
+def test_an_address_without_a_daemon_is_an_error(run: Run, path: str) -> None:
     done = run("sbuslib", "bench", "-a", path, "one", *SHORT)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"sbus: {path}: No such file or directory\n"
 
 
 @pytest.mark.parametrize("wrong", [("none",), ("one", "--rounds", "0"), ("one", "--seconds", "0")])
-def test_wrong_arguments(run: Run, wrong: tuple[str, ...]) -> None:
+def test_wrong_arguments_are_refused(run: Run, wrong: tuple[str, ...]) -> None:
     done = run("sbuslib", "bench", *wrong)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
@@ -57,12 +57,12 @@ def test_wrong_arguments(run: Run, wrong: tuple[str, ...]) -> None:
 def runs(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"  # that whoever comes next has to fetch
+            return file.read().rpartition(")")[2].split()[0] != "Z"  # a zombie is gone but for its status
     except FileNotFoundError:
         return False
 
 
-def test_what_it_started_ends_with_it(start: Start) -> None:
+def test_processes_that_bench_started_end_with_it(start: Start) -> None:
     process = start("sbuslib", "bench", "one", "--seconds", "5")
     assert process.stderr is not None
     assert b"cases" in process.stderr.readline()  # by now hub and forwarder are there

@@ -1,4 +1,4 @@
-"""What the programs share."""
+"""The functions that all programs share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sbuslib.errors import CorruptJournalError, NoHubError
         (ValueError("one\ntwo\x1b\udcff\\"), None, "one\\ntwo\\x1b\\xff\\"),
     ],
 )
-def test_explain(error: Exception, address: str | None, line: str) -> None:
+def test_explain_tells_an_error_in_one_line(error: Exception, address: str | None, line: str) -> None:
     assert explain(error, address) == line
 
 
@@ -39,14 +39,14 @@ def test_explain(error: Exception, address: str | None, line: str) -> None:
         (NoHubError("gone"), {"skip_corrupt": False}, ""),
     ],
 )
-def test_advise(error: Exception, options: dict[str, bool], advice: str) -> None:
+def test_advise_names_the_option_that_helps(error: Exception, options: dict[str, bool], advice: str) -> None:
     advised = advise(error, Namespace(**options))
     assert advised.startswith(advice)
     assert bool(advised) == bool(advice)
 
 
 @pytest.mark.parametrize("ignored", [(), (signal.SIGINT,), (signal.SIGHUP,), (signal.SIGINT, signal.SIGHUP)])
-def test_what_was_ignored_stays_so(monkeypatch: pytest.MonkeyPatch, ignored: tuple[int, ...]) -> None:
+def test_ignored_signals_stay_ignored(monkeypatch: pytest.MonkeyPatch, ignored: tuple[int, ...]) -> None:
     monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_IGN if number in ignored else signal.SIG_DFL)
     installed: dict[int, Callable[..., object]] = {}
     stopped: list[int] = []
@@ -58,7 +58,7 @@ def test_what_was_ignored_stays_so(monkeypatch: pytest.MonkeyPatch, ignored: tup
 
 
 def test_a_signal_may_come_while_the_event_is_locked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it does in the middle of the main thread's ``wait``: to set it there would be to wait for oneself."""
+    """A signal may interrupt the main thread's ``wait``. To set the event in its handler would wait for ever."""
     installed: list[Callable[[], object]] = []
     monkeypatch.setattr(jobs, "on_stop", installed.append)
     event = jobs.stop_event()

@@ -1,4 +1,4 @@
-"""The demo: that it succeeds, and that it cannot succeed when what it shows does not happen."""
+"""The demo succeeds, and fails when a part of it does not happen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Told = list[dict[str, Any]]
 DEMO = "sbuslib.cli.demo"
 
 
-def test_it_shows_everything(run: Run, folder: str) -> None:
+def test_the_demo_shows_all_its_parts_and_succeeds(run: Run, folder: str) -> None:
     done = run(DEMO, "--rounds", "2", "--pause", "0.01", "--no-report", env={"TMPDIR": folder})
     assert done.returncode == 0, done.stdout + done.stderr
     *_, summary = done.stdout.partition("Summary:\n")
@@ -38,7 +38,7 @@ def test_it_shows_everything(run: Run, folder: str) -> None:
 
 @pytest.mark.parametrize("name", ["recorder", "publisher", "wildcard", "exact", "alice", "bob", "eavesdropper"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_it_fails_when_a_process_is_ended(
+def test_the_demo_fails_when_a_process_is_ended_at_its_start(
     name: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     start = demo.Director.start
@@ -58,7 +58,7 @@ def test_it_fails_when_a_process_is_ended(
 
 
 @pytest.mark.parametrize("name", ["hub", "wildcard"])
-def test_it_fails_when_a_process_is_ended_later(start: Start, folder: str, name: str) -> None:
+def test_the_demo_fails_when_a_process_is_killed_while_it_publishes(start: Start, folder: str, name: str) -> None:
     process = start(DEMO, "--rounds", "100000", "--pause", "0.01", env={"TMPDIR": folder}, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
     victim = 0
@@ -83,11 +83,11 @@ def test_it_fails_when_a_process_is_ended_later(start: Start, folder: str, name:
         ("disconnected", "the eavesdropper was disconnected"),
     ],
 )
-def test_it_believes_only_reports(
+def test_the_demo_fails_when_a_report_is_missing_or_wrong(
     event: str, verdict: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     told = demo.Actor.told
-    # What was received came in another order, what was checked was checked twice, all else never happened.
+    # Received messages are in the wrong order, checks come twice, other reports are missing.
     changes: dict[str, Callable[[Told], Told]] = {"received": lambda told: told[::-1], "checked": lambda told: told * 2}
 
     def told_otherwise(self: demo.Actor, name: str) -> Told:
@@ -101,7 +101,7 @@ def test_it_believes_only_reports(
     assert f"  FAILED  {verdict}" in capfd.readouterr().out
 
 
-def test_its_hub_ends_though_the_demo_is_killed(start: Start) -> None:
+def test_the_hub_of_the_demo_ends_when_the_demo_is_killed(start: Start) -> None:
     process = start(DEMO, "--rounds", "100000", "--pause", "0.01", stderr=subprocess.DEVNULL)
     assert process.stdout is not None
     hub = None
@@ -118,7 +118,7 @@ def test_its_hub_ends_though_the_demo_is_killed(start: Start) -> None:
         os.close(hub)
 
 
-def test_nobody_reads_what_it_prints(start: Start) -> None:
+def test_the_demo_ends_without_a_traceback_when_its_output_is_closed(start: Start) -> None:
     process = start(DEMO)
     assert process.stdout is not None
     process.stdout.close()

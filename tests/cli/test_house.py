@@ -1,4 +1,4 @@
-"""What a stranger meets first: ``./run``, and what an installed package brings."""
+"""``./run``, and the files of the installed package and of the source distribution."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def program(path: Path, script: str) -> Path:
-    """A script of the shell's at a path."""
+    """A shell script at a path."""
     path.write_text(script if script.startswith("#!") else f"#!/bin/sh\n{script}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
 
 
 def java(version: int) -> str:
-    """A program that tells its version as Java does."""
+    """A program that prints its version as Java does."""
     return f"echo 'openjdk version \"{f'1.{version}' if version < 9 else version}.0.2\" 2026-01-01' >&2"
 
 
@@ -55,7 +55,7 @@ def run(checkout: Path, *arguments: str, **environment: str) -> subprocess.Compl
     )
 
 
-def test_without_a_command_it_tells_them(checkout: Path) -> None:
+def test_run_without_a_command_lists_the_commands(checkout: Path) -> None:
     done = run(checkout)
     assert done.returncode == 2
     assert [line.split()[:2] for line in done.stdout.splitlines()] == [
@@ -67,14 +67,14 @@ def test_without_a_command_it_tells_them(checkout: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["demo", "test", "hub"])
-def test_no_python(checkout: Path, command: str) -> None:
+def test_a_missing_python_is_told_with_the_command_that_installs_it(checkout: Path, command: str) -> None:
     done = run(checkout, command)
     assert done.returncode == 1
     assert done.stderr == "run: Python 3.11 or newer is missing: apt-get install python3 python3-venv\n"
 
 
 @pytest.mark.parametrize("command", ["demo", "test", "hub"])
-def test_an_old_python(checkout: Path, command: str) -> None:
+def test_an_old_python_is_refused(checkout: Path, command: str) -> None:
     program(checkout / "bin" / "python3", '[ "$1" = -V ] && echo Python 3.9.2 && exit; exit 1')
     done = run(checkout, command)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
@@ -87,7 +87,7 @@ def test_a_newer_python_beside_an_old_one_is_found(checkout: Path) -> None:
     assert "venv module" in run(checkout, "demo").stderr, "it went on with the newer one"
 
 
-def test_no_venv_module(checkout: Path) -> None:
+def test_a_missing_venv_module_is_told(checkout: Path) -> None:
     python = program(checkout / "python", 'case "$2" in *version_info*) exit 0 ;; esac; exit 1')
     done = run(checkout, "demo", PYTHON=str(python))
     assert done.returncode == 1
@@ -97,12 +97,12 @@ def test_no_venv_module(checkout: Path) -> None:
     ]
 
 
-def test_a_python_that_is_none(checkout: Path) -> None:
+def test_a_wrong_python_variable_is_refused(checkout: Path) -> None:
     done = run(checkout, "demo", PYTHON="/nowhere/python")
     assert (done.returncode, done.stderr) == (1, "run: PYTHON=/nowhere/python is not a Python 3.11 or newer\n")
 
 
-ANNOUNCED = "run: the first time, this installs 960 MB into .venv, mostly Spark, and needs Java 17: 2 to 3 minutes"
+ANNOUNCED = "run: the first time, this installs 960 MB into .venv, mostly Spark, and needs Java 17: 2 to 5 minutes"
 MISSING = "run: Java 17 or newer, which Spark needs, is missing"
 INSTALLING = f"{MISSING}: installing it, some 200 MB, which takes a minute"
 TO_INSTALL = f"{MISSING}: apt-get install openjdk-17-jre-headless"
@@ -134,7 +134,7 @@ def test_java_is_installed_where_that_is_allowed(checkout: Path) -> None:
     assert "venv module" in complaints[3], "it went on"
 
 
-def test_a_newer_java_where_there_is_no_other(checkout: Path) -> None:
+def test_a_newer_java_is_installed_where_java_17_is_not_packaged(checkout: Path) -> None:
     complaints, commands = without_java(checkout, 0, {"openjdk-21-jre-headless": 21})
     assert [command.split()[-1] for command in commands[1:]] == ["openjdk-17-jre-headless", "openjdk-21-jre-headless"]
     assert "venv module" in complaints[-1], "it went on"
@@ -147,18 +147,18 @@ def test_java_is_installed_with_sudo(checkout: Path) -> None:
     assert "venv module" in complaints[-1], "it went on"
 
 
-def test_no_java_and_no_right_to_install_one(checkout: Path) -> None:
+def test_a_missing_java_is_told_where_it_may_not_be_installed(checkout: Path) -> None:
     assert without_java(checkout, 1000, {"openjdk-17-jre-headless": 17}) == ([ANNOUNCED, TO_INSTALL], [])
 
 
-def test_no_java_to_be_had(checkout: Path) -> None:
+def test_a_java_that_cannot_be_installed_is_told(checkout: Path) -> None:
     complaints, commands = without_java(checkout, 0, {"default-jre-headless": 11})
     assert complaints[:2] == [ANNOUNCED, INSTALLING]
     assert complaints[-1] == TO_INSTALL
     assert len(commands) == 4
 
 
-def test_an_old_java_beside_a_newer_one(checkout: Path) -> None:
+def test_a_newer_java_beside_an_old_one_is_found(checkout: Path) -> None:
     program(checkout / "bin" / "java", java(11))
     newer = checkout / "jvm" / "java-21" / "bin"
     newer.mkdir(parents=True)
@@ -168,7 +168,7 @@ def test_an_old_java_beside_a_newer_one(checkout: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [8, 11])
-def test_java_home_is_too_old(checkout: Path, version: int) -> None:
+def test_an_old_java_home_is_refused(checkout: Path, version: int) -> None:
     (checkout / "old" / "bin").mkdir(parents=True)
     program(checkout / "old" / "bin" / "java", java(version))
     program(checkout / "bin" / "python3", "exit 0")
@@ -210,7 +210,7 @@ def installed() -> importlib.metadata.Distribution:
     return distribution
 
 
-def test_what_is_installed(installed: importlib.metadata.Distribution) -> None:
+def test_the_installed_package_has_its_files(installed: importlib.metadata.Distribution) -> None:
     files = {os.path.basename(file): installed.locate_file(file) for file in installed.files or ()}
     assert installed.version == sbuslib.__version__
     for name in ("sbus.1", "sbusd.1"):
@@ -221,7 +221,7 @@ def test_what_is_installed(installed: importlib.metadata.Distribution) -> None:
 
 
 @pytest.mark.parametrize("program", ["sbus", "sbusd"])
-def test_the_installed_programs(installed: importlib.metadata.Distribution, program: str) -> None:
+def test_the_installed_programs_run(installed: importlib.metadata.Distribution, program: str) -> None:
     done = subprocess.run(
         [os.path.join(os.path.dirname(sys.executable), program), "--version"],
         capture_output=True,

@@ -29,7 +29,7 @@ def page(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_option_and_no_other(name: str) -> None:
+def test_the_page_has_every_option_and_no_other(name: str) -> None:
     section = page(name).split(".SH OPTIONS\n")[1].split(".SH ")[0].replace("\\-", "-")
     tags = re.findall(r"^\.T[PQ]\n(.*)$", section, re.MULTILINE)
     documented = re.findall(r"(?<![\w-])--?[\w-]+", "\n".join(tags))
@@ -37,7 +37,7 @@ def test_every_option_and_no_other(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_defaults(name: str) -> None:
+def test_the_page_has_the_defaults(name: str) -> None:
     for default in ("/run/sbus.socket", *([daemon.PID_FILE] if name == "sbusd" else [])):
         assert default in page(name)
 

@@ -1,4 +1,4 @@
-"""``sbus`` from outside: ``hub``, ``pub``, ``sub`` and ``whoami``."""
+"""``sbus hub``, ``pub``, ``sub`` and ``whoami`` as programs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def publish(address: str, *messages: tuple[bytes, bytes]) -> None:
 # -- pub and sub ------------------------------------------------------------------------------------------
 
 
-def test_publish_and_subscribe(run: Run, subscribed: Start, path: str) -> None:
+def test_a_published_message_is_shown_by_sub(run: Run, subscribed: Start, path: str) -> None:
     subscriber = subscribed("-n", "2", "room/*/temp")
     assert subscriber.stdout is not None
     for arguments, line in (
@@ -61,7 +61,7 @@ def test_publish_and_subscribe(run: Run, subscribed: Start, path: str) -> None:
 
 
 @pytest.mark.parametrize("extra", [(), ("--raw",), ("--json",)], ids=["text", "raw", "json"])
-def test_any_bytes_are_shown(subscribed: Start, path: str, extra: tuple[str, ...]) -> None:
+def test_bytes_that_cannot_be_printed_are_escaped(subscribed: Start, path: str, extra: tuple[str, ...]) -> None:
     subscriber = subscribed("-n", "2", *extra, "")
     key = ODD.replace(b"\0", b"")
     publish(path, (key, ODD), (b"plain/key", "ü".encode()))
@@ -80,13 +80,13 @@ def test_any_bytes_are_shown(subscribed: Start, path: str, extra: tuple[str, ...
         assert output == shown + b"\t" + ODD_SHOWN + b"\n" + "plain/key\tü\n".encode()
 
 
-def test_an_encoding_that_cannot_show_it(subscribed: Start, path: str) -> None:
+def test_characters_that_the_encoding_lacks_are_escaped(subscribed: Start, path: str) -> None:
     subscriber = subscribed("-n", "1", "", env={"PYTHONIOENCODING": "latin-1"})
     publish(path, (b"key", "ü€".encode()))
     assert subscriber.communicate(timeout=PATIENCE)[0] == b"key\t\xfc\\u20ac\n"
 
 
-def test_who_sent_it(subscribed: Start, path: str) -> None:
+def test_sub_shows_senders(subscribed: Start, path: str) -> None:
     own = f"!/cred/{os.getgid()}/{os.getuid()}/{os.getpid()}"
     subscriber = subscribed("-n", "1", "-s", "")
     publish(path, (b"key", b"payload"))
@@ -96,21 +96,21 @@ def test_who_sent_it(subscribed: Start, path: str) -> None:
     assert json.loads(subscriber.communicate(timeout=PATIENCE)[0])["sender"] == own
 
 
-def test_no_more_than_asked_for(subscribed: Start, path: str) -> None:
+def test_sub_ends_after_the_count(subscribed: Start, path: str) -> None:
     subscriber = subscribed("-n", "3", "--raw", "")
     publish(path, *((b"key", b"%d" % n) for n in range(100)))
     assert subscriber.communicate(timeout=PATIENCE)[0] == b"012"
     assert subscriber.returncode == 0
 
 
-def test_several_patterns(start: Start, bus: HubThread, await_patterns: Await, path: str) -> None:
+def test_sub_takes_several_patterns(start: Start, bus: HubThread, await_patterns: Await, path: str) -> None:
     subscriber = start("sbuslib", "sub", "-n", "2", "-a", path, "a/", "b")
     await_patterns(2)
     publish(path, (b"a/1", b"x"), (b"c", b"y"), (b"b", b"z"))
     assert subscriber.communicate(timeout=PATIENCE)[0] == b"a/1\tx\nb\tz\n"
 
 
-def test_lines_of_standard_input(run: Run, subscribed: Start, path: str) -> None:
+def test_pub_publishes_each_line_of_standard_input(run: Run, subscribed: Start, path: str) -> None:
     subscriber = subscribed("-n", "4", "--json", "")
     done = run("sbuslib", "pub", "-a", path, "log", "-", input="one\n\n three \nlast")
     assert (done.returncode, done.stderr) == (0, "")
@@ -118,7 +118,7 @@ def test_lines_of_standard_input(run: Run, subscribed: Start, path: str) -> None
     assert payloads == ["one", "", " three ", "last"]
 
 
-def test_each_line_goes_when_it_comes(start: Start, subscribed: Start, path: str) -> None:
+def test_pub_publishes_each_line_at_once(start: Start, subscribed: Start, path: str) -> None:
     subscriber = subscribed("")
     publisher = start("sbuslib", "pub", "-a", path, "log", "-")
     assert subscriber.stdout is not None
@@ -138,13 +138,13 @@ def test_many_lines_stay_whole_and_in_order(run: Run, subscribed: Start, path: s
     assert subscriber.communicate(timeout=PATIENCE)[0].decode().replace("log\t", "").splitlines() == lines
 
 
-def test_a_line_that_is_too_long(run: Run, bus: HubThread, path: str) -> None:
+def test_a_line_that_is_too_long_is_refused(run: Run, bus: HubThread, path: str) -> None:
     done = run("sbuslib", "pub", "-a", path, "log", "-", input="x" * (2 * PACKET_BYTES))
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert done.stderr.startswith(f"sbus: {path}: a line of more than 409,600 bytes")
 
 
-def test_a_payload_that_is_too_long(run: Run, bus: HubThread, path: str) -> None:
+def test_a_payload_that_is_too_long_is_refused(run: Run, bus: HubThread, path: str) -> None:
     done = run("sbuslib", "pub", "-a", path, "log", "-", input="x" * PACKET_BYTES)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "does not fit a packet" in done.stderr
@@ -153,13 +153,13 @@ def test_a_payload_that_is_too_long(run: Run, bus: HubThread, path: str) -> None
 # -- who am I, and which hub --------------------------------------------------------------------------------
 
 
-def test_whoami(start: Start, bus: HubThread, path: str) -> None:
+def test_whoami_prints_the_credentials(start: Start, bus: HubThread, path: str) -> None:
     process = start("sbuslib", "whoami", "-a", path)
     output, _ = process.communicate(timeout=PATIENCE)
     assert output.decode() == f"!/cred/{os.getgid()}/{os.getuid()}/{process.pid}\n"
 
 
-def test_the_address_of_the_environment(run: Run, bus: HubThread, folder: str, path: str) -> None:
+def test_the_address_is_taken_from_the_environment(run: Run, bus: HubThread, folder: str, path: str) -> None:
     assert run("sbuslib", "whoami", env={"SBUS_ADDRESS": path}).returncode == 0
     assert run("sbuslib", "whoami", "-a", path, env={"SBUS_ADDRESS": "/nowhere"}).returncode == 0
     done = run("sbuslib", "whoami", env={"SBUS_ADDRESS": "/nowhere", "XDG_RUNTIME_DIR": folder})
@@ -167,13 +167,13 @@ def test_the_address_of_the_environment(run: Run, bus: HubThread, folder: str, p
 
 
 @pytest.mark.parametrize("command", [("pub", "key", "payload"), ("pub", "key", "-"), ("sub", ""), ("whoami",)])
-def test_no_hub(run: Run, path: str, command: tuple[str, ...]) -> None:
+def test_a_missing_hub_is_told_in_one_line(run: Run, path: str, command: tuple[str, ...]) -> None:
     done = run("sbuslib", command[0], "-a", path, *command[1:])
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"sbus: no hub at {path}: No such file or directory\n"
 
 
-def test_no_hub_at_the_usual_places(run: Run, folder: str) -> None:
+def test_without_a_hub_the_addresses_that_were_tried_are_told(run: Run, folder: str) -> None:
     done = run("sbuslib", "whoami", env={"XDG_RUNTIME_DIR": folder})
     assert done.returncode == 1
     assert done.stderr.startswith(
@@ -184,19 +184,19 @@ def test_no_hub_at_the_usual_places(run: Run, folder: str) -> None:
 # -- what a hub does not allow --------------------------------------------------------------------------------
 
 
-def test_the_secrets_of_others(run: Run, bus: HubThread, path: str) -> None:
+def test_subscribing_to_secrets_of_others_is_refused(run: Run, bus: HubThread, path: str) -> None:
     done = run("sbuslib", "sub", "-a", path, f"!/cred/{os.getgid()}/{os.getuid()}/1/")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"sbus: {path}: the hub refused the subscription: secret pattern of another\n"
 
 
-def test_a_reserved_key(run: Run, bus: HubThread, path: str) -> None:
+def test_publishing_to_a_reserved_key_is_refused(run: Run, bus: HubThread, path: str) -> None:
     done = run("sbuslib", "pub", "-a", path, "a/!/b", "payload")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"sbus: {path}: nobody may publish under b'a/!/b': reserved token in a key\n"
 
 
-def test_the_hub_goes_away(subscribed: Start, bus: HubThread, path: str) -> None:
+def test_sub_ends_with_an_error_when_the_hub_ends(subscribed: Start, bus: HubThread, path: str) -> None:
     subscriber = subscribed("")
     assert subscriber.stdout is not None
     publish(path, (b"key", b"payload"))
@@ -242,7 +242,7 @@ def test_a_closed_pipe_ends_it_without_a_word(subscribed: Start, path: str, spea
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_full_disk(subscribed: Start, path: str) -> None:
+def test_a_full_disk_is_told(subscribed: Start, path: str) -> None:
     with open("/dev/full", "wb") as full:
         subscriber = subscribed("", stdout=full)
     publish(path, (b"key", b"payload"))
@@ -250,7 +250,7 @@ def test_a_full_disk(subscribed: Start, path: str) -> None:
     assert (subscriber.returncode, errors) == (1, b"sbus: standard output: No space left on device\n")
 
 
-def test_closed_standard_output(environment: dict[str, str], bus: HubThread, path: str) -> None:
+def test_a_closed_standard_output_is_told(environment: dict[str, str], bus: HubThread, path: str) -> None:
     shell = ["sh", "-c", '"$@" >&-', "sh", sys.executable, "-m", "sbuslib", "sub", "-a", path, ""]
     done = subprocess.run(shell, env=environment, stderr=subprocess.PIPE, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stderr.decode()) == (1, f"sbus: {path}: standard output is closed\n")
@@ -260,7 +260,7 @@ def test_closed_standard_output(environment: dict[str, str], bus: HubThread, pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_hub_in_the_foreground(start: Start, path: str, number: signal.Signals) -> None:
+def test_hub_serves_in_the_foreground(start: Start, path: str, number: signal.Signals) -> None:
     hub = start("sbuslib", "hub", "-a", path)
     assert hub.stdout is not None
     assert hub.stderr is not None
@@ -274,7 +274,7 @@ def test_a_hub_in_the_foreground(start: Start, path: str, number: signal.Signals
     assert not os.path.exists(path)
 
 
-def test_a_hub_where_clients_look_first(start: Start, run: Run, folder: str) -> None:
+def test_hub_listens_where_clients_look_first(start: Start, run: Run, folder: str) -> None:
     for environment, address in (
         ({"SBUS_ADDRESS": f"{folder}/a", "XDG_RUNTIME_DIR": folder}, f"{folder}/a"),
         ({"XDG_RUNTIME_DIR": folder}, f"{folder}/sbus/bus"),
@@ -287,12 +287,12 @@ def test_a_hub_where_clients_look_first(start: Start, run: Run, folder: str) -> 
     assert stat.S_IMODE(os.stat(f"{folder}/sbus").st_mode) == 0o700
 
 
-def test_a_hub_at_an_address_in_use(run: Run, bus: HubThread, path: str) -> None:
+def test_hub_refuses_an_address_in_use(run: Run, bus: HubThread, path: str) -> None:
     done = run("sbuslib", "hub", "-a", path)
     assert (done.returncode, done.stderr) == (1, f"sbus: {path}: address in use\n")
 
 
-def test_a_hub_that_closes(start: Start, path: str) -> None:
+def test_hub_with_close_ends_with_its_last_client(start: Start, path: str) -> None:
     hub = start("sbuslib", "hub", "-c", "-o", "-a", path)
     assert hub.stdout is not None
     hub.stdout.read()
@@ -307,21 +307,21 @@ def test_a_hub_that_closes(start: Start, path: str) -> None:
 @pytest.mark.parametrize(
     "arguments", [(), ("nonsense",), ("pub", "key"), ("sub",), ("sub", "-n", "0", ""), ("sub", "--raw", "--json", "")]
 )
-def test_misuse(run: Run, arguments: tuple[str, ...]) -> None:
+def test_wrong_arguments_are_refused(run: Run, arguments: tuple[str, ...]) -> None:
     done = run("sbuslib", *arguments)
     assert done.returncode == 2
     assert done.stderr.startswith("usage: sbus")
 
 
 @pytest.mark.parametrize("command", [(), ("hub",), ("pub",), ("sub",), ("whoami",)])
-def test_help_has_examples(run: Run, command: tuple[str, ...]) -> None:
+def test_the_help_has_examples(run: Run, command: tuple[str, ...]) -> None:
     done = run("sbuslib", *command, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert "\nexamples:\n  sbus " in done.stdout
     assert "SBUS_ADDRESS" in done.stdout
 
 
-def test_version(run: Run) -> None:
+def test_version_is_printed(run: Run) -> None:
     assert run("sbuslib", "--version").stdout == f"sbus {sbuslib.__version__}\n"
 
 
@@ -337,7 +337,7 @@ def test_publishing_loads_no_gevent(run: Run, bus: HubThread, path: str) -> None
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_the_daemon_loads_gevent_only_when_it_stands(run: Run) -> None:
+def test_the_daemon_loads_gevent_after_it_listens(run: Run) -> None:
     done = run("sbuslib.cli.daemon", "--version", env={"PYTHONPROFILEIMPORTTIME": "1"})
     assert "sbuslib.cli.console" in done.stderr
     assert "gevent" not in done.stderr

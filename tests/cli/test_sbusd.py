@@ -1,4 +1,4 @@
-"""``sbusd`` from outside: its flags, its signals, and what it leaves behind."""
+"""``sbusd`` as a program: its flags, signals and files."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def daemon_pid(pid_file: str) -> int:
 
 
 def await_exit(pid: int) -> None:
-    """Wait for the end of a process that is not our child."""
+    """Wait for the end of a process that is not a child of this one."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -135,7 +135,7 @@ def test_the_defaults_are_those_of_the_c_daemon() -> None:
     assert (arguments.address, arguments.pid_file, arguments.foreground) == ("/run/sbus.socket", "/run/sbus.pid", False)
 
 
-def test_it_listens_when_its_output_ends(serve: Serve, path: str) -> None:
+def test_the_daemon_listens_when_it_closes_its_output(serve: Serve, path: str) -> None:
     process = serve()
     assert process.printed == b""  # type: ignore[attr-defined]
     assert process.poll() is None
@@ -146,7 +146,7 @@ def test_it_listens_when_its_output_ends(serve: Serve, path: str) -> None:
 
 @pytest.mark.parametrize("umask", [0, 0o022, 0o777])
 @pytest.mark.parametrize(("flags", "mode"), [((), 0o700), (("-g",), 0o770), (("-o",), 0o707), (("-go",), 0o777)])
-def test_the_mode_of_the_socket(serve: Serve, path: str, flags: tuple[str, ...], mode: int, umask: int) -> None:
+def test_the_socket_has_its_mode(serve: Serve, path: str, flags: tuple[str, ...], mode: int, umask: int) -> None:
     serve(*flags, umask=umask)
     assert stat.S_IMODE(os.stat(path).st_mode) == mode
 
@@ -167,7 +167,7 @@ def test_an_abstract_address_that_was_given_is_not_printed(serve: Serve) -> None
 
 @pytest.mark.parametrize("listening", [False, True])
 @pytest.mark.parametrize("fd", [None, 0], ids=["high", "standard input"])
-def test_a_socket_that_was_passed(serve: Serve, path: str, listening: bool, fd: int | None) -> None:
+def test_a_passed_socket_is_served(serve: Serve, path: str, listening: bool, fd: int | None) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(path)
         if listening:
@@ -182,7 +182,7 @@ def test_a_socket_that_was_passed(serve: Serve, path: str, listening: bool, fd: 
     assert os.path.exists(path), "a file that it did not make is not its to remove"
 
 
-def test_a_socket_that_was_passed_has_its_mode(serve: Serve, path: str) -> None:
+def test_a_passed_socket_keeps_its_mode(serve: Serve, path: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(path)
         os.chmod(path, 0o700)
@@ -197,7 +197,7 @@ def test_a_socket_that_was_passed_has_its_mode(serve: Serve, path: str) -> None:
     )
 
 
-def test_it_starts_without_standard_descriptors(start: Start, path: str, pid_file: str) -> None:
+def test_the_daemon_starts_without_standard_descriptors(start: Start, path: str, pid_file: str) -> None:
     shell = subprocess.run(
         ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", sys.executable, "-m", SBUSD, "-a", path, "-p", pid_file],
         timeout=PATIENCE,
@@ -209,13 +209,13 @@ def test_it_starts_without_standard_descriptors(start: Start, path: str, pid_fil
         assert os.readlink(f"/proc/{daemon_pid(pid_file)}/fd/{fd}") == os.devnull
 
 
-def test_as_many_files_as_allowed(serve: Serve) -> None:
+def test_the_limit_of_open_files_is_raised(serve: Serve) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     process = serve(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)))
     assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
 
 
-def test_what_clients_do_wrong_is_told_on_standard_error(serve: Serve, path: str) -> None:
+def test_violations_are_logged_on_standard_error(serve: Serve, path: str) -> None:
     process = serve()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.settimeout(PATIENCE)
@@ -232,7 +232,7 @@ def test_what_clients_do_wrong_is_told_on_standard_error(serve: Serve, path: str
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_end_it_tidily(serve: Serve, path: str, number: signal.Signals) -> None:
+def test_signals_end_the_daemon_and_remove_its_socket(serve: Serve, path: str, number: signal.Signals) -> None:
     process = serve()
     process.send_signal(number)
     _, errors = process.communicate(timeout=PATIENCE)
@@ -250,7 +250,7 @@ def test_a_signal_while_it_starts_leaves_nothing_behind(start: Start, path: str)
     assert not os.path.exists(path)
 
 
-def test_what_was_sent_before_the_signal_is_delivered(serve: Serve, path: str) -> None:
+def test_messages_sent_before_the_signal_are_delivered(serve: Serve, path: str) -> None:
     process = serve()
     with Client(path) as subscriber, Client(path) as publisher:
         subscriber.subscribe(b"")
@@ -266,7 +266,7 @@ def test_nohup_is_respected(serve: Serve) -> None:
     assert handles(process.pid, "SigCgt", signal.SIGTERM)
 
 
-def test_close_ends_it_with_its_last_client(serve: Serve, path: str) -> None:
+def test_close_ends_the_daemon_with_its_last_client(serve: Serve, path: str) -> None:
     process = serve("-c")
     with Client(path):
         with Client(path):
@@ -281,7 +281,7 @@ def test_close_ends_it_with_its_last_client(serve: Serve, path: str) -> None:
 # -- in the background ----------------------------------------------------------------------------------
 
 
-def test_in_the_background(background: Run, path: str, pid_file: str) -> None:
+def test_the_daemon_runs_in_the_background(background: Run, path: str, pid_file: str) -> None:
     done = background("-a", path, "-p", pid_file, umask=0o777)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert answers(path)
@@ -298,7 +298,9 @@ def test_in_the_background(background: Run, path: str, pid_file: str) -> None:
     assert not os.path.exists(pid_file)
 
 
-def test_relative_paths_hold_though_the_daemon_moves(background: Run, folder: str, path: str, pid_file: str) -> None:
+def test_relative_paths_are_relative_to_the_folder_of_the_caller(
+    background: Run, folder: str, path: str, pid_file: str
+) -> None:
     assert background("-a", os.path.basename(path), "-p", os.path.basename(pid_file), cwd=folder).returncode == 0
     pid = daemon_pid(pid_file)
     os.kill(pid, signal.SIGINT)
@@ -306,7 +308,7 @@ def test_relative_paths_hold_though_the_daemon_moves(background: Run, folder: st
     assert os.listdir(folder) == []
 
 
-def test_without_pid_file(background: Run, path: str) -> None:
+def test_the_daemon_runs_without_a_pid_file(background: Run, path: str) -> None:
     assert background("-c", "-a", path, "-p", "/dev/null").returncode == 0
     with Client(path) as client:
         client.subscribe(b"")
@@ -316,12 +318,12 @@ def test_without_pid_file(background: Run, path: str) -> None:
         time.sleep(0.002)
 
 
-def test_a_random_address_of_the_background(background: Run, pid_file: str) -> None:
+def test_a_random_address_of_a_background_daemon_is_printed(background: Run, pid_file: str) -> None:
     done = background("-a", "/dev/unix/abstract", "-p", pid_file)
     assert answers(done.stdout.strip())
 
 
-def test_a_pid_file_of_a_running_daemon(background: Run, folder: str, path: str, pid_file: str) -> None:
+def test_a_pid_file_of_a_running_daemon_is_refused(background: Run, folder: str, path: str, pid_file: str) -> None:
     assert background("-a", path, "-p", pid_file).returncode == 0
     pid = daemon_pid(pid_file)
     done = background("-a", path + "2", "-p", pid_file)
@@ -330,7 +332,7 @@ def test_a_pid_file_of_a_running_daemon(background: Run, folder: str, path: str,
     assert sorted(os.listdir(folder)) == ["bus", "pid"]
 
 
-def test_a_pid_file_left_behind(background: Run, path: str, pid_file: str) -> None:
+def test_a_pid_file_of_an_ended_daemon_is_replaced(background: Run, path: str, pid_file: str) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     with open(pid_file, "w") as file:
@@ -342,7 +344,7 @@ def test_a_pid_file_left_behind(background: Run, path: str, pid_file: str) -> No
     assert not os.path.exists(path)
 
 
-def test_what_is_refused_in_the_background_is_told_to_the_caller(
+def test_errors_of_a_background_daemon_are_told_to_the_caller(
     background: Run, serve: Serve, path: str, pid_file: str
 ) -> None:
     serve()
@@ -355,7 +357,7 @@ def test_what_is_refused_in_the_background_is_told_to_the_caller(
 # -- -r and -u ------------------------------------------------------------------------------------------
 
 
-def test_reuse(run: Run, serve: Serve, path: str) -> None:
+def test_reuse_replaces_a_socket_that_is_not_served(run: Run, serve: Serve, path: str) -> None:
     killed = serve()
     killed.kill()
     killed.wait()
@@ -404,7 +406,7 @@ def test_reuse_replaces_an_empty_file(run: Run, serve: Serve, path: str) -> None
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_random_address_is_printed_with_one_write(start: Start, unbuffered: str) -> None:
-    """Over a socket that keeps packets apart, as a pipe does where the other end reads at once."""
+    """Read over a socket that keeps packets apart, so that two writes would show."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with here, there:
         start(SBUSD, "-f", "-a", "/dev/unix/abstract", stdout=there, env={"PYTHONUNBUFFERED": unbuffered})
@@ -417,7 +419,7 @@ def test_a_random_address_is_printed_with_one_write(start: Start, unbuffered: st
 
 
 def test_too_few_descriptors_are_refused_and_told(run: Run, path: str) -> None:
-    """What is left beside those that the process needs itself would soon be shared out to nobody."""
+    """Beside the descriptors that the process needs, too few are left to give each user a share."""
     few = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))}
     done = run(SBUSD, "-f", "-a", path, **few)
     assert (done.returncode, done.stderr) == (
@@ -429,7 +431,7 @@ def test_too_few_descriptors_are_refused_and_told(run: Run, path: str) -> None:
 
 
 @needs_root
-def test_as_few_descriptors_as_are_allowed_serve_a_stranger(serve: Serve, folder: str, path: str) -> None:
+def test_the_fewest_allowed_descriptors_serve_another_user(serve: Serve, folder: str, path: str) -> None:
     os.chmod(folder, 0o755)
     serve("-o", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80)))
     assert as_user(12_345, path) == "served"
@@ -447,7 +449,9 @@ def test_as_few_descriptors_as_are_allowed_serve_a_stranger(serve: Serve, folder
         (("-u", "12345"), "no permission"),
     ],
 )
-def test_who_may_connect(serve: Serve, folder: str, path: str, flags: tuple[str, ...], outcome: str) -> None:
+def test_only_allowed_users_may_connect(
+    serve: Serve, folder: str, path: str, flags: tuple[str, ...], outcome: str
+) -> None:
     os.chmod(folder, 0o755)
     serve(*flags)
     assert as_user(12_345, path) == outcome
@@ -455,7 +459,7 @@ def test_who_may_connect(serve: Serve, folder: str, path: str, flags: tuple[str,
 
 
 @needs_root
-def test_the_group_may_connect(serve: Serve, folder: str, path: str) -> None:
+def test_users_of_an_allowed_group_may_connect(serve: Serve, folder: str, path: str) -> None:
     os.chmod(folder, 0o755)
     serve("-g", group=12_345)
     assert os.stat(path).st_gid == 12_345
@@ -479,7 +483,9 @@ def test_the_group_may_connect(serve: Serve, folder: str, path: str) -> None:
     ],
 )
 @pytest.mark.parametrize("foreground", [True, False])
-def test_what_cannot_be(background: Run, folder: str, flags: tuple[str, ...], told: str, foreground: bool) -> None:
+def test_impossible_arguments_are_refused(
+    background: Run, folder: str, flags: tuple[str, ...], told: str, foreground: bool
+) -> None:
     where = ("-f",) if foreground else ("-p", f"{folder}/pid")
     done = background(*where, *(flag.format(folder=folder) for flag in flags))
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
@@ -487,7 +493,7 @@ def test_what_cannot_be(background: Run, folder: str, flags: tuple[str, ...], to
     assert os.listdir(folder) == []
 
 
-def test_misuse(run: Run) -> None:
+def test_wrong_options_are_refused(run: Run) -> None:
     assert run(SBUSD, "stray").returncode == 2
     assert run(SBUSD, "-a").returncode == 2
     assert run(SBUSD, "--help").returncode == 0

@@ -56,7 +56,7 @@ def test_units_of_a_user_go_where_systemd_looks(run: Run, programs: dict[str, st
     assert sorted(os.listdir(tmp_path / "systemd" / "user")) == unit_names(True)
 
 
-def test_a_unit_that_was_changed_is_not_replaced(run: Run, programs: dict[str, str], tmp_path: Path) -> None:
+def test_a_changed_unit_is_not_replaced(run: Run, programs: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "sbus.socket").write_text("mine")
     done = run("sbuslib", "units", "--install", str(tmp_path), env=programs)
     assert done.returncode == 1

@@ -21,7 +21,7 @@ PAUSE = 0.05
 
 
 @pytest.mark.seconds(SECONDS)
-def test_too_many_messages_are_told_on_the_bus_until_a_signal_to_the_whole_group(
+def test_alerts_are_published_until_a_signal_ends_the_process_group(
     start: Start, bus: HubThread, path: str, folder: str
 ) -> None:
     journal = os.path.join(folder, "journal")

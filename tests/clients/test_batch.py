@@ -41,7 +41,7 @@ def server(address: str) -> Iterator[HubThread]:
 
 
 def greeted(fake: FakeHub, client: Make, features: bytes = b"batch/on", **options: Any) -> tuple[Client, Peer]:
-    """A client of a false hub, and the hub's end of the connection."""
+    """A client of a fake hub, and the hub's end of the connection."""
     greeting = gevent.spawn(fake.greet, features)
     connected = client(**options)
     peer = greeting.get()
@@ -112,7 +112,7 @@ def test_an_empty_batch_sends_nothing(fake: FakeHub, client: Make) -> None:
     assert arrived(peer) == []
 
 
-def test_what_is_published_beside_a_batch_goes_first(fake: FakeHub, client: Make) -> None:
+def test_messages_published_beside_a_batch_are_sent_before_it(fake: FakeHub, client: Make) -> None:
     made, peer = greeted(fake, client)
     with made.batch() as batch:
         batch.publish(b"k", b"collected")
@@ -139,7 +139,7 @@ def test_a_wrong_message_raises_at_once_and_the_others_are_sent(fake: FakeHub, c
     assert arrived(peer) == [[b"good", b"good"]]
 
 
-def test_an_error_in_the_block_sends_what_was_collected(fake: FakeHub, client: Make) -> None:
+def test_messages_collected_before_an_error_in_the_block_are_sent(fake: FakeHub, client: Make) -> None:
     made, peer = greeted(fake, client)
 
     def fail() -> None:
@@ -153,7 +153,9 @@ def test_an_error_in_the_block_sends_what_was_collected(fake: FakeHub, client: M
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, gevent.Timeout, gevent.GreenletExit, asyncio.CancelledError])
-def test_an_interrupt_drops_what_was_collected(fake: FakeHub, client: Make, interrupt: type[BaseException]) -> None:
+def test_an_interrupt_drops_the_messages_that_were_collected(
+    fake: FakeHub, client: Make, interrupt: type[BaseException]
+) -> None:
     made, peer = greeted(fake, client, limits=FOUR)
 
     def work() -> None:
@@ -177,7 +179,7 @@ def test_a_payload_that_changes_later_is_copied(fake: FakeHub, client: Make) -> 
     assert arrived(peer) == [[b"first", b"before"]]
 
 
-def test_what_cannot_be_sent_is_raised_by_the_publish_that_sends(fake: FakeHub, client: Make) -> None:
+def test_an_error_while_sending_is_raised_by_the_publish_that_sends(fake: FakeHub, client: Make) -> None:
     made, peer = greeted(fake, client, limits=FOUR, timeout=0.01)
     with contextlib.suppress(BlockingIOError):
         while True:
@@ -192,7 +194,7 @@ def test_what_cannot_be_sent_is_raised_by_the_publish_that_sends(fake: FakeHub, 
     assert arrived(peer) == [[b"4"]]
 
 
-def test_a_connection_that_ended_is_told_at_the_end_of_the_block(fake: FakeHub, client: Make) -> None:
+def test_the_end_of_the_block_raises_where_the_connection_has_ended(fake: FakeHub, client: Make) -> None:
     made, peer = greeted(fake, client)
     peer.close()
     batch = made.batch().__enter__()
@@ -201,7 +203,7 @@ def test_a_connection_that_ended_is_told_at_the_end_of_the_block(fake: FakeHub, 
         batch.__exit__(None, None, None)
 
 
-def test_a_batch_is_for_its_block_only(fake: FakeHub, client: Make) -> None:
+def test_a_batch_cannot_be_used_outside_its_block(fake: FakeHub, client: Make) -> None:
     made, peer = greeted(fake, client)
     made.publish(b"k")  # a key that is known
     batch = made.batch()
@@ -271,7 +273,7 @@ def test_errors_and_interrupts_in_a_block_of_the_asyncio_client(server: HubThrea
 
 @pytest.mark.parametrize("count", [1, 2, 3_000])
 def test_a_batch_of_the_hub(hub: Hub, client: Make, count: int) -> None:
-    """Some keys have other receivers than the rest, so not all of it can be handed over as it is."""
+    """Some keys have other receivers than the rest, so the batch cannot be handed over whole."""
     pairs = [(b"k/%d" % (number % 300), b"%d" % number) for number in range(count)]
     everything, some = client(), client()
     everything.subscribe(b"k/")
@@ -305,7 +307,7 @@ def test_a_batch_of_the_hub_is_handed_over_at_the_end_of_the_block(hub: Hub) -> 
     assert [inbox.get(0).payload, inbox.get(0).payload] == [b"0", b"1"]
 
 
-def test_a_batch_of_the_hub_tells_its_sender(hub: Hub, client: Make) -> None:
+def test_messages_of_a_hubs_batch_carry_their_sender(hub: Hub, client: Make) -> None:
     made = client()
     made.subscribe(b"k")
     made.senders()

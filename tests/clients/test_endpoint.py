@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import Any, TypeAlias
 
 import gevent
 import pytest
-from support import HubThread, own_key
+from support import PATIENCE, HubThread, own_key
 
 import sbuslib
 from sbuslib import blocking
@@ -27,6 +28,7 @@ from sbuslib.errors import (
     SbusError,
     UsageError,
 )
+from sbuslib.kernel.sockets import wait
 from sbuslib.limits import PACKET_BYTES, ClientLimits
 from sbuslib.wire.packets import Message
 
@@ -111,6 +113,15 @@ def test_subscriptions_are_counted(server: HubThread, make: Make) -> None:
         client.receive(0)
 
 
+def test_publish_many_keeps_the_order_of_large_and_small_messages(server: HubThread, make: Make) -> None:
+    client = make()
+    client.subscribe(b"")
+    sizes = [100_000, 100_000, 10, 10, 100_000, 10, 10, 10, 130_000, 10, 10]
+    pairs = [(b"k", b"%d " % number + bytes(size)) for number, size in enumerate(sizes)]
+    assert client.publish_many(pairs) == len(pairs)
+    assert [client.receive(10).payload for _ in sizes] == [payload for _, payload in pairs]
+
+
 def test_publish_many(server: HubThread, make: Make) -> None:
     client = make()
     client.subscribe(b"")
@@ -123,7 +134,7 @@ def test_publish_many(server: HubThread, make: Make) -> None:
     assert client.publish_many([]) == 0
 
 
-def test_publish_many_sends_what_came_before_a_fault(server: HubThread, make: Make) -> None:
+def test_publish_many_sends_the_messages_before_a_wrong_one(server: HubThread, make: Make) -> None:
     client = make()
     client.subscribe(b"")
     with pytest.raises(KeyFormatError):
@@ -206,7 +217,7 @@ def test_dontwait_raises_while_there_is_no_room(server: HubThread, make: Make) -
 
 
 def _fill(client: Endpoint) -> None:
-    """In the hub's own thread, so that it cannot take anything meanwhile."""
+    """Fill the connection. Runs in the thread of the hub, so that the hub cannot receive meanwhile."""
     for _ in range(100_000):
         client._socket.send(b"MSG a\0" + bytes(10_000), socket.MSG_DONTWAIT)
 
@@ -280,7 +291,7 @@ def test_wrong_arguments(server: HubThread, make: Make) -> None:
     client.sync()  # still there
 
 
-def test_a_known_key_does_not_excuse_a_wrong_payload(server: HubThread, make: Make) -> None:
+def test_a_wrong_payload_is_refused_under_a_key_that_was_used_before(server: HubThread, make: Make) -> None:
     client = make()
     client.subscribe(b"a")
     wrong: list[tuple[Any, Any, type[Exception]]] = [
@@ -396,7 +407,7 @@ def test_with_closes_the_client(server: HubThread, kind: type[Endpoint], address
     assert client.closed
 
 
-def test_what_came_before_the_end_is_received(server: HubThread, make: Make) -> None:
+def test_messages_sent_before_the_hub_closed_are_received(server: HubThread, make: Make) -> None:
     client = make()
     client.subscribe(b"a")
     for number in range(100):
@@ -442,14 +453,16 @@ def test_the_default_address(
     assert make(None).address == address  # the second of two
 
 
-def test_hub_user(server: HubThread, make: Make) -> None:
+def test_a_client_refuses_a_hub_of_another_user(server: HubThread, make: Make) -> None:
     assert make(hub_user=os.getuid()).whoami()
     with pytest.raises(HubIdentityError, match=str(os.getuid())):
         make(hub_user=os.getuid() + 1)
 
 
-def test_several_use_one_client_at_once(server: HubThread, make: Make, kind: type[Endpoint]) -> None:
-    """Threads of the blocking client, greenlets of the gevent one: each answer and message finds one taker."""
+def test_several_threads_or_greenlets_use_one_client_at_once(
+    server: HubThread, make: Make, kind: type[Endpoint]
+) -> None:
+    """Threads share the blocking client, greenlets the gevent one. Each answer and each message reaches one of them."""
     client = make()
     client.subscribe(b"a")
     got: list[bytes] = []
@@ -492,7 +505,7 @@ def run_together(kind: type[Endpoint], functions: list[Callable[[], None]]) -> N
         gevent.joinall([gevent.spawn(function) for function in functions], raise_error=True)
 
 
-def test_close_wakes_those_who_wait(server: HubThread, make: Make, kind: type[Endpoint]) -> None:
+def test_close_wakes_callers_that_wait_for_a_message(server: HubThread, make: Make, kind: type[Endpoint]) -> None:
     client = make(timeout=None)
     outcomes: list[object] = []
 
@@ -513,7 +526,7 @@ def test_close_wakes_those_who_wait(server: HubThread, make: Make, kind: type[En
     assert sorted(map(str, outcomes)) == sorted(map(str, [DisconnectedError, DisconnectedError, []]))
 
 
-def test_a_small_batch_limit_changes_nothing_that_is_seen(server: HubThread, make: Make) -> None:
+def test_a_client_with_a_small_batch_limit_sends_and_receives_the_same(server: HubThread, make: Make) -> None:
     client = make(limits=ClientLimits(batch=2))
     client.subscribe(b"a")
     assert client.publish_many([(b"a", b"%d" % number) for number in range(9)]) == 9
@@ -583,7 +596,19 @@ def test_secrets_are_renewed_when_the_prefix_changes(server: HubThread, make: Ma
     assert len(called) == len(notices) == 3
 
 
-def test_reconnect_while_receiving(make: Make, address: str) -> None:
+def test_notices_are_told_to_a_client_that_receives_with_flags(server: HubThread, make: Make) -> None:
+    notices: list[object] = []
+    client = make(on_notice=notices.append)
+    client.sync()  # by now the hub knows that it wants notices
+    server.call(server.hub.tree.set_prefix, b"!/cred/1/2/3/")
+    assert wait(client.socket, select.POLLIN, PATIENCE)
+    with pytest.raises(BlockingIOError):
+        client.receive(flags=socket.MSG_DONTWAIT)
+    assert len(notices) == 1
+
+
+@pytest.mark.parametrize("flags", [0, socket.MSG_PEEK], ids=["plain", "with flags"])
+def test_reconnect_while_receiving(make: Make, address: str, flags: int) -> None:
     first = HubThread(address)
     first.__enter__()
     client = make(reconnect=True, limits=SWIFT)
@@ -594,12 +619,12 @@ def test_reconnect_while_receiving(make: Make, address: str) -> None:
         assert client.receive(10).payload == b"1"
         publishing = threading.Thread(target=publish_when_wanted, args=(second, b"a", b"2"))
         publishing.start()
-        assert client.receive(20).payload == b"2"
+        assert client.receive(20, flags=flags).payload == b"2"
         publishing.join()
 
 
 def publish_when_wanted(server: HubThread, key: bytes, payload: bytes) -> None:
-    """Publish once somebody has subscribed."""
+    """Publish when a client has subscribed."""
     while not server.call(server.hub.statistics).patterns:
         pass
     server.call(server.hub.publish, key, payload)
@@ -616,11 +641,13 @@ def test_reconnect_while_publishing(make: Make, address: str) -> None:
         assert [second.call(inbox.get, 5).payload for _ in range(2)] == [b"x", b"y"]
 
 
-def test_reconnect_gives_up_in_time(make: Make, address: str) -> None:
+def test_reconnect_gives_up_at_the_timeout(make: Make, address: str) -> None:
     with HubThread(address):
         client = make(reconnect=True, limits=SWIFT, timeout=0.05)
     with pytest.raises(TimeoutError):
         client.receive(0.05)
+    with pytest.raises(BlockingIOError):
+        client.receive(flags=socket.MSG_DONTWAIT)
     with pytest.raises(TimeoutError):
         client.whoami()
     with pytest.raises(TimeoutError):
@@ -638,7 +665,7 @@ def test_without_reconnect_a_client_does_not_connect_again(make: Make, address: 
 
 
 def test_a_refused_subscription_is_not_restored(make: Make, address: str) -> None:
-    """Restoring a pattern that was refused would have the new connection refused as well, and so on for ever."""
+    """If it were restored, the hub would close the new connection too, and so on for ever."""
     with HubThread(address) as server:
         client = make(reconnect=True, limits=SWIFT)
         with pytest.raises(SbusError):
@@ -648,7 +675,7 @@ def test_a_refused_subscription_is_not_restored(make: Make, address: str) -> Non
 
 
 class Starved:
-    """A socket whose kernel has no memory for the first ``failures`` sends of what starts with ``about``."""
+    """A socket whose first ``failures`` sends of packets that start with ``about`` fail for want of memory."""
 
     def __init__(self, sock: Any, about: bytes, failures: float) -> None:
         self._socket, self._about, self._failures = sock, about, failures

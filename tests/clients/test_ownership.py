@@ -1,4 +1,4 @@
-"""Who may use a client: the process that made it, and of that the threads, greenlets or tasks that its kind allows."""
+"""Who may use a client: the process that made it, and there the threads, greenlets or tasks that its kind allows."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ client.close()
 """
 
 
-def test_a_greenlet_that_receives_is_told_in_the_child(server: HubThread, address: str) -> None:
+def test_a_greenlet_that_receives_gets_an_error_in_the_child(server: HubThread, address: str) -> None:
     assert python("-c", FORKED_WHILE_RECEIVING, address) == "b'x'\n"
 
 
@@ -163,7 +163,7 @@ client.subscribe(b"k")
 got = []
 thread = threading.Thread(target=lambda: got.append(client.receive(20).payload))
 thread.start()
-while not client._leading:
+while not client._lead.taken:
     pass
 child = os.fork()
 if not child:
@@ -252,7 +252,7 @@ def test_a_gevent_client_belongs_to_its_thread(server: HubThread, address: str, 
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_blocking_client_is_for_all_threads(server: HubThread, address: str, verb: str) -> None:
+def test_any_thread_may_use_a_blocking_client(server: HubThread, address: str, verb: str) -> None:
     with blocking.Client(address) as client:
         client.subscribe(b"k")
         client.publish(b"k", b"0")

@@ -1,4 +1,4 @@
-"""A client's side of the conversation, without a connection."""
+"""The state of a client, without a connection."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def feed(session: Session, *packets: bytes) -> bool:
         return session.take(data, offsets, [len(packet) for packet in packets])
 
 
-def test_no_more_than_a_bounded_number_of_keys_is_remembered() -> None:
+def test_the_number_of_remembered_keys_is_bounded() -> None:
     session = Session()
     for number in range(KNOWN_KEYS):
         assert session.encode(b"k%d" % number, b"x\0y") == b"MSG k%d\0x\0y" % number
@@ -52,7 +52,7 @@ def whoami(key: bytes) -> bytes:
     return encode_control(control.WHOAMI, key)
 
 
-def test_messages_in_order() -> None:
+def test_messages_reach_the_inbox_in_order() -> None:
     session = Session()
     messages = [
         Message(b"a", b"1"),
@@ -142,7 +142,7 @@ def test_an_answer_to_sync_is_found_by_its_token() -> None:
     assert session.scope_of(one) is None
 
 
-def test_senders() -> None:
+def test_a_wrapped_message_has_its_sender() -> None:
     session = Session()
     feed(session, control.wrapper_from(b"!/cred/1/2/3") + b"MSG a\0b\0c", b"MSG a\0d")
     assert list(session.inbox) == [Message(b"a", b"b\0c", b"!/cred/1/2/3"), Message(b"a", b"d")]

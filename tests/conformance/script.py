@@ -42,7 +42,7 @@ class Step:
     client: str
     verb: str
     packet: list[bytes]
-    """The bytes between each ``{...}`` and the next."""
+    """The bytes between one ``{...}`` and the next."""
 
 
 @dataclass
@@ -73,7 +73,7 @@ def _packet(text: str) -> list[bytes]:
 
 
 def read_cases(path: Path) -> list[Case]:
-    """The cases of a file. Raises :exc:`SyntaxError` for a line that means nothing."""
+    """The cases of a file. Raises :exc:`SyntaxError` for a line of no known form."""
     cases: list[Case] = []
     for number, line in enumerate(path.read_text("ascii").splitlines(), 1):
         line = line.rstrip()
@@ -150,7 +150,7 @@ def _shown(packet: bytes) -> str:
 
 
 def run(case: Case, address: str) -> None:
-    """Play a case against the daemon at ``address``; raises :exc:`AssertionError` where it is not met."""
+    """Play a case against the daemon at ``address``. Raises :exc:`AssertionError` where it does something else."""
     players: dict[str, Player] = {}
     try:
         for step in case.steps:

@@ -1,4 +1,4 @@
-"""The wire scripts beside this module, each case on its own, against a hub of ours or the daemon at ``--address``."""
+"""The scripts beside this module, case by case, against a hub of this library or the daemon at ``--address``."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_conformance(case: Case, daemon: str, request: pytest.FixtureRequest) ->
     run(case, daemon)
 
 
-def test_titles_are_told_apart() -> None:
+def test_every_case_has_a_title_of_its_own() -> None:
     names = [(case.file, case.title) for case in CASES]
     assert len(names) == len(set(names)) > 50
 
@@ -62,7 +62,7 @@ def test_titles_are_told_apart() -> None:
 @pytest.mark.parametrize(
     "text", ["a > SUB x", "== t\nnonsense", "== t\na > x{...}", "== t\na . x", "== t\na ? x", "!! reason", "== t\na< x"]
 )
-def test_a_script_that_means_nothing(tmp_path: Path, text: str) -> None:
+def test_a_script_that_cannot_be_parsed_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "bad.sbus"
     path.write_text(text, "ascii")
     with pytest.raises(SyntaxError, match=r"means nothing|must be said"):
@@ -80,7 +80,9 @@ def test_a_script_that_means_nothing(tmp_path: Path, text: str) -> None:
         "a > CMSG !/cred/whoami\na .",  # an answer that was not read
     ],
 )
-def test_a_case_that_is_not_met_fails(tmp_path: Path, steps: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_case_that_the_hub_does_not_meet_fails(
+    tmp_path: Path, steps: str, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The runner itself must be able to fail."""
     path = tmp_path / "bad.sbus"
     path.write_text("== not so\n" + steps, "ascii")

@@ -14,7 +14,7 @@ from support import LONGEST, Peer, eventually, own_key
 
 from sbuslib import Hub, Limits
 from sbuslib.core import outgoing
-from sbuslib.kernel.areas import PacketWriter
+from sbuslib.kernel.packet_writer import PacketWriter
 from sbuslib.limits import PACKET_BYTES
 
 Connect = Callable[..., Peer]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from sbuslib.core import messages as module
 from sbuslib.core.messages import Batched, Copied, InArea, Messages, OneInArea, Received
-from sbuslib.kernel.areas import PacketWriter, PlainArea, make_area
+from sbuslib.kernel.areas import PlainArea, make_area
+from sbuslib.kernel.packet_writer import PacketWriter
 from sbuslib.wire.batches import Batch, coalesce
 from sbuslib.wire.columns import Columns
 

@@ -1,4 +1,4 @@
-"""Four faults of the C daemon, each named, and each not ours."""
+"""Four faults of the C daemon, which this hub does not have."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_fault_3_a_publisher_that_closed_after_sending_lost_what_was_queued(hub:
 
 
 def test_fault_4_a_subscriber_that_stopped_reading_froze_the_bus(hub: Hub, connect: Connect) -> None:
-    """After 94 messages."""
+    """The C daemon froze after 94 messages."""
     stuck, reader, publisher = connect(), connect(), connect()
     stuck.subscribe(b"k")
     reader.subscribe(b"k")

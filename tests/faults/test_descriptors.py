@@ -1,4 +1,4 @@
-"""Peers that send file descriptors with their packets: nobody waits for what closing them takes.
+"""Peers that send file descriptors with their packets: no other client waits while they are closed.
 
 Each case runs on this kernel, which may refuse descriptors, and as on one that is older than Linux 6.16 and cannot.
 """
@@ -28,7 +28,7 @@ Connect = Callable[..., Peer]
 
 
 @refusing
-def test_the_sender_is_told_and_stays(hub: Hub, connect: Connect) -> None:
+def test_a_sender_of_descriptors_gets_an_error_and_stays_connected(hub: Hub, connect: Connect) -> None:
     reader, sender = connect(), connect()
     reader.subscribe(b"k")
     with lingering() as (slow, _), pytest.raises(PermissionError):
@@ -40,7 +40,7 @@ def test_the_sender_is_told_and_stays(hub: Hub, connect: Connect) -> None:
     assert not hub.statistics().breaches
 
 
-def test_an_old_kernel_lets_them_in_and_the_hub_lets_the_sender_go(
+def test_on_an_old_kernel_the_hub_disconnects_the_sender_of_descriptors(
     old_kernel: None, make_hub: MakeHub, connect: Connect, closers: Closers
 ) -> None:
     hub = make_hub()
@@ -65,7 +65,7 @@ def test_an_old_kernel_lets_them_in_and_the_hub_lets_the_sender_go(
 
 
 @pytest.mark.parametrize("last", [b"nonsense", b""])
-def test_packets_that_are_unread_when_the_hub_lets_their_sender_go(
+def test_descriptors_of_unread_packets_do_not_hold_the_hub(
     old_kernel: None, make_hub: MakeHub, connect: Connect, closers: Closers, last: bytes
 ) -> None:
     hub = make_hub(limits=Limits(batch=1))
@@ -82,8 +82,10 @@ def test_packets_that_are_unread_when_the_hub_lets_their_sender_go(
         assert ends(other)
 
 
-def test_who_connected_before_the_hub_started(address: str, connect: Connect, closers: Closers) -> None:
-    """As with socket activation: the hub's first client has connected, and sent, before the hub runs."""
+def test_a_client_that_connected_before_the_hub_cannot_hold_it(
+    address: str, connect: Connect, closers: Closers
+) -> None:
+    """As with socket activation: a client has connected and sent before the hub runs."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed, lingering() as (slow, other):
         passed.bind(address)
         passed.listen()
@@ -109,7 +111,7 @@ def test_who_connected_before_the_hub_started(address: str, connect: Connect, cl
 def test_a_listener_that_asks_for_credentials(
     request: pytest.FixtureRequest, address: str, connect: Connect, kernel: str
 ) -> None:
-    """A service manager may have switched ``SO_PASSCRED`` on: each packet then has ancillary data, which is no harm."""
+    """A service manager may have switched ``SO_PASSCRED`` on: each packet then has harmless ancillary data."""
     if kernel == "old":
         request.getfixturevalue("old_kernel")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
@@ -132,7 +134,7 @@ def test_a_listener_that_asks_for_credentials(
 
 
 class HostileHub:
-    """Greets one client, in a thread of its own, and sends it descriptors."""
+    """A fake hub in a thread of its own, which greets one client and sends it descriptors."""
 
     def __init__(self, address: str) -> None:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -200,7 +202,7 @@ receivers = pytest.mark.parametrize(
 
 @refusing
 @receivers
-def test_a_client_refuses_them(hostile: HostileHub, address: str, receive: Callable[[str], bytes]) -> None:
+def test_a_client_refuses_descriptors(hostile: HostileHub, address: str, receive: Callable[[str], bytes]) -> None:
     assert receive(address) == b"without"
     hostile.join()
     assert hostile.refused

@@ -1,4 +1,4 @@
-"""Clients that know nothing of this library, in C and in the shell's languages: raw packets, and nothing more."""
+"""Clients that do not use this library, in C, plain Python and Perl: they send and receive raw packets."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def c_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def converse(hub: Hub, connect: Connect, command: list[str]) -> None:
-    """The same conversation with each."""
+    """The same conversation with each client."""
     peer = connect()
     peer.subscribe(b"from/c")
     process = gevent.subprocess.Popen([*command, hub.address], stdout=subprocess.PIPE)

@@ -1,4 +1,4 @@
-"""Clients that hold half a conversation, or a slow one; clocks that are set; and a storm of everything at once.
+"""Clients that only send or only receive, or do so slowly; clocks that are set; and all of this at once.
 
 Each ends with nothing charged to anybody: ``bus`` sees to it.
 """
@@ -36,7 +36,7 @@ def lost_of(packet: bytes) -> int:
 # -- half-open and half-closed -------------------------------------------------------------------------------
 
 
-def test_those_who_connect_and_say_nothing(bus: Bus, connect: Connect) -> None:
+def test_clients_that_connect_and_say_nothing(bus: Bus, connect: Connect) -> None:
     hub = bus()
     silent = [connect() for _ in range(200)]
     reader, publisher = connect(), connect()
@@ -50,8 +50,8 @@ def test_those_who_connect_and_say_nothing(bus: Bus, connect: Connect) -> None:
     eventually(lambda: hub.statistics().clients == 2)
 
 
-def test_those_who_subscribe_and_are_never_heard_of_again(bus: Bus, connect: Connect) -> None:
-    """A flood for 50 of them: what waits stays within the bounds, and one that reads gets everything."""
+def test_clients_that_subscribe_and_never_receive(bus: Bus, connect: Connect) -> None:
+    """50 clients are flooded: their queues stay within the bounds, and a client that reads gets everything."""
     hub = bus(queued_packets=100)
     mute = [connect() for _ in range(50)]
     for peer in mute:
@@ -70,8 +70,8 @@ def test_those_who_subscribe_and_are_never_heard_of_again(bus: Bus, connect: Con
     balance(hub)
 
 
-def test_one_that_closes_its_writing_half(bus: Bus, connect: Connect) -> None:
-    """That is its end, for the hub: what it had sent goes out, and then it is let go."""
+def test_a_client_that_closes_its_writing_half(bus: Bus, connect: Connect) -> None:
+    """For the hub that is the end of the client: its packets are routed, and then the hub closes the connection."""
     hub = bus()
     reader, half = connect(), connect()
     reader.subscribe(b"k")
@@ -87,8 +87,8 @@ def test_one_that_closes_its_writing_half(bus: Bus, connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("mode", [b"queue", b"block"])
-def test_one_that_closes_its_reading_half(bus: Bus, connect: Connect, mode: bytes) -> None:
-    """Messages wait for it already. The kernel tells nobody: it is as one that does not read, which may still speak."""
+def test_a_client_that_closes_its_reading_half(bus: Bus, connect: Connect, mode: bytes) -> None:
+    """Messages wait for the client already. For the hub it is a client that sends but does not read."""
     hub = bus(block_timeout=0.05)
     half, reader, publisher = connect(), connect(), connect()
     half.send(b"SUB k", b"CMSG blocking/soft/" + mode)
@@ -112,7 +112,7 @@ def test_one_that_closes_its_reading_half(bus: Bus, connect: Connect, mode: byte
     balance(hub)
 
 
-def test_a_hub_whose_connection_is_cut_in_both_halves(bus: Bus, connect: Connect) -> None:
+def test_a_connection_that_the_client_shuts_down_in_both_directions(bus: Bus, connect: Connect) -> None:
     hub = bus()
     for turn in range(30):
         peer = connect()
@@ -129,7 +129,7 @@ def test_a_hub_whose_connection_is_cut_in_both_halves(bus: Bus, connect: Connect
 
 
 def test_a_trickle_of_packets_in_and_out(bus: Bus, connect_as: ConnectAs) -> None:
-    """Clients that send, or read, one packet now and then, each of another user than those in a hurry."""
+    """Some clients send or read a packet now and then. They belong to another user than the busy clients."""
     hub = bus({"mode": 0o777}, queued_packets=50)
     slow = [connect_as(1001) for _ in range(10)]
     fast_reader, fast = connect_as(1002), connect_as(1002)
@@ -162,7 +162,7 @@ def test_a_trickle_of_packets_in_and_out(bus: Bus, connect_as: ConnectAs) -> Non
 
 @pytest.mark.parametrize("jump", [-1e9, 1e9])
 def test_a_clock_that_is_set(bus: Bus, connect: Connect, monkeypatch: pytest.MonkeyPatch, jump: float) -> None:
-    """Nobody is let go early, or never, for it, and losses are counted all the same."""
+    """Clients are disconnected neither too early nor never, and losses are counted as always."""
     hub = bus(block_timeout=0.05, queued_packets=3)
     jumped = [0.0]
 
@@ -202,7 +202,7 @@ def connection_held(hub: Hub) -> bool:
 
 
 def test_a_soak(bus: Bus, connect_as: ConnectAs) -> None:
-    """Some thousand acts of clients of three users, from a fixed seed; one pair of them must not notice."""
+    """Clients of three users do some thousand things, from a fixed seed. One pair of clients must not notice."""
     hub = bus({"mode": 0o777}, queued_packets=200, user_queued_packets=2_000, queued_answers=64, block_timeout=0.2)
     rng = random.Random(20)
     reader, publisher = connect_as(0), connect_as(0)

@@ -22,7 +22,7 @@ LIMITS = JournalLimits(block_records=16, block_seconds=0.002, segment_bytes=30_0
 
 
 def record(folder: str, number: int, told: int) -> None:
-    """Record, publish, and tell how far it is durable, until killed."""
+    """Record, publish, and tell the durable sequence, until killed."""
     with Hub(os.path.join(folder, f"bus-{number}")) as hub, Recorder(hub, folder, limits=LIMITS) as recorder:
         count, before = 0, recorder.durable_sequence
         while True:
@@ -35,13 +35,13 @@ def record(folder: str, number: int, told: int) -> None:
 
 
 def kill(folder: str, number: int, seconds: float) -> bytes:
-    """Start one, kill it, and give the last that it told."""
+    """Start a recorder, kill it, and return the last line that it printed."""
     reading, told = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.close(reading)
-            signal.alarm(30)  # should whoever kills it not be there any more
+            signal.alarm(30)  # in case the process that should kill it has ended
             record(folder, number, told)
         finally:
             os._exit(1)

@@ -43,7 +43,7 @@ def pairs_of(chunks: list[Chunk]) -> Pairs:
 
 
 @given(PARCELS)
-def test_any_mixture(given_chunks: list[tuple[bool, Pairs]]) -> None:
+def test_any_mixture_of_chunks_becomes_the_same_rows(given_chunks: list[tuple[bool, Pairs]]) -> None:
     chunks = [chunk(is_batch, pairs) for is_batch, pairs in given_chunks]
     expected = [pair for _, pairs in given_chunks for pair in pairs]
     assert pairs_of(chunks) == expected
@@ -54,7 +54,7 @@ def test_any_mixture(given_chunks: list[tuple[bool, Pairs]]) -> None:
 
 @pytest.mark.parametrize("kinds", [1, 255, 256, 257, 1_000])
 @pytest.mark.parametrize("bundled", [(True,), (False,), (True, False), (False, False, True)])
-def test_many_keys(kinds: int, bundled: tuple[bool, ...]) -> None:
+def test_chunks_of_many_keys_become_one_block(kinds: int, bundled: tuple[bool, ...]) -> None:
     pairs = [(b"k/%d" % (number * 7 % kinds), b"%d" % number) for number in range(3_000)]
     chunks = [
         chunk(bundled[number % len(bundled)], pairs[start : start + 100])
@@ -63,6 +63,6 @@ def test_many_keys(kinds: int, bundled: tuple[bool, ...]) -> None:
     assert pairs_of(chunks) == pairs
 
 
-def test_values_stand_as_often_as_they_are_counted() -> None:
+def test_spread_repeats_each_value_by_its_count() -> None:
     assert spread("q", [5, None, 5], [2, 1, 3], 6) == pack("q", [5, 5, NULL, 5, 5, 5])
     assert spread("i", [7, 7], [1, 2], 3) == pack("i", [7, 7, 7])

@@ -28,7 +28,7 @@ from sbuslib.wire.packets import Message
 
 @contextmanager
 def following(address: str, journal: str, **options: Any) -> Iterator[Follower]:
-    """A follower in a thread of its own, which has ended when this has."""
+    """A follower in a thread of its own; the thread has ended when the block ends."""
     follower = Follower(address, journal, **options)
     failures: list[BaseException] = []
 
@@ -71,7 +71,7 @@ def test_ids_that_no_kernel_has_are_not_vouched_for(
         assert sum(map(len, filter(None, follower._ids))) < 1_000
 
 
-def test_what_a_hub_carries_is_recorded(address: str, journal: str) -> None:
+def test_all_messages_of_a_hub_are_recorded(address: str, journal: str) -> None:
     mine = (os.getgid(), os.getuid(), os.getpid())
     with HubThread(address) as bus, Client(address) as publisher:
         with following(address, journal, publish_durable=True) as follower, Client(address) as listener:
@@ -94,14 +94,14 @@ def test_what_a_hub_carries_is_recorded(address: str, journal: str) -> None:
     assert not is_recorded(journal)
 
 
-def test_what_was_published_before_the_end_is_recorded(address: str, journal: str) -> None:
+def test_messages_published_before_stop_are_recorded(address: str, journal: str) -> None:
     with HubThread(address), Client(address) as publisher, following(address, journal, patterns=(b"a/", b"b")):
         publisher.publish_many((key, b"") for key in (b"a/1", b"b", b"c", b"a/2"))
         publisher.sync()
     assert [record.key for record in records_of(journal)] == [b"a/1", b"b", b"a/2"]
 
 
-def test_a_directory_that_is_recorded_into(address: str, journal: str) -> None:
+def test_a_directory_in_use_is_refused(address: str, journal: str) -> None:
     with HubThread(address) as bus, following(address, journal):
         with pytest.raises(JournalInUseError):
             Follower(address, journal)
@@ -133,8 +133,8 @@ def test_an_outage_becomes_a_gap_and_another_hub_another_segment(address: str, j
     assert [read_header(one.path).hub for one in list_segments(journal)] == [first, second]
 
 
-def test_a_hub_that_knows_no_extensions(engine: str, folder: str, journal: str) -> None:
-    """As the C daemon: no senders, no identity."""
+def test_a_hub_without_extensions_is_recorded_without_senders(engine: str, folder: str, journal: str) -> None:
+    """A daemon like the C one tells no senders and no identity."""
     from support import FakeHub
 
     address = os.path.join(folder, "bus")
@@ -164,7 +164,7 @@ def _answer(peer: Peer) -> None:
             peer.send(b"CMSG !/cred/whoami\0!/cred/1/2/3")
 
 
-def test_the_first_triple_after_the_hubs_prefix(address: str, journal: str) -> None:
+def test_ids_are_those_of_the_first_triple_after_the_prefix_of_the_hub(address: str, journal: str) -> None:
     with HubThread(address):
         follower = Follower(address, journal)
         for prefix, sender, ids in (
@@ -183,8 +183,10 @@ def test_the_first_triple_after_the_hubs_prefix(address: str, journal: str) -> N
         follower.run()
 
 
-def test_the_queue_is_bounded(address: str, journal: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow disk: the follower stops reading, so the hub holds publishers, and nothing is lost."""
+def test_a_follower_stops_reading_when_its_queue_is_full(
+    address: str, journal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a slow disk, the follower stops reading, so the hub holds publishers, and no message is lost."""
     taking = threading.Event()
 
     def sync(descriptor: int) -> None:
@@ -220,10 +222,10 @@ def test_the_queue_is_bounded(address: str, journal: str, monkeypatch: pytest.Mo
     assert sum(record.key == b"other" for record in records) == 1
 
 
-def test_room_that_comes_just_before_it_is_asked_for(
+def test_a_follower_does_not_miss_room_that_comes_before_it_waits(
     address: str, journal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The writer has taken all between two looks, and so will never tell."""
+    """The writer has taken all messages between two looks, and so never tells of room."""
     with HubThread(address), following(address, journal) as follower:
         looks = [True]
         monkeypatch.setattr(Follower, "_is_full", lambda self: bool(looks) and looks.pop())
@@ -255,7 +257,7 @@ def sbus(folder: str) -> Iterator[Sbus]:
             process.kill()
 
 
-def test_sbus_record_and_replay(folder: str, sbus: Sbus) -> None:
+def test_the_commands_record_and_replay(folder: str, sbus: Sbus) -> None:
     address, journal = os.path.join(folder, "bus"), os.path.join(folder, "journal")
     with HubThread(address), Client(address) as client:
         recording = sbus("record", "--keep-bytes", "1G", journal)
@@ -275,7 +277,7 @@ def test_sbus_record_and_replay(folder: str, sbus: Sbus) -> None:
         assert [one.payload for one in received] == [b"%d" % n for n in range(1, 100, 2)]
 
 
-def test_replay_tells_what_it_published_before_it_failed(folder: str, sbus: Sbus) -> None:
+def test_replay_tells_the_count_of_messages_published_before_an_error(folder: str, sbus: Sbus) -> None:
     address, journal = os.path.join(folder, "bus"), os.path.join(folder, "journal")
     with HubThread(address), Client(address) as client:
         for payloads in ((b"one", b"two", b"three"), (b"four",), (b"five",)):  # each into a segment of its own
@@ -293,7 +295,7 @@ def test_replay_tells_what_it_published_before_it_failed(folder: str, sbus: Sbus
         assert errors.endswith("; 3 messages were published before; --skip-corrupt goes on after it\n")
 
 
-def test_what_the_commands_say_of_what_is_wrong(folder: str, sbus: Sbus) -> None:
+def test_errors_of_the_commands_are_one_line(folder: str, sbus: Sbus) -> None:
     address, journal = os.path.join(folder, "bus"), os.path.join(folder, "journal")
     Path(folder, "empty").mkdir()
     with HubThread(address) as bus, following(address, journal), Client(address) as client:

@@ -1,4 +1,4 @@
-"""A recorder that is killed at any moment loses nothing that was durable, and the next one goes on."""
+"""A recorder that is killed at any moment loses no durable row, and the next recorder goes on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUNDS, KILLS = 5, 10
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
-def test_kills_under_load(folder: str, number: int) -> None:
+def test_a_killed_recorder_loses_no_durable_row(folder: str, number: int) -> None:
     moments = random.Random()
     seconds = [f"{moments.random() * 0.03:.6f}" for _ in range(KILLS)]
     told = [

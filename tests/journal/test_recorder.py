@@ -112,7 +112,7 @@ SAID = st.lists(
 def test_what_is_recorded_and_played_back_is_what_was_published(
     said: list[tuple[str, int, list[tuple[bytes, bytes]]]], is_plain: bool, block: int
 ) -> None:
-    """Each message is recorded once, in order and with its sender, however it came and whoever else receives it."""
+    """Each message is recorded once, in order and with its sender, however it came, also beside other receivers."""
     with TemporaryDirectory(prefix="sbus-") as folder, Hub(f"{folder}/bus") as hub, Hub(f"{folder}/other") as other:
         expected: list[tuple[bytes, bytes]] = []
         with (

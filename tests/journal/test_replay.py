@@ -1,4 +1,4 @@
-"""Playing back: what, in which order, and when."""
+"""Playing back: which messages, in which order, and when."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SECOND = 1_000_000_000
 
 
 class Stage:
-    """A clock that only moves while somebody waits, and what was published when."""
+    """A clock that moves only while replay waits, and the times of what was published."""
 
     def __init__(self, slow: float = 0.0) -> None:
         self.now = 100.0
@@ -60,7 +60,7 @@ def play(runs: Sequence[Run], speed: float | None = 1.0, slow: float = 0.0) -> l
     return stage.published
 
 
-def test_each_comes_as_long_after_the_first_as_it_did(journal: str) -> None:
+def test_messages_keep_their_distance_from_the_first(journal: str) -> None:
     write(journal, [[at(1, 50), at(2, 50.25), at(3, 50.25)], [at(4, 53), at(5, 60)]])
     runs = list(from_journal(journal))
     expected = [(0.0, 1), (0.25, 2), (0.25, 3), (3.0, 4), (10.0, 5)]
@@ -69,12 +69,12 @@ def test_each_comes_as_long_after_the_first_as_it_did(journal: str) -> None:
     assert play(runs, None) == [(0.0, b"MSG k\0%d" % number) for _, number in expected]
 
 
-def test_what_is_late_goes_out_at_once_and_moves_nothing(journal: str) -> None:
+def test_a_late_message_is_published_at_once_and_delays_no_other(journal: str) -> None:
     write(journal, [[at(1, 0), at(2, 0.1), at(3, 0.2), at(4, 5)]])
     assert [time for time, _ in play(list(from_journal(journal)), slow=1.0)] == [0.0, 1.0, 1.0, 5.0]
 
 
-def test_a_clock_that_was_set_back(journal: str) -> None:
+def test_a_clock_that_was_set_back_counts_as_stopped(journal: str) -> None:
     write(journal, [[at(1, 50), at(2, 51), at(3, 20)], [at(4, 20.5), at(5, 52)]])
     assert [time for time, _ in play(list(from_journal(journal)))] == [0.0, 1.0, 1.0, 1.0, 2.0]
 
@@ -88,12 +88,12 @@ def test_gaps_are_counted_and_not_waited_for(journal: str) -> None:
 
 
 @pytest.mark.parametrize("speed", [0, -1, float("inf"), float("nan")])
-def test_a_speed_that_cannot_be(speed: float) -> None:
+def test_wrong_speeds_are_refused(speed: float) -> None:
     with pytest.raises(UsageError, match="speed"):
         replay([], Stage(), speed=speed)
 
 
-def test_patterns_and_times(journal: str) -> None:
+def test_messages_are_chosen_by_pattern_and_time(journal: str) -> None:
     rows = [at(number, number, key) for number, key in enumerate([b"a/1", b"b", b"a/2", b"c", b"a/1"], 1)]
     write(journal, [rows[:3], [gap(6, "overflow", 4)._replace(sequence=4)], [rows[3]._replace(sequence=5)]])
 
@@ -111,13 +111,13 @@ def test_patterns_and_times(journal: str) -> None:
     assert chosen(b"a/", start=2 * SECOND, end=4 * SECOND) == [third]
 
 
-def test_no_secret_is_played_back(journal: str) -> None:
-    """None is ever recorded; a journal that somebody made up could hold one all the same."""
+def test_secret_keys_are_not_played_back(journal: str) -> None:
+    """No secret is ever recorded, but a forged journal could hold one."""
     write(journal, [[message(1, b"!/cred/1/2/3/x", b"forged"), message(2, b"a/!/b", b"forged"), message(3, b"k", b"")]])
     assert [packet for run in from_journal(journal) for packet in run.columns.packets()] == [b"MSG k\0"]
 
 
-def test_damage(journal: str) -> None:
+def test_damage_is_an_error_or_skipped(journal: str) -> None:
     _, path = write(journal, *EXAMPLE)
     data = bytearray(Path(path).read_bytes())
     data[200] ^= 1
@@ -130,7 +130,7 @@ def test_damage(journal: str) -> None:
     assert [piece.block.rows for piece in skipped] == [1]
 
 
-def test_what_was_recorded_until_a_recorder_was_killed(journal: str) -> None:
+def test_a_journal_whose_recorder_was_killed_is_played_back(journal: str) -> None:
     _, path = write(journal, *EXAMPLE)
     os.truncate(path, os.path.getsize(path) - 40)
     assert replay(from_journal(journal), Stage(), speed=None) == Replayed(messages=4, lost=8)
@@ -142,14 +142,14 @@ BOUND = st.none() | st.integers(0, 31).map(lambda seconds: seconds * SECOND)
 
 
 @given(ROWS, st.lists(st.integers(1, 59)), st.sampled_from([(b"",), (b"a/",), (b"b", b"a/2")]), BOUND, BOUND)
-def test_what_is_played_back_is_what_was_recorded(
+def test_played_back_messages_equal_the_recorded_ones(
     rows: list[tuple[bytes, bytes, int] | int],
     cuts: list[int],
     patterns: tuple[bytes, ...],
     start: int | None,
     end: int | None,
 ) -> None:
-    """Whatever is chosen, however it lies in blocks, at whatever pace."""
+    """For any selection, any division into blocks and any pace."""
     records: list[Record] = []
     for number, row in enumerate(rows, 1):
         if isinstance(row, int):
@@ -178,8 +178,8 @@ def test_what_is_played_back_is_what_was_recorded(
             assert done == Replayed(len(chosen), lost)
 
 
-def test_flat_out_what_little_came_together_goes_together(journal: str) -> None:
-    """Each packet has its price. Large blocks are not copied for that, and what is too much stays apart."""
+def test_flat_out_replay_joins_small_runs(journal: str) -> None:
+    """Small runs are joined to save packets. Large blocks are not copied, and too large ones are not joined."""
 
     class Counted(Stage):
         def __init__(self) -> None:
@@ -206,7 +206,7 @@ def test_flat_out_what_little_came_together_goes_together(journal: str) -> None:
 
 
 @pytest.mark.parametrize("speed", [None, 1.0])
-def test_what_comes_before_a_damage_is_played_back(journal: str, speed: float | None) -> None:
+def test_messages_before_damage_are_played_back(journal: str, speed: float | None) -> None:
     rows = [message(number, b"k", b"%d" % number)._replace(time_ns=number * SECOND) for number in range(1, 1_001)]
     (path,) = write(journal, [rows[start : start + 10] for start in range(0, 1_000, 10)])
     data = bytearray(Path(path).read_bytes())
@@ -233,8 +233,8 @@ def test_an_error_of_the_publisher_ends_it_at_once(journal: str) -> None:
     assert calls == 1
 
 
-def test_columns_that_do_not_agree(journal: str) -> None:
-    """The CRC holds, but nobody who records writes such."""
+def test_a_block_whose_columns_do_not_agree_is_an_error(journal: str) -> None:
+    """The CRC is right, but no recorder writes these columns."""
     good = [message(1, b"a", b"one"), message(2, b"b", b"two")]
     sound = block(good)
     read = decode_block(sound, 0, SALT)
@@ -256,7 +256,7 @@ def test_columns_that_do_not_agree(journal: str) -> None:
             assert stage.published == []
 
 
-def test_many_keys_and_large_payloads_on_a_real_bus(address: str, journal: str) -> None:
+def test_many_keys_and_large_payloads_are_played_back_to_a_hub(address: str, journal: str) -> None:
     rows = [at(number, number, b"k/%d" % (number * 7 % 900)) for number in range(1, 3_001)]
     rows += [at(3_000 + number, 3_000, b"large")._replace(payload=b"%d" % number * 150_000) for number in range(1, 9)]
     write(journal, [rows[:2_500], rows[2_500:]])
@@ -272,7 +272,7 @@ def test_many_keys_and_large_payloads_on_a_real_bus(address: str, journal: str) 
         assert [(one.key, one.payload) for one in received] == [(row.key, row.payload) for row in rows]
 
 
-def test_on_a_real_bus(address: str, journal: str) -> None:
+def test_a_journal_is_played_back_to_a_hub(address: str, journal: str) -> None:
     count = 2_000
     rows = [at(number, number / 10_000, b"k/%d" % (number % 3)) for number in range(1, count + 1)]
     write(journal, [rows[start : start + 300] for start in range(0, count, 300)])

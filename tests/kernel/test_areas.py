@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import select
 import socket
-import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import TypeAlias, cast
 
 import pytest
 
-from sbuslib.kernel import areas
-from sbuslib.kernel.areas import Area, PacketWriter, PlainArea, make_area
+from sbuslib.kernel import areas, vectors
+from sbuslib.kernel.areas import Area, PlainArea, make_area
+from sbuslib.kernel.packet_writer import PacketWriter
 from sbuslib.limits import CONTROL_EXTRA, PACKET_BYTES
 
 Socket: TypeAlias = socket.SocketType
@@ -29,7 +29,7 @@ def test_the_environment_chooses_the_engine(engine: str, area: PlainArea) -> Non
     assert type(area) is (Area if engine == "batched" else PlainArea)
 
 
-def test_receive(pair: tuple[Socket, Socket], area: PlainArea) -> None:
+def test_packets_are_received_into_slots(pair: tuple[Socket, Socket], area: PlainArea) -> None:
     here, there = pair
     assert area.receive(there) == []
     packets = [b"a" * length for length in (1, 999, 1_000, 7)]
@@ -41,7 +41,7 @@ def test_receive(pair: tuple[Socket, Socket], area: PlainArea) -> None:
     assert [area.data[offset] for offset in area.offsets[:4]] == [ord("a")] * 4
 
 
-def test_receive_no_more_than_asked(pair: tuple[Socket, Socket], area: PlainArea) -> None:
+def test_receive_takes_at_most_the_number_asked_for(pair: tuple[Socket, Socket], area: PlainArea) -> None:
     here, there = pair
     for number in range(20):
         here.send(b"%d" % number)
@@ -54,7 +54,7 @@ def test_receive_no_more_than_asked(pair: tuple[Socket, Socket], area: PlainArea
     assert area.receive(there) == area.receive(there, 1) == []
 
 
-def test_a_packet_that_is_too_long_tells_so(pair: tuple[Socket, Socket], area: PlainArea) -> None:
+def test_a_packet_that_is_too_long_has_a_length_beyond_its_slot(pair: tuple[Socket, Socket], area: PlainArea) -> None:
     here, there = pair
     here.send(b"x" * 1_001)
     here.send(b"x" * 5_000)
@@ -78,7 +78,7 @@ def test_the_longest_packets(pair: tuple[Socket, Socket]) -> None:
         area.close()
 
 
-def test_the_end(pair: tuple[Socket, Socket], area: PlainArea) -> None:
+def test_a_length_of_zero_is_the_end_of_the_connection(pair: tuple[Socket, Socket], area: PlainArea) -> None:
     here, there = pair
     here.send(b"last")
     here.close()
@@ -88,8 +88,8 @@ def test_the_end(pair: tuple[Socket, Socket], area: PlainArea) -> None:
     assert area.receive(there)[0] == 0  # and again
 
 
-def test_an_error_after_some_packets_does_not_take_them_along() -> None:
-    """As recvmmsg(2): what came first is given first, and the error with the next call."""
+def test_packets_before_an_error_are_not_lost() -> None:
+    """As with recvmmsg(2): the packets before the error are given first, and the next call raises it."""
 
     class Failing:
         calls = 0
@@ -109,7 +109,9 @@ def test_an_error_after_some_packets_does_not_take_them_along() -> None:
 
 
 @pytest.mark.parametrize("most", [None, 1, 3])
-def test_an_end_with_unread_input_loses_nothing(pair: tuple[Socket, Socket], area: PlainArea, most: int | None) -> None:
+def test_packets_of_a_peer_that_closed_with_unread_input_are_received(
+    pair: tuple[Socket, Socket], area: PlainArea, most: int | None
+) -> None:
     """The kernel reports ECONNRESET first; what the peer had sent comes after it."""
     here, there = pair
     there.send(b"never read")
@@ -125,7 +127,9 @@ def test_an_end_with_unread_input_loses_nothing(pair: tuple[Socket, Socket], are
     assert got == [b"%d" % number for number in range(10)]
 
 
-def test_an_end_with_unread_input_told_by_a_send(pair: tuple[Socket, Socket], area: PlainArea) -> None:
+def test_packets_are_received_after_a_send_reported_that_the_peer_closed(
+    pair: tuple[Socket, Socket], area: PlainArea
+) -> None:
     here, there = pair
     there.send(b"never read")
     here.send(b"last")
@@ -145,7 +149,7 @@ def filled(pair: tuple[Socket, Socket], area: PlainArea) -> tuple[list[bytes], l
 
 
 @pytest.mark.parametrize("slots", [[0], [3], [0, 1, 2, 3], [1, 2], [0, 2, 3], [3, 5, 7], [7], list(range(8))])
-def test_send_from_where_it_lies(pair: tuple[Socket, Socket], area: PlainArea, slots: list[int]) -> None:
+def test_packets_are_sent_from_their_slots(pair: tuple[Socket, Socket], area: PlainArea, slots: list[int]) -> None:
     here, there = pair
     packets, lengths = filled(pair, area)
     for chosen in (slots, [0, 1], slots):  # a call leaves nothing behind for the next
@@ -164,7 +168,7 @@ def test_send_wrapped(pair: tuple[Socket, Socket], area: PlainArea, slots: list[
     assert [here.recv(1_000) for _ in slots] == [packets[slot] for slot in slots]
 
 
-def test_send_until_the_kernel_would_block(pair: tuple[Socket, Socket], area: PlainArea) -> None:
+def test_send_stops_where_the_kernel_would_block(pair: tuple[Socket, Socket], area: PlainArea) -> None:
     here, there = pair
     for number in range(8):
         here.send(b"%d" % number * 1_000)
@@ -184,7 +188,7 @@ def test_send_until_the_kernel_would_block(pair: tuple[Socket, Socket], area: Pl
     assert got == went
 
 
-def test_send_to_one_that_has_gone(pair: tuple[Socket, Socket], area: PlainArea) -> None:
+def test_send_to_a_peer_that_has_gone_raises(pair: tuple[Socket, Socket], area: PlainArea) -> None:
     here, there = pair
     here.send(b"x")
     lengths = area.receive(there)
@@ -197,81 +201,6 @@ def test_send_to_one_that_has_gone(pair: tuple[Socket, Socket], area: PlainArea)
     for send in sends:
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
             send()
-
-
-def test_a_packet_writer_sends_in_order(pair: tuple[Socket, Socket]) -> None:
-    here, there = pair
-    writer = PacketWriter()
-    packets = [b"%d" % number for number in range(200)]  # more than one call takes
-    assert writer.send(here, packets) == 200
-    assert [there.recv(10) for _ in packets] == packets
-    assert writer.send(here, [b"one"]) == 1
-    assert writer.send(here, []) == 0
-    assert there.recv(10) == b"one"
-
-
-def test_gather_until_the_kernel_would_block(pair: tuple[Socket, Socket]) -> None:
-    here, there = pair
-    writer = PacketWriter()
-    packets = [b"%d" % number + bytes(5_000) for number in range(1_000)]
-    went = writer.send(here, packets)
-    assert 0 < went < 1_000
-    assert writer.send(here, packets[went:]) == 0
-    for number in range(went):
-        assert there.recv(10_000) == packets[number]
-
-
-@pytest.mark.parametrize("count", [1, 64, 65])
-def test_gather_for_many_receivers(pair: tuple[Socket, Socket], count: int) -> None:
-    here, there = pair
-    writer = PacketWriter()
-    packets, others = [b"%d" % number for number in range(count)], [b"other"] * 3
-    assert [writer.send_to_many(here, packets) for _ in range(2)] == [count] * 2
-    assert writer.send(here, others) == 3  # lies where those lay
-    assert writer.send_to_many(here, packets) == count
-    assert writer.send_to_many(here, others) == 3
-    assert [there.recv(10) for _ in range(3 * count + 6)] == [*packets, *packets, *others, *packets, *others]
-
-
-def test_gather_for_many_of_whom_some_are_slow_or_gone(pair: tuple[Socket, Socket]) -> None:
-    here, there = pair
-    writer = PacketWriter()
-    packets = [b"%d" % number + bytes(3_000) for number in range(60)]
-    went = 0
-    while sent := writer.send_to_many(here, packets):
-        went += sent
-    assert went > 60
-    for number in range(went):
-        assert there.recv(10_000) == packets[number % 60]
-    too_long = [bytes(5_000_000), b"x"]
-    with pytest.raises(OSError, match="too long"):
-        writer.send_to_many(here, too_long)
-    there.close()
-    with pytest.raises(BrokenPipeError):
-        writer.send_to_many(here, packets)
-
-
-def test_gather_tells_what_concerns_the_first(pair: tuple[Socket, Socket]) -> None:
-    here, there = pair
-    writer = PacketWriter()
-    too_long = bytes(5_000_000)
-    assert writer.send(here, [b"a", b"b", too_long, b"c"]) == 2
-    with pytest.raises(OSError, match="too long"):
-        writer.send(here, [too_long, b"c"])
-    assert (there.recv(10), there.recv(10)) == (b"a", b"b")
-
-
-def test_gather_copies_no_more_than_it_sends(pair: tuple[Socket, Socket]) -> None:
-    """A receiver that takes one long packet at a time would make the hub copy all that waits, each time."""
-    writer = PacketWriter()
-    packets = [bytes(400_000)] * 60
-    tracemalloc.start()
-    try:
-        writer.send(pair[0], packets)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 400_000
 
 
 def test_an_area_gives_its_memory_back(engine: str) -> None:
@@ -301,8 +230,9 @@ def test_heads_are_the_first_bytes_of_the_first_slots(
     area.close()
 
 
-def test_a_c_library_without_the_calls(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(areas, "_CALLS", None)
+def test_a_c_library_without_the_calls_gets_a_plain_area(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (areas, vectors):
+        monkeypatch.setattr(module, "CALLS", None)
     assert type(make_area(1)) is PlainArea
     with pytest.raises(OSError, match="recvmmsg"):
         Area(1)

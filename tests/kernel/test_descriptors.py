@@ -72,7 +72,7 @@ def test_both_ends_of_a_connection_refuse_descriptors(address: str) -> None:
 
 
 @refusing
-def test_a_listener_that_was_passed_refuses_for_those_who_connect_from_then_on(address: str) -> None:
+def test_a_passed_listener_refuses_descriptors_on_connections_made_from_then_on(address: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
         passed.bind(address)
         passed.listen()
@@ -121,7 +121,7 @@ def test_an_old_kernel_cannot_refuse(address: str, old_kernel: None) -> None:
 # -- taken ---------------------------------------------------------------------------------------------------
 
 
-def test_a_guarded_socket_receives_as_any_other(guarded: tuple[Socket, GuardedSocket], area: PlainArea) -> None:
+def test_a_guarded_socket_receives_like_any_other(guarded: tuple[Socket, GuardedSocket], area: PlainArea) -> None:
     peer, sock = guarded
     for _ in range(3):
         assert area.receive(sock) == []
@@ -162,7 +162,7 @@ def test_a_packet_with_descriptors_is_the_last_of_a_batch(
     assert closers.elsewhere
 
 
-def test_what_would_hold_the_receiver_is_closed_elsewhere(
+def test_a_descriptor_that_is_slow_to_close_is_closed_in_another_thread(
     guarded: tuple[Socket, GuardedSocket], area: PlainArea, closers: Closers
 ) -> None:
     peer, sock = guarded
@@ -175,7 +175,7 @@ def test_what_would_hold_the_receiver_is_closed_elsewhere(
         assert ends(other)
 
 
-def test_descriptors_of_unread_packets_are_closed_elsewhere(
+def test_descriptors_of_unread_packets_are_closed_in_another_thread(
     guarded: tuple[Socket, GuardedSocket], closers: Closers
 ) -> None:
     peer, sock = guarded
@@ -193,7 +193,9 @@ def test_descriptors_of_unread_packets_are_closed_elsewhere(
         assert ends(other)
 
 
-def test_a_peer_that_has_gone_leaves_descriptors(guarded: tuple[Socket, GuardedSocket], closers: Closers) -> None:
+def test_descriptors_of_a_peer_that_has_gone_are_closed(
+    guarded: tuple[Socket, GuardedSocket], closers: Closers
+) -> None:
     peer, sock = guarded
     sock.send(b"unread, so that the peer's end resets the connection")
     send_with(peer, b"x", [0, 1, 2])
@@ -216,7 +218,7 @@ def test_a_forked_child_leaves_unread_packets_to_its_parent(guarded: tuple[Socke
     assert sock.recv(10) == b"y"
 
 
-def test_descriptors_are_closed_here_when_no_thread_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_descriptors_are_closed_here_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(function: object, arguments: object) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -233,10 +235,10 @@ def test_descriptors_that_were_cut_off_count_as_sent() -> None:
     assert descriptors_in([], 0) == (False, [])
 
 
-def test_credentials_are_no_descriptors(
+def test_credentials_with_a_packet_are_not_taken_for_descriptors(
     guarded: tuple[Socket, GuardedSocket], area: PlainArea, closers: Closers
 ) -> None:
-    """Nor are a time and a process descriptor that the kernel adds; the latter is closed as what a peer sends."""
+    """Nor are the time and the process descriptor that the kernel adds. The latter is closed."""
     peer, sock = guarded
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     sock.setsockopt(socket.SOL_SOCKET, 29, 1)  # SO_TIMESTAMP
@@ -261,8 +263,8 @@ def test_a_control_buffer_is_read_to_its_end() -> None:
     assert list(control_in(buffer)) == [(socket.SOL_SOCKET, 2, b"abcdefghijkl"), (socket.SOL_SOCKET, 1, b"1234")]
 
 
-def test_where_gevent_has_patched_everything(address: str) -> None:
-    """The sockets are the plain ones, and the thread that closes is none of gevent's."""
+def test_sockets_stay_plain_where_gevent_has_patched_everything(address: str) -> None:
+    """The sockets are the plain ones, and the thread that closes descriptors is a native one."""
     code = f"""
 import gevent.monkey; gevent.monkey.patch_all()
 import _socket, os, _thread, gevent

@@ -52,7 +52,7 @@ def test_connect_and_accept(address: str) -> None:
     assert not os.path.exists(address)
 
 
-def test_what_the_other_end_has_not_read(pair: tuple[Socket, Socket]) -> None:
+def test_unread_bytes_counts_what_the_peer_has_not_read(pair: tuple[Socket, Socket]) -> None:
     one, other = pair
     assert unread_bytes(one) == 0
     one.send(bytes(1_000))
@@ -63,7 +63,7 @@ def test_what_the_other_end_has_not_read(pair: tuple[Socket, Socket]) -> None:
 
 @pytest.mark.parametrize("mode", [0o700, 0o770, 0o777, 0o600])
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_the_mode_is_what_was_asked_for(address: str, mode: int, umask: int) -> None:
+def test_the_file_has_the_mode_that_was_asked_for(address: str, mode: int, umask: int) -> None:
     before = os.umask(umask)
     try:
         listener = Listener(PathAddress(address), mode=mode)
@@ -73,7 +73,7 @@ def test_the_mode_is_what_was_asked_for(address: str, mode: int, umask: int) -> 
     listener.close()
 
 
-def test_an_address_in_use(address: str) -> None:
+def test_an_address_in_use_is_refused(address: str) -> None:
     listener = Listener(PathAddress(address))
     with pytest.raises(AddressInUseError) as caught:
         Listener(PathAddress(address))
@@ -105,7 +105,7 @@ def test_a_symbolic_link_is_not_followed(address: str, folder: str) -> None:
     owner.close()
 
 
-def test_another_socket_is_left_where_it_is(address: str) -> None:
+def test_close_leaves_the_socket_of_another_hub(address: str) -> None:
     old = Listener(PathAddress(address))
     new = Listener(PathAddress(address), reuse=True)
     old.close()
@@ -114,7 +114,9 @@ def test_another_socket_is_left_where_it_is(address: str) -> None:
     new.close()  # nor does it matter that it is gone
 
 
-def test_the_file_is_removed_from_where_it_was_made(folder: str, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_removed_after_a_change_of_folder(
+    folder: str, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(folder)
     listener = Listener(PathAddress("bus"))
     monkeypatch.chdir("/")
@@ -122,12 +124,12 @@ def test_the_file_is_removed_from_where_it_was_made(folder: str, engine: str, mo
     assert os.listdir(folder) == []
 
 
-def test_no_such_folder(folder: str) -> None:
+def test_listening_in_a_folder_that_does_not_exist_raises(folder: str) -> None:
     with pytest.raises(FileNotFoundError):
         Listener(PathAddress(os.path.join(folder, "missing", "bus")))
 
 
-def test_abstract(engine: str) -> None:
+def test_listening_at_an_abstract_address(engine: str) -> None:
     address = AbstractAddress.random()
     listener = Listener(address)
     assert listener.is_abstract
@@ -140,7 +142,7 @@ def test_abstract(engine: str) -> None:
 
 
 @pytest.mark.parametrize("listening", [False, True])
-def test_a_socket_that_was_passed(address: str, listening: bool) -> None:
+def test_listening_at_a_socket_that_was_passed(address: str, listening: bool) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
         passed.bind(address)
         if listening:
@@ -154,7 +156,7 @@ def test_a_socket_that_was_passed(address: str, listening: bool) -> None:
     assert os.path.exists(address)  # theirs, so theirs to remove
 
 
-def test_what_was_passed_is_no_such_socket(address: str) -> None:
+def test_a_passed_descriptor_of_another_kind_is_refused(address: str) -> None:
     with pytest.raises(AddressError, match="no socket"):
         Listener(DescriptorAddress(9_999))
     with open(os.devnull, encoding="ascii") as file, pytest.raises(AddressError, match="no socket"):
@@ -167,12 +169,12 @@ def test_what_was_passed_is_no_such_socket(address: str) -> None:
         Listener(DescriptorAddress(ends[0].fileno()))
 
 
-def test_connect_to_nothing(address: str) -> None:
+def test_connecting_where_nobody_listens_raises(address: str) -> None:
     with pytest.raises(FileNotFoundError):
         connect(PathAddress(address), BUFFER)
 
 
-def test_connect_to_a_full_backlog(address: str) -> None:
+def test_connecting_to_a_full_backlog_raises(address: str) -> None:
     listener = Listener(PathAddress(address), backlog=0)
     first = connect(PathAddress(address), BUFFER)
     with pytest.raises(BlockingIOError):

@@ -27,7 +27,7 @@ ENDS = [264, 520, 728, 760]
 ROWS = [record for blocks in EXAMPLE for rows in blocks for record in rows]
 
 
-def test_segments_come_in_order_and_other_files_do_not_count(journal: str) -> None:
+def test_segments_are_listed_in_order_without_other_files(journal: str) -> None:
     write(journal, *reversed(EXAMPLE))
     Path(journal, "notes.txt").write_text("mine")
     assert [one.first_sequence for one in list_segments(journal)] == [1, 4]
@@ -35,7 +35,7 @@ def test_segments_come_in_order_and_other_files_do_not_count(journal: str) -> No
     assert [read_header(one.path).first_sequence for one in list_segments(journal)] == [1, 4]
 
 
-def test_from_every_position_on(journal: str) -> None:
+def test_a_journal_is_read_from_any_position(journal: str) -> None:
     write(journal, *EXAMPLE)
     pieces = list(read_journal(journal))
     for number, piece in enumerate(pieces, 1):
@@ -44,7 +44,7 @@ def test_from_every_position_on(journal: str) -> None:
         assert [one.block for one in rest] == [one.block for one in pieces[number:]]
 
 
-def test_a_position_in_a_segment_that_was_deleted(journal: str) -> None:
+def test_a_position_in_a_deleted_segment_is_an_error(journal: str) -> None:
     first, second = write(journal, *EXAMPLE)
     os.unlink(first)
     with pytest.raises(JournalError, match=os.path.basename(first)):
@@ -54,7 +54,7 @@ def test_a_position_in_a_segment_that_was_deleted(journal: str) -> None:
     assert records_of(journal) == []
 
 
-def test_a_segment_that_grows(journal: str) -> None:
+def test_a_growing_segment_is_read_up_to_its_last_whole_block(journal: str) -> None:
     os.makedirs(journal)
     data = segment(EXAMPLE[1])
     path = Path(journal, "00000000000000000004.sbj")
@@ -77,7 +77,7 @@ def _rows(block: Block | Skipped) -> list[object]:
     return [*block.records()]
 
 
-def test_whoever_does_not_say_grows_while_it_is_recorded(journal: str) -> None:
+def test_a_journal_counts_as_growing_while_it_is_recorded(journal: str) -> None:
     (path,) = write(journal, [[message(1, b"a", b"b")]])
     Path(path).write_bytes(Path(path).read_bytes()[:-32])
     lock = DirectoryLock(journal)
@@ -88,7 +88,7 @@ def test_whoever_does_not_say_grows_while_it_is_recorded(journal: str) -> None:
     assert len(records_of(journal, growing=True)) == 1
 
 
-def test_one_segment_alone(journal: str) -> None:
+def test_one_segment_is_read_alone(journal: str) -> None:
     _, second = write(journal, *EXAMPLE)
     blocks = list(read_segment(second))
     assert [block.end for block in blocks if not isinstance(block, Skipped)] == ENDS
@@ -98,7 +98,7 @@ def test_one_segment_alone(journal: str) -> None:
         list(read_segment(second))
 
 
-def test_one_recorder_a_directory(folder: str) -> None:
+def test_a_directory_has_one_recorder(folder: str) -> None:
     lock = DirectoryLock(folder)
     assert is_recorded(folder)
     for _ in range(2):

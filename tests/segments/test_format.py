@@ -1,4 +1,4 @@
-"""The bytes of a journal: what is written is read, and what is not what was written is told."""
+"""The bytes of a journal: written rows are read back, and changed bytes are found."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ ROWS = [record for blocks in EXAMPLE for rows in blocks for record in rows]
 SAMPLE = Path(__file__).parent / "sample"
 
 
-def test_the_sample_is_read_for_ever() -> None:
+def test_the_sample_of_version_1_is_read() -> None:
     assert records_of(str(SAMPLE)) == ROWS
 
 
-def test_the_sample_is_what_is_written_today(journal: str) -> None:
-    """Not for ever: a new version of the format writes other bytes, and gets a sample of its own."""
+def test_the_sample_is_written_as_it_is_stored(journal: str) -> None:
+    """A new version of the format writes other bytes, and gets a sample of its own."""
     for path in write(journal, *EXAMPLE):
         assert Path(path).read_bytes() == (SAMPLE / os.path.basename(path)).read_bytes()
 
 
-def test_names_of_segments() -> None:
+def test_names_of_segments_are_parsed() -> None:
     assert segment_name(17) == "00000000000000000017.sbj"
     assert first_sequence_of(segment_name(2**62)) == 2**62
     for name in (
@@ -60,7 +60,7 @@ def test_names_of_segments() -> None:
         assert first_sequence_of(name) is None
 
 
-def test_a_header() -> None:
+def test_a_header_is_read_back() -> None:
     header = SegmentHeader("0" * 16, "ab" * 8, b".", 5, 6, 7)
     assert len(header.encode()) == SEGMENT_HEADER_BYTES
     assert SegmentHeader.decode(header.encode()) == header
@@ -68,7 +68,7 @@ def test_a_header() -> None:
     assert SegmentHeader.decode(long.encode()).hub == "x" * 32
 
 
-def test_a_version_of_the_future() -> None:
+def test_a_later_version_is_refused() -> None:
     data = bytearray(SegmentHeader("0" * 16, "", b"/", 5, 6, 7).encode())
     data[8] = 2
     data[12:16] = bytes(4)
@@ -89,7 +89,7 @@ def test_a_version_of_the_future() -> None:
         SegmentHeader("0" * 16, "", b"7", 5, 6, 7),
     ],
 )
-def test_a_header_that_no_recorder_writes(header: SegmentHeader) -> None:
+def test_an_impossible_header_is_refused(header: SegmentHeader) -> None:
     with pytest.raises(CorruptJournalError):
         SegmentHeader.decode(header.encode())
 
@@ -106,7 +106,7 @@ rows = st.lists(
 
 
 @given(rows, st.integers(1, 2**62))
-def test_what_is_written_is_read(
+def test_messages_are_read_back(
     given: list[tuple[bytes, bytes, tuple[int | None, int | None, int | None]]], first: int
 ) -> None:
     records = [
@@ -122,7 +122,7 @@ def test_what_is_written_is_read(
 
 
 @given(st.lists(st.tuples(st.text(max_size=9), st.none() | st.integers(0, 2**62)), min_size=1, max_size=9))
-def test_gaps_are_read(given: list[tuple[str, int | None]]) -> None:
+def test_gaps_are_read_back(given: list[tuple[str, int | None]]) -> None:
     records = [gap(number, cause, lost) for number, (cause, lost) in enumerate(given, 1)]
     read = decode_block(block(records), 0, SALT)
     assert isinstance(read, Block)
@@ -130,7 +130,7 @@ def test_gaps_are_read(given: list[tuple[str, int | None]]) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 255, 256, 257, 5000])
-def test_blocks_of_any_length(count: int) -> None:
+def test_blocks_of_any_length_are_read_back(count: int) -> None:
     records = [message(number, b"k", b"same") for number in range(1, count + 1)]
     read = decode_block(block(records), 0, SALT)
     assert isinstance(read, Block)
@@ -138,7 +138,7 @@ def test_blocks_of_any_length(count: int) -> None:
 
 
 def resealed(data: bytearray) -> bytearray:
-    """The block with the CRC of what it holds now: as somebody makes it who means harm."""
+    """The block with a CRC that fits its contents, as an attacker would make it."""
     data[8:12] = bytes(4)
     data[8:12] = crc32(data[24:], crc32(data[:24], SALT)).to_bytes(4, "little")
     return data
@@ -150,7 +150,7 @@ def numbered(first: int) -> bytearray:
     return resealed(data)
 
 
-def test_numbers_of_rows_that_no_recorder_writes() -> None:
+def test_impossible_numbers_of_rows_are_refused() -> None:
     for first in (-1, 0, 2**63 - 1):
         with pytest.raises(CorruptJournalError, match="numbers its rows"):
             decode_block(numbered(first), 0, SALT)
@@ -163,7 +163,7 @@ COLUMN = st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(-2, 4), min_siz
 
 
 @given(COLUMN, COLUMN, COLUMN, st.integers(0, 40), st.sampled_from(["message", "gap"]))
-def test_columns_of_a_stranger_that_do_not_agree_are_an_error_or_rows(
+def test_forged_columns_that_do_not_agree_are_an_error_or_rows(
     keys: list[int], senders: list[int], sizes: list[int], payloads: int, kind: Literal["message", "gap"]
 ) -> None:
     data = encode_columns(
@@ -178,7 +178,7 @@ def test_columns_of_a_stranger_that_do_not_agree_are_an_error_or_rows(
         assert len(list(read.records())) == 3
 
 
-def test_where_blocks_end() -> None:
+def test_walk_finds_the_end_of_each_block() -> None:
     data = segment(EXAMPLE[1])
     extents = list(walk(lambda at, length: data[at : at + length], len(data)))
     assert [extent.rows for extent in extents] == [1, 3, 2, None]
@@ -192,7 +192,7 @@ def test_where_blocks_end() -> None:
 
 
 def check_damaged(journal: str, path: str, position: int | None = None) -> tuple[int, int | None]:
-    """An error that tells where, or a count of what was skipped: bytes, and rows if known. And nothing wrong."""
+    """Reading raises an error with the position, or counts skipped bytes and, if known, rows. It gives no wrong row."""
     with pytest.raises(CorruptJournalError) as caught:
         records_of(journal)
     assert caught.value.path == path
@@ -219,12 +219,12 @@ def check_damaged(journal: str, path: str, position: int | None = None) -> tuple
 
 @pytest.fixture(params=[1 << 20, 400], ids=["at once", "in pieces"])
 def window(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How much of a segment is read at once: all of these small ones, or little more than a block."""
+    """How much of a segment is read at once: all of it, or little more than a block."""
     monkeypatch.setattr(directory, "_WINDOW", request.param)
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_any_byte_that_is_not_what_was_written(journal: str, number: int, window: None) -> None:
+def test_any_changed_byte_is_found(journal: str, number: int, window: None) -> None:
     path = write(journal, *EXAMPLE)[number]
     data = Path(path).read_bytes()
     last = number == len(EXAMPLE) - 1
@@ -241,7 +241,7 @@ def test_any_byte_that_is_not_what_was_written(journal: str, number: int, window
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_cut_at_any_byte(journal: str, number: int, window: None) -> None:
+def test_a_cut_at_any_byte_is_found(journal: str, number: int, window: None) -> None:
     path = write(journal, *EXAMPLE)[number]
     data = Path(path).read_bytes()
     for at in range(len(data)):
@@ -251,7 +251,7 @@ def test_a_cut_at_any_byte(journal: str, number: int, window: None) -> None:
             assert rows in (0, 3)
 
 
-def test_a_block_that_is_missing_or_comes_twice_in_a_segment(journal: str, window: None) -> None:
+def test_a_missing_or_repeated_block_in_a_segment_is_found(journal: str, window: None) -> None:
     blocks = [[message(number, b"k", b"%d" % number * 100)] for number in range(1, 9)]
     (path,) = write(journal, blocks)
     assert [record.sequence for record in records_of(journal)] == list(range(1, 9))
@@ -270,7 +270,7 @@ def test_a_block_that_is_missing_or_comes_twice_in_a_segment(journal: str, windo
         assert [one.reason for one in pieces if isinstance(one, Skipped)] == [reason]
 
 
-def test_a_segment_that_is_missing(journal: str) -> None:
+def test_a_missing_segment_is_found(journal: str) -> None:
     first, second = write(journal, *EXAMPLE)
     write(journal, [[message(10, b"k", b"v")]])
     os.unlink(second)
@@ -281,14 +281,14 @@ def test_a_segment_that_is_missing(journal: str) -> None:
     assert [(one.length, one.rows) for one in skipped] == [(0, 6)]
 
 
-def test_a_segment_under_the_name_of_another(journal: str) -> None:
+def test_a_segment_under_another_name_is_refused(journal: str) -> None:
     (second,) = write(journal, EXAMPLE[1])
     os.rename(second, os.path.join(journal, segment_name(5)))
     with pytest.raises(CorruptJournalError, match=r"name should be 0+4\.sbj"):
         records_of(journal)
 
 
-def test_blocks_that_are_missing_or_come_twice() -> None:
+def test_missing_and_repeated_blocks_are_counted_when_skipped() -> None:
     one, two, three = (block(rows) for rows in ([message(1, b"a", b"b")], [message(2, b"a", b"b")], [gap(3, "x", 1)]))
     end = encode_end(SALT, 4)
     with pytest.raises(CorruptJournalError, match="rows 2 to 2 are missing"):
@@ -307,8 +307,8 @@ def test_blocks_that_are_missing_or_come_twice() -> None:
     )
 
 
-def test_no_payload_passes_for_a_block() -> None:
-    """A stranger publishes what would be a block, were the salt what he takes it for."""
+def test_a_payload_is_never_taken_for_a_block() -> None:
+    """An attacker publishes a payload that would be a block under the salt that the attacker guesses."""
     forged = block([message(2, b"admin/pay", b"forged"), message(3, b"admin/pay", b"forged")], salt=0)
     honest = [[message(1, b"k", b"v" * n + bytes(forged))] for n in range(8)]
     for rows in honest:

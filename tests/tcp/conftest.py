@@ -1,4 +1,4 @@
-"""Fixtures for peers over TCP: peers that are stopped, and raw connections that say and hear bytes."""
+"""Fixtures for peers over TCP: peers that are stopped after the test, and raw connections that send and read bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE = 20.0
 
 
 class Raw:
-    """A connection from a program that knows TCP and nothing else."""
+    """A plain TCP connection."""
 
     def __init__(self, address: str, source: str | None = None) -> None:
         target = parse_host_port(address)
@@ -43,7 +43,7 @@ class Raw:
         self._held = self._held[len(data) :]
 
     def expect_end(self) -> None:
-        """The other end closes, and says nothing before."""
+        """The other end closes, and sends nothing before."""
         try:
             rest = self._held + self.socket.recv(65_536)
         except ConnectionResetError:
@@ -53,7 +53,7 @@ class Raw:
 
 @pytest.fixture
 def limits() -> TcpLimits:
-    """Limits with which nothing that a test waits for takes long."""
+    """Limits with short pauses, so that tests are quick."""
     return TcpLimits(reconnect_pause=0.01, reconnect_pause_most=0.05, yield_seconds=0.1)
 
 

@@ -97,7 +97,7 @@ def test_wrong_arguments_are_refused_in_one_line(arguments: list[str], status: i
 
 
 @pytest.mark.parametrize("command", ["peer", "gateway"])
-def test_help_has_examples(command: str) -> None:
+def test_the_help_has_examples(command: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "sbuslib", command, "--help"],
         capture_output=True, text=True, timeout=30, env=ENVIRONMENT, check=True,

@@ -122,11 +122,11 @@ def test_of_two_connections_between_the_same_peers_one_is_kept(make_peer: Make) 
                                   b"1.2.3.4  1", b"\xff 1", b"h" * 300 + b" 1", b"1.2.3.4 1\n\n", b"a/b 1")],
     ],
 )  # fmt: skip
-def test_announcements(data: bytes, address: HostPort | None) -> None:
+def test_announcements_are_parsed(data: bytes, address: HostPort | None) -> None:
     assert parse_announcement(data) == address
 
 
-def test_allowed_hosts() -> None:
+def test_hosts_are_allowed_by_network_and_name() -> None:
     allowed = Allowed(("10.0.0.0/8", "::1", "host.example"))
     assert "10.1.2.3" in allowed
     assert "::1" in allowed
@@ -140,7 +140,7 @@ def test_allowed_hosts() -> None:
 @pytest.mark.parametrize(
     "options", [{"org": "a/b"}, {"org": ""}, {"org": "a", "who": "b c"}, {"org": "a", "advertise": "h:0"}]
 )
-def test_wrong_arguments_of_discovery(options: dict[str, str]) -> None:
+def test_wrong_arguments_of_discovery_are_refused(options: dict[str, str]) -> None:
     with pytest.raises(UsageError):
         Discovery(**options)  # type: ignore[arg-type]
 

@@ -24,12 +24,12 @@ def test_names_of_copies() -> None:
 
 
 @pytest.mark.parametrize("names", ["text", [""], ["//"], ["/"]])
-def test_names_that_cannot_be_forwarded(names: list[str]) -> None:
+def test_names_that_cannot_be_forwarded_are_refused(names: list[str]) -> None:
     with pytest.raises(UsageError):
         Forwarding(names)
 
 
-def test_numbers() -> None:
+def test_numbers_of_messages_are_parsed() -> None:
     assert unnumber(number("//fwd/a", "r12.3", 4)) == ("//fwd/a", "r12.3", 4)
     for name in ("//hop/", "//hop/4/r1", "//hop/4/r1/a", "//hop/x/r1//a", "//hop/1/R!//a", "//hop/1000/r1//a", "//a"):
         assert unnumber(name) is None, name
@@ -77,7 +77,7 @@ def test_copies_without_ids_are_counted_by_connection() -> None:
     assert seen.held_back == 2
 
 
-def test_a_copy_of_ours_that_comes_back_without_its_id_is_known() -> None:
+def test_an_own_copy_that_comes_back_without_its_id_is_recognized() -> None:
     seen = Seen(TcpLimits())
     digest = digest_of("//a", b"hi")
     seen.numbered("r1", digest, 0)

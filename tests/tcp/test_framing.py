@@ -147,7 +147,7 @@ def test_after_an_error_there_are_no_more_commands() -> None:
     assert list(caught.value.commands) == []
 
 
-def test_the_end_inside_a_command() -> None:
+def test_the_end_inside_a_command_is_an_error() -> None:
     parser = Parser()
     parser.finish()
     assert parser.feed(b"pub a 3 xy") == []
@@ -209,7 +209,7 @@ names = st.text(st.characters(codec="utf-8", exclude_characters=" \r\n"), min_si
         )
     )
 )
-def test_round_trip(commands: list[Any]) -> None:
+def test_encoded_commands_are_parsed_back(commands: list[Any]) -> None:
     encoded = b""
     for command in commands:
         if isinstance(command, Publish):
@@ -221,7 +221,7 @@ def test_round_trip(commands: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\n", "\ra", "\ud800", b"bytes", "n" * 13])
-def test_names_that_cannot_be_sent(name: Any) -> None:
+def test_names_that_cannot_be_sent_are_refused(name: Any) -> None:
     with pytest.raises(NameFormatError):
         encode_publish(name, b"", SMALL)
     if name:
@@ -230,6 +230,6 @@ def test_names_that_cannot_be_sent(name: Any) -> None:
 
 
 @pytest.mark.parametrize("data", ["text", b"d" * 21, None])
-def test_data_that_cannot_be_sent(data: Any) -> None:
+def test_data_that_cannot_be_sent_is_refused(data: Any) -> None:
     with pytest.raises((PayloadError, TypeError)):
         encode_publish("a", data, SMALL)

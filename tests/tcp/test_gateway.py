@@ -33,7 +33,7 @@ EVERYTHING: dict[str, Any] = {"export": [b""], "import_": [b""]}
 
 @pytest.fixture
 def buses(folder: str) -> Iterator[list[Hub]]:
-    """Three hubs that have nothing to do with each other."""
+    """Three hubs that are not connected."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(Hub(os.path.join(folder, name))) for name in "abc"]
 
@@ -65,13 +65,13 @@ def join(make_peer: Make) -> Iterator[Join]:
 
 
 def drain(inbox: Inbox) -> list[tuple[bytes, bytes]]:
-    """What came, without what gateways say to each other."""
+    """The received messages, without those of gateways to each other."""
     found = [inbox.get() for _ in range(len(inbox))]
     return [(message.key, message.payload) for message in found if message.key != CONTROL]
 
 
 def quiet(gateways: list[Gateway]) -> None:
-    """Wait until all that was exported has been imported and nothing waits anywhere."""
+    """Wait until all exported messages were imported and no queue holds any."""
     eventually(
         lambda: (
             sum(gateway.statistics().exported for gateway in gateways) > 0
@@ -84,7 +84,7 @@ def quiet(gateways: list[Gateway]) -> None:
 
 
 def until(inbox: Inbox, last: bytes) -> list[tuple[bytes, bytes]]:
-    """What comes up to the message with key ``last``, which is left out; without what gateways say."""
+    """The messages before the one with key ``last``, without those of gateways to each other."""
     found: list[Message] = []
     while not found or found[-1].key != last:
         found.append(inbox.get(20))
@@ -92,7 +92,7 @@ def until(inbox: Inbox, last: bytes) -> list[tuple[bytes, bytes]]:
 
 
 @pytest.mark.parametrize("clients", [False, True], ids=["hub", "client"])
-def test_any_key_and_payload_crosses_as_it_is(buses: list[Hub], join: Join, clients: bool) -> None:
+def test_any_key_and_payload_crosses_unchanged(buses: list[Hub], join: Join, clients: bool) -> None:
     join(buses[0], buses[1], clients=clients)
     inboxes = [hub.subscribe(b"") for hub in buses[:2]]
     messages = [
@@ -299,7 +299,7 @@ def test_two_gateways_between_the_same_buses_make_no_circle_and_no_copies(
     assert [drain(inbox) for inbox in inboxes] == [[], []]
 
 
-def test_a_spare_takes_over(buses: list[Hub], join: Join) -> None:
+def test_a_spare_gateway_takes_over(buses: list[Hub], join: Join) -> None:
     pairs = [join(buses[0], buses[1]) for _ in range(2)]
     gateways = [gateway for pair in pairs for gateway in pair]
     eventually(lambda: all(gateway.statistics().spares == 1 for gateway in gateways))
@@ -389,7 +389,7 @@ def test_a_key_too_long_for_a_name_is_counted(buses: list[Hub], join: Join) -> N
     assert one.statistics().refused == {"name too long": 1}
 
 
-def test_the_end_of_the_bus_ends_the_gateway(folder: str, make_peer: Make) -> None:
+def test_a_gateway_ends_when_its_bus_ends(folder: str, make_peer: Make) -> None:
     hub = Hub(os.path.join(folder, "a"))
     hub.start()
     peer = make_peer()
@@ -416,7 +416,7 @@ def test_the_end_of_the_bus_ends_the_gateway(folder: str, make_peer: Make) -> No
 @pytest.mark.parametrize(
     "options", [{}, {"export": [], "import_": []}, {"export": b"a"}, {"export": [b"a"], "name": "a b"}]
 )
-def test_wrong_arguments_of_a_gateway(buses: list[Hub], options: dict[str, Any]) -> None:
+def test_wrong_arguments_of_a_gateway_are_refused(buses: list[Hub], options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         Gateway(buses[0], Peer("127.0.0.1:0"), **options)
     with pytest.raises(UsageError):
@@ -434,7 +434,7 @@ def ip(*arguments: str) -> None:
 
 @pytest.fixture(params=["namespaces", "loopback"])
 def machines(request: pytest.FixtureRequest) -> Iterator[tuple[list[list[str]], list[str], list[str]]]:
-    """Two machines, as near as can be: for each how to run a command there, its address, and further arguments."""
+    """Two network namespaces: for each how to run a command there, its address, and further arguments."""
     if request.param == "loopback":
         yield [[], []], ["127.0.0.1", "127.0.0.2"], []
         return
@@ -458,7 +458,9 @@ def machines(request: pytest.FixtureRequest) -> Iterator[tuple[list[list[str]], 
             subprocess.run(["ip", "netns", "del", space], check=False, capture_output=True, timeout=20)
 
 
-def test_two_machines(machines: tuple[list[list[str]], list[str], list[str]], buses: list[Hub]) -> None:
+def test_messages_cross_between_two_network_namespaces(
+    machines: tuple[list[list[str]], list[str], list[str]], buses: list[Hub]
+) -> None:
     prefixes, hosts, more = machines
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
 
@@ -474,7 +476,7 @@ def test_two_machines(machines: tuple[list[list[str]], list[str], list[str]], bu
         assert said.startswith(f"sbus: listening at {hosts[0]}:")
         address = said.split()[3]
         second = gateway(1, "--connect", address, "--export", "pong/", "other/", "--import", "ping/")
-        # Whoever hears the other's first message knows that both directions are there by now or soon.
+        # When one has the other's first message, both directions work now or soon.
         crossed = False
         while not crossed:
             buses[0].publish(b"ping/\xff \n", b"\x00\r\n")

@@ -10,7 +10,7 @@ from sbuslib.limits import describe
 from sbuslib.tcp import TcpLimits
 
 
-def test_the_docs_hold_the_table() -> None:
+def test_the_docs_have_the_table_of_limits() -> None:
     assert describe(TcpLimits) in (ROOT / "docs" / "simplest-pubsub.md").read_text("utf-8")
 
 

@@ -34,7 +34,7 @@ def join(peers: list[Peer], pairs: list[tuple[int, int]]) -> None:
 
 
 def still(peers: list[Peer]) -> None:
-    """Wait until nothing moves: all that was sent has been received, and nothing more is sent."""
+    """Wait until all sent messages were received, and no more are sent."""
     eventually(
         lambda: (
             sum(peer.statistics().sent for peer in peers) == sum(peer.statistics().received for peer in peers)
@@ -107,7 +107,7 @@ def test_equal_messages_of_two_plain_programs_are_two(make_peer: Make, raw: Conn
 
 
 def test_plain_programs_that_send_everything_back_cause_no_circle(make_peer: Make, raw: Connect) -> None:
-    """Two peers, joined by two programs that forward without numbering, each of which passes on whatever it gets."""
+    """Two peers are joined by two programs, each of which sends on all that it gets, without numbers."""
     peers = [make_peer(forward=["myorg/chat"]) for _ in range(2)]
     inboxes = [peer.subscribe("//myorg/chat", "//fwd/myorg/chat") for peer in peers]
     wires = [[raw(peer) for peer in peers] for _ in range(2)]

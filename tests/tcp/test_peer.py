@@ -86,7 +86,7 @@ def test_one_copy_however_many_substrings_match(make_peer: Make, raw: Connect) -
     connection.expect(b"pub //a/b 1 1\npub //a/b 1 2\npub x 1 3\n")
 
 
-def test_a_message_is_not_sent_back_nor_passed_on(make_peer: Make, raw: Connect) -> None:
+def test_a_message_is_neither_sent_back_nor_passed_on(make_peer: Make, raw: Connect) -> None:
     peer = make_peer()
     one, two = raw(peer), raw(peer)
     inbox = peer.subscribe("//a")
@@ -194,7 +194,7 @@ def test_only_a_peer_that_does_not_read_loses_messages(make_peer: Make, raw: Con
     assert sum(link.lost for link in peer.links) == slow_link.lost == peer.statistics().lost
 
 
-def test_a_peer_that_takes_nothing_for_long_is_let_go(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
+def test_a_peer_that_reads_nothing_for_long_is_disconnected(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
     peer = make_peer(limits=with_limits(limits, stall_seconds=0.05))
     connection = raw(peer)
     connection.send(b"sub a\n")
@@ -205,7 +205,7 @@ def test_a_peer_that_takes_nothing_for_long_is_let_go(make_peer: Make, raw: Conn
     assert peer.statistics().lost == 15
 
 
-def test_too_many_substrings(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
+def test_a_peer_with_too_many_substrings_is_disconnected(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
     peer = make_peer(limits=with_limits(limits, substrings=3))
     connection = raw(peer)
     connection.send(b"sub a\nsub a\nsub b\nsub c\nunsub c\nsub d\nsub e\n")
@@ -213,7 +213,9 @@ def test_too_many_substrings(make_peer: Make, raw: Connect, limits: TcpLimits) -
     assert peer.statistics().breaches == {"too many substrings": 1}
 
 
-def test_too_many_bytes_of_substrings(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
+def test_a_peer_with_too_many_bytes_of_substrings_is_disconnected(
+    make_peer: Make, raw: Connect, limits: TcpLimits
+) -> None:
     peer = make_peer(limits=with_limits(limits, substring_bytes=10))
     connection = raw(peer)
     connection.send(b"sub aaaaaaa\nunsub aaaaaaa\nsub bbbbbbb\nsub cccc\n")
@@ -277,7 +279,7 @@ def test_a_full_inbox_counts_what_it_loses(make_peer: Make, raw: Connect, limits
     assert [message.data for message in inbox.get_many()] == [b"1", b"2", b"3"]
 
 
-def test_names_count_for_what_an_inbox_holds(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
+def test_names_count_against_the_bytes_of_an_inbox(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
     peer = make_peer(limits=with_limits(limits, inbox_bytes=5_000))
     inbox, other = peer.subscribe("a"), peer.subscribe("end")
     connection = raw(peer)
@@ -292,7 +294,7 @@ def test_names_count_for_what_an_inbox_holds(make_peer: Make, raw: Connect, limi
     assert inbox._bytes == 0
 
 
-def test_a_closed_connection_keeps_nothing_of_what_it_received(make_peer: Make, raw: Connect) -> None:
+def test_a_closed_connection_keeps_no_received_messages(make_peer: Make, raw: Connect) -> None:
     peer = make_peer()
     connection = raw(peer)
     connection.send(b"pub a 1 x\npub a 1000000 " + bytes(500_000))
@@ -358,7 +360,7 @@ def test_retained_data_is_sent_to_later_subscribers(make_peer: Make, raw: Connec
     late.expect(b"pub //state/door 3 end\n")
 
 
-def test_connecting_again(make_peer: Make, limits: TcpLimits) -> None:
+def test_a_lost_connection_is_made_again(make_peer: Make, limits: TcpLimits) -> None:
     first = make_peer()
     other = make_peer()
     inbox = other.subscribe("a")
@@ -378,7 +380,7 @@ def test_connecting_again(make_peer: Make, limits: TcpLimits) -> None:
     assert not other.is_dialling(address)
 
 
-def test_connecting_without_waiting(make_peer: Make) -> None:
+def test_connect_without_waiting_returns_at_once(make_peer: Make) -> None:
     one = make_peer()
     address = one.address
     one.stop()
@@ -394,7 +396,7 @@ def test_connecting_without_waiting(make_peer: Make) -> None:
         one.connect(one.address)
 
 
-def test_a_name_that_no_host_can_have_is_refused(make_peer: Make) -> None:
+def test_an_impossible_host_name_is_refused(make_peer: Make) -> None:
     peer = make_peer(None, insecure=True)
     with pytest.raises(OSError, match="cannot be the name of a host"):
         peer.connect("a..b:9")
@@ -435,7 +437,7 @@ def test_stop_delivers_what_was_published(make_peer: Make) -> None:
     one.close()
 
 
-def test_verbs(make_peer: Make) -> None:
+def test_wrong_calls_raise_and_stop_ends_serve_forever(make_peer: Make) -> None:
     peer = Peer("127.0.0.1:0")
     assert (peer.closed, peer.started) == (True, False)
     for act in (lambda: peer.publish("a", b""), lambda: peer.subscribe("a"), lambda: peer.publish_many([("a", b"")])):
@@ -481,7 +483,7 @@ def test_another_thread_is_refused(make_peer: Make) -> None:
 @pytest.mark.parametrize(
     "address", ["", "host", "1.2.3.4", "h:x", "h:65536", "::1:80", "[::1]", "a b:1", "h:-1", "h:+1"]
 )
-def test_malformed_addresses(address: str) -> None:
+def test_malformed_addresses_are_refused(address: str) -> None:
     with pytest.raises(AddressError):
         Peer(address)
 
@@ -497,7 +499,7 @@ def test_listening_without_a_host_is_loopback(make_peer: Make) -> None:
     assert make_peer(":0").address.startswith("127.0.0.1:")
 
 
-def test_ipv6(make_peer: Make) -> None:
+def test_a_peer_listens_on_ipv6(make_peer: Make) -> None:
     try:
         peer = make_peer("[::1]:0")
     except OSError:

@@ -63,7 +63,7 @@ def test_the_index_agrees_with_a_plain_search(index: Substrings[str]) -> None:
         assert index.count(who) == sum(w == who for _, w in model)
 
 
-def test_ten_thousand_substrings(index: Substrings[str]) -> None:
+def test_each_of_many_substrings_is_found_until_it_is_removed(index: Substrings[str]) -> None:
     for number in range(2_000):
         index.add(f"/{number}/", "peer")
     assert index.subscribers("//org/77/x") == ("peer",)

@@ -20,7 +20,7 @@ Connect = Callable[..., Any]
 Certificates = Callable[..., dict[str, str]]
 
 
-def test_messages_both_ways(make_peer: Make, certificates: Certificates) -> None:
+def test_messages_go_both_ways_over_tls(make_peer: Make, certificates: Certificates) -> None:
     tls = TLS(**certificates())
     one, two = make_peer(tls=tls), make_peer(tls=tls)
     inboxes = [one.subscribe("a"), two.subscribe("a")]
@@ -87,7 +87,7 @@ def test_a_peer_with_tls_may_listen_for_other_machines(make_peer: Make, certific
     assert make_peer("0.0.0.0:0", tls=TLS(**certificates())).started
 
 
-def test_files_that_cannot_be_used(certificates: Certificates, folder: str) -> None:
+def test_wrong_certificate_files_are_refused(certificates: Certificates, folder: str) -> None:
     files = certificates()
     with pytest.raises(UsageError, match="cannot be read"):
         TLS(files["cert"], folder + "/none", files["ca"])

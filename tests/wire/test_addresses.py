@@ -56,7 +56,7 @@ def test_random_names() -> None:
      "/dev/unix/abstract/61", "/dev/unix/abstract/0", "/dev/unix/abstract/0g", "/dev/unix/abstract/00" + "61" * 108,
      None, 7, object()],
 )  # fmt: skip
-def test_what_is_no_address(text: object) -> None:
+def test_text_that_is_no_address_is_refused(text: object) -> None:
     with pytest.raises(AddressError):
         parse_address(text)  # type: ignore[arg-type]
 
@@ -76,7 +76,7 @@ def test_the_length_of_a_path_is_counted_in_bytes() -> None:
         ({"SBUS_ADDRESS": "", "XDG_RUNTIME_DIR": "/r"}, ["/r/sbus/bus", SYSTEM_ADDRESS]),
     ],
 )
-def test_the_default(environ: dict[str, str], addresses: list[str]) -> None:
+def test_the_default_addresses_come_from_the_environment(environ: dict[str, str], addresses: list[str]) -> None:
     assert default_addresses(environ) == addresses
 
 

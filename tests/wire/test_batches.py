@@ -1,4 +1,4 @@
-"""The form of a batch: what goes in comes out, and whatever is not one is refused whole."""
+"""The form of a batch: its messages come out as they went in, and a malformed one is refused whole."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def laid_out(
     keys: bytes = b"abb",
     payloads: bytes = b"xyz!",
 ) -> bytes:
-    """A batch of two messages, byte by byte, to spoil."""
+    """A batch of two messages, byte by byte. The tests change bytes of it."""
     columns = struct.pack(f"<{len(key_sizes)}I", *key_sizes) + struct.pack(f"<{len(sizes)}I", *sizes)
     return start + struct.pack("<BII", form, count, kinds) + columns + numbers + keys + payloads
 
 
 @pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
-def test_what_goes_in_comes_out(pairs: Pairs) -> None:
+def test_a_batch_gives_back_the_messages_that_were_packed(pairs: Pairs) -> None:
     batch = Batch.parse(one(pairs))
     assert [(message.key, message.payload) for message in batch.messages()] == pairs
     assert list(batch.messages(b"me")) == [Message(key, payload, b"me") for key, payload in pairs]
@@ -80,7 +80,7 @@ def test_what_goes_in_comes_out(pairs: Pairs) -> None:
     assert again.packet == batch.packet
 
 
-def test_the_layout_is_that_of_the_page() -> None:
+def test_the_layout_is_the_documented_one() -> None:
     assert one([(b"a", b"xyz"), (b"bb", b"!")]) == laid_out()
     whole = "434d534720626174636800010200000002000000010000000200000003000000010000000001616262 78797a21"
     assert laid_out() == bytes.fromhex(whole.replace(" ", ""))
@@ -97,6 +97,28 @@ def test_a_batch_of_one_is_understood() -> None:
     assert batch.plain == [b"MSG k\0ab"]
 
 
+def test_a_thousand_keys_in_turn_make_as_few_batches_as_there_can_be() -> None:
+    pairs = [(b"k%d" % (number % 1_000), b"x") for number in range(1_000)]
+    packed = list(pack(pairs, check_key, PACKET_BYTES))
+    assert [count for _, count in packed] == [250] * 4
+    assert [pair for packet, _ in packed for pair in plain_pairs(packet)] == pairs
+
+
+def plain_pairs(packet: bytes) -> list[tuple[bytes, bytes]]:
+    return [(message.key, message.payload) for message in Batch.parse(packet).messages()]
+
+
+def test_only_keys_that_may_be_wrong_are_checked_one_by_one() -> None:
+    checked: list[bytes] = []
+    good = [(b"a", b""), (b"b", b""), (b"a", b"")]
+    list(pack(good, checked.append, PACKET_BYTES))
+    assert checked == []
+    for key in (b"!/cred/1/2/3/x", b"NUL\0"):
+        checked.clear()
+        list(pack([*good, (key, b"")], checked.append, PACKET_BYTES))
+        assert checked == [b"a", b"b", key]
+
+
 @pytest.mark.parametrize(
     ("pairs", "most"),
     [
@@ -109,7 +131,7 @@ def test_a_batch_of_one_is_understood() -> None:
     ],
     ids=["bytes", "messages", "keys", "expanded", "long payloads", "long keys"],
 )
-def test_what_is_too_much_for_one_makes_several(pairs: Pairs, most: int) -> None:
+def test_messages_that_are_too_much_for_one_batch_make_several(pairs: Pairs, most: int) -> None:
     packets = packed(pairs, most)
     assert 1 < len(packets) < len(pairs) + 1
     assert max(len(packet) for packet, _ in packets) <= PACKET_BYTES
@@ -155,14 +177,14 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("packet", MALFORMED.values(), ids=MALFORMED)
-def test_what_is_none_is_refused_whole(packet: bytes) -> None:
+def test_a_malformed_batch_is_refused_whole(packet: bytes) -> None:
     with pytest.raises(PacketError) as raised:
         Batch.parse(packet)
     assert raised.value.reason == "malformed batch"
 
 
 @pytest.mark.parametrize("number", [b"\0", b"\1"], ids=["a key", "another"])
-def test_what_it_comes_to_is_bounded(number: bytes) -> None:
+def test_the_expanded_size_of_a_batch_is_bounded(number: bytes) -> None:
     count = 1 + BATCH_EXPANDED // 100_006
     sizes, keys = (1,) * count, b"a" * 100_000 + b"b" * 100_000
     spoilt = laid_out(
@@ -189,14 +211,14 @@ def test_what_it_comes_to_is_bounded(number: bytes) -> None:
     assert Batch.parse(fits).expanded <= BATCH_EXPANDED
 
 
-def test_keys_that_are_not_used_are_known() -> None:
+def test_used_leaves_out_keys_without_messages() -> None:
     assert Batch.parse(laid_out(numbers=b"\1\1")).used() == [1]
     assert Batch.parse(laid_out(numbers=b"\1\0")).used() == [1, 0]
     assert Batch.parse(one(PAIRS["one key"])).used() == [0]
 
 
 @pytest.mark.parametrize("name", ["several keys", "empty and not", "all keys there may be"])
-def test_some_of_it(name: str) -> None:
+def test_select_gives_the_messages_of_some_keys(name: str) -> None:
     pairs = PAIRS[name]
     batch = Batch.parse(one(pairs))
     for wanted in ([0], [1], [0, 1]):
@@ -207,7 +229,7 @@ def test_some_of_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
-def test_parts_of_it(pairs: Pairs) -> None:
+def test_part_gives_a_range_of_the_messages(pairs: Pairs) -> None:
     batch = Batch.parse(one(pairs))
     for start, stop in ((0, 1), (1, 3), (len(pairs) // 2, len(pairs))):
         part = Batch.parse(batch.part(start, stop).packet)
@@ -225,7 +247,7 @@ def test_a_batch_counts_as_its_messages(wrapper: bytes) -> None:
     assert (batch.messages, batch.charge) == (len(pairs), sum(map(len, packets)))
 
 
-def test_gathering_ends_where_a_batch_does() -> None:
+def test_coalesce_gives_none_where_the_packets_exceed_a_batch() -> None:
     assert coalesce([b"MSG %d\0" % number for number in range(BATCH_KEYS + 1)]) is None
     assert coalesce([b"MSG k\0x"] * (BATCH_MESSAGES + 1)) is None
     assert coalesce([b"MSG k\0" + b"x" * (PACKET_BYTES // 2)] * 2) is None
@@ -245,13 +267,13 @@ def test_gathering_ends_where_a_batch_does() -> None:
     ],
 )
 @pytest.mark.parametrize("key", [b"a", b"b"])
-def test_what_cannot_be_packed(pair: object, error: type[Exception], key: bytes) -> None:
+def test_pack_raises_for_messages_that_cannot_be_sent(pair: object, error: type[Exception], key: bytes) -> None:
     pairs: list[object] = [(key, b"x"), pair, (key, b"y")]
     with pytest.raises(error):
         list(pack(pairs, check_key, PACKET_BYTES))  # type: ignore[arg-type]
 
 
-def test_what_comes_before_one_that_is_too_long_is_packed() -> None:
+def test_messages_before_one_that_is_too_long_are_packed() -> None:
     packets = pack([(b"k", b"1"), (b"k", b"2"), (b"k", bytes(PACKET_BYTES))], check_key, PACKET_BYTES)
     found: list[tuple[bytes, int]] = []
     with pytest.raises(PayloadError):
@@ -260,11 +282,11 @@ def test_what_comes_before_one_that_is_too_long_is_packed() -> None:
 
 
 @pytest.mark.parametrize("make", [bytes, bytearray, memoryview])
-def test_payloads_are_anything_that_holds_bytes(make: Callable[[bytes], bytes]) -> None:
+def test_payloads_may_be_any_bytes_like_object(make: Callable[[bytes], bytes]) -> None:
     assert Batch.parse(one([(b"k", make(b"one")), (b"k", make(b"two"))])).payloads == [b"one", b"two"]
 
 
-def test_a_copy_is_good_when_the_memory_is_used_again() -> None:
+def test_a_copy_of_a_batch_stays_when_the_memory_is_used_again() -> None:
     batch = coalesce([b"MSG a\0one", b"MSG b\0two"])
     assert batch is not None
     with mmap.mmap(-1, 4_096) as memory:

@@ -1,4 +1,4 @@
-"""Messages as columns: what goes in comes out, whole or in part, as batches and as packets."""
+"""Messages as columns: they come out as they went in, whole or in part, as batches and as packets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def plain(pairs: Pairs) -> list[bytes]:
 
 
 def opened(packets: Sequence[tuple[bytes, int]]) -> list[bytes]:
-    """The messages of packets; an error unless each is what the hub takes."""
+    """The messages of packets. Raises unless the hub takes each packet."""
     found: list[bytes] = []
     for packet, count in packets:
         assert len(packet) <= PACKET_BYTES
@@ -56,7 +56,7 @@ def opened(packets: Sequence[tuple[bytes, int]]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
-def test_what_goes_in_comes_out(pairs: Pairs) -> None:
+def test_columns_give_back_the_messages_that_they_are_made_of(pairs: Pairs) -> None:
     columns = columns_of(pairs)
     assert len(columns) == len(pairs)
     assert columns.packets() == plain(pairs)
@@ -68,7 +68,7 @@ def test_what_goes_in_comes_out(pairs: Pairs) -> None:
 
 
 @pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
-def test_parts(pairs: Pairs) -> None:
+def test_part_gives_a_range_of_the_messages(pairs: Pairs) -> None:
     columns = columns_of(pairs)
     half = len(pairs) // 2
     for start, stop in ((0, half), (half, len(pairs)), (0, 1), (len(pairs) - 1, len(pairs)), (half, half)):
@@ -82,7 +82,7 @@ def test_parts(pairs: Pairs) -> None:
 
 @pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
 @pytest.mark.parametrize("every", [1, 2, 3, 1000])
-def test_some_of_them(pairs: Pairs, every: int) -> None:
+def test_select_gives_the_messages_of_a_mask(pairs: Pairs, every: int) -> None:
     mask = bytes(number % every == every - 1 for number in range(len(pairs)))
     chosen = [pair for pair, wanted in zip(pairs, mask, strict=True) if wanted]
     some = columns_of(pairs).select(mask)
@@ -90,7 +90,7 @@ def test_some_of_them(pairs: Pairs, every: int) -> None:
     assert opened(list(some.pack(1024, 131_072))) == plain(chosen)
 
 
-def test_several_as_one() -> None:
+def test_several_columns_are_joined() -> None:
     several = [columns_of(pairs) for pairs in PAIRS.values()]
     alone = several[:6]
     joined = Columns.joined(alone)
@@ -106,8 +106,8 @@ def test_several_as_one() -> None:
 
 
 @pytest.mark.parametrize("kinds", [BATCH_KEYS, BATCH_KEYS + 1, 3 * BATCH_KEYS])
-def test_more_keys_than_there_may_be(kinds: int) -> None:
-    """Then they are several columns; names that are nobody's key make none."""
+def test_messages_of_too_many_keys_make_several_columns(kinds: int) -> None:
+    """They become several columns. Names that are no message's key are left out."""
     count = 4 * kinds
     names = [*(b"%d" % number for number in range(kinds)), *(b"!/cred/%d" % number for number in range(300))]
     keys = [number * 7 % kinds for number in range(count)]
@@ -124,13 +124,13 @@ def test_more_keys_than_there_may_be(kinds: int) -> None:
 @pytest.mark.parametrize(
     ("names", "key"), [(3, 3), (3, 255), (3, 256), (300, 300), (3, -1), (300, -1), (3, 2**24), (300, -(2**31))]
 )
-def test_a_key_without_a_name(names: int, key: int) -> None:
+def test_a_key_without_a_name_is_refused(names: int, key: int) -> None:
     with pytest.raises(IndexError):
         list(Columns.grouped([b"%d" % n for n in range(names)], struct.pack("<3i", 0, key, 1), bytes(12), b""))
 
 
 def test_there_are_no_more_keys_than_messages() -> None:
-    """Whoever takes a batch apart relies on it. A name or two that nothing is under do no harm."""
+    """Code that takes a batch apart relies on it. A few names without messages do no harm."""
     (columns,) = Columns.grouped([b"a", b"b", b"c", b"d"], struct.pack("<3i", 3, 1, 3), bytes(12), b"")
     assert (columns.keys, columns.numbers) == ([b"b", b"d"], b"\1\0\1")
     (columns,) = Columns.grouped([b"a", b"b"], struct.pack("<1i", 1), bytes(4), b"")
@@ -148,7 +148,7 @@ def test_lengths(offsets: list[int]) -> None:
 
 
 @pytest.mark.parametrize("offsets", [[0, 5, 4], [5, 4], [0, 5, 4, 9], [0, -1, 9], [-1, 0], [0, 2**31 - 1, 0, 1]])
-def test_offsets_that_are_out_of_order(offsets: list[int]) -> None:
+def test_offsets_that_are_out_of_order_are_refused(offsets: list[int]) -> None:
     with pytest.raises(ValueError, match="not in order"):
         lengths(struct.pack(f"<{len(offsets)}i", *offsets))
 
@@ -159,7 +159,7 @@ MIXED = [(b"room/%d/temp" % (number % 300), b"%d" % number * (number % 9)) for n
 
 
 @pytest.mark.parametrize("pairs", [*PAIRS.values(), MIXED], ids=[*PAIRS, "mixed"])
-def test_they_are_sent_in_order(hub: Hub, client: Callable[..., Client], pairs: Pairs) -> None:
+def test_columns_are_sent_in_order(hub: Hub, client: Callable[..., Client], pairs: Pairs) -> None:
     subscriber, publisher = client(), client()
     subscriber.flood_control(soft="block")
     subscriber.subscribe(b"")
@@ -180,7 +180,7 @@ def test_they_are_sent_in_order(hub: Hub, client: Callable[..., Client], pairs: 
 
 
 @pytest.mark.parametrize("features", [b"batch/on hub/sync id=1 path=1", b""], ids=["batches", "none"])
-def test_a_hub_gets_what_it_takes(address: str, client: Callable[..., Client], features: bytes) -> None:
+def test_a_hub_without_batches_gets_plain_packets(address: str, client: Callable[..., Client], features: bytes) -> None:
     with FakeHub(address) as fake:
         connecting = gevent.spawn(client)
         peer = fake.greet(features)
@@ -197,7 +197,9 @@ def test_a_hub_gets_what_it_takes(address: str, client: Callable[..., Client], f
             assert [peer.receive() for _ in pairs] == plain(pairs)
 
 
-def test_the_hub_that_is_back_takes_no_batch(address: str, client: Callable[..., Client]) -> None:
+def test_columns_are_sent_as_plain_packets_after_reconnecting_to_a_hub_without_batches(
+    address: str, client: Callable[..., Client]
+) -> None:
     with FakeHub(address) as fake:
         connecting = gevent.spawn(client, reconnect=True)
         peer = fake.greet(b"batch/on hub/sync id=1 path=1")

@@ -10,7 +10,7 @@ from sbuslib.wire.control import Features
 from sbuslib.wire.packets import Control, encode_message, parse
 
 
-def test_features_there_and_back() -> None:
+def test_features_survive_encoding_and_decoding() -> None:
     features = Features(frozenset({b"hub/sync", b"senders/on"}), b"00ff", (b"00ff", b"aa", b"bb"))
     assert features.encode() == b"hub/sync senders/on id=00ff path=00ff,aa,bb"
     assert Features.decode(features.encode()) == features
@@ -32,7 +32,7 @@ def test_features_of_another_hub(line: bytes, features: Features) -> None:
 @pytest.mark.parametrize(
     "line", [b"id=\xff", b"id=" + b"a" * 65, b"path=a,b/c", b"path=" + b"a," * 300, b"separator=00", b"separator=2f2f"]
 )
-def test_features_that_no_hub_has(line: bytes) -> None:
+def test_malformed_features_are_refused(line: bytes) -> None:
     with pytest.raises(PacketError, match="malformed"):
         Features.decode(line)
 
@@ -41,7 +41,7 @@ def lost(payload: bytes) -> control.Notice | None:
     return control.decode_notice(control.NOTICE_LOST, payload)
 
 
-def test_a_loss_there_and_back() -> None:
+def test_a_loss_survives_encoding_and_decoding() -> None:
     for count, since in ((1, 0.0), (control.MOST_LOST, 1_700_000_000.25), (7, 2.0**33 - 1)):
         packet = parse(control.Lost("overflow", count, since).encode())
         assert isinstance(packet, Control)
@@ -50,7 +50,7 @@ def test_a_loss_there_and_back() -> None:
     assert lost(b"quota 3 12") == control.Lost("quota", 3, 12.0)
 
 
-def test_a_loss_of_more_than_a_notice_holds_is_told_as_the_most_that_it_holds() -> None:
+def test_a_loss_beyond_the_largest_count_is_told_as_that_count() -> None:
     packet = parse(control.Lost("upstream", 10**30, 1.0).encode())
     assert isinstance(packet, Control)
     assert packet.payload is not None
@@ -79,7 +79,7 @@ def test_a_loss_of_more_than_a_notice_holds_is_told_as_the_most_that_it_holds() 
         b"",
     ],
 )
-def test_a_loss_that_cannot_be(payload: bytes) -> None:
+def test_a_malformed_loss_is_refused(payload: bytes) -> None:
     with pytest.raises(PacketError, match="malformed notice"):
         lost(payload)
 
@@ -91,7 +91,7 @@ def test_credentials_that_are_too_long_are_a_malformed_notice() -> None:
         control.decode_notice(control.NOTICE_CREDENTIALS, key + b"/" * 20_000)
 
 
-def test_what_is_supported_is_what_there_are_keys_for() -> None:
+def test_each_supported_extension_has_a_key() -> None:
     keys = {getattr(control, name) for name in control.__all__ if name.isupper() and name != "SUPPORTED"}
     assert set(control.SUPPORTED) <= keys
 
@@ -100,7 +100,7 @@ def test_sync() -> None:
     assert parse(control.encode_sync(b"t", b"tree")) == Control(control.SYNC, b"t\0tree")
 
 
-def test_a_sender_there_and_back() -> None:
+def test_a_sender_survives_wrapping_and_unwrapping() -> None:
     inner = encode_message(b"a/b", b"x\0y")
     packet = parse(control.wrapper_from(b"!/cred/1/2/3") + inner)
     assert isinstance(packet, Control)
@@ -109,6 +109,6 @@ def test_a_sender_there_and_back() -> None:
     assert control.unwrap_from(packet.payload) == (b"!/cred/1/2/3", inner)
 
 
-def test_a_wrapper_around_nothing() -> None:
+def test_a_wrapper_without_a_packet_is_refused() -> None:
     with pytest.raises(PacketError, match="wrapper"):
         control.unwrap_from(b"!/cred/1/2/3")

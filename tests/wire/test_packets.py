@@ -69,7 +69,7 @@ def test_parse(packet: bytes, value: Packet) -> None:
         (b"MSG\ta\0b", "unknown verb"),
     ],
 )
-def test_parse_refuses(packet: bytes, reason: str) -> None:
+def test_parse_refuses_packets_of_no_known_form(packet: bytes, reason: str) -> None:
     with pytest.raises(PacketError) as caught:
         parse(packet)
     assert caught.value.reason == reason

@@ -1,0 +1,64 @@
+"""The questions that a client asks its hub, each with its answer. A question may be asked again on a new connection."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from ..errors import UsageError
+from .session import Session
+
+__all__ = ["Sync", "Whoami"]
+
+
+class Whoami:
+    """The question for the client's own credentials, which are the session's once it is answered."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._ticket = 0
+
+    def ask(self) -> list[bytes]:
+        """The packets that ask."""
+        self._ticket, packet = self._session.whoami()
+        return [packet]
+
+    def is_answered(self) -> bool:
+        return self._session.knows_itself(self._ticket)
+
+
+class Sync:
+    """The question whether all that the client said is in force. Used with ``with``, which ends the wait for answers.
+
+    Raises :exc:`~sbuslib.errors.UsageError` for a scope that there is not.
+    """
+
+    def __init__(self, session: Session, scope: str) -> None:
+        if scope not in ("local", "tree"):
+            raise UsageError(f"a scope is 'local' or 'tree', not {scope!r}")
+        self._session = session
+        self._scope = scope.encode()
+        self._tokens: list[bytes] = []
+
+    def ask(self) -> list[bytes]:
+        """The packets that ask."""
+        token, packet = self._session.sync(self._scope)
+        self._tokens.append(token)
+        return [packet]
+
+    def is_answered(self) -> bool:
+        return self._session.scope_of(self._tokens[-1]) is not None
+
+    @property
+    def answer(self) -> str:
+        """How far it is in force: ``local``, ``tree`` or ``partial``."""
+        return (self._session.scope_of(self._tokens[-1]) or b"").decode()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for token in self._tokens:
+            self._session.forget_sync(token)

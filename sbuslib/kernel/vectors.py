@@ -1,0 +1,161 @@
+"""``recvmmsg(2)`` and ``sendmmsg(2)`` through :mod:`ctypes`, and the message headers that they are given.
+
+The headers of a :class:`Vector` are laid out once. For a call, only the fields that change are written.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import socket
+from array import array
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ..limits import BATCH_MOST
+from .descriptors import CONTROL_BYTES, close_elsewhere, control_in, descriptors_in
+
+__all__ = [
+    "CALLS",
+    "COUNTS",
+    "NO_WAIT",
+    "NO_WAIT_GUARDED",
+    "NO_WAIT_RECEIVE",
+    "ONE_PACKET_FLAGS",
+    "WORD_FORMAT",
+    "GuardedVector",
+    "Vector",
+    "has_calls",
+    "send_each",
+]
+
+ONE_PACKET_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+"""The flags of send(2) that every packet is sent with."""
+
+
+class _Iovec(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+class _Msghdr(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_void_p),
+        ("namelen", ctypes.c_uint32),
+        ("iov", ctypes.c_void_p),
+        ("iovlen", ctypes.c_size_t),
+        ("control", ctypes.c_void_p),
+        ("controllen", ctypes.c_size_t),
+        ("flags", ctypes.c_int),
+    )
+
+
+class _Mmsghdr(ctypes.Structure):
+    _fields_ = (("header", _Msghdr), ("length", ctypes.c_uint32))
+
+
+_WORD: Final = ctypes.sizeof(ctypes.c_size_t)
+WORD_FORMAT: Final = "Q" if _WORD == 8 else "I"
+_ONE: Final = ctypes.sizeof(_Mmsghdr)
+
+
+def _system_calls() -> tuple[Any, Any] | None:
+    """``recvmmsg`` and ``sendmmsg``, or ``None`` where the C library has not both.
+
+    Through ``PyDLL``, which keeps the interpreter's lock: the calls never wait, and giving the lock up
+    would let a busy thread keep it for its whole switch interval, five milliseconds for each batch. The first
+    leaves its error where ctypes.get_errno() finds it: mostly it is that nothing is there.
+    """
+    try:
+        receive, send = ctypes.PyDLL(None, use_errno=True).recvmmsg, ctypes.PyDLL(None).sendmmsg
+    except AttributeError:
+        return None
+    receive.restype = send.restype = ctypes.c_int  # and no argtypes: arguments come as ready-made ctypes values
+    return receive, send
+
+
+CALLS = _system_calls()
+
+
+class Vector:
+    """``count`` message headers of ``pieces`` iovecs each, and views of the fields that change."""
+
+    def __init__(self, count: int, pieces: int = 1) -> None:
+        self._iovecs = (_Iovec * (count * pieces))()
+        self._headers = (_Mmsghdr * count)()
+        iovecs = ctypes.addressof(self._iovecs)
+        for n, message in enumerate(self._headers):
+            message.header.iov = iovecs + n * pieces * ctypes.sizeof(_Iovec)
+            message.header.iovlen = pieces
+        words = memoryview(self._iovecs).cast("B").cast(WORD_FORMAT)
+        self.bases = [words[2 * piece :: 2 * pieces] for piece in range(pieces)]
+        self.sizes = [words[2 * piece + 1 :: 2 * pieces] for piece in range(pieces)]
+        headers = memoryview(self._headers).cast("B")
+        self.lengths = headers.cast("I")[_Mmsghdr.length.offset // 4 :: _ONE // 4]
+        # Ready-made arguments: the address of each header, and each count.
+        start = ctypes.addressof(self._headers)
+        self.addresses = [ctypes.c_void_p(start + n * _ONE) for n in range(count)]
+
+
+class GuardedVector(Vector):
+    """Message headers to receive with, which have room for what the kernel adds to each packet."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self._control = mmap.mmap(-1, count * CONTROL_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        anchor = ctypes.c_char.from_buffer(self._control)
+        start = ctypes.addressof(anchor)
+        del anchor  # only the address was wanted; while it lives, the memory cannot be given back
+        for n, message in enumerate(self._headers):
+            message.header.control = start + n * CONTROL_BYTES
+        headers = memoryview(self._headers).cast("B")
+        self._flags = headers.cast("I")[_Msghdr.flags.offset // 4 :: _ONE // 4]
+        self._control_sizes = headers.cast(WORD_FORMAT)[_Msghdr.controllen.offset // _WORD :: _ONE // _WORD]
+        self._full = memoryview(array(WORD_FORMAT, [CONTROL_BYTES] * count))
+        self.make_room(count)
+
+    def make_room(self, count: int) -> None:
+        """Say that the first headers have room: the kernel writes there how much of it has been used."""
+        self._control_sizes[:count] = self._full[:count]
+
+    def close_descriptors(self, count: int) -> int:
+        """Have all descriptors that came with the first packets closed; how many packets came before the first such."""
+        sizes = self._control_sizes[:count].tolist()
+        flags = self._flags[:count].tolist()
+        clean = count
+        if any(sizes) or flags.count(socket.MSG_CMSG_CLOEXEC) < count:  # a flag that is there anyway
+            found: list[int] = []
+            for n in reversed(range(count)):
+                start = n * CONTROL_BYTES
+                sent, descriptors = descriptors_in(control_in(self._control[start : start + sizes[n]]), flags[n])
+                found += descriptors
+                if sent:
+                    clean = n
+            close_elsewhere(found)
+        return clean
+
+
+COUNTS: Final = [ctypes.c_uint(n) for n in range(BATCH_MOST + 1)]
+NO_WAIT: Final = ctypes.c_int(ONE_PACKET_FLAGS)
+NO_WAIT_RECEIVE: Final = ctypes.c_int(socket.MSG_DONTWAIT)
+NO_WAIT_GUARDED: Final = ctypes.c_int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
+
+
+def has_calls() -> bool:
+    return CALLS is not None and os.environ.get("SBUS_SYSCALLS") != "plain"
+
+
+def send_each(sock: socket.SocketType, packets: Sequence[bytes | memoryview], flags: int = ONE_PACKET_FLAGS) -> int:
+    """Send packets one by one; how many went. Raises only what concerns the first."""
+    sent = 0
+    for packet in packets:
+        try:
+            sock.send(packet, flags)
+        except BlockingIOError:
+            break
+        except OSError:
+            if not sent:
+                raise
+            break
+        sent += 1
+    return sent
