@@ -39,9 +39,8 @@ Pair = tuple[bytes, bytes]
 def encode_many(session: Session, pairs: list[Pair], most: int) -> Iterator[tuple[bytes, int]]:
     """The packets that publish ``pairs`` in order, and how many messages each has.
 
-    To a hub that takes batches, ``most`` bytes of payload go in one packet. Raises as
-    :meth:`~sbuslib.clients.session.Session.encode` at a pair
-    that cannot be published, after the packets of those before it.
+    To a hub that takes batches, ``most`` bytes of payload go in one packet. Raises as :meth:`.session.Session.encode`
+    at a pair that cannot be published, after the packets of those before it.
     """
     done = 0
     if session.batches and len(pairs) > 1:

@@ -12,7 +12,7 @@ import pytest
 from test_imports import ENTRANCES, modules, path_of
 
 REFERENCE = re.compile(r":(class|meth|func|attr|mod|data|exc):`(~?)([\w.]+)`")
-OTHERS = {"asyncio", "select", "socket", "threading", "pyarrow", "gevent", "pyspark"}
+OTHERS = {"asyncio", "select", "socket", "threading", "time", "pyarrow", "gevent", "pyspark"}
 """Packages that docstrings refer to besides ours."""
 
 
