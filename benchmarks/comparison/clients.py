@@ -190,8 +190,9 @@ def proxy(address: str) -> None:
 
 def publish_mosquitto(address: str, count: int, payload: bytes, receivers: int) -> None:
     from paho.mqtt import client as mqtt
+    from paho.mqtt.enums import CallbackAPIVersion
 
-    client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, transport="unix")
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, transport="unix")
     client.max_queued_messages_set(0)
     client.connect(address)
     client.loop_start()
@@ -207,6 +208,7 @@ def publish_mosquitto(address: str, count: int, payload: bytes, receivers: int) 
 
 def receive_mosquitto(address: str, count: int, receivers: int) -> None:
     from paho.mqtt import client as mqtt
+    from paho.mqtt.enums import CallbackAPIVersion
 
     received = 0
 
@@ -217,7 +219,7 @@ def receive_mosquitto(address: str, count: int, receivers: int) -> None:
         else:
             received += 1
 
-    client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, transport="unix")
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, transport="unix")
     client.on_message = on_message
     client.on_subscribe = lambda *_: tell_ready()
     client.on_connect = lambda client, *_: client.subscribe(KEY)

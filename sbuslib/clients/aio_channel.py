@@ -25,11 +25,11 @@ from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import ClientLimits
 from ..wire import control
 from ..wire.batches import BATCH, Batch
-from .lead import TaskLead
 from .ownership import Ownership
 from .receive import receive
 from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff, Reconnecting
 from .session import Session
+from .task_lead import TaskLead
 
 __all__ = ["AioChannel"]
 

@@ -7,13 +7,12 @@ client that does not receive stay in the kernel, where the hub sees that they pi
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import monotonic
 from typing import Protocol
 
-__all__ = ["Lead", "TaskLead", "WaitableCondition", "time_left"]
+__all__ = ["Lead", "WaitableCondition", "time_left"]
 
 
 def time_left(deadline: float | None) -> float | None:
@@ -64,31 +63,3 @@ class Lead:
             self.taken = False
             if self._followers:
                 self.condition.notify_all()
-
-
-class TaskLead:
-    """The lead among the tasks of one asyncio event loop."""
-
-    def __init__(self) -> None:
-        self.taken = False
-        self._changed = asyncio.Event()
-        self._followers = 0  # tasks that wait for the lead
-
-    async def wait(self) -> None:
-        """Wait until the lead is given back."""
-        self._followers += 1
-        try:
-            await self._changed.wait()
-        finally:
-            self._followers -= 1
-
-    def give_back(self) -> None:
-        """Let another task read, and all others look whether they have what they wait for."""
-        self.taken = False
-        if self._followers:
-            self.wake()
-
-    def wake(self) -> None:
-        """Let all tasks that wait look again."""
-        self._changed.set()
-        self._changed = asyncio.Event()
