@@ -79,6 +79,6 @@ class Embedder:
     def _deliver(self, receivers: Routes, messages: Messages) -> None:
         context = self._context
         context.published += messages.count
-        for receiver in context.fan_out.near(receivers, self):
+        for receiver in context.fan_out.with_groups(receivers, self):
             receiver.deliver(self, messages)
         context.members.end_turn()
