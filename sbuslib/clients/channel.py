@@ -276,7 +276,7 @@ class Channel(ABC):
 
     @abstractmethod
     def _after_reading(self, reconnected: bool) -> None:
-        """The lead was given back after reading: call the application's callbacks, and send what the session asks for."""
+        """The lead was given back after reading: send what the session asks for, and call callbacks."""
 
     def _next(self, most: int | None, deadline: float | None, what: str) -> list[Message]:
         """Wait for at least one message, and return up to ``most``. Each message goes to one caller."""

@@ -222,7 +222,7 @@ class FanOutQueue:
             self._context.members.end_turn()
 
     def _take_turn(self) -> None:
-        """Hand on what waits, for one turn."""
+        """Hand on waiting messages, for one turn."""
         most, spent, clients = self._context.limits.turn_deliveries, 0, 1
         until = monotonic() + TURN
         self._account.queue = None  # else what is handed on would go to the end of this queue again
@@ -290,7 +290,7 @@ class FanOutQueue:
         self._context.members.on_outbox_empty()
 
     def clear(self) -> None:
-        """Lose what waits: the hub stops."""
+        """The hub stops: lose all waiting messages."""
         self._account.queue = None
         now = time()
         # Added up for each group, then for each receiver: there may be many messages for many receivers.

@@ -94,7 +94,7 @@ _KEPT = (Action.KEEP, Action.HOLD)
 
 
 class Outbox:
-    """What waits for one receiver, charged to ``account``, the receiver's user. ``losses`` counts what was lost."""
+    """The packets that wait for one receiver, charged to ``account``, its user. ``losses`` counts lost messages."""
 
     __slots__ = (
         "_account",
@@ -388,7 +388,7 @@ class Outbox:
         return len(self) * 2 <= self._limits.queued_packets and self.bytes * 2 <= self._limits.queued_bytes
 
     def _arrange(self) -> None:
-        """Bring what waits into the structure that its order needs.
+        """Bring the waiting messages into the structure that their order needs.
 
         That takes time for each message that waits. So it is done only after as many messages have come since the
         last time: a client that changes its order with every packet cannot make the hub sort each time.

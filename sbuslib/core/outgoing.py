@@ -290,11 +290,11 @@ class Outgoing:
         outbox.losses.put_report_back(report[sent:])
         return sent == len(report)
 
-    # -- what waits ---------------------------------------------------------------------------------
+    # -- waiting messages ---------------------------------------------------------------------------
 
     @property
     def outbox(self) -> Outbox:
-        """What waits, and the client's modes."""
+        """The packets that wait for this client, and its modes."""
         if self._outbox is None:
             self._outbox = Outbox(self._context.limits, self.account)
             self._outbox.tells = self._notices
@@ -423,7 +423,7 @@ class Outgoing:
             self._watcher.go_on()
 
     def _send_on(self) -> None:
-        """Send what waits: as many packets as one call takes."""
+        """Send waiting packets: as many as one call takes."""
         self._end_refusal()
         outbox = self._outbox
         assert outbox is not None
@@ -486,7 +486,7 @@ class Outgoing:
             self._watcher.wait_for_memory()
 
     def close(self) -> None:
-        """Lose what waits. The connection closes the socket."""
+        """Lose all waiting messages. The connection closes the socket."""
         self.set_senders(False)
         self.closed = self._mute = True
         self._owner = None

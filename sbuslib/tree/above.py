@@ -259,7 +259,7 @@ class HubAbove:
     # -- what the tree asks: for the rest of tree.Above ---------------------------------------------
 
     def wanted_above(self) -> list[bytes]:
-        """The patterns that, as far as is known, the hub above wants."""
+        """The patterns that the hub above wants, as far as this hub knows."""
         return self.demand.patterns()
 
     def watch(self, pattern: bytes, wanted: bool, user: int) -> None:

@@ -51,7 +51,7 @@ class HubTree(Protocol):
     has_settled: bool
 
     def wanted_above(self) -> list[bytes]:
-        """The patterns that, as far as is known, the hub above wants."""
+        """The patterns that the hub above wants, as far as this hub knows."""
         ...
 
     def answered(self, token: bytes, who: object, partial: bool) -> None:

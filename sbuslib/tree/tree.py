@@ -73,7 +73,7 @@ class Above(Protocol):
         ...
 
     def wanted_above(self) -> list[bytes]:
-        """The patterns that, as far as is known, the hub above wants now."""
+        """The patterns that the hub above wants, as far as this hub knows."""
         ...
 
     def is_sending(self) -> bool:
@@ -240,7 +240,7 @@ class Tree:
         self.wake()
 
     def wanted_above(self) -> list[bytes]:
-        """The patterns that, as far as is known, the hub above wants."""
+        """The patterns that the hub above wants, as far as this hub knows."""
         return self.above.wanted_above() if self.above is not None else []
 
     # -- what is told -------------------------------------------------------------------------------
