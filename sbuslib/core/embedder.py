@@ -60,7 +60,7 @@ class Embedder:
         self._deliver(self.receivers_of(key), Copied(self._context.writer, [packet]))
 
     def publish_some(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Publish messages in batches. A batch is handed over whole if all its keys have the same receivers."""
+        """Publish in batches. A batch stays whole if all its keys have the same receivers. Raises as above."""
         self._context.check_here()
         writer = self._context.writer
         for packet, count in pack(pairs, check_key, PACKET_BYTES):
