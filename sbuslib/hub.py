@@ -1,7 +1,7 @@
-"""``Hub``: a message bus, as the program sees it that serves it.
+"""``Hub``: a message bus, as the program that serves it sees it.
 
-What is here makes the parts of a hub, starts and stops them, and publishes and subscribes for the embedding program.
-The parts are in :mod:`sbuslib.core`; what they share is their :class:`~sbuslib.core.context.Context`.
+``Hub`` makes the parts of a hub, starts and stops them, and publishes and subscribes for the embedding program.
+The parts are in :mod:`sbuslib.core`. They share a :class:`~sbuslib.core.context.Context`.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from .wire.packets import check_key
 __all__ = ["Hub"]
 
 _FEWEST_CLIENTS: Final = 16
-"""A hub that can hold fewer clients does not start: shared out among users, that would soon be none for each."""
+"""A hub that can hold fewer clients does not start: shared out among users, they would soon be none for each."""
 
 _BATCH: Final = ClientLimits()
-"""What the embedder puts into one batch: as much as a client does."""
+"""How much the embedder puts into one batch: as much as a client does."""
 
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
 
@@ -61,22 +61,22 @@ class Hub:
             ...
 
     **Greenlets:** none while it serves (``stop_when_empty`` stops it from one). Each client is two watchers of the
-    event loop, whose callbacks never block; the listening socket is one more. The methods here are for the thread that
-    called :meth:`start`, and raise :exc:`~sbuslib.errors.StateError` in any other and in a forked child. Of them, only
-    :meth:`stop`, :meth:`serve_forever` and the inboxes' ``get`` wait.
+    event loop, whose callbacks never block; the listening socket is one more. Only the thread that called
+    :meth:`start` may call the methods; in any other thread, and in a forked child, they raise
+    :exc:`~sbuslib.errors.StateError`. Only :meth:`stop`, :meth:`serve_forever` and the inboxes' ``get`` wait.
 
     :param listener: an address as :func:`~sbuslib.wire.addresses.parse_address` reads it, a bound socket, or a
         :class:`~sbuslib.kernel.sockets.Listener` that is open already.
-    :param mode: permission bits of the socket's file. In the abstract namespace, which has none, ``0o070``
+    :param mode: permission bits of the socket's file. In the abstract namespace there is no file: there ``0o070``
         lets in the hub's own group and ``0o007`` everybody; else only the hub's user and root may connect.
-    :param users: names or ids of the users who may connect; the hub's own always may. ``None``: all that
-        the socket lets in.
+    :param users: names or ids of the users who may connect; the hub's own always may. ``None``: all
+        users that the socket lets in.
     :param trusted: names or ids of users who may ask for the statistics, and hold back publishers of other users with
         ``block``; the hub's own user and root always may.
     :param relays: names or ids of users, and of groups as ``@name``, whose relays may join without learning what
-        anybody else wants: they are told of keys that they published and nobody wants, and nothing else.
+        anybody else wants: they are only told which of the keys that they published nobody wants.
     :param separator: the byte between the segments of a key.
-    :param reuse: replace a socket that stands at the address.
+    :param reuse: replace a socket that is already at the address.
     :param authorize: decides on each ``SUB`` and each new key of a ``MSG``; it is called in the event loop, so
         it must not block. A client that it refuses is disconnected.
     :param stop_when_empty: stop once the last client has left.
@@ -137,7 +137,7 @@ class Hub:
         self._clients.on_outbox_empty = self._on_outbox_empty
 
     def _connections_most(self) -> int:
-        """How many clients there are descriptors for. Raises StateError where there are too few to be shared."""
+        """For how many clients there are descriptors. Raises StateError if there are too few to share out."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         needed = self.limits.spare_descriptors + _FEWEST_CLIENTS
         if soft != resource.RLIM_INFINITY and soft < needed:
@@ -223,7 +223,7 @@ class Hub:
             self.stop(stop_timeout)
 
     def stop(self, timeout: float = 1.0) -> None:
-        """Accept no more, deliver what was sent, for at most ``timeout`` seconds, and close everything.
+        """Accept no more clients, deliver for at most ``timeout`` seconds what was sent, and close everything.
 
         Stopping a hub that is not started does nothing. It may be started again.
         """
@@ -252,7 +252,7 @@ class Hub:
             self._drain(deadline)
         finally:
             self.tree.stop()
-            self._fan_outs.clear()  # first, since messages lost here are counted for the clients that are there
+            self._fan_outs.clear()  # first: messages lost here are counted for clients that are still connected
             self._clients.stop()
             self.context.stop()  # or a start in another thread would wait for the loop of this one
             self._listener = None
@@ -260,7 +260,7 @@ class Hub:
             self._stopped.set()
 
     def _drain(self, deadline: float) -> None:
-        """Read what clients have sent already, and wait until it was passed on."""
+        """Read what clients have sent already, and wait until it is passed on."""
         while monotonic() < deadline:
             if not sum(connection.take_turn() for connection in list(self._clients.connections.values())):
                 break
@@ -313,9 +313,9 @@ class Hub:
         self._me.publish(key, payload)
 
     def publish_many(self, messages: Iterable[Pair]) -> int:
-        """Publish pairs of key and payload in order, many at once; how many there were. Raises as :meth:`publish`.
+        """Publish pairs of key and payload in order, many at once. Returns how many. Raises as :meth:`publish`.
 
-        What came before the pair at fault was published.
+        The pairs before the one at fault are published.
         """
         count = 0
         with self.batch() as batch:

@@ -1,38 +1,37 @@
 """Which patterns match a key: the plain rule, and an index that answers it for many patterns at once.
 
-**The rule.** Walk pattern and key from the left. Equal bytes advance both. When the key has ended, the
-pattern must have ended too; when the pattern has ended, it must be empty or end in the separator; on a
-``*``, the key skips to its next separator or its end; anything else is no match. The walk never goes
-back, which decides every corner: ``a/*`` does not match ``a/``, ``a/*/c`` matches ``a//c``, and a literal
+**The rule.** Walk pattern and key from the left. Equal bytes advance both. At a ``*`` of the pattern that faces another
+byte, the key skips to its next separator or its end. Any other difference is no match. When the key has ended, the
+pattern must have ended too. When only the pattern has ended, it matches if it is empty or ends in the separator. The
+walk never goes back, which decides all corner cases: ``a/*`` does not match ``a/``, ``a/*/c`` matches ``a//c``, and a
 ``*`` in a key equals one in the pattern, byte for byte.
 
-**The theory of the index.** A separator in the pattern is only ever consumed against one in the key, so
-the walk can be cut at separators: the *n*-th segment of the pattern meets the *n*-th segment of the key
-and nothing else. Within a segment the walk runs along equal bytes up to the first ``*`` that faces
-another byte, and from there leaps to the segment's end, where only further ``*`` may remain. A segment
-of a pattern therefore matches the segment *s* of a key in just two ways:
+**The theory of the index.** A separator in the pattern only ever meets one in the key. So the walk can be cut at
+separators: the *n*-th segment of the pattern meets the *n*-th segment of the key and nothing else. Within a segment the
+walk goes along equal bytes up to the first ``*`` that faces another byte, and from there skips to the segment's end,
+where only further ``*`` may remain. Therefore a segment of a pattern matches the segment *s* of a key in just two ways:
 
 * it equals *s*, or
-* it is a stem, which ends in no star and which *s* starts with, and then stars: more of them than *s* has
-  after the stem, since those are met one by one. In the key's last segment it has exactly one more, and
-  *s* must go on, for once the key has ended a further star would find nothing.
+* it is a stem, which ends in no star and with which *s* starts, followed by stars: by more stars than *s* has after the
+  stem, since those are met one by one. In the key's last segment there is exactly one star more, and *s* must go on:
+  once the key has ended, a further star would meet nothing.
 
-So a node of the trie keeps its children by their whole text, and beside them, by stem, those that end in
-stars; a look-up costs one probe for the text and one for each length of stem in use there. Patterns
-without ``*`` that do not end in a separator match one key only and stand in a plain dictionary.
+So a node of the trie keeps its children by their whole text. The children that end in stars are also kept by stem. A
+look-up costs one probe for the text, and one for each length of stem in use at that node. Patterns without ``*`` that
+do not end in a separator match one key only, and are in a plain dictionary.
 
-**What a look-up costs.** The *shape* of a pattern tells which of its segments end in stars, and of each of those
-how long the stem is and how many stars follow; it tells nothing of any text. One key meets at most one node of
-each shape: where the shape has no stars, the node's segment is the key's own, and where it has, the stem is as many
-bytes of the key's segment as the shape says. So among the nodes that a key reaches, no two have the same shape.
-Those without stars are one chain, no longer than the deepest pattern. Each other one lies on the path of some
-pattern, at or after its first segment with stars: it is counted in the *steps* of that pattern's shape, which are
-the segments from the first with stars to the last. The same holds for each probe by a length of stem, as there is
-a pattern that goes on so. **So a look-up visits at most as many nodes as all distinct shapes in use have steps,
-and the one chain; and probes at most twice as often.** ``*/a``, ``*/b`` and a hundred thousand like them are one
-shape of two steps; ``*/x``, ``**/x``, ``a*/x``, ``ab*/x`` are four. What one user may add to that sum is bounded in
-:mod:`sbuslib.core.quotas`. Source: the search by tuples of Srinivasan, Suri and Varghese, "Packet Classification
-using Tuple Space Search" (SIGCOMM 1999), whose tuples are these shapes.
+**What a look-up costs.** The *shape* of a pattern says which of its segments end in stars, and for each of these how
+long the stem is and how many stars follow. It says nothing about the text. One key meets at most one node of each
+shape: where the shape has no stars, the node's segment is the key's own; where it has stars, the stem is as many bytes
+of the key's segment as the shape says. So among the nodes that a key reaches, no two have the same shape. The nodes
+without stars are one chain, no longer than the deepest pattern. Each other node is on the path of some pattern, at or
+after its first segment with stars. So it is counted in the *steps* of that pattern's shape, which are the segments from
+the first one with stars to the last one. The same holds for each probe by a length of stem, since some pattern goes on
+with it. **So a look-up visits at most one chain, and as many nodes as all distinct shapes in use have steps together;
+and it probes at most twice as often.** ``*/a``, ``*/b`` and a hundred thousand like them have one shape, of two steps;
+``*/x``, ``**/x``, ``a*/x``, ``ab*/x`` have four shapes. :mod:`sbuslib.core.quotas` bounds what one user may add to that
+sum. Source: the search by tuples of Srinivasan, Suri and Varghese, "Packet Classification using Tuple Space Search"
+(SIGCOMM 1999), whose tuples are these shapes.
 
 Nothing here walks along the bytes of a key in Python: a key may have 400,000 of them, all stars.
 
@@ -77,7 +76,7 @@ def check_separator(separator: bytes) -> bytes:
 
 
 def matches(pattern: bytes, key: bytes, separator: bytes = SEPARATOR) -> bool:
-    """Whether ``key`` is one that ``pattern`` asks for: the rule as the module's docstring words it.
+    """Whether ``pattern`` matches ``key``, by the rule in the module's docstring.
 
     >>> matches(b"room/*/temp", b"room/1/temp"), matches(b"room/", b"room/1/temp"), matches(b"a/*", b"a/")
     (True, True, False)
@@ -86,7 +85,7 @@ def matches(pattern: bytes, key: bytes, separator: bytes = SEPARATOR) -> bool:
 
 
 def cut(pattern: bytes, separator: bytes = SEPARATOR) -> tuple[list[bytes], bool]:
-    """The segments of ``pattern``, and whether it matches whatever lies below the last of them.
+    """The segments of ``pattern``, and whether it also matches all keys with further segments.
 
     >>> cut(b"a/*"), cut(b"a/*/"), cut(b"")
     (([b'a', b'*'], False), ([b'a', b'*'], True), ([], True))
@@ -104,7 +103,7 @@ def segments_match(segments: list[bytes], below: bool, key: bytes, separator: by
     parts = key.split(separator, count)
     if len(parts) != count + below:
         return False
-    last = -1 if below else count - 1  # which segment of the pattern meets the last one of the key
+    last = -1 if below else count - 1  # the segment of the pattern that meets the last segment of the key
     for number, segment in enumerate(segments):
         part = parts[number]
         if segment == part:
@@ -123,7 +122,7 @@ def segments_match(segments: list[bytes], below: bool, key: bytes, separator: by
 
 
 def stars_after(text: bytes, start: int) -> int:
-    """How many stars ``text`` has in a row from ``start`` on."""
+    """How many stars in a row ``text`` has from ``start`` on."""
     if not text.startswith(b"*", start):
         return 0
     rest = text[start:]
@@ -146,7 +145,7 @@ def shape_of(pattern: bytes, separator: bytes = SEPARATOR) -> bytes:
 
 
 class Shapes:
-    """The distinct shapes of some patterns, and how many steps they come to: what they may add to one look-up."""
+    """The distinct shapes of some patterns. ``steps`` is the most that these patterns add to one look-up."""
 
     __slots__ = ("_counts", "steps")
 
@@ -155,7 +154,7 @@ class Shapes:
         self.steps = 0
 
     def would_add(self, shape: bytes) -> int:
-        """The steps that one more pattern of this shape adds: none when there is one already."""
+        """The steps that one more pattern of this shape adds: none if there is one already."""
         if not shape or shape in self._counts:
             return 0
         return shape.lstrip(b"/").count(b"/") + 1
@@ -184,15 +183,15 @@ def is_literal(pattern: bytes, separator: bytes = SEPARATOR) -> bool:
 class _Node(Generic[S]):
     """One place in the trie: the segments that may follow, and the subscribers whose pattern ends here.
 
-    Most nodes have one child and nothing else, so what is rare is ``None`` until it is needed.
+    Most nodes have one child and nothing else, so the rest is ``None`` until it is needed.
     """
 
     __slots__ = ("below", "children", "here", "lengths", "starred")
 
     def __init__(self) -> None:
         self.children: dict[bytes, _Node[S]] | None = None
-        # The children that end in stars once more: stem -> number of stars -> child. And how many stems
-        # there are of each length, which is what a lookup has to probe.
+        # Those children that end in stars, again: stem -> number of stars -> child. And how many stems
+        # there are of each length: a look-up probes each length.
         self.starred: dict[bytes, dict[int, _Node[S]]] | None = None
         self.lengths: dict[int, int] | None = None
         self.here: dict[S, None] | None = None  # the pattern ended with the segment that led here
@@ -248,12 +247,12 @@ class _Node(Generic[S]):
         assert self.lengths is not None
         assert self.starred is not None
         size = len(segment)
-        # A short segment of one client's key does not pay for long stems of another's patterns.
+        # No more probes than the segment has bytes, however many lengths of stems other clients' patterns have.
         for length in self.lengths if len(self.lengths) <= size else range(size + 1):
             by_count = self.starred.get(segment[:length]) if length <= size else None
             if by_count is None:
                 continue
-            met = 0  # stars of the key that stars of the pattern equal: counted no further than patterns here go
+            met = 0  # stars of the key after the stem, counted no further than the patterns here have stars
             if segment.startswith(b"*", length):
                 met = stars_after(segment[length : length + max(by_count)], 0)
             if last:
@@ -286,7 +285,7 @@ class Subscriptions(Generic[S]):
         return sum(map(len, self._held.values()))
 
     def patterns(self, subscriber: S) -> dict[bytes, int]:
-        """A copy of what ``subscriber`` holds: pattern to count."""
+        """The patterns that ``subscriber`` holds, with their counts: a copy."""
         return dict(self._held.get(subscriber, ()))
 
     def everything(self) -> list[tuple[S, list[bytes]]]:
@@ -326,7 +325,7 @@ class Subscriptions(Generic[S]):
         return True
 
     def remove(self, pattern: bytes, subscriber: S) -> bool | None:
-        """Take one subscription back: ``True`` when it was the last, ``None`` when there was none."""
+        """Unsubscribe once. ``True``: that was the last of this pattern. ``None``: there was none."""
         held = self._held.get(subscriber)
         if held is None or pattern not in held:
             return None
@@ -340,7 +339,7 @@ class Subscriptions(Generic[S]):
         return True
 
     def discard_one(self, subscriber: S) -> bytes | None:
-        """Take one of ``subscriber``'s patterns out, with all its counts: which, or ``None`` when none is left."""
+        """Take out one of ``subscriber``'s patterns, whatever its count, and return it. ``None``: none is left."""
         held = self._held.get(subscriber)
         if held is None:
             return None
@@ -373,9 +372,9 @@ class Subscriptions(Generic[S]):
             self._depth = max(self._depths, default=0)
 
     def subscribers(self, key: bytes) -> tuple[S, ...]:
-        """Everybody with at least one pattern that matches ``key``, each once, in no order of meaning.
+        """The subscribers with at least one pattern that matches ``key``, each once, in any order.
 
-        Visits no more nodes than the shapes in use have steps, and one chain: see the module's docstring.
+        The module's docstring says what this costs.
         """
         literal = self._literal.get(key)
         root = self._root
@@ -384,12 +383,12 @@ class Subscriptions(Generic[S]):
         found: dict[S, None] = {}
         if literal is not None:
             found.update(literal)
-        # Cut no further than the deepest pattern reaches: a key of 400,000 separators costs no more than
-        # its patterns do. What is left over as one piece lies below every node, so it is never looked up.
+        # Cut no further than the deepest pattern reaches, since a key may have 400,000 separators. The rest of the key
+        # is one piece. It is below every node, so it is never looked up.
         segments = key.split(self._separator, self._depth)
         last = len(segments) - 1
         nodes = [root]
-        # A hub does this for each key that it has not seen before, so a step stands here and not in calls.
+        # A hub does this for each key that it has not seen before. So the code of a step is here, and not in functions.
         for number, segment in enumerate(segments):
             following: list[_Node[S]] = []
             for node in nodes:

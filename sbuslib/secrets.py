@@ -1,18 +1,16 @@
-"""Credentials, and the rules of the reserved token ``!``: who may listen where.
+"""Credentials, and the rules of the reserved token ``!``: which clients may subscribe to which secret keys.
 
-A ``!`` standing alone between separators is reserved. Its one use in a routing key is
+A ``!`` that stands alone between separators is reserved. Its one use in a routing key is
 
     ``<prefix>!/cred/<gid>/<uid>/<pid>/<rest>``
 
-a *secret* key: anybody may publish to it, and only a client whose own credentials, as the kernel gives
-them, are the ids named may subscribe to it. An id may be left empty, by publisher and subscriber alike:
-``!/cred//1000//x`` is a key that every client of user 1000 may hold. ``<prefix>`` is empty at the root of
-a tree of hubs and the credential key of each link on the way down otherwise. ``<rest>`` is free, further
-``!/cred/`` included.
+a *secret* key. Every client may publish under it. A client may subscribe to it only if the ids in the key are its own
+credentials, as the kernel gives them. An id may be left empty, by publisher and subscriber alike: every client of user
+1000 may subscribe to ``!/cred//1000//x``. At the root of a tree of hubs ``<prefix>`` is empty; below, it is the
+credential keys of all links on the way down. ``<rest>`` is free, and may have ``!/cred/`` in it.
 
-What this module proves is only what the kernel said of the process that connected, at the time it
-connected; ``docs/security.md`` tells what that is worth. Source: the section on secret messages in
-sbus's README.
+This module relies on what the kernel said of a process when the process connected; ``docs/security.md`` says what that
+is worth. Source: the section on secret messages in sbus's README.
 """
 
 from __future__ import annotations
@@ -27,18 +25,18 @@ __all__ = ["OVERFLOW_ID", "RESERVED", "Credentials", "Namespace"]
 RESERVED = b"!"
 
 OVERFLOW_ID = 65_534
-"""What the kernel reports for a user or group that has no name in our user namespace: nobody in
-particular, so nothing can be bound to it."""
+"""What the kernel reports for a user or group that has no id in our user namespace. It may be any user, so it has no
+secret keys."""
 
 _DEEPEST = 64
-"""Most hubs that a sender's credential key leads through: more is no tree, and would take long to look at."""
+"""Most hubs in a sender's credential key: no tree is deeper, and longer keys would take long to check."""
 
 
 class Credentials(msgspec.Struct, frozen=True, order=True):
     """What the kernel says of the process at the other end of a Unix-domain socket (``SO_PEERCRED``).
 
     ``gid`` is its effective group when it connected. A ``pid`` of 0 and an ``uid`` or ``gid`` of 65534 mean
-    that the kernel could not say, because the peer lives in another namespace.
+    that the kernel could not say, because the peer is in another namespace.
     """
 
     gid: int
@@ -46,7 +44,7 @@ class Credentials(msgspec.Struct, frozen=True, order=True):
     pid: int
 
     def known(self) -> tuple[int | None, int | None, int | None]:
-        """``(gid, uid, pid)`` with ``None`` for what the kernel could not vouch for."""
+        """``(gid, uid, pid)``, with ``None`` for an id that the kernel could not say."""
         return (
             self.gid if self.gid != OVERFLOW_ID else None,
             self.uid if self.uid != OVERFLOW_ID else None,
@@ -55,7 +53,7 @@ class Credentials(msgspec.Struct, frozen=True, order=True):
 
 
 class Namespace:
-    """The rules of one hub: its separator and the prefix under which its own clients' secret keys stand."""
+    """The rules of one hub: its separator, and the prefix of its own clients' secret keys."""
 
     def __init__(self, separator: bytes = SEPARATOR, prefix: bytes = b"") -> None:
         self.separator = check_separator(separator)
@@ -69,11 +67,11 @@ class Namespace:
         return self.prefix + self.start + self.separator.join(ids)
 
     def is_secret(self, key: bytes) -> bool:
-        """Whether a key that :meth:`check_key` accepted is secret, and so belongs to the second index."""
+        """Whether a key that :meth:`check_key` accepted is secret, so that the second index has to be asked."""
         return key.startswith(self.start)
 
     def is_below(self, sender: bytes, above: bytes) -> bool:
-        """Whether ``sender`` is a credential key that extends ``above``, another, by one or more credentials."""
+        """Whether ``sender`` is the credential key ``above``, extended by one or more credentials."""
         if not sender.startswith(above + self.separator + self.start):
             return False
         fields = sender[len(above) + len(self.separator) :].split(self.separator, 5 * _DEEPEST)
@@ -95,7 +93,7 @@ class Namespace:
         return fields[:3]
 
     def check_key(self, key: bytes) -> bool:
-        """Whether ``key``, about to be published, is secret.
+        """Whether ``key``, under which a client wants to publish, is secret.
 
         Raises :exc:`~sbuslib.errors.ReservedKeyError` when it uses the reserved token in any other way.
         """
@@ -108,23 +106,23 @@ class Namespace:
         return True
 
     def check_pattern(self, pattern: bytes, credentials: Credentials) -> bool:
-        """Whether ``pattern``, about to be subscribed to by the owner of ``credentials``, is secret.
+        """Whether ``pattern``, to which a client with ``credentials`` wants to subscribe, is secret.
 
         Raises :exc:`~sbuslib.errors.ReservedKeyError` unless it is plain, or a secret pattern under our
-        own prefix that names, of each id, the owner's own or nothing.
+        own prefix in which each id is the client's own or empty.
         """
         if not self._uses_reserved(pattern):
             return False
         if not pattern.startswith(self.prefix + self.start):
             raise ReservedKeyError("reserved token in a pattern")
-        # Compared as bytes, not as numbers: there is one way to write an id, so a sign, a leading zero or
-        # a number that would overflow somewhere is simply another's.
+        # Compared as bytes, not as numbers: there is one way to write an id. With a sign, a leading zero or too many
+        # digits it is the id of another.
         named = named_gid, named_uid, named_pid = self._ids(pattern[len(self.prefix) :])
         own_ids = gid, uid, pid = credentials.known()
         for field, own in zip(named, own_ids, strict=True):
             if field and own is not None and field != b"%d" % own:
                 raise ReservedKeyError("secret pattern of another")
-        # The kernel tells no id that has no number in the hub's own namespaces: of a client in another container, say.
+        # The kernel cannot say an id that has no number in the hub's namespaces, such as of a client in a container.
         if named_pid and pid is None:
             raise ReservedKeyError("secret pattern with a process id, and yours is unknown here")
         if (named_uid and uid is None) or (named_gid and gid is None):

@@ -1,4 +1,4 @@
-"""What a hub says of itself: frozen values, one instant each."""
+"""What a hub counts: frozen values, true for one instant."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .errors import PeerError, StateError
 __all__ = ["ClientStatistics", "HubStatistics", "RelayStatistics", "UserStatistics", "decode_statistics"]
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""A count that fits 64 bits: checked where a hub's answer is read."""
+"""A count that fits 64 bits. This is checked when a hub's answer is read."""
 
 
 class ClientStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,8 +35,8 @@ class ClientStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What one user's clients hold: patterns and the bytes they are charged for, packets and bytes in queues, and
-    bytes of send buffers in the kernel."""
+    """What one user's clients hold: patterns and the bytes charged for them, packets and bytes in queues, and bytes of
+    send buffers in the kernel."""
 
     uid: Count
     connections: Count
@@ -50,12 +50,12 @@ class UserStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class HubStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """One hub at one instant.
 
-    ``clients`` and ``patterns`` are current (``clients_peak`` the most there were, ``clients_total`` all there
-    ever were); ``received`` counts messages published, the embedder's included, ``routed`` what they came to
-    when each was counted once for each of its receivers. That is always the sum of ``delivered`` (handed to the
-    kernel or to the embedder), ``queued`` and the values of ``lost``, by cause. ``breaches`` counts what clients did
-    wrong, by reason, and ``ignored`` the control messages and unsubscriptions that meant nothing here. ``dropped``
-    counts packets that relays of other hubs should not have sent, by reason; those are not let go for them.
+    ``clients`` and ``patterns`` are those of now; ``clients_peak`` is the most clients at one time, ``clients_total``
+    all clients ever. ``received`` counts the messages that were published, also by the embedder. ``routed`` counts each
+    of them once for each receiver; it is always the sum of ``delivered`` (handed to the kernel or to the embedder),
+    ``queued`` and the values of ``lost``, by cause. ``breaches`` counts violations by clients, by reason, ``ignored``
+    the control messages and unsubscriptions that had no meaning. ``dropped`` counts packets that relays of other hubs
+    should not have sent, by reason; the relays are not disconnected for them.
     """
 
     hub_id: str
@@ -81,12 +81,12 @@ class RelayStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     ``state`` is one of :data:`sbuslib.tree.above.STATES`, ``epoch`` counts the times that it joined, ``mode`` is how
     the hub above serves it (``announce``, ``prune`` or ``plain``). ``interest_up`` is how many patterns it holds there,
-    ``interest_down`` how many the hub above announced, ``pruned`` how many keys it said that nobody wants. Of the
-    messages published here, ``suppressed`` never went up as nobody above wants them. The others were ``forwarded``
-    (handed to the kernel), are ``buffered`` (of ``buffered_bytes``), or were ``lost``. Of those forwarded,
-    ``uncertain`` were sent on a link that broke before they were acknowledged. ``received`` came from above,
-    ``lost_above`` is what the hub above lost because this one was slow to read, and ``dropped`` counts what should
-    not have come, by reason.
+    ``interest_down`` how many patterns the hub above announced, ``pruned`` how many keys the hub above said that nobody
+    wants. Of the messages published here, ``suppressed`` did not go up because nobody above wants them. The others were
+    ``forwarded`` (handed to the kernel), are ``buffered`` (of ``buffered_bytes``), or were ``lost``. Of those
+    forwarded, ``uncertain`` were sent on a link that broke before they were acknowledged. ``received`` came from above.
+    ``lost_above`` were lost by the hub above because this one was slow to read. ``dropped`` counts wrong packets, by
+    reason.
     """
 
     state: str
@@ -112,7 +112,7 @@ class RelayStatistics(msgspec.Struct, frozen=True, kw_only=True):
 def decode_statistics(encoded: bytes | None, address: str) -> HubStatistics:
     """Read a hub's answer to ``hub/statistics``.
 
-    Raises :exc:`~sbuslib.errors.StateError` for a refusal, and :exc:`~sbuslib.errors.PeerError` for what no hub says.
+    Raises :exc:`~sbuslib.errors.StateError` for a refusal, and :exc:`~sbuslib.errors.PeerError` if it cannot be read.
     """
     if not encoded:
         raise StateError(f"{address}: the hub gives its statistics to trusted users only")

@@ -1,4 +1,4 @@
-"""What several test modules need: raw connections, hubs in threads and false ones, the vectors' escapes."""
+"""Helpers for tests: raw connections, hubs in threads, fake hubs, and the test vectors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = TESTS.parent
 WHOAMI = b"CMSG !/cred/whoami"
 LONGEST = PACKET_BYTES + CONTROL_EXTRA
 PATIENCE = 20.0
-"""Seconds after which what has not come never will. Long: it passes only where a test fails."""
+"""Seconds that a test waits at most. Long, since it passes only if a test fails."""
 
 
 def own_key() -> bytes:
@@ -40,7 +40,7 @@ def unescape(text: str) -> bytes:
 
 
 def vectors() -> Iterator[tuple[bool, bytes, bytes]]:
-    """The rows of ``vectors/matching.tsv``: whether it matches, pattern, key."""
+    """The rows of ``vectors/matching.tsv``: whether the pattern matches, the pattern, the key."""
     for line in (TESTS / "vectors" / "matching.tsv").read_text("ascii").splitlines():
         if not line.startswith("#"):
             verdict, pattern, key = line.split("\t")
@@ -48,12 +48,12 @@ def vectors() -> Iterator[tuple[bool, bytes, bytes]]:
 
 
 def open_descriptors() -> set[tuple[str, str]]:
-    """Files and sockets that this process has open; not the event loop's own."""
+    """Files and sockets that this process has open, without those of the event loop."""
     found = set()
     for fd in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{fd}")
-        except FileNotFoundError:  # the listing's own
+        except FileNotFoundError:  # the descriptor of the listing itself
             continue
         if not target.startswith(("anon_inode:", "pipe:")):
             found.add((fd, target))
@@ -61,14 +61,14 @@ def open_descriptors() -> set[tuple[str, str]]:
 
 
 def eventually(condition: Callable[[], object]) -> None:
-    """Let the event loop run until ``condition`` holds: for what no packet tells of."""
+    """Let the event loop run until ``condition`` holds. For changes about which no packet comes."""
     with gevent.Timeout(PATIENCE, AssertionError("it never came true")):
         while not condition():
             gevent.sleep(0.001)
 
 
 def python(*arguments: str, **environment: str) -> str:
-    """Run another Python with this checkout on its path; what it printed. It must succeed and print no error."""
+    """Run another Python with this checkout on its path. Returns what it prints; it must succeed without errors."""
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, *arguments],
@@ -83,7 +83,7 @@ def python(*arguments: str, **environment: str) -> str:
 
 
 class Peer:
-    """A raw connection to any sbus daemon: packets out, packets in, nothing added. Waits in the event loop."""
+    """A raw connection to any sbus daemon: sends and receives packets as they are. Waits in the event loop."""
 
     def __init__(self, to: str | gevent.socket.socket) -> None:
         self.socket = gevent.socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) if isinstance(to, str) else to
@@ -119,21 +119,21 @@ class Peer:
             try:
                 return self.socket.recv(LONGEST + 1)
             except ConnectionResetError:
-                continue  # told once, ahead of packets that wait
+                continue  # the kernel reports it once, before packets that wait
 
     def receive(self) -> bytes:
         """The next packet; ``b""`` at the end of the connection."""
         return self._early.pop(0) if self._early else self._receive()
 
     def barrier(self) -> None:
-        """Return when the daemon has acted on everything that was sent here; what comes meanwhile is kept."""
+        """Return when the daemon has acted on all packets sent here. Packets that come meanwhile are kept."""
         self.send(WHOAMI)
         while not (packet := self._receive()).startswith(WHOAMI + b"\0"):
             assert packet, "disconnected"
             self._early.append(packet)
 
     def subscribe(self, *patterns: bytes) -> None:
-        """Subscribe, and return when it is in force."""
+        """Subscribe, and return when that is in force."""
         self.send(*(b"SUB " + pattern for pattern in patterns))
         self.barrier()
 
@@ -141,18 +141,18 @@ class Peer:
         self.send(b"MSG %b\0%b" % (key, payload))
 
     def pending(self) -> list[bytes]:
-        """Everything that the daemon sent before now."""
+        """All packets that the daemon sent until now."""
         self.barrier()
         packets, self._early = self._early, []
         return packets
 
     def is_disconnected(self) -> bool:
-        """Wait for whatever comes; whether it is the end."""
+        """Wait for the next packet. Returns whether the connection ended instead."""
         return self.receive() == b""
 
 
 class HubThread:
-    """A hub in a thread of its own: for clients that block theirs, and so could not be served from it."""
+    """A hub in a thread of its own, for clients that block the thread of the test."""
 
     def __init__(self, address: str, **options: Any) -> None:
         self.hub = Hub(address, **options)
@@ -196,7 +196,7 @@ class HubThread:
         event_loop.destroy(destroy_loop=True)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Do something in the hub's thread; what came of it."""
+        """Call a function in the hub's thread. Returns what it returns, and raises what it raises."""
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._jobs.put((lambda: function(*arguments), answer))
         self._wake.send()
@@ -210,7 +210,7 @@ class HubThread:
 
 
 class FakeHub:
-    """A listening socket and no more, to play a hub that is slow, silent, hostile or old. Blocks no loop."""
+    """A listening socket only, to play a hub that is slow, silent, hostile or old. Blocks no event loop."""
 
     def __init__(self, address: str) -> None:
         self.socket = gevent.socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -235,7 +235,7 @@ class FakeHub:
         return peer
 
     def greet(self, features: bytes = b"") -> Peer:
-        """Accept a client and answer what it asks first; ``features`` only if there are any."""
+        """Accept a client, and answer its first questions; the one about ``features`` only if there are any."""
         peer = self.accept()
         assert peer.receive() == b"CMSG hub/features\0"
         assert peer.receive() == WHOAMI + b"\0"

@@ -1,10 +1,10 @@
-"""A client's connection: making it, keeping it, and moving packets over it, whatever the way to wait.
+"""A client's connection: makes it, keeps it, and sends and receives packets over it.
 
-Several greenlets or threads may use one client at once. The one that has the *lead* reads for all, see
-:mod:`~sbuslib.clients.lead`: it sorts what comes into the session.
+Several greenlets or threads may use one client at once. The one that has the *lead* reads for all of them, and puts
+what comes into the session: see :mod:`~sbuslib.clients.lead`.
 
 A client belongs to the process that made it, see :mod:`~sbuslib.clients.ownership`. Nothing that the child of a fork
-does with it, its end included, reaches the parent.
+does with it, such as closing it, affects the parent.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["Channel"]
 
 
 class Channel(ABC):
-    """What the gevent and the blocking client share below their verbs. See :class:`~.endpoint.Endpoint`."""
+    """What the gevent and the blocking client share. Their verbs are in :class:`~.endpoint.Endpoint`."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Channel(ABC):
         self.timeout = timeout
         self.limits = limits if limits is not None else ClientLimits()
         self.epoch = 0
-        """Which connection this is: 1 for the first, one more after each reconnection."""
+        """The number of the connection: 1 for the first, one more after each reconnection."""
         self._ownership = Ownership("the thread that made it", self._find_caller())
         self._dialer = Dialer(address, hub_user, self.limits)
         self._reconnect = reconnect
@@ -63,7 +63,7 @@ class Channel(ABC):
         self._packet_writer = PacketWriter()
         self._ended = False
         self._closed = False
-        self._up = False  # whether the connection stands and has been brought to the session's state
+        self._up = False  # whether there is a connection, and the hub knows the session's state
         self._reconnecting = Reconnecting(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
         self._make_locks()
         self._socket = self._connect(self._deadline(timeout))
@@ -80,7 +80,7 @@ class Channel(ABC):
 
     @property
     def reconnects(self) -> bool:
-        """Whether this client looks for a hub again when the one that it is connected to goes away."""
+        """Whether this client connects again when the hub goes away."""
         return self._reconnect
 
     @property
@@ -88,7 +88,7 @@ class Channel(ABC):
         """The address of the hub."""
         return self._dialer.address
 
-    # -- how to wait: the difference between the clients ---------------------------------------------
+    # -- how to wait: each kind of client defines it ------------------------------------------------
 
     @abstractmethod
     def _make_condition(self) -> WaitableCondition: ...
@@ -103,25 +103,25 @@ class Channel(ABC):
     @abstractmethod
     def _sleep(self, seconds: float) -> None: ...
 
-    # -- its owner -------------------------------------------------------------------------
+    # -- its owner ----------------------------------------------------------------------------------
 
     @abstractmethod
     def _find_caller(self) -> object:
-        """What the client belongs to if the caller makes it: the caller's event loop, or ``None`` for any thread."""
+        """The caller's event loop, to which a client belongs that it makes; ``None``: the client is for any thread."""
 
     def _check_caller(self) -> None:
-        """Raise :exc:`~sbuslib.errors.StateError` for a caller that may not use this client."""
+        """Raise :exc:`~sbuslib.errors.StateError` if the caller may not use this client."""
         caller = self._find_caller()
         if caller is not self._ownership.caller or self._ownership.is_copy:
             self._ownership.check(self.address, caller)
 
     def _abandon(self) -> None:
-        """In the child of a fork: leave the connection, and all that came over it, to the parent."""
+        """In the child of a fork: leave the connection, and the packets that came over it, to the parent."""
         self._ownership.is_copy = True
         disconnect_copy(self._socket)
         self._session.inbox.clear()
         self._session.notices.clear()
-        # Threads that the child does not have may hold the locks.
+        # The locks may be held by threads that the child does not have.
         self._make_locks()
 
     def _make_locks(self) -> None:
@@ -148,7 +148,7 @@ class Channel(ABC):
                 self._sleep(min(backoff.next(), left if left is not None else CONNECT_PAUSE_MOST))
 
     def _begin(self, deadline: float | None) -> None:
-        """Learn who we are and what the hub offers, and restore what an earlier connection held."""
+        """Ask for our credentials and the hub's features, and restore what an earlier connection had."""
         session = self._session
         try:
             self._send_all(session.hello(), deadline)
@@ -160,7 +160,7 @@ class Channel(ABC):
                 self._send_all(opening, deadline)
                 session.batches = True
             with self._lead.condition:
-                # From here on other callers send what they change by themselves.
+                # From here on other callers send their changes themselves.
                 packets = session.restore()
                 self.epoch += 1
                 self._up = True
@@ -190,7 +190,7 @@ class Channel(ABC):
 
     def _release_socket(self) -> None:
         """End the connection."""
-        self._session.batches = False  # before there is another socket, which was not told
+        self._session.batches = False  # the hub of the next socket was not asked for batches yet
         self._shut_down()
         self._sockets.close(self._socket)
 
@@ -201,7 +201,7 @@ class Channel(ABC):
     # -- reading ------------------------------------------------------------------------------------
 
     def _read(self, deadline: float | None) -> bool:
-        """Wait for packets and sort them into the session; ``True`` when the connection ended."""
+        """Wait for packets, and put them into the session. ``True``: the connection ended."""
         area = self._get_area()
         while True:
             lengths = receive(area, self._socket)
@@ -209,7 +209,7 @@ class Channel(ABC):
                 if self._up and lengths[0]:
                     self._reconnecting.was_useful = True
                 return self._session.take(area.data, area.offsets, lengths)
-            # The caller has the lead, and while it is taken the socket is not closed.
+            # The caller has the lead, and while a caller has it the socket is not closed.
             if not self._wait(self._socket, select.POLLIN, time_left(deadline)):
                 raise TimeoutError(f"{self.address}: nothing came in time")
 
@@ -252,7 +252,7 @@ class Channel(ABC):
             self._after_reading(reconnected)
 
     def _read_for_all(self, deadline: float | None, read: Callable[[float | None], bool]) -> bool:
-        """With the lead: read once, or connect again; ``True`` for the latter. Gives the lead back."""
+        """With the lead: read once, or connect again. ``True``: it connected. Gives the lead back."""
         try:
             if not self._up and self._reconnect:
                 self._connect_again(deadline)
@@ -276,17 +276,17 @@ class Channel(ABC):
 
     @abstractmethod
     def _after_reading(self, reconnected: bool) -> None:
-        """The lead was given back after reading: tell the application what it wants to know."""
+        """The lead was given back after reading: send what the session asks for, and call callbacks."""
 
     def _next(self, most: int | None, deadline: float | None, what: str) -> list[Message]:
-        """At least one message, and up to ``most`` of those that are here. Each message goes to one caller."""
+        """Wait for at least one message, and return up to ``most``. Each message goes to one caller."""
         inbox = self._session.inbox
         while True:
             self._until(lambda: bool(inbox), deadline, what)
             with self._lead.condition:
                 count = len(inbox) if most is None else min(most, len(inbox))
                 if count:
-                    # One by one, as another thread may be adding messages; by a loop in C, as there may be thousands.
+                    # One by one, since another thread may be adding messages; in C, since there may be thousands.
                     return list(starmap(inbox.popleft, repeat((), count)))
 
     # -- sending ------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ class Channel(ABC):
     def _send(self, packet: bytes | memoryview, flags: int = 0, is_batch: bool = False) -> bool:
         """Send one packet, waiting for room. Raises as :meth:`.endpoint.Endpoint.publish` does.
 
-        ``False``, and nothing was sent, for a batch when the hub that is there now takes none.
+        ``False``: nothing was sent, since this is a batch and the hub of now takes none.
         """
         self._check_caller()
         flags |= socket.MSG_NOSIGNAL
@@ -318,13 +318,13 @@ class Channel(ABC):
                 self._wait_for_room(error, deadline)
 
     def _wait_for_room(self, error: OSError | None, deadline: float | None) -> None:
-        """The kernel took no more, as ``error`` says; raises :exc:`TimeoutError` when it is too late to try again."""
+        """The kernel takes no more: wait until it does. ``error`` says why. Raises :exc:`TimeoutError`."""
         if error is None or error.errno not in NO_MEMORY:
             sock = self._socket
             with self._sockets.holding(sock):
                 if self._wait(sock, select.POLLOUT, time_left(deadline)):
                     return
-        else:  # a poll would still say that the socket can be written, so let time pass
+        else:  # poll would say at once that the socket can be written
             left = time_left(deadline)
             if left != 0:
                 self._sleep(MEMORY_PAUSE if left is None else min(MEMORY_PAUSE, left))
@@ -332,7 +332,7 @@ class Channel(ABC):
         raise TimeoutError(f"{self.address}: the hub takes no more for now")
 
     def _broken(self, error: OSError, epoch: int) -> None:
-        """A send failed: return once a new connection stands, or raise."""
+        """A send failed: return once there is a new connection, or raise."""
         if error.errno not in BROKEN:
             raise error
         if self._closed or not self._reconnect:
@@ -361,9 +361,9 @@ class Channel(ABC):
                 self._wait_for_room(failure, deadline)
 
     def _say(self, change: Callable[[], list[bytes]], deadline: float | None) -> int:
-        """Change the session and send the packets that this takes; the epoch in which they were sent.
+        """Change the session, and send the packets that tell the hub. Returns the epoch in which they were sent.
 
-        Should the connection break meanwhile, the next one is brought to the session's state anyway.
+        If the connection breaks meanwhile, they are not sent again: the next connection restores the session's state.
         """
         self._check_caller()
         while True:
@@ -381,7 +381,7 @@ class Channel(ABC):
         return epoch
 
     def _ask(self, question: Callable[[], list[bytes]], answered: Callable[[], bool]) -> None:
-        """Ask the hub, and wait for the answer; ask anew when the connection breaks."""
+        """Ask the hub, and wait for the answer. If the connection breaks, ask again."""
         deadline = self._deadline(self.timeout)
         what = f"{self.address}: the hub did not answer in time"
         while True:

@@ -23,7 +23,7 @@ __all__ = ["ACCEPT_PAUSE", "Acceptor"]
 
 ACCEPT_PAUSE: Final = 0.1
 """Seconds without accepting after the kernel ran out of descriptors or memory. Trying again sooner would use up the
-processor, and who waits in the listen backlog loses nothing."""
+processor, and a client in the listen backlog loses nothing."""
 
 _ACCEPTS: Final = 8
 """Connections accepted in a turn: a tenth of a millisecond, or up to one where much was sent on them already."""

@@ -5,8 +5,8 @@ batches are handed the packet as it came, and none of its messages is touched. O
 batch of the messages that go to it, made once for all receivers of the same messages. A receiver that did not ask for
 batches gets plain packets.
 
-A batch is checked whole, with each of its keys, before any of it is delivered: it is refused whole. If a batch is too
-much for one turn, the rest of it goes on in the next turn, as plain packets do. The rest of a batch is a batch.
+All of a batch is checked, with each of its keys, before any of it is delivered. So a batch with a violation delivers
+nothing. If a batch is too much for one turn, its rest, again a batch, is routed in the next turn.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["take_batch"]
 
 _AT_ONCE: Final = 512
-"""Messages of a batch that are regrouped in one go. For each group of receivers all of them are looked at."""
+"""Most messages of a batch that are regrouped in one go: for each group of receivers, all of them are looked at."""
 
 _CHEAP: Final = 16
 """How many messages of a batch cost as much to pick out as one costs to deliver by itself."""
@@ -38,9 +38,9 @@ def take_batch(
 ) -> None:
     """Route a batch that was published by ``sender``; what is too much for this turn is put off.
 
-    It is ``length`` bytes of ``data`` from ``start`` on. Not while the hub's area is in use where ``authorize=``
-    has to be asked. Raises :exc:`~sbuslib.errors.PacketError` for a violation, of which nothing has gone
-    anywhere then.
+    The batch is ``length`` bytes of ``data`` from ``start`` on. If ``authorize=`` has to be asked, do not call this
+    while the hub's area is in use. Raises :exc:`~sbuslib.errors.PacketError` for a violation: nothing of the batch is
+    delivered then.
     """
     try:
         batch = Batch.parse(data, start, length)
@@ -53,7 +53,7 @@ def take_batch(
     if None in routes.values():
         _check_keys(turn, batch, routes)
         if turn.closed:
-            return  # by what authorize= did
+            return  # authorize= had it closed
     left = _look_up_some(turn, batch, routes, sender)
     while left is not None:
         if turn.is_over:
@@ -63,7 +63,7 @@ def take_batch(
 
 
 def _known_routes(turn: Turn, batch: Batch) -> dict[bytes, Routes | None]:
-    """The receivers of each key, as far as they are remembered."""
+    """The receivers of each key; ``None`` if they are not remembered."""
     turn.refresh()
     get = turn.routes.get
     return {key: get(b"MSG %b\0" % key) for key in batch.keys}
@@ -72,7 +72,7 @@ def _known_routes(turn: Turn, batch: Batch) -> dict[bytes, Routes | None]:
 def _check_keys(turn: Turn, batch: Batch, routes: dict[bytes, Routes | None]) -> None:
     """Raise :exc:`~sbuslib.errors.PacketError` unless this client may publish under each of these keys.
 
-    Of a link, what it may not is dropped and counted instead, here or when it is looked up.
+    For a link this drops and counts the messages instead, here or when their key is looked up.
     """
     check_key = turn.context.router.namespace.check_key
     for number, key in enumerate(batch.keys):
@@ -87,7 +87,7 @@ def _check_keys(turn: Turn, batch: Batch, routes: dict[bytes, Routes | None]) ->
 
 
 def _look_up_some(turn: Turn, batch: Batch, routes: dict[bytes, Routes | None], sender: Sender) -> Batch | None:
-    """Deliver messages from the first on whose keys can be looked up without this taking long; the rest."""
+    """Deliver messages until looking their keys up has taken too long. Returns the rest."""
     if None not in routes.values():
         return _spread(turn, batch, [found for key in batch.keys if (found := routes[key]) is not None], sender)
     keys, numbers = batch.keys, batch.numbers
@@ -114,8 +114,8 @@ def _look_up_some(turn: Turn, batch: Batch, routes: dict[bytes, Routes | None], 
 
 
 def _spread(turn: Turn, batch: Batch, routes: list[Routes], sender: Sender) -> Batch | None:
-    """Hand each receiver what goes to it; the rest where that is too much for one go. ``routes``: of each key."""
-    routes, one_by_one = turn.context.fan_out.near_routes(routes, sender)
+    """Hand each receiver its messages. Returns the rest, if that is too much for one go. ``routes``: of each key."""
+    routes, one_by_one = turn.context.fan_out.routes_with_groups(routes, sender)
     room = max(1, turn.context.limits.turn_deliveries - turn.spent)
     rest: Batch | None = None
     if routes.count(routes[0]) == len(routes):
@@ -135,7 +135,7 @@ def _spread(turn: Turn, batch: Batch, routes: list[Routes], sender: Sender) -> B
 
 
 def _spread_whole(turn: Turn, batch: Batch, receivers: Routes, sender: Sender, room: int) -> Batch | None:
-    """Hand a batch to receivers that all get all of it; the rest where that is too much for one go."""
+    """Hand a batch to receivers that all get all of it. Returns the rest, if that is too much for one go."""
     rest: Batch | None = None
     opened = [receiver.takes_batches for receiver in receivers].count(False)
     fits = max(1, room // opened) if opened else batch.count
@@ -169,7 +169,7 @@ def _spread_by_receiver(turn: Turn, batch: Batch, routes: list[Routes], sender: 
 
 
 def _spread_in_order(turn: Turn, batch: Batch, routes: list[Routes], sender: Sender) -> None:
-    """Hand on messages in the order in which they came: others may have to follow what goes into a fan-out queue."""
+    """Hand on messages in the order in which they came: once one is in a fan-out queue, the next have to follow it."""
     start = 0
     for receivers, some in groupby(map(routes.__getitem__, batch.numbers or bytes(batch.count))):
         stop = start + len(list(some))

@@ -23,11 +23,11 @@ _HARD = {control.HARD + mode.encode(): mode for mode in HARD}
 _ORDER = {control.ORDER + order.encode(): order for order in ORDER}
 
 TOKEN_BYTES: Final = 64
-"""Longest token of a ``hub/sync``. It is echoed, so it must not amplify."""
+"""Longest token of a ``hub/sync``. The hub sends it back, so it must not be long."""
 
 
 class Neighbours(Protocol):
-    """The tree that the hub stands in, as far as clients ask about it."""
+    """What clients may ask of the tree that the hub belongs to."""
 
     def whoami(self, client: Outgoing) -> None:
         """Answer a ``whoami``, once the first prefix is known."""
@@ -81,7 +81,7 @@ class ClientRole:
             if not context.authorization.allows(client.credentials, "subscribe", packet.pattern):
                 raise PacketError("subscription refused")
             if client.closed:
-                return  # by what authorize= did
+                return  # authorize= had it closed
             context.router.subscribe(packet.pattern, client, client.credentials, client.account)
             turn.refresh()
         else:
@@ -129,7 +129,7 @@ class ClientRole:
 
     @staticmethod
     def _choose_mode(client: Outgoing, key: bytes) -> bool:
-        """Take a control message as a choice of flood control mode; ``False`` when it is none."""
+        """Choose the mode that a control message names; ``False`` if it names none."""
         if key in _SOFT:
             client.outbox.soft = _SOFT[key]
         elif key in _HARD:

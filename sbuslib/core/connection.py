@@ -1,10 +1,10 @@
-"""One client of a hub: when it is read from, and what its turns are.
+"""One client of a hub: when it is read from, and its turns.
 
-A connection has no greenlet. It is two watchers of gevent's event loop, whose callbacks run in the loop
-itself and so cannot yield: one *turn* for each time its socket is readable, and another for each time it
-is writable while something waits. A turn receives into the hub's area, which all connections share, and hands on what
-came: see :mod:`.routing`. Its :class:`~.outgoing.Outgoing` sends to the client, and its :class:`~.turn.Role` says what
-the client may do.
+A connection has no greenlet. It has two watchers of gevent's event loop. Their callbacks run in the loop itself and so
+cannot yield. The client has one *turn* for each time its socket is readable, and one for each time it is writable while
+something waits. A turn for reading receives into the hub's area, which all connections share, and hands on what came:
+see :mod:`.routing`. The :class:`~.outgoing.Outgoing` of a connection sends to the client, and its
+:class:`~.turn.Role` says what the client may do.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Connection:
         return control.wrapper_from(self.key)
 
     def holdable_by(self, receiver: Receiver) -> Holdable | None:
-        """This client, where a receiver may hold it back."""
-        # Not by itself: it could not read what it waits for while it waits to send. Nor a link, which speaks for many.
+        """This client, if ``receiver`` may hold it back; else ``None``."""
+        # A client may not hold itself: while it waits to send, it reads nothing. A link speaks for many clients.
         if receiver is self.outgoing or self.turn.role.is_link:
             return None
         return self if self._context.may_hold(self.credentials, receiver.credentials) else None
@@ -114,7 +114,7 @@ class Connection:
         self._context.scheduler.postpone(self.outgoing.account, self._resume_reading)
 
     def _resume_reading(self) -> None:
-        """This client's postponed turn may be had now."""
+        """The scheduler gives this client its postponed turn."""
         self._postponed = False
         try:
             if not self.turn.holders and not self.outgoing.closed:
@@ -133,7 +133,7 @@ class Connection:
     # -- a turn -------------------------------------------------------------------------------------
 
     def take_turn(self) -> bool:
-        """Receive once, or go on with what is left; whether there was anything."""
+        """Receive once, or go on with what is left. Returns whether there was anything."""
         turn = self.turn
         if self.outgoing.closed:
             return False
@@ -170,7 +170,7 @@ class Connection:
         return True
 
     def _receive(self) -> int:
-        """Receive once, and route what came; how many packets that were, the end of the connection among them.
+        """Receive once, and route what came. Returns how many packets came; the end of the connection counts as one.
 
         Raises :exc:`~sbuslib.errors.PacketError` for a violation.
         """
@@ -178,8 +178,8 @@ class Connection:
         area, longest = context.area, turn.role.longest
         most = self._most
         now = context.round()
-        # A client that sends single packets is read with recv(2), which is faster than recvmmsg(2) for one. Where the
-        # next packet is here in the very next round there may be more.
+        # A client that sends single packets is read with recv(2), which is faster than recvmmsg(2) for one. If the
+        # next packet came in the very next round, there may be more.
         if most is None and self._lone is not None and now > self._lone + 1:
             most = 1
         self._lone = None
@@ -192,7 +192,7 @@ class Connection:
         if not taken:
             return 0
         shortest = lengths[0]
-        # Most calls bring packets of one length, which is seen in a tenth of the time of looking at each.
+        # Most calls bring packets of one length. Finding that out takes a tenth of the time of looking at each.
         if 0 < shortest <= longest and lengths.count(shortest) == taken:
             if taken == 1:
                 self._lone = now
@@ -265,6 +265,6 @@ class Connection:
         for holder in [*turn.holders]:
             holder.forget_held(self)
             turn.let_go(holder)
-        # Each holds the other, and clients may come and go faster than garbage is collected.
+        # Turn and connection refer to each other, and clients may come and go faster than garbage is collected.
         turn.close()
         self.outgoing.socket.close()

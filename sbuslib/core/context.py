@@ -1,7 +1,7 @@
-"""What all parts of one hub share, and what a part may ask of the whole.
+"""What all parts of one hub share, and what a part may ask of the others.
 
-Each part is given a :class:`Context`, or less, and never the hub. What it may ask of the whole is :class:`Members`;
-of the fan-out queues, :class:`FanOut`.
+Each part is given a :class:`Context`, or less, and never the hub. :class:`Members` is what it may ask of the clients,
+:class:`FanOut` of the fan-out queues.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ PASSED_WAIT: Final = 1.0
 
 
 class Members(Protocol):
-    """The clients of a hub, as its parts know them: by what routes hold of each."""
+    """The clients of a hub, as its parts know them: as the receivers that routes hold."""
 
     def kick(self, member: Receiver, reason: str) -> None:
-        """Disconnect a client for a violation, tell it why, and count it. Not while the area is in use."""
+        """Disconnect a client for a violation, tell it why, and count that. Not while the area is in use."""
         ...
 
     def close(self, member: Receiver, why: str) -> None:
-        """A client has gone."""
+        """A client has left: close its connection."""
         ...
 
     def kick_later(self, member: Receiver, reason: str) -> None:
@@ -48,11 +48,11 @@ class Members(Protocol):
         ...
 
     def end_turn(self) -> None:
-        """A turn has ended: kick the clients of which that was put off."""
+        """A turn has ended: kick the clients that :meth:`kick_later` noted."""
         ...
 
     def count_lost(self, cause: Cause, count: int) -> None:
-        """Messages were lost for a client that has left meanwhile."""
+        """Count messages that were lost for a client that has left meanwhile."""
         ...
 
     def add_inbox(self, inbox: Receiver) -> None:
@@ -72,36 +72,36 @@ class Members(Protocol):
 class FanOut(Protocol):
     """The fan-out queues, as the routing of messages sees them: see :mod:`.fan_out`."""
 
-    def near(self, receivers: Routes, sender: Sender) -> Routes:
-        """The receivers that get a message at once. A queue stands for many clients of one user."""
+    def with_groups(self, receivers: Routes, sender: Sender) -> Routes:
+        """``receivers``, but with one group in place of many clients of one user that is not the sender's."""
         ...
 
-    def near_runs(self, runs: list[Run], sender: Sender) -> tuple[list[Run], bool]:
-        """The same for each run of packets, and whether that changed any."""
+    def runs_with_groups(self, runs: list[Run], sender: Sender) -> tuple[list[Run], bool]:
+        """The same for the receivers of each run of packets, and whether any of them changed."""
         ...
 
-    def near_routes(self, routes: list[Routes], sender: Sender) -> tuple[list[Routes], bool]:
-        """The same for the receivers of each key of a batch."""
+    def routes_with_groups(self, routes: list[Routes], sender: Sender) -> tuple[list[Routes], bool]:
+        """The same for the receivers of each key of a batch, and whether any of them changed."""
         ...
 
     def forget(self) -> None:
-        """Receivers left, or changed what they are."""
+        """Forget all groups: a client left, or became a link."""
         ...
 
 
 class Context:
-    """What all parts of a hub share. It lives as long as the hub; the parts below :meth:`start` are made anew by it."""
+    """What all parts of a hub share. It lives as long as the hub. :meth:`start` makes some of it anew."""
 
     members: Members
-    """Set by the hub, as the next."""
+    """The hub sets this and ``fan_out``."""
     fan_out: FanOut
 
     credentials: Credentials
-    """This process as a sender and a receiver. This and the next four: from :meth:`start` on."""
+    """This process as a sender and a receiver. :meth:`start` sets this and the next four."""
     loop: Any
     """gevent's event loop of the thread that started the hub."""
     area: PlainArea
-    """Where packets are received: good from the receive call to the end of the turn, for the turn's client alone."""
+    """Where packets are received. Its content is good until the end of the turn that received it."""
     writer: PacketWriter
     scheduler: Scheduler
 
@@ -124,13 +124,13 @@ class Context:
         self.buffers = SendBuffers(limits, quotas.send_buffers)
         self.unsent = Unsent(self.after, PASSED_WAIT)
         self.ignored = 0
-        """Control messages and unsubscriptions that meant nothing."""
+        """How many control messages and unsubscriptions had no meaning."""
         self.published = 0
-        """Messages that the embedder published."""
+        """How many messages the embedder published."""
         self.senders = 0
         """How many receivers want messages with their sender."""
         self.on_senders: Callable[[], None] = lambda: None
-        """Called when the first begins or the last ceases to."""
+        """Called when ``senders`` becomes 1, and when it becomes 0 again."""
         self._timers: set[Any] = set()
         self._pid = 0  # of the process that serves; 0: none
         self._event_loop: Any = None
@@ -155,7 +155,7 @@ class Context:
         self.area.close()
 
     def cancel_all(self) -> None:
-        """Call nothing later, and have nobody resumed."""
+        """Cancel all timers, postponed turns and waiting questions."""
         self.scheduler.close()
         for timer in list(self._timers):
             self.cancel(timer)
@@ -184,7 +184,7 @@ class Context:
         return number
 
     def after(self, seconds: float, function: Callable[[], None]) -> Any:
-        """Call a function later; the timer, for :meth:`cancel`."""
+        """Call a function later. Returns the timer, for :meth:`cancel`."""
         timer = self.loop.timer(seconds)
         self._timers.add(timer)
 
@@ -196,7 +196,7 @@ class Context:
         return timer
 
     def cancel(self, timer: Any) -> None:
-        """Do not call what :meth:`after` was given."""
+        """Stop a timer of :meth:`after`."""
         if timer in self._timers:
             self._timers.discard(timer)
             timer.stop()
@@ -204,11 +204,11 @@ class Context:
 
     def may_hold(self, publisher: Credentials, receiver: Credentials) -> bool:
         """Whether a receiver in ``block`` mode may hold a publisher back."""
-        uid = receiver.known()[1]  # an unknown user is nobody's own
+        uid = receiver.known()[1]  # None for an unknown user, which may hold nobody
         return uid is not None and (uid == publisher.uid or uid in self.trusted)
 
     def count_senders(self, change: int) -> None:
-        """One more, or one less, receiver here wants to know who sent what it gets."""
+        """One receiver more (1), or one less (-1), wants messages with their sender."""
         before, self.senders = self.senders, self.senders + change
         if bool(before) is not bool(self.senders):
             self.on_senders()

@@ -60,7 +60,7 @@ class Embedder:
         self._deliver(self.receivers_of(key), Copied(self._context.writer, [packet]))
 
     def publish_some(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Hand over messages: as batches, as far as all keys of one have the same receivers. Raises as above."""
+        """Publish in batches. A batch stays whole if all its keys have the same receivers. Raises as above."""
         self._context.check_here()
         writer = self._context.writer
         for packet, count in pack(pairs, check_key, PACKET_BYTES):
@@ -79,6 +79,6 @@ class Embedder:
     def _deliver(self, receivers: Routes, messages: Messages) -> None:
         context = self._context
         context.published += messages.count
-        for receiver in context.fan_out.near(receivers, self):
+        for receiver in context.fan_out.with_groups(receivers, self):
             receiver.deliver(self, messages)
         context.members.end_turn()

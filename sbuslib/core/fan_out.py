@@ -2,12 +2,12 @@
 
 A publisher pays for the delivery to each receiver. So a user with a thousand connections that all want one key would
 stop every publisher of that key. Therefore, when a message goes to many clients of one user, and another user published
-it, the publisher puts it into the *fan-out queue* of the receiving user, which takes the same time for any number of
-clients. From there it is handed to each client in turns of that user, as if that user had published it: see
-:mod:`.fan_out_queue`.
+it, it goes into the *fan-out queue* of the receiving user. That takes the same time for any number of clients. From
+there it is handed to each client in turns of the receiving user: see :mod:`.fan_out_queue`. Many clients that a message
+reaches in this way are a :class:`~.fan_out_queue.Group`, which is one receiver to the publisher.
 
 Users that may hold publishers back have no fan-out queues: they are trusted. While the clients of only one user are
-connected nothing is put into a fan-out queue, since they could hurt no other user.
+connected, nothing is put into a fan-out queue, since there is no other user to protect.
 """
 
 from __future__ import annotations
@@ -24,25 +24,24 @@ from .quotas import Account
 __all__ = ["FanOuts"]
 
 REMEMBERED_GROUPS: Final = 1_024
-"""Sets of receivers for which it is remembered which queue serves which of them: enough for as many keys."""
+"""Sets of receivers whose groups are remembered: enough for as many keys."""
 
 
 class FanOuts:
-    """The fan-out queues of one hub, and which clients each serves. Implements :class:`~.context.FanOut`."""
+    """The fan-out queues of one hub, and the groups that they serve. Implements :class:`~.context.FanOut`."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._queues: WeakValueDictionary[Account, FanOutQueue] = WeakValueDictionary()
-        # By the identity of the receivers of a key, which are kept here so that the identity stays theirs: the groups
-        # of users with many clients among them; and the receivers to which one of these users, or (None) any other
-        # user, hands messages at once.
+        # By the identity of a tuple of receivers: this tuple, kept so that no other gets its identity; its groups, by
+        # user; and the receivers with these groups, by the publishing user (None: a user without a group).
         self._groups: dict[int, tuple[Routes, dict[int, Group], dict[int | None, Routes]]] = {}
-        self._remembered = 0  # receivers in all of these
+        self._remembered = 0  # receivers in all tuples of _groups
         self.waiting: set[FanOutQueue] = set()
         """The queues in which something waits."""
 
-    def near(self, receivers: Routes, sender: Sender) -> Routes:
-        """The receivers that get a message of ``sender`` at once. A queue stands for many clients of one user."""
+    def with_groups(self, receivers: Routes, sender: Sender) -> Routes:
+        """``receivers``, but with one group in place of many clients of one user that is not the sender's."""
         if len(receivers) < self._context.limits.fanout or not self._is_in_force():
             return receivers
         found = self._groups.get(id(receivers))
@@ -53,17 +52,17 @@ class FanOuts:
                 self.forget()
                 self._remembered = len(receivers)
             found = self._groups[id(receivers)] = receivers, self._make_groups(receivers), {}
-        _, groups, near = found
+        _, groups, results = found
         uid: int | None = sender.credentials.uid
         if uid not in groups:
             uid = None
-        handed = near.get(uid)
-        if handed is None:
-            handed = near[uid] = self._near(uid, receivers, groups)
-        return handed
+        result = results.get(uid)
+        if result is None:
+            result = results[uid] = self._put_groups(uid, receivers, groups)
+        return result
 
-    def near_runs(self, runs: list[Run], sender: Sender) -> tuple[list[Run], bool]:
-        """The same for each run of packets, and whether that changed any: then each run has to go before the next."""
+    def runs_with_groups(self, runs: list[Run], sender: Sender) -> tuple[list[Run], bool]:
+        """The same for each run of packets, and whether any changed: then each run has to go before the next."""
         if not self._is_in_force():
             return runs, False
         least = self._context.limits.fanout
@@ -72,26 +71,26 @@ class FanOuts:
                 break
         else:
             return runs, False
-        found = [(start, end, self.near(receivers, sender)) for start, end, receivers in runs]
+        found = [(start, end, self.with_groups(receivers, sender)) for start, end, receivers in runs]
         return found, any(run[2] is not other[2] for run, other in zip(runs, found, strict=True))
 
-    def near_routes(self, routes: list[Routes], sender: Sender) -> tuple[list[Routes], bool]:
-        """The same for the receivers of each key of a batch."""
+    def routes_with_groups(self, routes: list[Routes], sender: Sender) -> tuple[list[Routes], bool]:
+        """The same for the receivers of each key of a batch, and whether any changed."""
         if not self._is_in_force():
             return routes, False
-        found = [self.near(receivers, sender) for receivers in routes]
+        found = [self.with_groups(receivers, sender) for receivers in routes]
         return found, any(some is not others for some, others in zip(found, routes, strict=True))
 
     def _is_in_force(self) -> bool:
-        """Whether several users are connected. A queue that has begun is used until it is empty."""
+        """Whether several users are connected, or were: messages in a queue have to go before new ones."""
         return self._context.scheduler.several or bool(self.waiting)
 
     def _make_groups(self, receivers: Routes) -> dict[int, Group]:
-        """The groups of those users who have many clients among some receivers, by user."""
+        """The groups of users that have many clients among ``receivers``, by user."""
         context = self._context
         alike: dict[Account, list[Outgoing]] = {}
         for receiver in receivers:
-            # The hub below fans out what it gets by a link. A client that has left stands in routes for a moment.
+            # A hub below does its own fan-out. A client that has left is in routes for a moment.
             if isinstance(receiver, Outgoing) and not (receiver.is_link or receiver.closed):
                 alike.setdefault(receiver.account, []).append(receiver)
         return {
@@ -101,12 +100,13 @@ class FanOuts:
         }
 
     @staticmethod
-    def _near(uid: int | None, receivers: Routes, groups: dict[int, Group]) -> Routes:
+    def _put_groups(uid: int | None, receivers: Routes, groups: dict[int, Group]) -> Routes:
+        """The receivers for messages of user ``uid``, with groups in place of other users' clients."""
         others = [group for other, group in groups.items() if other != uid]
         if not others:
             return receivers
-        far = {receiver for group in others for receiver in group.receivers}
-        return (*(receiver for receiver in receivers if receiver not in far), *others)
+        grouped = {receiver for group in others for receiver in group.receivers}
+        return (*(receiver for receiver in receivers if receiver not in grouped), *others)
 
     def _queue(self, account: Account) -> FanOutQueue:
         queue = self._queues.get(account)
@@ -115,7 +115,7 @@ class FanOuts:
         return queue
 
     def forget(self) -> None:
-        """Receivers left, or changed what they are, and must not be remembered."""
+        """Forget all groups: a client left, or became a link."""
         self._groups.clear()
         self._remembered = 0
 

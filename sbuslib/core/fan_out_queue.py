@@ -1,14 +1,14 @@
-"""What waits to be handed to many clients of one user, and how it gets to them.
+"""The queue of messages for many clients of one user, and how they are handed to these clients.
 
-What is put here goes to each of its receivers in turns of that user, all of it in the order in which it came. A turn
-that has lasted long enough ends between two receivers, and the next goes on there. As long as anything waits here, all
-else that others send to the user's clients, answers included, goes to the end of this queue, so that order is kept.
+Each entry goes to each of its receivers in turns of that user, in the order in which the entries came. A turn that has
+lasted long enough ends between two receivers, and the next turn goes on there. As long as anything waits here, all that
+other users send to the user's clients, and all answers, go to the end of this queue, so that order is kept.
 
-What waits is bounded in messages and bytes, which are charged to their sender's user, in answers, and in the names of
-receivers, of which a thousand may stand for one message. What finds no room is lost (cause ``quota``). What waits for a
-client that leaves is lost too, and so is all of it when the hub stops (cause ``outage``). Losses of a group are counted
-once for all of it, and told to each of its receivers when their next turn comes. How far one receiver may fall behind
-is a matter of its own queue and not of this one.
+The queue has bounds for messages and bytes, which are charged to their sender's user, for answers, and for the
+receivers that its groups name, which may be a thousand for one message. Messages without room are lost (cause
+``quota``). Messages for a client that leaves are lost too, and all messages when the hub stops (cause ``outage``). A
+loss is counted once for a group, and each of its receivers is told in its next turn. How many messages may wait for one
+receiver is a matter of its own outbox.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .quotas import Account
 __all__ = ["FanOutQueue", "Group"]
 
 TURN: Final = 0.002
-"""Seconds of handing on after which others have their turn: how long a fan-out may keep them waiting."""
+"""Seconds after which a turn ends: other users wait for a fan-out no longer."""
 
 
 class Group:
@@ -41,12 +41,12 @@ class Group:
         self._queue = queue
         self.receivers = receivers
         self.waiting = 0  # entries of the queue that are for this group
-        self.lost = 0  # messages for which there was no room, since each of the receivers was told
+        self.lost = 0  # messages without room since the receivers were last told
         self.lost_since = 0.0
 
     @property
     def credentials(self) -> Credentials:
-        """Of one of them."""
+        """The credentials of one of the clients: all are of one user."""
         return self.receivers[0].credentials
 
     def deliver(self, sender: Sender, messages: Messages) -> None:
@@ -74,17 +74,17 @@ class _Entry:
     def __init__(self, receivers: Collection[Outgoing], group: Group | None) -> None:
         self.receivers = receivers
         self.group = group
-        self.left: Iterator[Outgoing] | None = None  # receivers that did not get it yet, once one of them did
+        self.left: Iterator[Outgoing] | None = None  # receivers that did not get it yet; None: none of them did
         self.sender: Sender | None = None
         self.messages: Messages | None = None
         self.packets: list[bytes] | None = None  # of the messages, while more may be added
         self.answer: bytes | None = None
-        self.missed: Counter[Outgoing] | None = None  # what each lost, where that is not the same for all
-        self.count = self.size = 0  # messages, and bytes; where there is a sender, charged to it
+        self.missed: Counter[Outgoing] | None = None  # how many messages each receiver lost, if not the same for all
+        self.count = self.size = 0  # messages and bytes; charged to the sender's user, if there is one
         self.since = 0.0
 
     def begin(self) -> Iterator[Outgoing]:
-        """The receivers that did not get it yet. Nothing is added to it any more."""
+        """The receivers that did not get this entry yet. From now on no messages are added to it."""
         if self.left is None:
             self.left = iter(self.receivers)
             self.packets = None
@@ -94,7 +94,7 @@ class _Entry:
 
 
 class FanOutQueue:
-    """What waits for clients of one user. Implements :class:`~.protocols.Queue` and :class:`~.unsent.Waiting`."""
+    """What waits for the clients of one user. Implements :class:`~.protocols.Queue` and :class:`~.unsent.Waiting`."""
 
     in_order = True
     hands_on = True
@@ -104,9 +104,9 @@ class FanOutQueue:
         self._account = account
         self._waiting = waiting
         self._entries: deque[_Entry] = deque()
-        self._names = 0  # receivers in all groups that wait
+        self._names = 0  # receivers of all groups that have entries
         self._answers = 0
-        self._missed: _Entry | None = None  # of groups for whose names there was no room, while more may be added
+        self._missed: _Entry | None = None  # losses of groups with too many receivers, while open
         self._postponed = False
         self.queued = 0
         self.delivered = 0
@@ -114,7 +114,7 @@ class FanOutQueue:
     # -- in -----------------------------------------------------------------------------------------
 
     def takes(self, sender: Sender) -> bool:
-        """Whether what ``sender`` publishes has to wait here: that of the user's own clients has not."""
+        """Whether messages of ``sender`` have to wait here: those of the user's own clients do not."""
         return sender.credentials.uid != self._account.uid
 
     def add(self, receiver: Receiver, sender: Sender, messages: Messages) -> None:
@@ -126,14 +126,14 @@ class FanOutQueue:
             receiver.miss("quota", messages.count, time())
 
     def put(self, group: Group, sender: Sender, messages: Messages) -> None:
-        """Put messages for a group at the end; where there is no room they are lost."""
+        """Put messages for a group at the end. If there is no room, they are lost."""
         has_names = group.waiting or not self._names or self._names + len(group.receivers) <= self._most_names
         if has_names and self._account.fan_out.take_room(sender.credentials.uid, messages.count, messages.size):
             self._add(group.receivers, group, sender, messages)
         elif has_names:
             if not group.lost:
                 group.lost_since = time()
-                self._put(_Entry(group.receivers, group))  # whose turn is when they are told
+                self._put(_Entry(group.receivers, group))  # tells the receivers of the loss
             group.lost += messages.count
         else:
             self._miss(group, messages.count)
@@ -141,7 +141,7 @@ class FanOutQueue:
     def _miss(self, group: Group, count: int) -> None:
         """Lose messages for a group whose receivers cannot be named here.
 
-        They are told in their turn: the publisher would wait for so many else, which is what a queue is to avoid.
+        They are told in turns of their user. Else the publisher would wait until all of them are told.
         """
         if self._missed is None:
             missed: Counter[Outgoing] = Counter()
@@ -183,9 +183,9 @@ class FanOutQueue:
         last.size += size
 
     def add_answer(self, receiver: Receiver, packet: bytes) -> bool:
-        """Put an answer at the end; ``False``, and nothing put, when so many wait that the client is to be kicked.
+        """Put an answer at the end. ``False``: nothing was put, and the client is to be kicked, since too many wait.
 
-        Answers for clients that left count as well: else clients that come and go could queue any number of them.
+        Answers for clients that left count as well: else clients that come and go could queue any number.
         """
         assert isinstance(receiver, Outgoing)
         if self._answers >= self._context.limits.fanout_packets:
@@ -222,10 +222,10 @@ class FanOutQueue:
             self._context.members.end_turn()
 
     def _take_turn(self) -> None:
-        """Hand on what waits, for the length of a turn."""
+        """Hand on waiting messages, for one turn."""
         most, spent, clients = self._context.limits.turn_deliveries, 0, 1
         until = monotonic() + TURN
-        self._account.queue = None  # what is handed on now does not go to the end of the queue again
+        self._account.queue = None  # else what is handed on would go to the end of this queue again
         while self._entries and spent < most:
             entry = self._entries[0]
             messages = self._messages_of(entry)
@@ -290,10 +290,10 @@ class FanOutQueue:
         self._context.members.on_outbox_empty()
 
     def clear(self) -> None:
-        """Lose what waits: the hub stops."""
+        """The hub stops: lose all waiting messages."""
         self._account.queue = None
         now = time()
-        # Added up for each group, then for each receiver: there may be many messages and many receivers.
+        # Added up for each group, then for each receiver: there may be many messages for many receivers.
         by_group: Counter[Group] = Counter()
         outage: Counter[Outgoing] = Counter()
         while self._entries:

@@ -1,12 +1,12 @@
-"""Which of the remembered headers a pattern may match: headers in groups, by the first two segments of their keys.
+"""Which remembered headers a pattern may match: headers in groups, by the first two segments of their keys.
 
-A hub remembers the receivers of each header, ``MSG <key>NUL``, that it looked up. When a pattern comes or goes, those
-headers that it matches have to be forgotten, and no others. To compare all of them with each pattern would take
-milliseconds; so they stand in groups. Two levels are enough for ``room/1/*``, ``*/temp`` and ``room/`` to meet few
-headers in vain, and one more would cost each new key more than it saves.
+A hub remembers the receivers of each header, ``MSG <key>NUL``, that it looked up. When a pattern comes or goes, the hub
+has to forget the headers that it matches, and no others. Comparing all headers with each pattern would take
+milliseconds, so they are in groups. With two levels, ``room/1/*``, ``*/temp`` and ``room/`` are compared with few
+headers that they do not match. A third level would cost each new key more than it saves.
 
-Where a header stands alone, at either level, it stands there itself and not in a group of one: most keys of a hub with
-many keys do, and a dictionary for each would take longer to make than the look-up.
+A header that is alone in its group, at either level, stands in place of the group. Most headers of a hub with many keys
+are alone, and making a dictionary for each would take longer than the look-up.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class HeaderGroups:
             del self._groups[pieces[0]]
 
     def candidates(self, segments: list[bytes], below: bool, most: int) -> list[bytes] | None:
-        """The headers that a pattern may match, and some more that begin as those do; ``None``: more than ``most``.
+        """The headers that a pattern may match, and some that begin like them; ``None``: more than ``most``.
 
-        :param segments: those of the pattern, one at least.
-        :param below: whether it also matches what lies below them.
+        :param segments: the segments of the pattern, at least one.
+        :param below: whether the pattern also matches keys with more segments.
         """
         found: list[bytes] = []
         end = 0 if below else len(segments)
@@ -91,7 +91,7 @@ class HeaderGroups:
 
 
 def _meeting(level: dict[bytes, V], before: bytes, segment: bytes, last: bool) -> Collection[V]:
-    """What stands at one level under the texts that a segment of a pattern may meet."""
+    """The entries of one level that a segment of a pattern may match."""
     if segment.endswith(b"*"):
         stem = before + segment.rstrip(b"*")
         return [value for text, value in level.items() if text.startswith(stem)]

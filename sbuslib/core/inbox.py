@@ -134,7 +134,7 @@ class Inbox:
             yield message
 
     def close(self) -> None:
-        """Stop receiving; what waits can still be taken."""
+        """Stop receiving. Waiting messages can still be taken."""
         if not self.closed:
             if self._context.is_serving:
                 self._context.check_here()

@@ -28,8 +28,7 @@ __all__ = ["Clients"]
 logger = logging.getLogger("sbuslib")
 
 FORGOTTEN_A_TURN: Final = 128
-"""Patterns of those who left that are taken out of the index in one turn: dead ones match nobody, so it may take its
-time."""
+"""Patterns of clients that left that are taken out of the index in one turn. They match nobody, so there is time."""
 
 
 class Clients:
@@ -43,19 +42,19 @@ class Clients:
     def __init__(self, context: Context) -> None:
         self._context = context
         self.connections: dict[Receiver, Connection] = {}
-        """By what routes hold of each."""
+        """By the receivers that routes hold."""
         self.inboxes: set[Inbox] = set()
         self.violations = Violations(context.limits.logged_breaches)
         self.peak = self.total = 0
         self.received = self.routed = self.delivered = 0
-        """Of clients that have left."""
+        """Messages of clients that have left."""
         self.lost: Counter[str] = Counter()
         self.on_forget: Callable[[Outgoing], None] = lambda client: None
-        """Called with each client that has gone."""
+        """Called with each client that has left."""
         self.on_last: Callable[[], None] = lambda: None
         """Called when the last client has left."""
         self.on_outbox_empty: Callable[[], None] = lambda: None
-        """Called when nothing waits any more for one of the receivers."""
+        """Called when the outbox of a receiver has become empty."""
         self._to_kick: list[tuple[Receiver, str]] = []
         self._stopping = False
 
@@ -69,14 +68,14 @@ class Clients:
         self.peak = max(self.peak, len(self.connections))
 
     def close(self, member: Receiver, why: str) -> None:
-        """A client has gone."""
+        """A client has left: close its connection."""
         log(logger, logging.DEBUG, "client %s of %s: %s", member.credentials, self._context.address(), why)
         self.forget(member)
         if not self.connections:
             self.on_last()
 
     def kick(self, member: Receiver, reason: str) -> None:
-        """Disconnect a client for a violation, tell it why, and count it. Not while the area is in use."""
+        """Disconnect a client for a violation, tell it why, and count that. Not while the area is in use."""
         connection = self.connections.get(member)
         if connection is not None and not connection.outgoing.closed:
             connection.outgoing.notify_last(control.Kicked(reason).encode())
@@ -88,23 +87,23 @@ class Clients:
         self._to_kick.append((member, reason))
 
     def end_turn(self) -> None:
-        """A turn has ended: kick the clients of which that was put off."""
+        """A turn has ended: kick the clients that :meth:`kick_later` noted."""
         while self._to_kick:
             self.kick(*self._to_kick.pop())
 
     def report(self, reason: str, credentials: Credentials) -> None:
-        """Count what a client did wrong, and log it the first time."""
+        """Count a violation, and log it the first time."""
         if self.violations.note(reason, credentials.uid):
             text = "sbus hub at %s disconnected process %d of user %d: %s (further ones are only counted)"
             log(logger, logging.WARNING, text, self._context.address(), credentials.pid, credentials.uid, reason)
 
     def forget(self, member: Receiver) -> None:
-        """Close a connection, and keep nothing of it but what it did."""
+        """Close a connection, and keep only its counts."""
         connection = self.connections.pop(member, None)
         if connection is None:
             return
         context, client = self._context, connection.outgoing
-        connection.close()  # first, since what follows may end with kicking it as well
+        connection.close()  # first, since what follows may try to kick it
         self.on_forget(client)
         self._retire(client, client.account)
         context.fan_out.forget()
@@ -116,7 +115,7 @@ class Clients:
         self.lost.update(client.lost)
 
     def count_lost(self, cause: Cause, count: int) -> None:
-        """Messages were lost for a client that has left meanwhile."""
+        """Count messages that were lost for a client that has left meanwhile."""
         self.routed += count
         self.lost[cause] += count
 

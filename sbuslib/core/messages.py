@@ -1,9 +1,8 @@
-"""Messages on their way to receivers: the one form in which they are handed over.
+"""Messages on their way to receivers. All have one interface, :class:`Messages`.
 
-They come in four forms: where they were received (:class:`InArea`, or :class:`OneInArea` for a single one), copied
-(:class:`Copied`), and many in one packet (:class:`Batched`). Each knows how to send itself, how to copy itself and how
-much it counts, so that a receiver asks nothing else. What is made of messages, such as copies or a batch, is made once,
-however many receivers ask for it.
+There are four kinds: in the area where they were received (:class:`InArea`, or :class:`OneInArea` for a single one),
+copied (:class:`Copied`), and many in one packet (:class:`Batched`). Each kind can send and copy itself, so a receiver
+need not know the kind. Copies and batches of messages are made once, however many receivers ask for them.
 """
 
 from __future__ import annotations
@@ -32,25 +31,25 @@ class Messages(Protocol):
     """One or more messages of one sender, in order."""
 
     is_batch: bool
-    """Whether they are many in one packet."""
+    """Whether all of them are in one packet."""
 
     @property
     def count(self) -> int:
-        """How many."""
+        """How many messages."""
         ...
 
     @property
     def size(self) -> int:
-        """Bytes of all of them, as packets of their own."""
+        """Bytes of all of them, if each is a packet."""
         ...
 
     @property
     def shortest(self) -> int:
-        """None of them is shorter, in bytes."""
+        """A number of bytes; none of them is shorter."""
         ...
 
     def send(self, sock: socket.SocketType) -> int:
-        """Send them; how many messages went before the kernel would have blocked. Raises :exc:`OSError`."""
+        """Send them until the kernel would block. Returns how many messages went. Raises :exc:`OSError`."""
         ...
 
     def send_wrapped(self, sock: socket.SocketType, wrapper: bytes) -> int:
@@ -58,7 +57,7 @@ class Messages(Protocol):
         ...
 
     def after(self, sent: int) -> Messages:
-        """The messages after the first ``sent``, as :meth:`send` told."""
+        """The messages after the first ``sent``, which :meth:`send` returned."""
         ...
 
     def packets(self) -> list[bytes]:
@@ -66,24 +65,24 @@ class Messages(Protocol):
         ...
 
     def columns(self) -> Columns | Sequence[bytes]:
-        """Their columns, if a batch was made of them already, else packets: for a receiver that keeps all of them."""
+        """Their columns if a batch of them exists already, else packets: for a receiver that keeps all of them."""
         ...
 
     def keep(self) -> Messages:
-        """The same, good beyond the turn."""
+        """The same messages, copied: they stay good after the turn."""
         ...
 
     def as_batch(self) -> Messages | None:
-        """The same as one packet, where that is worth it."""
+        """The same messages as one packet; ``None`` if that is not worth it."""
         ...
 
     def as_packets(self) -> Messages:
-        """The same as one packet for each."""
+        """The same messages, each as a packet."""
         ...
 
 
 class Received:
-    """What one receive call brought. It lies in the hub's area, and is good until the turn ends."""
+    """The packets of one receive call. They are in the hub's area, and good until the turn ends."""
 
     __slots__ = ("_copies", "_shortest", "area", "lengths", "writer")
 
@@ -102,7 +101,7 @@ class Received:
         return self._shortest
 
     def slice(self, slots: range) -> InArea:
-        """The packets in neighbouring slots."""
+        """The packets in neighbouring slots, as messages."""
         return InArea(self, slots)
 
     def packet(self, slot: int) -> bytes:
@@ -163,7 +162,7 @@ class InArea:
         if isinstance(self._batch, Batched):
             return self._batch.columns()
         received = self._received
-        # Not remembered: the journal takes all that there is, mostly alone.
+        # Not remembered: the journal, which asks for this, is mostly the only receiver of all packets.
         return received.packets(self.slots) if received._copies else received.area.packets(self.slots, received.lengths)
 
     def keep(self) -> Copied:
@@ -181,7 +180,7 @@ class InArea:
 class OneInArea:
     """The only message that a receive call brought, in the area's first slot. Good until the turn ends.
 
-    Most clients that do not flood send one at a time, and most of what a hub does then is this.
+    Most clients send one message at a time, so a hub that is not flooded mostly does this.
     """
 
     __slots__ = ("_copy", "_view", "_writer", "size")
@@ -326,14 +325,14 @@ class Batched:
 
     def as_packets(self) -> Copied:
         if self._plain is None:
-            # It does not know its batch: the two would hold each other, and a batch may be of 400,000 bytes.
+            # It does not refer to its batch: a cycle would keep up to 400,000 bytes until garbage is collected.
             self._plain = Copied(self._writer, self.batch.plain)
         return self._plain
 
 
-def _coalesce(to_send: PacketWriter, messages: InArea | Copied) -> Batched | None:
-    """Several packets as one, where there are enough of them and they are not too long."""
+def _coalesce(writer: PacketWriter, messages: InArea | Copied) -> Batched | None:
+    """The packets as one batch; ``None`` if they are too few or too long."""
     if messages.count < COALESCED or messages.size > COALESCED_BYTES:
         return None
     made = coalesce(messages.packets())
-    return None if made is None else Batched(to_send, made)
+    return None if made is None else Batched(writer, made)

@@ -1,8 +1,8 @@
 """One receiver's queue: flood control and order.
 
-What happens to a message that cannot be sent at once is the receiver's choice. It is sent at once while
-nothing waits and the kernel takes it; otherwise this table decides. ``soft`` is asked while the queue has
-room, ``hard`` when it is full (of packets, of bytes, or of the sender's share of what the receiver's user may queue).
+A message is sent at once if nothing waits and the kernel takes it. Otherwise this table decides, by two modes that the
+receiver chose: ``soft`` while the queue has room, ``hard`` when it is full: of packets, of bytes, or of the sender's
+share of what the receiver's user may queue.
 
 ===========  ==========  ===========================================================================
 queue        mode        what happens to the message
@@ -17,12 +17,12 @@ full         error       it is lost, and the receiver is disconnected
 ===========  ==========  ===========================================================================
 
 **Below its share.** One user's flood does not stop another user. When messages of n >= 2 users wait in one queue (the
-sender's user counted), a user is *below its share* as long as its own messages there, the new one counted, are 1/n of
-the packets and 1/n of the bytes that may wait, or less. For its messages the queue is never full, and its publishers
+sender's user counted), a user is *below its share* as long as its own messages there, the new one counted, are at most
+1/n of the packets and 1/n of the bytes that may wait. For its messages the queue is never full, and its publishers
 are not held: ``block`` acts as ``queue``. A publisher that is held is let go as soon as its user is below its share.
 So the queue of one receiver may hold the messages of one full queue, half of one for a second user, a third for a third
-user, and so on. What the receiver's user may queue in all bounds this too. While the messages of only one user wait,
-nothing of this applies.
+user, and so on, within what the receiver's user may queue in all. While the messages of only one user wait, nothing of
+this applies.
 
 If the soft mode of a receiver is ``discard`` or ``error``, it decides for a full queue as well. Where a publisher may
 not be held (by a stranger, by itself, or because it is a link to another hub) ``block`` acts as ``queue`` in the soft
@@ -94,7 +94,7 @@ _KEPT = (Action.KEEP, Action.HOLD)
 
 
 class Outbox:
-    """What waits for one receiver, charged to ``account``, the receiver's user. ``losses`` counts what was lost."""
+    """The packets that wait for one receiver, charged to ``account``, its user. ``losses`` counts lost messages."""
 
     __slots__ = (
         "_account",
@@ -128,8 +128,8 @@ class Outbox:
         self._heap: list[tuple[int, int, SentPacket]] | None = None
         self._urgent: deque[SentPacket] = deque()  # answers, while the order is not "queue"
         self._answers = 0
-        self._batches_waiting = 0  # batches among what waits and what was taken
-        self._extra = 0  # how many more messages there are in those that wait than packets
+        self._batches_waiting = 0  # batches that wait or were taken
+        self._extra = 0  # messages in the batches that wait, less one for each batch
         self._taken: list[SentPacket] = []
         self._number = self._number_back = 0
         self._work = 0
@@ -148,7 +148,7 @@ class Outbox:
     # -- in -----------------------------------------------------------------------------------------
 
     def refuses(self, sender: int, may_hold: bool, size: int) -> Cause | None:
-        """Why each message of user ``sender`` of ``size`` bytes or more would be lost now; ``None`` if one may be kept.
+        """Why each message of user ``sender`` of ``size`` bytes or more would be lost now; ``None``: some may be kept.
 
         A caller that would have to copy messages to offer them may count them as lost instead.
         """
@@ -163,8 +163,9 @@ class Outbox:
     def offer(self, packets: Sequence[bytes], sender: int, may_hold: bool, now: float) -> Action:
         """Keep or lose messages of user ``sender`` that could not be sent at once, as the modes say.
 
-        Returns :attr:`Action.DISCONNECT` if one message met that, and loses all after it; else :attr:`Action.HOLD` if
-        one was kept so; else :attr:`Action.LOSE` if one was lost. ``now`` is the time in seconds since the epoch.
+        If the table says :attr:`Action.DISCONNECT` for one message, returns that and loses all after it. Else returns
+        :attr:`Action.HOLD` if that was said for one, else :attr:`Action.LOSE` if one was lost. ``now`` is the time in
+        seconds since the epoch.
         """
         size = sum(map(len, packets))
         is_below = self.is_below_share(sender, len(packets), size)
@@ -196,7 +197,7 @@ class Outbox:
         return worst
 
     def offer_batch(self, batch: QueuedBatch, sender: int, may_hold: bool, now: float) -> Action | None:
-        """As :meth:`offer`, for a batch. ``None``, and nothing done: its messages have to be offered instead."""
+        """As :meth:`offer`, for a batch. ``None``: nothing was done, and its messages have to be offered instead."""
         is_below = self.is_below_share(sender, batch.messages, batch.charge)
         action = decide(False, self.soft, self.hard, may_hold and not is_below)
         if action not in _KEPT:
@@ -237,7 +238,7 @@ class Outbox:
             if not charged:
                 if not self._account.has_any_room(size):
                     self.losses.add("quota", 1, now)
-                    return action if len(self) else Action.LOSE  # nothing would ever let the publisher go
+                    return action if len(self) else Action.LOSE  # a publisher held for an empty queue would stay so
                 self._account.force_room(sender, 1, size)
             self._by_user.force_room(sender, 1, size)
             self._tell()
@@ -248,11 +249,11 @@ class Outbox:
         return action
 
     def _fits(self, packets: int, size: int) -> bool:
-        """Whether so many packets more, of so many bytes together, find the queue not full."""
+        """Whether the queue has room for so many more packets, of so many bytes together."""
         return len(self) + packets <= self._limits.queued_packets and self.bytes + size <= self._limits.queued_bytes
 
     def is_below_share(self, sender: int, packets: int = 1, size: int = 1) -> bool:
-        """Whether user ``sender`` is below its share of this queue with so much more, among several users."""
+        """Whether user ``sender`` is below its share of this queue, with so much more in it."""
         return self._by_user.is_below_share(sender, packets, size)
 
     def _tell(self) -> None:
@@ -271,12 +272,12 @@ class Outbox:
             heapq.heappush(self._heap, (-len(item[0]), self._number, item))
 
     def push_answer(self, packet: bytes) -> bool:
-        """Queue an answer or a notice; ``False`` when so many wait that the client is to be kicked."""
+        """Queue an answer or a notice. ``False``: so many wait that the client is to be kicked."""
         self._tell()
         self._answers += 1
         self.bytes += len(packet)
-        in_line = self.order == "queue" and self._heap is None
-        (self._items if in_line else self._urgent).append((packet, None))
+        in_order = self.order == "queue" and self._heap is None
+        (self._items if in_order else self._urgent).append((packet, None))
         self.peak = max(self.peak, len(self))
         return self._answers <= self._limits.queued_answers
 
@@ -339,7 +340,7 @@ class Outbox:
         return self._count(taken[:sent])
 
     def _count(self, gone: Sequence[SentPacket]) -> int:
-        """How many messages there were in items that have gone for good."""
+        """How many messages were in items that have left the queue."""
         if not self._batches_waiting:
             return sum(sender is not None for _, sender in gone)
         count = sum(self._size([packet])[0] for packet, sender in gone if sender is not None)
@@ -347,7 +348,7 @@ class Outbox:
         return count
 
     def _size(self, packets: Sequence[bytes]) -> tuple[int, int]:
-        """As how many packets, and of how many bytes, these count."""
+        """As how many packets, and as how many bytes, these packets count."""
         count, size = len(packets), sum(map(len, packets))
         if self._batches_waiting:
             for packet in packets:
@@ -364,7 +365,7 @@ class Outbox:
         rooms: tuple[Room, Room] = (self._account, self._by_user)
         senders = {sender for _, sender in items}
         for sender in senders:
-            # Nearly always there is one.
+            # Nearly always there is only one sender.
             mine = packets if len(senders) == 1 else [packet for packet, other in items if other == sender]
             if sender is None:
                 self._answers += sign * len(mine)
@@ -383,11 +384,11 @@ class Outbox:
         self.losses.add(cause, self._count(items), now)
 
     def is_half_empty(self) -> bool:
-        """Whether half of the room is free: what a publisher that is held for a full queue waits for."""
+        """Whether half of the room is free. A publisher that is held for a full queue waits for this."""
         return len(self) * 2 <= self._limits.queued_packets and self.bytes * 2 <= self._limits.queued_bytes
 
     def _arrange(self) -> None:
-        """Bring what waits into the structure that its order needs.
+        """Bring the waiting messages into the structure that their order needs.
 
         That takes time for each message that waits. So it is done only after as many messages have come since the
         last time: a client that changes its order with every packet cannot make the hub sort each time.
@@ -409,7 +410,7 @@ class Outbox:
             self._heap = messages
             self._items.clear()
         else:
-            # By age, which is what both other orders go by.
+            # By age, as both other orders need it.
             for _, _, item in sorted(self._heap, key=lambda entry: entry[1]):
                 self._items.append(item)
             self._heap = None

@@ -1,7 +1,7 @@
 """What a hub sends to one client: at once, later or not at all.
 
-The table of what happens to a message that cannot be sent at once stands in :mod:`.outbox`; this module acts on it. A
-socket that would block is watched until it is writable. A publisher that is to be held is held by :mod:`.holding`.
+The table in :mod:`.outbox` says what happens to a message that cannot be sent at once; this module acts on it. A
+socket that would block is watched until it is writable. :mod:`.holding` holds publishers back.
 
 Messages are delivered in the middle of the turn of another client, while the hub's area is in use. So nothing here
 logs, calls a stranger's code or closes anything: a receiver that has to go is kicked when the turn has ended
@@ -37,7 +37,7 @@ READ: Final = 1
 
 
 class Outgoing:
-    """The sending half of a client, which is what routes hold.
+    """The sending half of a client. Routes hold this object.
 
     Implements :class:`~.protocols.Receiver`, :class:`~.protocols.Holder` and :class:`~.unsent.Waiting`.
     """
@@ -74,27 +74,27 @@ class Outgoing:
         self.credentials = credentials
         self.account = account
         self.closed = False
-        self.is_link = False  # whether a whole hub is behind it
+        self.is_link = False  # whether the client is a hub below
         self.grown = False  # whether the kernel was asked for the full send buffer
         self.routed = 0
         self.delivered = 0
-        self._owner: Sender | None = None  # whose messages do not come here: set by echo/off
+        self._owner: Sender | None = None  # its messages are not sent to this client: set by echo/off
         self._senders = False
         self._batches = False
         self._notices = False
-        self._mute = False  # the other end takes nothing any more, though what it sent may still be unread
-        self._doomed = False  # it is kicked when the turn has ended
-        self._direct = True  # nothing waits, nothing is to be told or added: send straight on
-        self._outbox: Outbox | None = None  # made when it is first needed: most clients keep up
-        self._refusal: Refusal | None = None  # why the next messages are lost, too
+        self._mute = False  # the other end takes nothing any more; packets from it may still be unread
+        self._doomed = False  # it will be kicked when the turn has ended
+        self._direct = True  # nothing waits, no notice is due, no wrapper is added: send straight on
+        self._outbox: Outbox | None = None  # made when first needed: most clients keep up
+        self._refusal: Refusal | None = None  # why the next messages will be lost as well
         self._watcher: SendWatcher | None = None  # while anything waits
         self._holding: Holding | None = None
-        self._queued_answers = 0  # in the fan-out queue of this client's user
+        self._queued_answers = 0  # answers in the fan-out queue of this client's user
 
     # -- messages -----------------------------------------------------------------------------------
 
     def deliver(self, sender: Sender, messages: Messages) -> None:
-        """Send messages, or do with them what the receiver chose."""
+        """Send messages. If that is not possible at once, do what the receiver chose."""
         if sender is self._owner:
             return
         queue: Queue | None = self.account.queue
@@ -134,7 +134,7 @@ class Outgoing:
             self._queue(sender, messages.after(sent) if sent else messages)
 
     def _send_now(self, sender: Sender, messages: Messages) -> int:
-        """Send what the kernel takes; how many messages that were."""
+        """Send what the kernel takes. Returns how many messages it took."""
         sent = 0
         try:
             wrapper = sender.wrapper if self._senders else None
@@ -145,7 +145,7 @@ class Outgoing:
         return sent
 
     def _queue(self, sender: Sender, messages: Messages) -> None:
-        """Decide by the table about messages that cannot be sent at once."""
+        """Do with messages that cannot be sent at once what the table says."""
         outbox, count = self.outbox, messages.count
         if self._mute:
             # A client that is closed may still stand in routes for a moment. Its messages are not counted.
@@ -179,14 +179,14 @@ class Outgoing:
         """Lose messages, and remember why."""
         now = time()
         self.outbox.losses.add(cause, messages.count, now)
-        # Block does not mean the same for every publisher. A receiver that discards takes what it can at any time.
+        # ``block`` does not mean the same for every publisher. A receiver that discards may take the next message.
         if cause != "discard" and "block" not in (self.outbox.soft, self.outbox.hard):
             self._refusal = Refusal(cause, uid, messages.shortest, self.account.releases, now)
         if self._direct or self._notices:
             self._update()
 
     def _end_refusal(self) -> None:
-        """The reason why the last messages were lost may be gone."""
+        """Ask the table again: the reason why the last messages were lost may no longer hold."""
         self._count_refused()
         self._refusal = None
 
@@ -204,11 +204,11 @@ class Outgoing:
             return False
 
     def _grow(self) -> bool:
-        """The kernel takes no more. Ask it for the full buffer; whether it may take more now."""
+        """The kernel takes no more: ask it for the full buffer. Returns whether it may take more now."""
         return not (self.grown or self._mute) and self._context.buffers.grow(self)
 
     def _waits(self) -> bool:
-        """Whether something has to go before the next message, or nothing goes at all."""
+        """Whether the next message cannot be sent at once: something goes before it, or the client takes nothing."""
         return self._mute or bool(self._outbox) or not self._report()
 
     def _carry_out(self, action: Action, publisher: Holdable | None) -> None:
@@ -222,7 +222,7 @@ class Outgoing:
         self._update()
 
     def miss(self, cause: Cause, count: int, since: float) -> None:
-        """Count messages as lost that never reached this queue."""
+        """Count messages that were lost before they reached this client's queue."""
         if self.closed:
             self._context.members.count_lost(cause, count)
             return
@@ -247,7 +247,7 @@ class Outgoing:
             return
         if len(packet) > context.limits.idle_send_buffer:
             context.buffers.grow(self, for_good=True)  # only trusted clients get answers that long
-        if not self._waits() and self._send_one(packet):  # after what was lost: that is told first
+        if not self._waits() and self._send_one(packet):  # _waits sends the notices of losses first
             return
         if not self._mute and not self.outbox.push_answer(packet):
             context.members.kick_later(self, "too many unread answers")
@@ -264,7 +264,7 @@ class Outgoing:
             self.answer(packet)
 
     def notify_last(self, packet: bytes) -> None:
-        """Send a notice to a client that is about to be kicked, before the messages that wait for it.
+        """Send a notice to a client that is about to be kicked, ahead of the messages that wait for it.
 
         The buffer of this client is often full, so it is made larger, as far as the kernel allows.
         """
@@ -272,11 +272,11 @@ class Outgoing:
             with suppress(OSError):
                 if not self._context.writer.send(self.socket, (packet,)):
                     size = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-                    self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)  # of which it makes twice that
+                    self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)  # the kernel doubles it
                     self._context.writer.send(self.socket, (packet,))
 
     def _report(self) -> bool:
-        """Tell what was lost, to a client that asked for notices; ``False`` when the kernel does not take it now."""
+        """Tell a client that asked for notices what was lost. ``False``: the kernel does not take all notices now."""
         self._count_refused()
         outbox = self._outbox
         if outbox is None or not (self._notices and outbox.losses.has_report):
@@ -290,11 +290,11 @@ class Outgoing:
         outbox.losses.put_report_back(report[sent:])
         return sent == len(report)
 
-    # -- what waits ---------------------------------------------------------------------------------
+    # -- waiting messages ---------------------------------------------------------------------------
 
     @property
     def outbox(self) -> Outbox:
-        """What waits, and the modes."""
+        """The packets that wait for this client, and its modes."""
         if self._outbox is None:
             self._outbox = Outbox(self._context.limits, self.account)
             self._outbox.tells = self._notices
@@ -303,12 +303,12 @@ class Outgoing:
 
     @property
     def has_outbox(self) -> bool:
-        """Whether anything ever waited, or a mode was chosen."""
+        """Whether the outbox was ever needed: something waited, or the client chose a mode."""
         return self._outbox is not None
 
     @property
     def refuses(self) -> bool:
-        """Whether the last messages for this client were lost, and the next will be."""
+        """Whether the last messages for this client were lost, and the next will be lost as well."""
         return self._refusal is not None
 
     @property
@@ -323,7 +323,7 @@ class Outgoing:
 
     @property
     def hands_on(self) -> bool:
-        """Never: what leaves it is with the kernel. Implements :class:`~.unsent.Waiting`."""
+        """Never: what leaves the outbox is with the kernel. Implements :class:`~.unsent.Waiting`."""
         return False
 
     @property
@@ -358,7 +358,7 @@ class Outgoing:
         return self._context.router.namespace.credential_key(self.credentials)
 
     def become_link(self, owner: Sender) -> None:
-        """A whole hub is behind this client: what ``owner`` publishes never comes back, and nothing is to be lost."""
+        """This client is a hub below: what ``owner`` publishes never comes back, and it gets the full buffer."""
         self.is_link = True
         self.set_echo(owner)
         self._context.fan_out.forget()
@@ -368,7 +368,7 @@ class Outgoing:
 
     @property
     def takes_batches(self) -> bool:
-        """Whether this client asked for many messages in one packet."""
+        """Whether this client asked for batches."""
         return self._batches
 
     @property
@@ -377,7 +377,7 @@ class Outgoing:
         return self._notices
 
     def set_echo(self, owner: Sender | None) -> None:
-        """Choose the sender whose messages do not come back here; ``None``: all come."""
+        """Send nothing from this sender to this client; ``None``: send from all."""
         self._owner = owner
 
     def set_senders(self, on: bool) -> None:
@@ -388,7 +388,7 @@ class Outgoing:
         self._update()
 
     def set_batches(self, on: bool) -> None:
-        """Choose whether messages may be delivered many in one packet. If not, waiting batches are taken apart."""
+        """Choose whether messages may be delivered in batches. If not, waiting batches are taken apart."""
         self._batches = on
         if not on and self._outbox is not None:
             self._outbox.open_batches()
@@ -418,12 +418,12 @@ class Outgoing:
             scheduler.postpone(self.account, self._watch_again)
 
     def _watch_again(self) -> None:
-        """What waits for this client may be sent on now."""
+        """The scheduler gives this client its turn for sending."""
         if self._watcher is not None:
             self._watcher.go_on()
 
     def _send_on(self) -> None:
-        """Send on what waits, one batch of it."""
+        """Send waiting packets: as many as one call takes."""
         self._end_refusal()
         outbox = self._outbox
         assert outbox is not None
@@ -438,12 +438,12 @@ class Outgoing:
         try:
             sent = self._context.writer.send(self.socket, packets)
         except OSError as error:
-            # Its number alone: the error knows this frame, and would keep the client until garbage is collected.
+            # The number alone: the error refers to this frame, and would keep the client until garbage is collected.
             failure = error.errno or errno.EIO
         grew = sent < len(packets) and self._grow()
         if failure == errno.EMSGSIZE and not grew and isinstance(packets[0], QueuedBatch):
             outbox.settle(0)
-            outbox.open_batches()  # each alone may fit
+            outbox.open_batches()  # each message alone may fit
         elif failure == errno.EMSGSIZE and not grew:
             outbox.losses.add("oversize" if self.grown else "quota", outbox.settle(1), time())
         else:
@@ -459,10 +459,10 @@ class Outgoing:
         self._context.members.end_turn()
 
     def _send_failed(self, code: int | None) -> bool:
-        """A send failed although the receiver is not slow; whether nothing can ever be sent again."""
+        """A send failed, and not because the receiver is slow. Returns whether nothing can ever be sent again."""
         if code in (errno.ENOBUFS, errno.ENOMEM, errno.EMSGSIZE):
-            return False  # the packet is queued, and the queue's own sending tells these apart
-        # Such as EPIPE or ECONNRESET: the other end is gone, or takes nothing. Packets that it sent before are still
+            return False  # the packet is queued, and _send_on tells these apart
+        # Such as EPIPE or ECONNRESET: the other end has gone, or takes nothing. Packets that it sent before are still
         # read, up to the packet of length zero that ends the connection.
         self._mute = True
         self._lose_all()
@@ -486,7 +486,7 @@ class Outgoing:
             self._watcher.wait_for_memory()
 
     def close(self) -> None:
-        """Lose what waits. The socket is its connection's to close."""
+        """Lose all waiting messages. The connection closes the socket."""
         self.set_senders(False)
         self.closed = self._mute = True
         self._owner = None
@@ -511,12 +511,12 @@ class Outgoing:
         self._context.members.end_turn()
 
     def _release_held(self, anyway: bool = False) -> None:
-        """Let publishers go on for whom there is room, or all once this receiver is none to wait for."""
+        """Let those held publishers go on that have room; with ``anyway``, or if the client takes nothing, all."""
         if self._holding is not None:
             self._holding.release(lambda publisher: anyway or self._mute or self._has_room(publisher))
 
     def _has_room(self, publisher: Holdable) -> bool:
-        """Whether what a held publisher waits for has come."""
+        """Whether there is room for a held publisher."""
         outbox = self.outbox
         if not outbox:
             return True
@@ -527,6 +527,6 @@ class Outgoing:
         return outbox.is_below_share(uid) or (outbox.soft != "block" and outbox.is_half_empty())
 
     def forget_held(self, publisher: Holdable) -> None:
-        """A publisher that was held has gone."""
+        """A publisher that was held has left."""
         if self._holding is not None:
             self._holding.forget(publisher)

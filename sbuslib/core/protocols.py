@@ -1,7 +1,7 @@
-"""What the parts of a hub are to each other, named by role: sender, receiver, holder.
+"""The roles that the parts of a hub play for each other: sender, receiver, holder.
 
-A connection, the embedder, its inboxes and a relay play these roles. What each of them does stands in its own module:
-:mod:`.outgoing` for clients, :mod:`.inbox`, :mod:`sbuslib.tree.uplink`.
+A connection, the embedder, its inboxes and a relay play them. The receivers are in :mod:`.outgoing` for clients, in
+:mod:`.inbox` and in :mod:`sbuslib.tree.uplink`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Holder(Protocol):
     def __hash__(self) -> int: ...
 
     def forget_held(self, publisher: Holdable) -> None:
-        """A publisher that was held has gone."""
+        """A publisher that was held has left."""
         ...
 
 
@@ -62,7 +62,7 @@ class Sender(Protocol):
         ...
 
     def holdable_by(self, receiver: Receiver) -> Holdable | None:
-        """What to hold, when a receiver in ``block`` mode may hold this sender back; else ``None``."""
+        """What a receiver in ``block`` mode has to hold for this sender; ``None`` if it may not hold it back."""
         ...
 
 
@@ -78,7 +78,7 @@ class Receiver(Protocol):
 
     @property
     def refuses(self) -> bool:
-        """Whether the next messages will probably be lost, which takes next to no time."""
+        """Whether the next messages will probably be lost. Losing them takes next to no time."""
         ...
 
     @property
@@ -95,7 +95,7 @@ Routes: TypeAlias = tuple[Receiver, ...]
 """The receivers of a message."""
 
 Run: TypeAlias = tuple[int, int, Routes]
-"""Packets of one receive call, from one slot to before another, and their receivers."""
+"""Neighbouring packets of one receive call with the same receivers: first slot, slot after the last, receivers."""
 
 
 class Queue(Protocol):

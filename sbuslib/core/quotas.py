@@ -1,21 +1,21 @@
 """What each user's clients may hold: connections, patterns, and room in queues.
 
-Quotas hang on the user and not on the connection, or opening more connections would be the way around
-them. Two rules:
+Quotas are for a user and not for a connection: else a user would get around them by opening more connections. Two
+rules:
 
 * *Patterns* are a plain maximum for each user: in number, in bytes, and in *steps*. All patterns of a user together may
   add ``user_pattern_steps`` steps to the look-up of one key, whatever the key and whatever the patterns: a sum over
   their distinct shapes, by the theory in :mod:`sbuslib.matcher`. Patterns without ``*``, and any number of patterns of
   one shape such as ``room/*/temp`` and ``hall/*/door``, cost nothing or once.
 * *Connections*, *room in queues* and *send buffers* are shared out among users. A user that holds ``share`` of a
-  maximum of which ``remaining`` is free may hold at most ``(remaining + share) / (n + 1)``, where ``n`` is
-  how many hold some of it, the asker included. So there is always something left for the next one, and
-  never more than a fair part of it: of 1,024 the first may take 512, a second then 170.
+  maximum of which ``remaining`` is free may hold at most ``(remaining + share) / (n + 1)``, where ``n`` is the number
+  of users that hold some of it, this one included. So something is always left for the next user: of 1,024 the first
+  may take 512, a second then 170.
 
 A queue is charged to the user of its receiver, on behalf of the user of the sender: users that flood a receiver take
 their shares from one another, and not from users that do not.
 
-Whatever is charged is released by the object that charged it. Source: the accounting of dbus-broker,
+The object that charges something also releases it. Source: the accounting of dbus-broker,
 ``src/util/user.c``, and its shares of ``1 / (n + 1)``.
 """
 
@@ -29,8 +29,8 @@ from ..matcher import Shapes
 __all__ = ["SEGMENT_BYTES", "Account", "Quotas", "Room", "Shares"]
 
 SEGMENT_BYTES: Final = 32
-"""Bytes that each segment of a pattern with a wildcard is charged for beside its own: it may be a node of the index, of
-some 300 bytes, even where it is empty. A tenth of that, as the index takes ten times what is charged throughout."""
+"""Bytes that are charged for each segment of a pattern with a wildcard, beside its own. Even an empty segment may be a
+node of the index, of some 300 bytes; a tenth of that is charged, as everywhere in the index."""
 
 
 class Shares:
@@ -56,7 +56,7 @@ class Shares:
         return share + units <= (self.remaining + share) // (users + 1)
 
     def force(self, user: int, units: int) -> None:
-        """Charge ``units`` whether or not there is room: for what has to be kept regardless."""
+        """Charge ``units`` whether or not there is room."""
         if units:
             self._held[user] = self._held.get(user, 0) + units
             self.remaining -= units
@@ -94,7 +94,7 @@ class Room:
 
     def __init__(self, packets: int, size: int) -> None:
         self.releases = 0
-        """Goes up whenever room is released. A user that found no room finds none until then."""
+        """Goes up whenever room is released. A user that found no room finds none before it goes up."""
         self.packets = Shares(packets)
         self.queued_bytes = Shares(size)
 
@@ -127,7 +127,7 @@ class Room:
         self.queued_bytes.give(sender, size)
 
     def is_below_share(self, sender: int, packets: int = 1, size: int = 1) -> bool:
-        """Whether ``sender`` is one of n >= 2 users that hold room, and holds 1/n of it at most with so much more."""
+        """Whether n >= 2 users hold room, and ``sender`` holds at most 1/n of it, with so much more."""
         users = self.packets.users + (not self.packets.held(sender))
         return (
             users > 1
@@ -141,7 +141,7 @@ class Room:
 
 
 class Account(Room):
-    """What one user's clients hold: it is itself the room in all their queues."""
+    """What one user's clients hold. As a :class:`Room` it is the room in all their queues."""
 
     __slots__ = ("connections", "fan_out", "pattern_bytes", "patterns", "queue", "shapes", "uid")
 
@@ -154,7 +154,7 @@ class Account(Room):
         self.shapes = Shapes()
         """The shapes of its clients' patterns, and what these may add to the look-up of one key."""
         self.fan_out = Room(limits.fanout_packets, limits.fanout_bytes)
-        """Room for what is to be handed to many of its clients."""
+        """Room in the fan-out queue of this user."""
         self.queue: Any = None
         """The fan-out queue (:class:`~.protocols.Queue`), while anything waits in it."""
 
@@ -167,8 +167,8 @@ class Account(Room):
 class Quotas:
     """The accounts of one hub's users, and its connections shared out among them.
 
-    :param connections: how many the hub can hold in all.
-    :param exempt: users who may have all of the connections that are left, such as the hub's own.
+    :param connections: how many connections the hub can hold in all.
+    :param exempt: users who may have all connections that are left, such as the hub's own.
     """
 
     def __init__(self, limits: Limits, connections: int, exempt: frozenset[int] = frozenset()) -> None:
@@ -221,7 +221,7 @@ class Quotas:
     def tidy(self, account: Account) -> None:
         """Forget an account in which nothing is charged.
 
-        Not the hub's own: the embedder's inboxes refer to it without being connections.
+        The hub's own account is kept: the embedder's inboxes refer to it, and are no connections.
         """
         if account.is_clear() and account.uid not in self._exempt:
             self._accounts.pop(account.uid, None)

@@ -1,21 +1,21 @@
 """From the header of a message to its receivers: the indexes, the reserved keys and the cache, together.
 
-Pure: a receiver is any hashable object. Two indexes stand side by side. The plain one never sees a
-secret key, and only the second, which holds nothing but patterns accepted by
-:class:`~sbuslib.secrets.Namespace`, is asked about one; so no wildcard can reach somebody's secrets.
+No input or output here: a receiver is any hashable object. There are two indexes. Only the second is asked about
+secret keys, and it holds only patterns that :class:`~sbuslib.secrets.Namespace` accepted. So no wildcard can reach
+somebody's secrets.
 
 :attr:`Router.routes` is the cache that the hub's hot path reads directly: from the whole header of a
-message, ``MSG <key>NUL``, to the tuple of its receivers. Equal tuples are one object, so a run of messages
-for the same receivers is found by identity even where the keys differ.
+message, ``MSG <key>NUL``, to the tuple of its receivers. Equal tuples are one object, so messages for the same
+receivers are found by identity even if their keys differ.
 
 **What a change of patterns costs others.** A pattern that comes or goes makes the router forget the routes of keys that
-it matches, and no others. These keys are searched for at once, in the turn of the subscriber, so its user pays for the
-search and no publisher does. The search compares up to :data:`COMPARED` keys. If more keys come into question, all
-routes are forgotten. A user that wants this to happen beside a publisher of fewer keys has to publish that many keys
-itself, each time again, which costs its own turns more than it costs the publisher.
+it matches, and no others. The search for these keys is part of the subscriber's turn, so its user pays for it and no
+publisher does. It compares up to :data:`COMPARED` keys. If more keys come into question, all routes are forgotten. To
+bring that about, a user has to publish that many keys itself, each time again, which costs its own turns more than it
+costs other publishers.
 
-A client that leaves makes the router forget the routes that name it. That is one pass over all remembered routes for
-all clients that left since the last round.
+A client that leaves makes the router forget the routes that name it, in one pass over all remembered routes for all
+clients that left since the last pass.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Router(Generic[S]):
         self.namespace = Namespace(separator)
         self.routes: dict[bytes, tuple[S, ...]] = {}
         self.version = 0
-        """Goes up whenever a remembered route is forgotten: for caches elsewhere, which hold no others."""
+        """Goes up whenever a remembered route is forgotten, so that other caches of routes know when to forget."""
         self.watch: Callable[[S, Account, bytes, bool], None] | None = None
-        """Called with each plain pattern that a subscriber begins (``True``) or ceases to hold, and its account."""
+        """Called with each plain pattern that a subscriber begins (``True``) or ceases (``False``) to hold."""
         self._above: tuple[S, Callable[[bytes, bool], bool]] | None = None
         self._limits = limits
         self._quotas = quotas
@@ -64,21 +64,21 @@ class Router(Generic[S]):
         self._taps: dict[S, bool] = {}
         self._retired: dict[int, deque[tuple[S, Account]]] = {}  # subscribers that left, by user
         self._tuples: dict[tuple[S, ...], tuple[S, ...]] = {}
-        # What routes held when it was last full. A key in use moves back from here at its next miss, so two
-        # generations do what an eviction list would, at no cost for a hit.
+        # What routes held when it was last full. A key that is still in use moves back at its next miss. So unused keys
+        # are forgotten, at no cost for a hit.
         self._older: dict[bytes, tuple[S, ...]] = {}
         # The same headers in groups, to find those that a pattern matches.
         self._groups = HeaderGroups(separator)
         self._older_groups = HeaderGroups(separator)
-        self._subscribers: set[S] = set()  # all that subscribed and did not leave: remembered tuples may name them
-        self._remembered = 0  # receivers in all tuples made since all was forgotten: no fewer than routes hold
+        self._subscribers: set[S] = set()  # all that subscribed and did not leave: tuples may name them
+        self._remembered = 0  # receivers in all tuples made since all was forgotten: at least those in routes
 
     def patterns(self, subscriber: S) -> dict[bytes, int]:
-        """What ``subscriber`` holds: pattern to count."""
+        """The patterns that ``subscriber`` holds, with how many times it subscribed to each."""
         return self._plain.patterns(subscriber) | self._secret.patterns(subscriber)
 
     def pattern_count(self) -> int:
-        """Pairs of subscriber and distinct pattern in force."""
+        """How many patterns all subscribers hold: each pattern counts once for each subscriber."""
         return len(self._plain) + len(self._secret)
 
     def count(self, subscriber: S) -> int:
@@ -106,7 +106,7 @@ class Router(Generic[S]):
                 self.watch(subscriber, account, pattern, True)
 
     def subscribe_anyway(self, pattern: bytes, subscriber: S, account: Account) -> None:
-        """Put a plain pattern in force whatever the account holds: for a link that must not go without."""
+        """Put a plain pattern in force even beyond the quota: for a link."""
         if not self._plain.holds(pattern, subscriber):
             self._quotas.force_pattern(account, *self._price(pattern))
             self._plain.add(pattern, subscriber)
@@ -127,9 +127,9 @@ class Router(Generic[S]):
         return gone is not None
 
     def retire(self, subscriber: S, account: Account) -> bool:
-        """``subscriber`` wants nothing any more. ``True`` when :meth:`forget_some` has work to do for its user.
+        """``subscriber`` leaves. Returns whether :meth:`forget_some` has work to do for its user.
 
-        Its patterns leave the index in small steps, since there may be a hundred thousand; until then it is
+        Its patterns leave the index in small steps, since there may be a hundred thousand. Until then it is
         still among the receivers, and must ignore what it is given.
         """
         was_tap = self._taps.pop(subscriber, None) is not None
@@ -138,7 +138,7 @@ class Router(Generic[S]):
         return account.uid in self._retired
 
     def forget_some(self, count: int, user: int) -> bool:
-        """Take up to ``count`` patterns of a user's retired subscribers out of the index; whether more are left."""
+        """Take up to ``count`` patterns of a user's retired subscribers out. Returns whether more are left."""
         gone: set[S] = set()
         while count and (retired := self._retired.get(user)):
             subscriber, account = retired[0]
@@ -167,7 +167,7 @@ class Router(Generic[S]):
                 pass
 
     def forget_secrets(self, subscriber: S, account: Account) -> bool:
-        """Take all secret patterns of a subscriber back; whether there were any."""
+        """Take all secret patterns of a subscriber out. Returns whether there were any."""
         found = False
         while (pattern := self._secret.discard_one(subscriber)) is not None:
             self._quotas.give_pattern(account, *self._price(pattern))
@@ -176,7 +176,7 @@ class Router(Generic[S]):
         return found
 
     def set_above(self, receiver: S | None, wants: Callable[[bytes, bool], bool]) -> None:
-        """``receiver`` gets what ``wants(key, is_secret)`` says, and does not count as a subscriber."""
+        """Send ``receiver`` the keys for which ``wants(key, is_secret)`` is true. It does not count as a subscriber."""
         self._above = None if receiver is None else (receiver, wants)
         self.reconsider_all()
 
@@ -228,7 +228,7 @@ class Router(Generic[S]):
         return known
 
     def _price(self, pattern: bytes) -> tuple[int, bytes]:
-        """What ``pattern`` is charged for: bytes, its own and what it takes in the index, and its shape."""
+        """What is charged for ``pattern``: bytes, for itself and for its segments in the index, and its shape."""
         separator = self.namespace.separator
         if is_literal(pattern, separator):
             return len(pattern), b""
@@ -244,7 +244,7 @@ class Router(Generic[S]):
         return self._plain.everything()
 
     def reconsider(self, pattern: bytes) -> None:
-        """``pattern`` came or went: forget the routes of what it matches."""
+        """``pattern`` came or went: forget the routes of the keys that it matches."""
         separator = self.namespace.separator
         if is_literal(pattern, separator):
             self._forget([b"MSG %b\0" % pattern])
@@ -274,7 +274,7 @@ class Router(Generic[S]):
                 self.version += 1
 
     def _forget_receivers(self, gone: set[S]) -> None:
-        """Forget all that names one of the receivers that have gone: else they would never be freed."""
+        """Forget all routes that name a receiver that has left: else it would never be freed."""
         distinct = {
             id(found): found for found in chain(self.routes.values(), self._older.values(), self._tuples.values())
         }

@@ -1,14 +1,14 @@
 """The hot path: from the packets of one receive call to the receivers of each packet.
 
-Packets for the same receivers form a *run*, which is handed to each receiver at once, from where it lies. Nothing here
-yields, calls a stranger's code or logs while the area is in use; packets that have to wait are copied out.
+Neighbouring packets for the same receivers form a *run*, which is handed to each receiver at once, from where it lies.
+Nothing here yields, calls a stranger's code or logs while the area is in use. Packets that have to wait are copied out.
 
 The packets of a turn go to each receiver in the order in which they came. A packet that is no message is acted on only
 after all packets before it were sent, so an answer never overtakes messages that came before the question.
 
-A few packets can make a long turn: one may go to thousands of receivers, or have a key that takes long to look up. So a
-turn is cut short where it comes to too much. The packets that are left are copied out, and a later turn goes on with
-them before anything else is received.
+A few packets can make a long turn: one may go to thousands of receivers, or have a key that takes long to look up. So
+a turn ends early if it has too many deliveries, or looks keys up for too long. The packets that are left are copied
+out, and a later turn goes on with them before anything else is received.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from .turn import Turn
 __all__ = ["route", "route_copies", "route_one"]
 
 _MANY: Final = 8
-"""Packets of one receive call from which on it pays to look at all of them at once."""
+"""With at least so many packets from one receive call, it pays to look at all of them at once."""
 
 
 def route_one(turn: Turn, area: PlainArea, length: int) -> bool:
-    """Hand on the only packet of a receive call, if it is a message with known receivers; whether it is."""
+    """Hand on the only packet of a receive call, if it is a message with known receivers. Returns whether it is."""
     turn.refresh()
     data = area.data
     receivers = turn.routes.get(data[: data.find(b"\0", 0, length) + 1])
@@ -45,9 +45,9 @@ def route_one(turn: Turn, area: PlainArea, length: int) -> bool:
 def route(turn: Turn, received: Received) -> list[bytes]:
     """Find the runs of packets that go to the same receivers, and forward them.
 
-    Returns copies of the packets that are left: those that are too much for this turn, and all from the first
-    on about which ``authorize=`` has to be asked, which is a stranger's code and so has to wait until the area
-    is free. Raises :exc:`~sbuslib.errors.PacketError` for a violation, once all before it has gone.
+    Returns copies of the packets that are left: those that are too much for this turn, and all from the first packet
+    on about which ``authorize=`` has to be asked: that is a stranger's code, and has to wait until the area is free.
+    Raises :exc:`~sbuslib.errors.PacketError` for a violation, after the packets before it were handed on.
     """
     turn.refresh()
     if len(received.lengths) >= _MANY:
@@ -66,13 +66,13 @@ def _left_from(received: Received, slot: int | None, stop: int | None = None) ->
 
 def _route_each(turn: Turn, received: Received) -> list[bytes]:
     """Look at each packet, as :func:`route`."""
-    # One loop, although it is long: its parts share nearly all of these variables, and calls would slow it down.
+    # One long loop: its parts share nearly all of these variables, and calls would slow it down.
     area, lengths = received.area, received.lengths
     data = area.data
     find = data.find
     get = turn.routes.get
     until = 0.0
-    stop = len(lengths)  # where what is left begins
+    stop = len(lengths)  # the first packet that is left
     runs: list[Run] = []
     receivers: Routes = ()
     header: bytes | None = None
@@ -101,7 +101,7 @@ def _route_each(turn: Turn, received: Received) -> list[bytes]:
                     if cut is None and _act(turn, received, slot, new_header):
                         cut = start
                     if turn.closed:
-                        return []  # by what the command brought about
+                        return []  # the command had it closed
                     if cut is not None:
                         return _left_from(received, cut)
                     continue
@@ -134,7 +134,7 @@ def _route_each(turn: Turn, received: Received) -> list[bytes]:
 
 
 def _act(turn: Turn, received: Received, slot: int, header: bytes) -> bool:
-    """Act on a packet that is no message; whether those after it have to wait for a turn to come."""
+    """Act on a packet that is no message. Returns whether the packets after it have to wait for a later turn."""
     held = False
     if turn.batches and header == BATCH:
         area = received.area
@@ -147,10 +147,10 @@ def _act(turn: Turn, received: Received, slot: int, header: bytes) -> bool:
 
 
 def _known_runs(turn: Turn, received: Received) -> list[Run] | None:
-    """The runs of nothing but messages whose receivers are remembered; ``None`` where there is anything else.
+    """The runs, if all packets are messages whose receivers are remembered; else ``None``.
 
-    What most receive calls bring, and so done in few calls for all packets: that takes a third of the time of looking
-    at each.
+    Most receive calls bring only these. So all packets are looked at in few calls, which takes a third of the time of
+    looking at each.
     """
     area, lengths = received.area, received.lengths
     count = len(lengths)
@@ -166,7 +166,7 @@ def _known_runs(turn: Turn, received: Received) -> list[Run] | None:
         return [(0, count, receivers)]
     if turn.misses:
         return None
-    # A head of another length than its packet's header is equal to no header at all, and is looked at by itself.
+    # A head that is longer or shorter than its packet's header equals no header: such packets are looked at one by one.
     found = list(map(get, heads))
     if None in found:
         for slot, others in enumerate(found):
@@ -186,11 +186,11 @@ def _known_runs(turn: Turn, received: Received) -> list[Run] | None:
 
 
 def _forward(turn: Turn, received: Received, runs: list[Run]) -> int | None:
-    """Hand each receiver its packets. Where that is too much for one turn, the first slot that is left."""
+    """Hand each receiver its packets. Returns the first slot that is left, if they are too much for one turn."""
     if not runs:
         return None
     cut: int | None = None
-    runs, one_by_one = turn.context.fan_out.near_runs(runs, turn.sender)
+    runs, one_by_one = turn.context.fan_out.runs_with_groups(runs, turn.sender)
     spent = turn.spent
     for start, end, receivers in runs:
         spent += (end - start) * len(receivers)
@@ -214,7 +214,7 @@ def _forward(turn: Turn, received: Received, runs: list[Run]) -> int | None:
                 mine[receiver].extend(range(start, end))
             else:
                 mine[receiver] = list(range(start, end))
-    # One object for all who get the same, so that copies and batches are made of it once.
+    # One object for all receivers of the same packets, so that copies and batches of it are made once.
     slices: dict[tuple[int, ...], InArea] = {}
     for receiver, slots in mine.items():
         which = tuple(slots)
@@ -226,9 +226,9 @@ def _forward(turn: Turn, received: Received, runs: list[Run]) -> int | None:
 
 
 def _cut(turn: Turn, runs: list[Run]) -> tuple[list[Run], int | None]:
-    """As many of ``runs`` as are not too much for one turn, at least one packet of it; the first slot left.
+    """The part of ``runs`` that is not too much for one turn, at least one packet; and the first slot that is left.
 
-    Receivers that lose all of it do not count: a shorter turn would save nothing for them.
+    Receivers that lose all of it do not count: a shorter turn would save no time with them.
     """
     limit = turn.context.limits.turn_deliveries
     room = limit - turn.spent
@@ -263,7 +263,7 @@ def route_copies(turn: Turn) -> None:
 
 
 def _route_copy(turn: Turn, packet: bytes) -> None:
-    """Act on one packet that was copied out, and ask ``authorize=`` about what it did not decide yet."""
+    """Act on one packet that was copied out. ``authorize=`` is asked about a key that it did not decide yet."""
     header = packet[: packet.find(b"\0") + 1]
     if turn.batches and packet.startswith(BATCH):
         take_batch(turn, packet, turn.sender)

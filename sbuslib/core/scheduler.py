@@ -1,18 +1,18 @@
-"""Turns shared out among users: a thousand connections of one user are worth little more than one.
+"""Turns shared out among users: a user gains little by opening a thousand connections.
 
 This is start-time fair queueing (Goyal, Vin and Cheng 1996), with which CFS shares out a processor. Each user has a
 *tag*: the seconds of the hub that it has had. Clients that are ready wait in one queue for each user, and the user with
-the least tag goes next. Its turn's time is added to its tag. The tag of the turn at hand is the *virtual time*. A user
-that becomes busy starts there, or at its own tag if that is later: absence earns no credit, and a short one costs none.
-So all users that always have work get the same time, to within one turn: a user that had more is not the least.
+the least tag goes next. The time of its turn is added to its tag. The tag of the user whose turn it is is the *virtual
+time*. A user that becomes busy starts with the virtual time, or with its own tag if that is greater. So a user gains
+nothing by being idle, and all users that always have work get the same time, to within one turn.
 
-Two terms are added. A user's time counts 1 + log2(n) times while n of its clients wait, so one that floods the hub from
-everywhere is served on the side. And a client that answers at once is not in a queue when the next turn is given. So,
-as anticipatory disk schedulers do (Iyer and Druschel 2001; ``slice_idle`` of BFQ), the hub waits a moment for the user
-that just went, if it still has the least tag, and counts the wait as if that user had had a turn.
+Two rules are added. A user's time counts 1 + log2(n) times while n of its clients wait, so a user that floods the hub
+from many clients gets less. And a client that answers at once is not in a queue when the next turn is given. So, as
+anticipatory disk schedulers do (Iyer and Druschel 2001; ``slice_idle`` of BFQ), the hub waits a moment for the user
+that just had a turn, if it still has the least tag, and counts the wait as time of that user.
 
-A turn is one batch of packets that a client sent, or one batch that is sent to a client that did not take it at once,
-or any other work that is done for a user. While the clients of only one user are connected, none of this happens.
+A turn handles the packets of one receive call, or sends once to a client that did not take its packets at once, or does
+other work for a user. While the clients of only one user are connected, none of this happens.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _ACCEPTOR_WEIGHT: Final = 4.0
 """How many times the time of accepting counts. So it takes a fifth of the hub beside one busy client, however many
 connect, and a full listen backlog of 4,096 is accepted in a third of a second."""
 _ANTICIPATION: Final = 0.002
-"""Seconds to wait for the user that just went. A publisher on a busy machine needs up to that to be scheduled again."""
+"""Seconds to wait for the user that just went. A publisher on a busy machine may need that long to run again."""
 _NAP: Final = 0.0005
-"""Seconds that are worth sleeping. The event loop sleeps for a millisecond at least, so a shorter wait would cost the
-user that is awaited more than it could gain."""
+"""Fewest seconds that are worth waiting. The event loop sleeps for a millisecond at least, so a shorter wait would cost
+the awaited user more than it could gain."""
 _SLICE: Final = 0.0002
 """Seconds of turns after which the sockets are looked at again. A client that became ready is noticed after that time
-at most; and looking costs some microseconds, of which there should not be more than a few in a hundred."""
+at most. Looking costs some microseconds: a few in a hundred of that time."""
 
 
 class User(Protocol):
@@ -64,25 +64,25 @@ class Scheduler:
 
     def __init__(self, loop: Any) -> None:
         self._loop = loop
-        self._shares: dict[int, _Share] = {}  # of users that wait, or whose tag is later than the virtual time
-        self._queue: list[tuple[float, int, _Share]] = []  # a heap: users of whom clients wait, by tag, then by arrival
+        self._shares: dict[int, _Share] = {}  # of users that wait, or whose tag is above the virtual time
+        self._queue: list[tuple[float, int, _Share]] = []  # a heap: users with waiting clients, by tag, then by arrival
         self._arrivals = 0
         self._virtual = 0.0
         self._running: _Share | None = None  # whose turn it is
-        self._clients = 1  # that this turn serves
-        self._began = 0.0  # that turn, by the processor time of this thread
+        self._clients = 1  # how many clients the turn at hand serves
+        self._began = 0.0  # the turn at hand, by the processor time of this thread
         self._ended = 0.0  # the last turn, by the clock
         self._resuming = False  # whether the turn at hand was postponed before
-        self._round = 0.0  # the loop's time, which names a round of it
+        self._round = 0.0  # the loop's time, which is the same throughout a round
         self._spent = 0.0  # seconds of turns in that round
-        self._awaited: _Share | None = None
+        self._awaited: _Share | None = None  # the user that the hub waits for
         self._until = 0.0  # when the wait for it ends
         # Of the lowest priority: a timer of the usual one is called before the sockets that are ready in its round.
         self._next_round = loop.timer(0.0, priority=loop.MINPRI)
         self._alarm: Any = None  # ends a wait
         self._closed = False
         self.several = False
-        """Whether clients of more than one user are connected: the hub says."""
+        """Whether clients of more than one user are connected. The hub sets this."""
 
     def may_go(self, user: User) -> bool:
         """Whether a client of this user may have its turn now. If so, :meth:`went` must follow; else postpone it."""
@@ -109,14 +109,14 @@ class Scheduler:
                 self._anticipate(share)
 
     def serves(self, clients: int) -> None:
-        """The turn at hand is a fan-out to so many clients of its user: they count as clients that wait for it."""
+        """The turn at hand is a fan-out to so many clients of its user. Its time counts as if they all waited."""
         self._clients = clients
 
     def postpone(self, user: User, resume: Callable[[], None]) -> None:
         """Call ``resume`` when it is this user's turn, in this round of the loop or a later one.
 
-        It is to do the work then, and not to watch a socket again: others would always be before it. A client may have
-        been closed by then. After :meth:`close` nothing is called any more.
+        ``resume`` has to do the work, and not watch a socket again: others would always be before it. The client may
+        have been closed by then. After :meth:`close` nothing is called any more.
         """
         if self._closed:
             return
@@ -146,7 +146,7 @@ class Scheduler:
     def _arrive(self, uid: int) -> _Share:
         """A client of this user is ready."""
         if not self._queue and self._running is None and monotonic() - self._ended > _ANTICIPATION:
-            self._shares.clear()  # nobody was busy, so nobody has had more than others
+            self._shares.clear()  # nobody was busy: all users start equal
             self._virtual, self._awaited = 0.0, None
         share = self._shares.get(uid)
         if share is None:
@@ -158,15 +158,15 @@ class Scheduler:
         return share
 
     def _is_least(self, share: _Share) -> bool:
-        """Whether no busy user has a lesser tag."""
+        """Whether no busy user has a smaller tag."""
         if self._queue and self._queue[0][0] < share.tag:
             return False
         return len(self._shares) == 1 or self._least_absent(share) >= share.tag
 
     def _least_absent(self, but: _Share | None = None) -> float:
-        """The least tag of users that went of late, of whom no client is known to wait: one may be ready by now.
+        """The least tag of users that went lately and have no waiting client: one of their clients may be ready by now.
 
-        Users whose tag the virtual time has passed are forgotten: they would start at it, as if they had never gone.
+        Users whose tag the virtual time has passed are forgotten: they would start with it anyway.
         """
         least, passed = inf, []
         for share in self._shares.values():
@@ -203,18 +203,18 @@ class Scheduler:
     # -- anticipation -------------------------------------------------------------------------------
 
     def _anticipate(self, share: _Share) -> bool:
-        """Wait for the user that just went if it still has the least tag; whether the sockets are to be looked at."""
+        """Wait for the user that just went, if it still has the least tag. Returns whether to look at the sockets."""
         lag = self._queue[0][0] - share.tag
         if share.waiting or lag <= 0.0:
             self._look_soon()
             return False
-        self._next_round.stop()  # else it may be due in this round, before the sockets were looked at again
+        self._next_round.stop()  # else it may be called in this round, before the sockets are looked at
         if lag < _NAP or share.uid == ACCEPTOR:
             self._look_soon()
         else:
             self._awaited = share
             self._until = self._ended + min(lag, _ANTICIPATION)
-            if self._alarm is None:  # else it is due before, and set again then
+            if self._alarm is None:  # else it ends earlier, and _wake_up sets it again
                 self._set_alarm(self._until - self._ended)
         return True
 
@@ -228,7 +228,7 @@ class Scheduler:
     # -- giving turns -------------------------------------------------------------------------------
 
     def _look_soon(self) -> None:
-        """Give turns once the sockets were looked at again, without waiting for one to become ready."""
+        """Look at the sockets, wait for none of them, and then give turns."""
         self._stop_waiting()
         if not self._closed:
             self._next_round.start(self._give_turns, update=False)

@@ -1,7 +1,7 @@
-"""What one client publishes, a turn at a time: what is remembered of it between packets and between turns.
+"""What the hub remembers of one client's publishing, between its packets and between its turns.
 
-A *turn* takes what one receive call brought and hands it on. What to do with it is told in :mod:`.routing`; what the
-client is, and so what it may, is its :class:`Role`.
+A *turn* takes what one receive call brought and hands it on, as :mod:`.routing` says. The :class:`Role` of a client
+says what the client is, and so what it may do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .router import CACHED_HEADER_BYTES
 __all__ = ["Role", "Turn"]
 
 ALLOWED_KEY: Final = 128
-"""Bytes that a key remembered as allowed is charged beside its own: about what Python needs for it."""
+"""Bytes that are charged for a key remembered as allowed, beside its own: about what Python needs for it."""
 
 _NOTHING: Final[deque[bytes]] = deque(maxlen=0)
 _NOBODY: Final[frozenset[Holder]] = frozenset()
@@ -34,7 +34,7 @@ class Role(Protocol):
     asks: bool
     """Whether ``authorize=`` is asked about its keys."""
     is_link: bool
-    """Whether it speaks for many: what a client would be kicked for is then only counted, by :meth:`drop`."""
+    """Whether it speaks for many clients. A violation by one of them is only counted, by :meth:`drop`."""
     longest: int
     """Length of the longest packet it may send, in bytes."""
 
@@ -55,7 +55,7 @@ class Role(Protocol):
         ...
 
     def violated(self, turn: Turn, reason: str) -> None:
-        """It did what nobody may. The turn has ended."""
+        """The client did something that is not allowed. The turn has ended."""
         ...
 
     def ended(self, turn: Turn, why: str) -> None:
@@ -68,7 +68,7 @@ class Role(Protocol):
 
 
 class Turn:
-    """What is remembered of one client's publishing."""
+    """What the hub remembers of one client's publishing, for as long as it is connected: not one turn, but all."""
 
     __slots__ = (
         "_allowed",
@@ -96,21 +96,21 @@ class Turn:
         self.received = 0  # messages, ever
         self.commands = 0  # packets that were no message, ever
         self.spent = 0  # deliveries of the turn at hand
-        self.left: deque[bytes] = _NOTHING  # copies of packets that were too much for one turn
-        self.end: tuple[bool, str] | None = None  # what follows those: whether a violation, and which end
-        self.holders: Set[Holder] = _NOBODY  # receivers that have stopped the reading from this client
-        self.misses = False  # whether the last receive call brought other than messages with known receivers
+        self.left: deque[bytes] = _NOTHING  # copies of packets for later turns
+        self.end: tuple[bool, str] | None = None  # what comes after them: whether it is a violation, and why
+        self.holders: Set[Holder] = _NOBODY  # receivers that hold this client: it is not read from
+        self.misses = False  # whether the last receive call brought anything but messages with known receivers
         self._allowed: set[bytes] | None = None  # headers that authorize= said yes to
         self._allowed_bytes = 0
         self._version = context.router.version
         self.become(role)
 
     def become(self, role: Role) -> None:
-        """This client is something else from now on."""
+        """Take another role: a client says that it is a link."""
         self.role = role
         self.asks = role.asks
         # Most clients use the router's own cache. A link, and a client about which authorize= is asked, has a cache of
-        # its own, in which a new header is not found.
+        # its own, so that each header that is new for it is looked at.
         self.routes: dict[bytes, Routes] = {} if role.asks or role.is_link else self.context.router.routes
 
     @property
@@ -129,10 +129,10 @@ class Turn:
         return bool(self.holders) or self.spent >= self.context.limits.turn_deliveries
 
     def hold(self, by: Holder) -> None:
-        """``by`` has stopped the reading from this client."""
+        """``by`` holds this client."""
         if not isinstance(self.holders, set):
             self.holders = set()
-        self.holders.add(by)  # no new set: one message may go to thousands of receivers that all hold
+        self.holders.add(by)  # not a new set each time: thousands of receivers of one message may hold it
 
     def let_go(self, by: Holder) -> None:
         """``by`` has room again, or has gone."""
@@ -154,11 +154,11 @@ class Turn:
         self.left.appendleft(packet)
 
     def forget_left(self) -> None:
-        """Nothing is left; an empty deque of a client that is idle is 760 bytes."""
+        """Nothing is left. No empty deque is kept: it takes 760 bytes for each idle client."""
         self.left = _NOTHING
 
     def close(self) -> None:
-        """The client has gone. It is not referred to any more, or it would wait for the garbage collector."""
+        """The client has left. Refer to it no more, or it would wait for the garbage collector."""
         self.forget_left()
         self.forget_allowed()
         del self.sender
@@ -184,7 +184,7 @@ class Turn:
 
     def deliver(self, receivers: Routes, sender: Sender, messages: Messages) -> None:
         """Hand each receiver messages that came over this connection."""
-        receivers = self.context.fan_out.near(receivers, sender)
+        receivers = self.context.fan_out.with_groups(receivers, sender)
         self.received += messages.count
         self.spent += len(receivers)
         for receiver in receivers:
@@ -199,7 +199,8 @@ class Turn:
     def may_publish(self, header: bytes, times: int = 1) -> bool:
         """Ask ``authorize=`` about the key of so many messages. Not while the hub's area is in use.
 
-        A no is counted as dropped for a link; for others it raises :exc:`~sbuslib.errors.PacketError`.
+        If the answer is no, a link's messages are counted as dropped; for others this raises
+        :exc:`~sbuslib.errors.PacketError`.
         """
         try:
             self.context.router.namespace.check_key(header[len(MSG) : -1])
@@ -211,7 +212,7 @@ class Turn:
             self.role.drop(error.reason, times)
             return False
         if self.closed:
-            return False  # by what authorize= did
+            return False  # authorize= had it closed
         self._remember_allowed(header)
         return True
 
@@ -225,7 +226,7 @@ class Turn:
         if len(self._allowed) >= limits.cached_keys or not quotas.allowed.take(uid, size):
             self.forget_allowed()
             if not quotas.allowed.take(uid, size):
-                return  # other clients of this user remember as much as they may all together
+                return  # the user's other clients have taken all of its share
         self._allowed.add(header)
         self._allowed_bytes += size
 

@@ -1,8 +1,8 @@
-"""Work that a user's changes cause, done in that user's turns.
+"""Work that a user's changes cause, done in turns of that user.
 
-What takes as long as there are patterns cannot be done in the turn of the client that caused it: everybody else would
-wait. Done in nobody's turn, it would be charged to nobody, and one user could have all the time of the hub. So it is
-done in turns of its own, a bounded piece in each, which the scheduler gives to the user as it does to its clients.
+Work that grows with the number of patterns cannot be done in the turn of the client that caused it: everybody else
+would wait. If it were done in no turn, it would be charged to no user, and one user could take all the time of the hub.
+So it is done in turns of its own, a bounded piece in each. The scheduler gives these to the user as it does to clients.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ __all__ = ["UserWork"]
 
 
 class UserWork:
-    """One kind of work, for all users who have some.
+    """One kind of work, for all users.
 
-    :param step: does a piece of a user's work; whether there is more that can be done now.
+    :param step: does a piece of a user's work, and returns whether more can be done now.
     """
 
     def __init__(self, scheduler: Scheduler, step: Callable[[Account], bool]) -> None:
         self._scheduler = scheduler
         self._step = step
-        self._waiting: set[int] = set()  # users for whom a turn was asked
+        self._waiting: set[int] = set()  # users for whom a turn was asked for
 
     @property
     def waits(self) -> bool:
@@ -33,7 +33,7 @@ class UserWork:
         return bool(self._waiting)
 
     def begin(self, account: Account) -> None:
-        """A user has work to do: in a turn to come, never at once."""
+        """A user has work to do: do it in later turns, never at once."""
         if account.uid not in self._waiting:
             self._waiting.add(account.uid)
             self._scheduler.postpone(account, partial(self._resume, account))

@@ -1,15 +1,16 @@
 """The hub above, as a hub with a relay knows it: over one connection after another, and in the outages between them.
 
-:class:`HubAbove` holds what outlives a connection: what is wanted from above (:mod:`sbuslib.tree.interest`), what the
-hub above wants (:mod:`sbuslib.tree.demand`), and what is kept for it (:mod:`sbuslib.tree.outage`). It is what the
-:class:`~sbuslib.tree.tree.Tree` and the router ask. What is said on one connection is in :mod:`sbuslib.tree.handshake`;
-:class:`sbuslib.relay.Relay` dials.
+:class:`HubAbove` has what outlives a connection: what this hub wants from above (:mod:`sbuslib.tree.interest`), what
+the hub above wants (:mod:`sbuslib.tree.demand`), and the messages that are kept for it (:mod:`sbuslib.tree.outage`).
+The :class:`~sbuslib.tree.tree.Tree` and the router ask it. :mod:`sbuslib.tree.handshake` is what the two hubs say on
+one connection; :class:`sbuslib.relay.Relay` dials.
 
 Each connection is an *epoch*: the hub above is told everything again, and what it said before is forgotten.
 
-What goes up: never what came from above, and never a secret under this hub's own prefix. Of the rest, what the hub
-above announced that it wants or, where it only prunes, what it did not prune. While it is away, and until it has said
-that its interest is complete, everything is kept. What comes down is what was subscribed to up there.
+Messages from above never go up, nor secrets under this hub's own prefix. Of the other messages, those go up that the
+hub above announced that it wants or, if it only prunes, those that it did not prune. While the hub above is away, and
+until it has said that its interest is complete, all messages are kept. Messages come down if this hub subscribed to
+them there.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ __all__ = ["STATES", "HubAbove", "Keeper", "State"]
 
 State: TypeAlias = Literal["stopped", "connecting", "joining", "joined", "outage", "loop"]
 STATES: tuple[State, ...] = ("stopped", "connecting", "joining", "joined", "outage", "loop")
-"""Of a link: ``connecting`` before it ever joined, ``outage`` between two epochs, and ``loop`` while the hub above is
-below this one."""
+"""States of the link to the hub above: ``connecting`` until it first joins, ``outage`` between two epochs, and ``loop``
+while the hub above is below this one."""
 
 
 class Keeper(Protocol):
-    """What dials the hub above: the relay."""
+    """The relay, which dials the hub above."""
 
     def stop(self) -> None:
         """Leave the hub above for good."""
@@ -56,7 +57,7 @@ class Keeper(Protocol):
 class HubAbove:
     """The hub above. Implements :class:`~sbuslib.tree.tree.Above` and :class:`~sbuslib.tree.handshake.Lasting`.
 
-    :param keeper: is told what ends a connection, and stopped with the hub.
+    :param keeper: the relay. It is told why a connection ended, and stops with the hub.
     :param export: patterns that may go up; ``None``: all.
     :param import_: patterns that may come down, likewise.
     """
@@ -88,8 +89,8 @@ class HubAbove:
     # -- its life -----------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The relay starts. Raises :exc:`~sbuslib.errors.StateError` when the hub has another."""
-        # From here on changes of what is wanted come by watch(); what was wanted before is fed in slices.
+        """The relay starts. Raises :exc:`~sbuslib.errors.StateError` if the hub has another."""
+        # From here on watch() is called with changes. Patterns that were wanted before are added in small steps.
         self.tree.attach(self)
         self.interest = Interest(self._separator, self._limits.link_patterns)
         self._feed = Feed(patterns for _, patterns in self._router.plain_patterns())
@@ -119,7 +120,7 @@ class HubAbove:
         self._keeper.stop()
 
     def abandon(self) -> None:
-        """In the child of a fork: let go of the connection, and leave the parent's alone."""
+        """In the child of a fork: close the child's copy of the connection only."""
         self._keeper.abandoned()
         self.state = "stopped"
         self.settled = True
@@ -141,7 +142,7 @@ class HubAbove:
     # -- one connection -----------------------------------------------------------------------------
 
     def stay(self, sock: socket.SocketType, address: str) -> bool:
-        """Join over a connection, and stay until it ends; whether it has joined. For the relay's greenlet."""
+        """Join over a connection, and stay until it ends. Returns whether it joined. For the relay's greenlet."""
         assert self.up is not None
         self._address = address
         self.state = "joining"
@@ -204,7 +205,7 @@ class HubAbove:
         was_joined = talk.joined
         self._received += talk.received
         talk.end(why)
-        self.demand.begin_anew()  # new messages are kept
+        self.demand.begin_anew()  # from now on messages are kept
         if was_joined:
             self.state = "outage"
         self.settled = True
@@ -225,17 +226,17 @@ class HubAbove:
         return self.talk is not None and self.talk.has_features
 
     def tell_losses(self) -> None:
-        """Tell what was lost on its way up, if anybody can be told now."""
+        """Tell what was lost on its way up, if there is a connection."""
         if self.talk is not None:
             self.talk.tell_losses()
 
     # -- what crosses -------------------------------------------------------------------------------
 
     def wants(self, key: bytes, secret: bool) -> bool:
-        """Whether a message goes up: what the hub's router asks."""
+        """Whether a message goes up. The router asks this."""
         if secret:
             namespace = self._router.namespace
-            # Before the first prefix is known, this hub cannot tell whose a secret is: it goes up and stays here.
+            # Until the first prefix is known, this hub does not know whose a secret is. So it goes up and stays here.
             return not (namespace.prefix and key.startswith(namespace.prefix + namespace.start))
         return self.demand.wants(key)
 
@@ -247,7 +248,7 @@ class HubAbove:
 
     @property
     def is_feeding(self) -> bool:
-        """Whether some of what was wanted here before the relay was started is still to be told."""
+        """Whether patterns that were wanted before the relay was started are still to be told."""
         return bool(self._feed)
 
     @property
@@ -258,11 +259,11 @@ class HubAbove:
     # -- what the tree asks: for the rest of tree.Above ---------------------------------------------
 
     def wanted_above(self) -> list[bytes]:
-        """The patterns that the hub above is taken to want."""
+        """The patterns that the hub above wants, as far as this hub knows."""
         return self.demand.patterns()
 
     def watch(self, pattern: bytes, wanted: bool, user: int) -> None:
-        """A user here began (``True``) or ceased to want a pattern."""
+        """A user here began (``True``) or ceased (``False``) to want a pattern."""
         for one in narrow(pattern, self._import, self._separator):
             if wanted:
                 self.interest.add(one, user)
@@ -270,7 +271,7 @@ class HubAbove:
                 self.interest.remove(one, user)
 
     def pump(self, steps: int, user: int) -> bool:
-        """Do up to ``steps`` steps of a user's jobs, and tell what has changed; whether the user has more to do."""
+        """Do up to ``steps`` steps of a user's jobs, and tell what has changed. Returns whether the user has more."""
         more = False
         if user == os.getuid():  # the hub's own work
             for pattern in self._feed.take(steps):
@@ -283,11 +284,11 @@ class HubAbove:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is more to tell, for which the hub above has to read first."""
+        """Whether there is more to tell, but the hub above has to read first."""
         return self.talk is not None and self.talk.is_full
 
     def ask(self, token: bytes) -> bool:
-        """Ask the hub above about the rest of the tree; ``False`` when it cannot be asked."""
+        """Ask the hub above about the rest of the tree. ``False``: it cannot be asked."""
         return self.talk is not None and self.talk.ask(token)
 
     @property

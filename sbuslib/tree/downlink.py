@@ -1,8 +1,8 @@
 """The hubs below, as a hub knows them: their relays are clients that said ``interest/on``.
 
-A link is told what everybody else wants or, where its user must not learn that, which of its keys nobody wants. It may
-name senders below its own credential key only. A wrong packet is dropped and counted: a link with hundreds of clients
-behind it does not end for one packet, unless it forges a sender.
+A link is told which patterns all others want or, if its user must not learn that, which of its keys nobody wants. It
+may name only senders below its own credential key. A wrong packet is dropped and counted: a link with hundreds of
+clients behind it does not end for one packet, unless it forges a sender.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ __all__ = ["PRUNES_PER_SECOND", "SEARCHES", "Link", "Mode"]
 Mode: TypeAlias = Literal["announce", "prune", "plain"]
 
 PRUNES_PER_SECOND: Final = 8_192
-"""Keys that a link is told not to send, in a second: endless new keys must cost little."""
+"""Most keys in a second that a link is told not to send, so that endless new keys cost little."""
 
 SEARCHES: Final = 64
-"""New patterns for which the keys that a link was told not to send are searched one after the other. Where there are
-more at a time, the link is told to send all of them again."""
+"""Most new patterns for which the pruned keys of a link, which it was told not to send, are searched. If more patterns
+wait, the link is told to send all of these keys again."""
 
 
 class HubTree(Protocol):
@@ -51,7 +51,7 @@ class HubTree(Protocol):
     has_settled: bool
 
     def wanted_above(self) -> list[bytes]:
-        """The patterns that the hub above is taken to want."""
+        """The patterns that the hub above wants, as far as this hub knows."""
         ...
 
     def answered(self, token: bytes, who: object, partial: bool) -> None:
@@ -59,12 +59,12 @@ class HubTree(Protocol):
         ...
 
     def pass_notice(self, notice: control.Lost, origin: Outgoing | None) -> None:
-        """Messages were lost between two hubs: tell everybody here who asked for notices, but the one it came from."""
+        """Messages were lost between two hubs: tell the clients that asked for notices, but not ``origin``."""
         ...
 
 
 class Link:
-    """The peer role of the relay of a hub below. Implements :class:`~sbuslib.core.turn.Role`."""
+    """The role of the relay of a hub below. Implements :class:`~sbuslib.core.turn.Role`."""
 
     is_link = True
     longest = PACKET_BYTES + CONTROL_EXTRA
@@ -83,9 +83,9 @@ class Link:
         self._tree = tree
         self._tuples: dict[Routes, Routes] = {}
         self._vouchers = Vouchers(self._vouch)
-        self._was = connection.key  # under the prefix before the last
-        self._is = connection.key
-        self._questions: dict[int, deque[bytes]] = {}  # by the user who asks; those that wait for what is told first
+        self._old_key = connection.key  # its key under the hub's last prefix
+        self._key = connection.key
+        self._questions: dict[int, deque[bytes]] = {}  # by the user who asks: asked once the link is told all
         self._feed = Feed()
         self._lost: dict[str, tuple[int, float]] = {}
         self._telling = False
@@ -103,14 +103,14 @@ class Link:
         turn.become(self)
         connection.become_link(turn.sender)
 
-    # -- what comes from it -------------------------------------------------------------------------
+    # -- what comes from the link -------------------------------------------------------------------
 
     def key_of(self, credentials: Credentials) -> bytes:
-        """What the kernel says, as of any client."""
+        """The credential key of the relay's process, as of any client."""
         return self.connection.key
 
     def look_up(self, turn: Turn, header: bytes, times: int) -> Routes:
-        """The receivers of ``times`` messages of this link: everybody but the link itself."""
+        """The receivers of ``times`` messages of this link: all but the link itself."""
         context = self._context
         try:
             found = receivers_of(context, header, self.connection)
@@ -160,7 +160,7 @@ class Link:
                     context.router.subscribe_anyway(b"", connection, connection.account)
 
     def _note_lost(self, payload: bytes) -> None:
-        """Pass on what was lost below, at most once in a while: one packet of the link is told to many clients."""
+        """Pass on a notice of losses below, at most once in a while: each goes to many clients."""
         try:
             notice = control.decode_notice(control.NOTICE_LOST, payload)
         except PacketError:
@@ -202,7 +202,7 @@ class Link:
     def _vouch(self, sender: bytes) -> Voucher:
         namespace = self._context.router.namespace
         # Packets that were sent before our own prefix changed name the link by its old key.
-        above = self._is if sender.startswith(self._is + namespace.separator) else self._was
+        above = self._key if sender.startswith(self._key + namespace.separator) else self._old_key
         if not namespace.is_below(sender, above):
             raise PacketError("forged sender")
         connection = self.connection
@@ -210,7 +210,7 @@ class Link:
 
     def prefix_changed(self) -> None:
         """This hub's own prefix changed."""
-        self._was, self._is = self._is, self.connection.key
+        self._old_key, self._key = self._key, self.connection.key
         self._vouchers.clear()
 
     def violated(self, turn: Turn, reason: str) -> None:
@@ -218,7 +218,7 @@ class Link:
         self._context.members.kick(turn.outgoing, reason)
 
     def ended(self, turn: Turn, why: str) -> None:
-        """The link has gone."""
+        """The link has ended."""
         self._context.members.close(turn.outgoing, why)
 
     def after_turn(self, turn: Turn) -> None:
@@ -252,7 +252,7 @@ class Link:
         self.connection.answer(encode_control(control.INTEREST_GRAFT, key))
 
     def watch(self, pattern: bytes, wanted: bool, user: int) -> None:
-        """Another user, or the hub above, began (``True``) or ceased to want a pattern."""
+        """Another user, or the hub above, began (``True``) or ceased (``False``) to want a pattern."""
         if self.interest is None:
             if wanted:
                 self._graft_for(pattern, user)
@@ -262,7 +262,7 @@ class Link:
             self.interest.remove(pattern, user)
 
     def _graft_for(self, pattern: bytes, user: int) -> None:
-        """Have the link send what a pattern matches of the keys that it was told not to send."""
+        """Tell the link to send again those pruned keys that a pattern matches."""
         if not self.pruned:
             return
         separator = self._context.router.namespace.separator
@@ -274,20 +274,20 @@ class Link:
             found = self.pruned.matched(pattern, separator)
         self._sweeps.setdefault(user, deque()).append(found)
         if sum(map(len, self._sweeps.values())) > SEARCHES:
-            # Forgetting all keys costs less than finding out which, and loses no message.
+            # Forgetting all keys costs less than searching for those that match, and loses no message.
             most = max(self._sweeps, key=lambda one: len(self._sweeps[one]))
             self._sweeps[most] = deque([self.pruned.matched(b"", separator)])
 
     # -- what is told -------------------------------------------------------------------------------
 
     def ask(self, token: bytes, user: int) -> None:
-        """Ask for an answer once all that ``user`` wants is in force below: after the link was told all of it."""
+        """Ask the link for an answer once all that ``user`` wants is in force below. It is told all of that first."""
         self._questions.setdefault(user, deque()).append(token)
 
     def note_overdue(self, token: bytes) -> None:
-        """A question was not answered in time: the link delays no other until it has answered.
+        """A question was not answered in time: until the link answers it, other questions do not wait for the link.
 
-        Unless the question was not sent, and not for want of reading: then this hub is late, and not the link.
+        If the question was not sent although the link had room, this hub is late, and not the link.
         """
         for user, tokens in self._questions.items():
             if token in tokens and self._room() > 0:
@@ -298,12 +298,12 @@ class Link:
         self.lagging = True
 
     def _room(self) -> int:
-        """How many more answers may wait for the link, with room left for those to what it asks."""
+        """How many more answers may wait for the link. Half of the room is kept for answers to its questions."""
         return self._context.limits.queued_answers // 2 - self.connection.answers
 
     @property
     def is_told(self) -> bool:
-        """Whether the link was told all that others want: jobs that are left only reduce what it was told of."""
+        """Whether the link was told all that others want. Jobs that are left only take patterns back."""
         return not self._sweeps and self._was_told(None)
 
     def _was_told(self, user: int | None) -> bool:
@@ -318,13 +318,13 @@ class Link:
         return self._room() <= 0 and not (self.is_told and not self._questions)
 
     def pump(self, steps: int, user: int) -> bool:
-        """Do up to ``steps`` steps of a user's jobs, and tell what has changed; whether the user has more to do."""
+        """Do up to ``steps`` steps of a user's jobs, and tell what has changed. Returns whether the user has more."""
         if self.connection.closed:
             return False
         self._tell_senders()
         interest = self.interest
         more = self._announce(interest, steps, user) if interest is not None else self._graft(steps, user)
-        self._tell_told()
+        self._end_telling()
         return more
 
     def _tell_senders(self) -> None:
@@ -334,7 +334,7 @@ class Link:
             self.connection.answer(encode_control(control.SENDERS_ON if senders else control.SENDERS_OFF))
 
     def _announce(self, interest: Interest, steps: int, user: int) -> bool:
-        """Tell which patterns are wanted; whether this user has more to do for it."""
+        """Tell which patterns are wanted. Returns whether this user has more to do."""
         if user == self._account.uid:
             for pattern in self._feed.take(steps):
                 interest.add(pattern, user)
@@ -344,7 +344,7 @@ class Link:
         return more or (user == self._account.uid and bool(self._feed))
 
     def _graft(self, steps: int, user: int) -> bool:
-        """Tell which keys are wanted again, of those that the link was told not to send; whether the user has more."""
+        """Tell which pruned keys are wanted again. Returns whether this user has more to do."""
         assert self.pruned is not None
         while (sweeps := self._sweeps.get(user)) and steps > 0 and self._room() > 0:
             steps -= 1
@@ -359,8 +359,8 @@ class Link:
                 self._tell_graft(key)
         return user in self._sweeps and self._room() > 0
 
-    def _tell_told(self) -> None:
-        """Say that all is told, and ask what waited for that."""
+    def _end_telling(self) -> None:
+        """If the link was told all, say so, and ask the questions that waited for that."""
         if not self.complete and self._tree.has_settled and self.is_told:
             self.complete = True
             self.connection.answer(encode_control(control.INTEREST_COMPLETE))

@@ -1,6 +1,6 @@
 """What this hub and the hub above say to each other over one connection, from the greeting to its end.
 
-What outlives the connection is known here as :class:`Lasting`.
+:class:`Lasting` has what outlives the connection.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ class LoopError(LinkError):
 
 
 class Lasting(Owner, Uplink, Above, Protocol):
-    """What is known of the hub above, however many connections there were."""
+    """What is known of the hub above beyond one connection."""
 
     interest: Interest
     """What this hub wants from above."""
     demand: Demand
     """What the hub above wants."""
     lost_above: int
-    """Messages for this hub that the hub above lost."""
+    """How many messages for this hub the hub above lost."""
 
     @property
     def is_feeding(self) -> bool:
-        """Whether ``interest`` does not have everything yet."""
+        """Whether ``interest`` does not have all patterns yet."""
         ...
 
     def wait_for_change(self) -> None:
@@ -71,7 +71,7 @@ class Lasting(Owner, Uplink, Above, Protocol):
 
 
 class Conversation:
-    """One connection to the hub above. :meth:`join` waits, in the relay's greenlet; nothing else does."""
+    """One connection to the hub above. Only :meth:`join` waits, in the relay's greenlet."""
 
     def __init__(self, lasting: Lasting, up: Up, sock: socket.SocketType) -> None:
         self._lasting = lasting
@@ -108,10 +108,10 @@ class Conversation:
     def join(self) -> None:
         """Greet the hub above and join it.
 
-        Raises :exc:`LinkError`, :exc:`LoopError` and :exc:`TimeoutError`; the connection is then to be ended.
+        Raises :exc:`LinkError`, :exc:`LoopError` and :exc:`TimeoutError`. The caller then has to end the connection.
         """
         tree, up = self._tree, self._up
-        # A hub that knows no features stays silent about them: whichever answer comes first tells.
+        # A hub without features does not answer the first of these. So its first answer tells whether it has them.
         hello = [control.FEATURES, control.ECHO_OFF, control.NOTICES_ON, control.WHOAMI]
         up.say(*map(encode_control, hello))
         self._await(lambda: bool(self._key), "no answer to whoami")
@@ -121,10 +121,10 @@ class Conversation:
             if features.separator != separator:
                 raise LinkError(f"its separator is {features.separator!r}, ours {separator!r}")
             self._check_path(features)
-            # Take the place first, then ask again: of two hubs that join each other, one sees the other.
+            # Set the path first, then ask again: so of two hubs that join each other, at least one sees the loop.
             tree.set_path(features.path)
             seen = self._features_seen
-            # Said as a link, so that changes of the path above are told: that is how longer rings are found.
+            # interest/on comes first: a link is told when the path above changes, so that longer loops are found.
             up.say(*map(encode_control, (control.INTEREST_ON, control.FEATURES)))
             up.say(encode_control(control.SYNC, b"root\0root"))
             self._await(lambda: self._confirmed and self._features_seen > seen, "its path to the root is not settled")
@@ -151,7 +151,7 @@ class Conversation:
             raise LoopError("this hub is above that one: joining it would make a loop, so it stays apart")
 
     def begin(self) -> None:
-        """This hub has joined: tell the hub above all that it has to know, and send what was kept."""
+        """This hub has joined: take its prefix, tell the losses of the outage, and send what was kept."""
         self.take_key()
         self.tell_losses(after_outage=True)
         self.let_through()
@@ -168,7 +168,7 @@ class Conversation:
             self._up.let_through()
 
     def end(self, why: str) -> None:
-        """Close the connection. For the relay."""
+        """Close the connection."""
         self.ended = True
         self.joined = False
         self.why = self.why or why
@@ -195,7 +195,7 @@ class Conversation:
         return bool(self._secrets) and key.startswith(self._secrets)
 
     def tell_losses(self, after_outage: bool = False) -> None:
-        """Tell, here and above, what was lost on its way up and what is uncertain."""
+        """Tell clients here, and the hub above, what was lost on its way up and what is uncertain."""
         if not self.joined:
             return
         for notice in self._up.losses.take_report():
@@ -215,13 +215,13 @@ class Conversation:
 
     @property
     def _owes_senders(self) -> bool:
-        """Whether it has still to be told that senders are wanted, or no longer are."""
+        """Whether the hub above has still to be told whether this hub wants senders."""
         return self._features is not None and self._told_senders is not bool(self._context.senders)
 
     def tell(self) -> None:
-        """Subscribe and unsubscribe above and say whether senders are wanted, as far as there is room.
+        """Subscribe and unsubscribe above, and say whether senders are wanted, while there is room.
 
-        Then send the questions that wait until all is told.
+        Once all is told, send the questions that wait for that.
         """
         if not self.joined:
             return
@@ -243,7 +243,7 @@ class Conversation:
                 self._tree.answered(token, self._lasting, False)
 
     def ask(self, token: bytes) -> bool:
-        """Ask the hub above about the rest of the tree, once all is told; ``False`` when it cannot be asked."""
+        """Ask the hub above about the rest of the tree, once all is told. ``False``: it cannot be asked."""
         if self.joined:
             self._questions.append(token)
         return self.joined

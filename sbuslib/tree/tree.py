@@ -1,4 +1,4 @@
-"""A hub's place in a tree: the hubs below, the hub above, and what all of them have to know of each other.
+"""A hub's place in a tree: the hubs below, the hub above, and what they have to know of each other.
 
 The parts:
 
@@ -6,13 +6,13 @@ The parts:
 * :class:`sbuslib.tree.downlink.Link` is what a hub knows of one relay below.
 * :mod:`sbuslib.tree.prefixes` knows which clients wait for the hub's prefix, and :mod:`sbuslib.tree.questions` which
   hubs have to answer before a ``hub/sync`` is answered.
-* :class:`Tree` is the rest: the links, the path to the root, and each change of what is wanted, which it tells the
-  links and the hub above.
-* The hub above is known here as :class:`Above`. :class:`sbuslib.relay.Relay` joins the two.
+* :class:`Tree` is the rest: it has the links and the path to the root, and tells the links and the hub above which
+  patterns are wanted.
+* :class:`Above` is the hub above, as this module knows it. :class:`sbuslib.relay.Relay` joins the two.
 
-A change of what is wanted is noted at once. What it means for the links is worked out and told in turns of the user
-who made the change (:class:`~sbuslib.core.user_work.UserWork`). What the hub above changes counts as made by the
-hub's own user.
+A change of the wanted patterns is noted at once. In turns of the user who made the change
+(:class:`~sbuslib.core.user_work.UserWork`), the tree finds out what it means for the links, and tells them. A change
+that the hub above makes counts as one of the hub's own user.
 """
 
 from __future__ import annotations
@@ -41,27 +41,26 @@ from .questions import Questions, Reply
 __all__ = ["STEPS_A_TURN", "Above", "Tree"]
 
 STEPS_A_TURN: Final = 256
-"""Steps, of some microseconds each, that one turn spends on what a user's subscriptions change for the links: about a
-millisecond."""
+"""Steps, of some microseconds each, of one turn that works out a user's changes for the links: about a millisecond."""
 
 
 class Above(Protocol):
     """The relay of this hub, as the tree knows it."""
 
     settled: bool
-    """Whether it has joined, or failed to: not in between."""
+    """Whether it has joined, or has failed to join."""
 
     def pump(self, steps: int, user: int) -> bool:
-        """Do up to ``steps`` steps of a user's jobs, and tell what has changed; whether the user has more to do."""
+        """Do up to ``steps`` steps of a user's jobs, and tell what has changed. Returns whether the user has more."""
         ...
 
     @property
     def is_full(self) -> bool:
-        """Whether the hub above has to read before it can be told more, and there is more to tell."""
+        """Whether there is more to tell, but the hub above has to read first."""
         ...
 
     def watch(self, pattern: bytes, wanted: bool, user: int) -> None:
-        """A user here began (``True``) or ceased to want a pattern."""
+        """A user here began (``True``) or ceased (``False``) to want a pattern."""
         ...
 
     def ask(self, token: bytes) -> bool:
@@ -70,15 +69,15 @@ class Above(Protocol):
 
     @property
     def stands_apart(self) -> bool:
-        """Whether it has not joined since the hub above is below this hub."""
+        """Whether it has not joined because the hub above is below this hub."""
         ...
 
     def wanted_above(self) -> list[bytes]:
-        """The patterns that the hub above is taken to want now."""
+        """The patterns that the hub above wants, as far as this hub knows."""
         ...
 
     def is_sending(self) -> bool:
-        """Whether something waits that can still be sent."""
+        """Whether something waits and can still be sent."""
         ...
 
     def close(self) -> None:
@@ -94,7 +93,7 @@ class Tree:
     """What one hub knows of the tree that it belongs to. Used in the hub's thread only."""
 
     client_role: ClientRole
-    """What a link may say besides what only links say: set by the hub."""
+    """Acts on what a link says as any client does. The hub sets this."""
 
     def __init__(self, context: Context, clients: Clients, relays: tuple[frozenset[int], frozenset[int]]) -> None:
         self.context = context
@@ -106,7 +105,7 @@ class Tree:
         self.above: Above | None = None
         self.links: dict[Outgoing, Link] = {}
         self.dropped: Counter[str] = Counter()
-        """Packets of links that were not theirs to send, by reason."""
+        """Packets that links should not have sent, by reason."""
         self.path: tuple[bytes, ...] = (self.hub_id,)
         self.has_settled = False
         self.questions = Questions(self, context)
@@ -157,20 +156,20 @@ class Tree:
         self.prefix.clear()
 
     def is_sending(self) -> bool:
-        """Whether something waits on its way up that can still be sent."""
+        """Whether something for the hub above waits and can still be sent."""
         return self.above is not None and self.above.is_sending()
 
     def _everybody(self) -> list[Outgoing]:
-        """The clients, links among them."""
+        """All clients, and links."""
         return [connection.outgoing for connection in self.clients.connections.values()]
 
     # -- links below --------------------------------------------------------------------------------
 
     def add_link(self, turn: Turn) -> None:
-        """A client said ``interest/on``: answer how it is served, and begin.
+        """A client said ``interest/on``: answer in which mode it is served, and begin.
 
-        Any client may say so. A client that must not learn what others want is no link: the hub remembers only to
-        tell it when the path to the root changes, which is how loops are found.
+        Any client may say so. A client that must not learn what others want gets no link. The hub only tells it when
+        the path to the root changes, so that loops are found.
         """
         connection = turn.outgoing
         if connection in self.links:
@@ -195,7 +194,7 @@ class Tree:
         return bool(self._relay_groups) and not self._relay_groups.isdisjoint(self.clients.groups_of(client))
 
     def forget(self, connection: Outgoing) -> None:
-        """A client has gone."""
+        """A client has left."""
         self._told_path.discard(connection)
         link = self.links.pop(connection, None)
         if link is not None:
@@ -206,7 +205,7 @@ class Tree:
     # -- the hub above ------------------------------------------------------------------------------
 
     def attach(self, above: Above) -> None:
-        """A relay begins. Raises :exc:`~sbuslib.errors.StateError` where there is one."""
+        """A relay begins. Raises :exc:`~sbuslib.errors.StateError` if the hub has one already."""
         if self.above is not None:
             raise StateError(f"the hub at {self.context.address()} has a relay already: one relay a hub")
         self.above = above
@@ -241,20 +240,20 @@ class Tree:
         self.wake()
 
     def wanted_above(self) -> list[bytes]:
-        """The patterns that the hub above is taken to want."""
+        """The patterns that the hub above wants, as far as this hub knows."""
         return self.above.wanted_above() if self.above is not None else []
 
     # -- what is told -------------------------------------------------------------------------------
 
     def wake(self, account: Account | None = None) -> None:
-        """A user changed something that others have to be told; ``None``: the hub itself did."""
+        """Tell others what a user has changed, in later turns; ``None``: the hub itself has."""
         if self._work is not None:
             self._work.begin(account if account is not None else self._own)
 
     def _tell_some(self, account: Account) -> bool:
-        """Do some of what a user's changes have left to do, and tell what has changed; whether there is more."""
+        """Work on a user's changes for one turn, and tell the links. Returns whether there is more to do."""
         links: list[Link | Above] = [*self.links.values(), *([self.above] if self.above is not None else [])]
-        # Shared out, so that a turn takes no longer where there are many.
+        # Shared out among the links, so that many links do not make the turn longer.
         steps = max(1, STEPS_A_TURN // max(1, len(links)))
         more = [link.pump(steps, account.uid) for link in links]
         if any(link.is_full for link in links):
@@ -275,7 +274,7 @@ class Tree:
     # -- senders ------------------------------------------------------------------------------------
 
     def _on_senders(self) -> None:
-        """The first receiver here wants to know who sent what it gets, or the last ceased to."""
+        """The first receiver here wants messages with their sender, or the last no longer does."""
         self.wake()  # told only as often as there is room: a client that turns senders on and off floods no link
 
     def features(self) -> bytes:
@@ -286,7 +285,7 @@ class Tree:
     # -- path ---------------------------------------------------------------------------------------
 
     def set_path(self, above: tuple[bytes, ...]) -> None:
-        """After this hub, the path to the root is ``above``: tell the relays below."""
+        """Above this hub, the path to the root is ``above``: tell the relays below."""
         path = (self.hub_id, *above)
         if path == self.path:
             return
@@ -297,7 +296,7 @@ class Tree:
         self.context.members.end_turn()
 
     def joined(self) -> None:
-        """The relay has joined, or failed to: answer the clients that asked about the path."""
+        """The relay has joined, or has failed to: answer the clients that asked about the path."""
         self.questions.joined()
 
     # -- prefix -------------------------------------------------------------------------------------
@@ -311,7 +310,7 @@ class Tree:
         self.context.members.end_turn()
 
     def set_prefix(self, prefix: bytes) -> None:
-        """Credentials here stand under ``prefix`` from now on.
+        """Credential keys of this hub's clients begin with ``prefix`` from now on.
 
         Keys under another prefix may be those of other clients now, so subscriptions to them are taken back. Clients
         that asked for notices are told their new key and can subscribe again; other clients are disconnected.
@@ -343,13 +342,13 @@ class Tree:
         self.questions.answered(token, who, partial)
 
     def sync_below(self, reply: Reply) -> None:
-        """The hub above asks when all it told is in force below."""
+        """The hub above asks to be told when all that it said is in force below."""
         self.questions.sync_below(reply, self._own.uid)
 
     # -- notices ------------------------------------------------------------------------------------
 
     def pass_notice(self, notice: control.Lost, origin: Outgoing | None) -> None:
-        """Messages were lost between two hubs: tell everybody here who asked for notices."""
+        """Messages were lost between two hubs: tell the clients that asked for notices."""
         for connection in self._everybody():
             if connection is not origin:
                 connection.notify(notice.encode())
