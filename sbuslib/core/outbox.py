@@ -150,6 +150,7 @@ class Outbox:
     def refuses(self, sender: int, may_hold: bool, size: int) -> Cause | None:
         """Why each message of user ``sender`` of ``size`` bytes or more would be lost now; ``None``: some may be kept.
 
+        This is the reason of the shortest one. A longer one may have another, which is not told.
         A caller that would have to copy messages to offer them may count them as lost instead.
         """
         if decide(False, self.soft, self.hard, may_hold) is Action.LOSE:
