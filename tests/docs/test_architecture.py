@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ import sbuslib
 from sbuslib import Hub
 
 PAGE = DOCS / "architecture.md"
+INSTALLED = os.path.dirname(sbuslib.__file__)
 
 
 def drawing() -> str:
@@ -151,7 +153,7 @@ def noted() -> Iterator[set[str]]:
     called: set[str] = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(str(PACKAGE)):
+        if event == "call" and frame.f_code.co_filename.startswith(INSTALLED):
             called.add(f"{frame.f_globals['__name__']}.{frame.f_code.co_qualname}")
 
     loop = gevent.get_hub().loop
