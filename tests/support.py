@@ -82,6 +82,24 @@ def python(*arguments: str, **environment: str) -> str:
     return done.stdout
 
 
+def in_thread(function: Callable[[], object]) -> object:
+    """Run in another thread: the result or the exception."""
+    results: list[object] = []
+
+    def run() -> None:
+        try:
+            results.append(function())
+        except Exception as error:
+            results.append(error)
+        finally:
+            gevent.get_hub().destroy(destroy_loop=True)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return results[0]
+
+
 class Peer:
     """A raw connection to any sbus daemon: sends and receives packets as they are. Waits in the event loop."""
 

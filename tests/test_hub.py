@@ -14,7 +14,7 @@ from contextlib import nullcontext
 import gevent
 import pytest
 from gevent import GreenletExit
-from support import ROOT, Peer, eventually, own_key
+from support import ROOT, Peer, eventually, in_thread, own_key
 
 from sbuslib import Client, Hub, Limits
 from sbuslib.core import acceptor, turn
@@ -651,24 +651,6 @@ def test_a_start_that_fails_leaves_nothing_behind(address: str) -> None:
 
 
 # -- threads --------------------------------------------------------------------------------------------
-
-
-def in_thread(function: Callable[[], object]) -> object:
-    """Run in another thread: the result or the exception."""
-    results: list[object] = []
-
-    def run() -> None:
-        try:
-            results.append(function())
-        except Exception as error:
-            results.append(error)
-        finally:
-            gevent.get_hub().destroy(destroy_loop=True)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    return results[0]
 
 
 def test_another_thread_is_told_so(hub: Hub, connect: Connect) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import gevent
 import pytest
-from support import PATIENCE, ROOT, HubThread, python
+from support import PATIENCE, ROOT, HubThread, in_thread, python
 
 from sbuslib import Client, Hub, aio, blocking
 from sbuslib.clients.endpoint import Endpoint
@@ -203,24 +203,6 @@ with blocking.Client(sys.argv[1]) as client:
 
 
 # -- threads and event loops ----------------------------------------------------------------------------
-
-
-def in_thread(function: Callable[[], object]) -> object:
-    """Run in another thread: the result or the exception."""
-    results: list[object] = []
-
-    def run() -> None:
-        try:
-            results.append(function())
-        except Exception as error:
-            results.append(error)
-        finally:
-            gevent.get_hub().destroy(destroy_loop=True)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    return results[0]
 
 
 VERBS: dict[str, Callable[[Endpoint], object]] = {
