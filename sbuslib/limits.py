@@ -1,16 +1,16 @@
 """``Limits`` and ``ClientLimits``: the numbers that an operator may set, each with the reason for its default.
 
 What only tunes the machine is a constant beside the code that uses it. ``docs/limits.md`` is generated from this
-module, and a test compares the two.
+module (:func:`describe` reads its source), and a test compares the two.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import inf
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
-from msgspec import Meta
 
 from .errors import UsageError
 
@@ -84,267 +84,146 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     """
 
     # -- patterns ---------------------------------------------------------------------------------------------------
-    pattern_bytes: Annotated[int, Meta(description="Longest pattern, in bytes. Real keys are far shorter.")] = 4_096
-    pattern_segments: Annotated[
-        int,
-        Meta(
-            description="Most segments of a pattern. Each may be a node of the index, so a segment costs more than a "
-            "byte."
-        ),
-    ] = 128
-    user_patterns: Annotated[
-        int,
-        Meta(
-            description="Distinct patterns that all clients of one user may hold. The relay of a busy host needs many."
-        ),
-    ] = 262_144
-    user_pattern_bytes: Annotated[
-        int, Meta(description="Bytes of those patterns. The index takes some ten times as much memory.")
-    ] = 16 * 1024 * 1024
-    user_pattern_steps: Annotated[
-        int,
-        Meta(
-            description="Steps that all patterns of one user may add to the look-up of one key. room/*/x takes 2 "
-            "steps, for the segments from its first star on; a hundred thousand patterns that differ from "
-            "it in words alone share these 2. A step takes a third of a microsecond."
-        ),
-    ] = 1_024
+    pattern_bytes: int = 4_096
+    """Longest pattern, in bytes. Real keys are far shorter."""
+    pattern_segments: int = 128
+    """Most segments of a pattern. Each may be a node of the index, so a segment costs more than a byte."""
+    user_patterns: int = 262_144
+    """Distinct patterns that all clients of one user may hold. The relay of a busy host needs many."""
+    user_pattern_bytes: int = 16 * 1024 * 1024
+    """Bytes of those patterns. The index takes some ten times as much memory."""
+    user_pattern_steps: int = 1_024
+    """Steps that all patterns of one user may add to the look-up of one key. room/*/x takes 2 steps, for the segments
+    from its first star on; a hundred thousand patterns that differ from it in words alone share these 2. A step takes a
+    third of a microsecond."""
 
     # -- what is remembered -----------------------------------------------------------------------------------------
-    cached_keys: Annotated[
-        int, Meta(description="Keys whose receivers are remembered. A remembered key needs no search of the index.")
-    ] = 16_384
-    cached_receivers: Annotated[
-        int,
-        Meta(
-            description="Receivers that the remembered keys may have together, at 8 bytes each. Thousands of clients "
-            "can be combined in as many ways as there are keys."
-        ),
-    ] = 4_194_304
-    allowed_bytes: Annotated[
-        int,
-        Meta(
-            description="Bytes of keys that are remembered as allowed by authorize=, so that it is not asked again. "
-            "Shared out among users: one alone may have half."
-        ),
-    ] = 64 * 1024 * 1024
+    cached_keys: int = 16_384
+    """Keys whose receivers are remembered. A remembered key needs no search of the index."""
+    cached_receivers: int = 4_194_304
+    """Receivers that the remembered keys may have together, at 8 bytes each. Thousands of clients can be combined in as
+    many ways as there are keys."""
+    allowed_bytes: int = 64 * 1024 * 1024
+    """Bytes of keys that are remembered as allowed by authorize=, so that it is not asked again. Shared out among
+    users: one alone may have half."""
 
     # -- turns ------------------------------------------------------------------------------------------------------
-    batch: Annotated[int, Meta(description="Packets taken from one client in one turn. More gains nothing.")] = 64
-    turn_deliveries: Annotated[
-        int,
-        Meta(
-            description="Deliveries (packets times receivers) after which the turn of a publisher ends, to go on "
-            "later. So many take some milliseconds, for which all others wait. One packet always goes to "
-            "all its receivers."
-        ),
-    ] = 4_096
-    turn_time: Annotated[
-        float,
-        Meta(
-            description="Seconds after which a turn ends that takes long for another reason, such as new keys that "
-            "have to be compared with many patterns."
-        ),
-    ] = 0.005
+    batch: int = 64
+    """Packets taken from one client in one turn. More gains nothing."""
+    turn_deliveries: int = 4_096
+    """Deliveries (packets times receivers) after which the turn of a publisher ends, to go on later. So many take some
+    milliseconds, for which all others wait. One packet always goes to all its receivers."""
+    turn_time: float = 0.005
+    """Seconds after which a turn ends that takes long for another reason, such as new keys that have to be compared
+    with many patterns."""
 
     # -- queues -----------------------------------------------------------------------------------------------------
-    queued_packets: Annotated[
-        int, Meta(description="Packets that may wait for one slow receiver, before new ones are lost.")
-    ] = 65_536
-    queued_bytes: Annotated[
-        int, Meta(description="Bytes that may wait for one slow receiver: some forty packets of full length.")
-    ] = 16 * 1024 * 1024
-    user_queued_packets: Annotated[
-        int,
-        Meta(
-            description="Packets that may wait for all clients of one user. Shared out among the users that sent them: "
-            "one alone may have half."
-        ),
-    ] = 262_144
-    user_queued_bytes: Annotated[
-        int, Meta(description="Bytes that may wait for all clients of one user, shared out in the same way.")
-    ] = 128 * 1024 * 1024
-    queued_answers: Annotated[
-        int,
-        Meta(
-            description="Answers to control packets that may wait for one client. Answers are never discarded, so a "
-            "client that asks more and does not read is disconnected."
-        ),
-    ] = 1_024
-    block_timeout: Annotated[
-        float,
-        Meta(
-            description="Seconds for which a receiver in block mode may hold publishers back. One that has made no "
-            "room by then is disconnected."
-        ),
-    ] = 30.0
+    queued_packets: int = 65_536
+    """Packets that may wait for one slow receiver, before new ones are lost."""
+    queued_bytes: int = 16 * 1024 * 1024
+    """Bytes that may wait for one slow receiver: some forty packets of full length."""
+    user_queued_packets: int = 262_144
+    """Packets that may wait for all clients of one user. Shared out among the users that sent them: one alone may have
+    half."""
+    user_queued_bytes: int = 128 * 1024 * 1024
+    """Bytes that may wait for all clients of one user, shared out in the same way."""
+    queued_answers: int = 1_024
+    """Answers to control packets that may wait for one client. Answers are never discarded, so a client that asks more
+    and does not read is disconnected."""
+    block_timeout: float = 30.0
+    """Seconds for which a receiver in block mode may hold publishers back. One that has made no room by then is
+    disconnected."""
 
     # -- messages to many clients of one user -----------------------------------------------------------------------
-    fanout: Annotated[
-        int,
-        Meta(
-            description="A message from another user to this many clients of one user, or more, goes into the fan-out "
-            "queue of that user. Otherwise its publisher would have to wait for as many system calls."
-        ),
-    ] = 8
-    fanout_packets: Annotated[
-        int,
-        Meta(
-            description="Packets that may wait in one fan-out queue. Shared out among the users that sent them: one "
-            "alone may have half."
-        ),
-    ] = 65_536
-    fanout_bytes: Annotated[
-        int, Meta(description="Bytes that may wait in one fan-out queue, shared out in the same way.")
-    ] = 32 * 1024 * 1024
+    fanout: int = 8
+    """A message from another user to this many clients of one user, or more, goes into the fan-out queue of that user.
+    Otherwise its publisher would have to wait for as many system calls."""
+    fanout_packets: int = 65_536
+    """Packets that may wait in one fan-out queue. Shared out among the users that sent them: one alone may have
+    half."""
+    fanout_bytes: int = 32 * 1024 * 1024
+    """Bytes that may wait in one fan-out queue, shared out in the same way."""
 
     # -- connections ------------------------------------------------------------------------------------------------
-    user_connections: Annotated[
-        int,
-        Meta(
-            description="Connections that one user may have, if its share of the descriptors is not less. The hub's "
-            "own user and root may have more. Each costs 2 KiB in the hub, and up to 32 KiB in the kernel "
-            "if the client does not read."
-        ),
-    ] = 16_384
-    spare_descriptors: Annotated[
-        int,
-        Meta(
-            description="Descriptors of the process (of its RLIMIT_NOFILE) that clients may not use up. The "
-            "application needs some, and the hub needs one to refuse a client politely."
-        ),
-    ] = 64
-    backlog: Annotated[
-        int, Meta(description="Connections that may wait to be accepted. The kernel caps it at net.core.somaxconn.")
-    ] = 4_096
-    idle_send_buffer: Annotated[
-        int,
-        Meta(
-            description="Send buffer of each new connection, in bytes, which the kernel doubles. It is small, because "
-            "what waits in it is charged to no user."
-        ),
-    ] = 8_192
-    send_buffer: Annotated[
-        int,
-        Meta(
-            description="Send buffer of a client that falls behind or is sent a longer packet, in bytes: the longest "
-            "control packet and the bookkeeping for it. The kernel doubles it, and caps it at "
-            "net.core.wmem_max."
-        ),
-    ] = PACKET_BYTES + 4 * CONTROL_EXTRA
-    send_buffers: Annotated[
-        int,
-        Meta(
-            description="Bytes that all these larger send buffers may have together. Shared out among users: one alone "
-            "may have half. What clients do not read takes memory of the hub."
-        ),
-    ] = 1024 * 1024 * 1024
-    logged_breaches: Annotated[
-        int,
-        Meta(description="Kinds of violation (reason and user) that are remembered as logged. More are only counted."),
-    ] = 1_024
+    user_connections: int = 16_384
+    """Connections that one user may have, if its share of the descriptors is not less. The hub's own user and root may
+    have more. Each costs 2 KiB in the hub, and up to 32 KiB in the kernel if the client does not read."""
+    spare_descriptors: int = 64
+    """Descriptors of the process (of its RLIMIT_NOFILE) that clients may not use up. The application needs some, and
+    the hub needs one to refuse a client politely."""
+    backlog: int = 4_096
+    """Connections that may wait to be accepted. The kernel caps it at net.core.somaxconn."""
+    idle_send_buffer: int = 8_192
+    """Send buffer of each new connection, in bytes, which the kernel doubles. It is small, because what waits in it is
+    charged to no user."""
+    send_buffer: int = PACKET_BYTES + 4 * CONTROL_EXTRA
+    """Send buffer of a client that falls behind or is sent a longer packet, in bytes: the longest control packet and
+    the bookkeeping for it. The kernel doubles it, and caps it at net.core.wmem_max."""
+    send_buffers: int = 1024 * 1024 * 1024
+    """Bytes that all these larger send buffers may have together. Shared out among users: one alone may have half. What
+    clients do not read takes memory of the hub."""
+    logged_breaches: int = 1_024
+    """Kinds of violation (reason and user) that are remembered as logged. More are only counted."""
 
     # -- trees of hubs ----------------------------------------------------------------------------------------------
-    prefix_wait: Annotated[
-        float,
-        Meta(
-            description="Seconds after the start of a relay for which a whoami waits for the hub above, which tells "
-            "the prefix of this hub's credential keys. A hub that is there answers in milliseconds."
-        ),
-    ] = 3.0
-    settle: Annotated[
-        float,
-        Meta(
-            description="Seconds after its start for which a hub lets the hubs below wait, before it tells that it "
-            "knows what is wanted. Subscribers that lost the hub come back in that time."
-        ),
-    ] = 0.5
-    sync_wait: Annotated[
-        float,
-        Meta(
-            description="Seconds for which a hub/sync of the whole tree waits for other hubs, before it is answered as "
-            "partial."
-        ),
-    ] = 2.0
-    link_wait: Annotated[
-        float, Meta(description="Seconds within which a hub above has to answer while a relay joins it.")
-    ] = 10.0
-    link_pause: Annotated[
-        float,
-        Meta(
-            description="Shortest pause before a relay joins again, in seconds. The next one is drawn at random, and "
-            "may be longer."
-        ),
-    ] = 0.05
-    link_pause_most: Annotated[float, Meta(description="Longest pause before a relay joins again, in seconds.")] = 5.0
-    link_buffer: Annotated[
-        int, Meta(description="Bytes kept for the hub above while it is away or slow: as many as for a slow receiver.")
-    ] = 16 * 1024 * 1024
-    link_packets: Annotated[
-        int,
-        Meta(description="Packets kept for the hub above while it is away or slow. Even an empty packet takes memory."),
-    ] = 262_144
-    link_notices: Annotated[
-        float,
-        Meta(
-            description="Seconds between two notices of losses that a link passes on. One notice goes to many clients."
-        ),
-    ] = 1.0
-    link_patterns: Annotated[
-        int, Meta(description="Patterns announced over a link, before they are replaced by wider ones.")
-    ] = 65_536
-    pruned_keys: Annotated[
-        int,
-        Meta(
-            description="Keys that a link of another user is told not to send. A new key takes the place of the oldest."
-        ),
-    ] = 4_096
-    path_hubs: Annotated[
-        int,
-        Meta(
-            description="Hubs on the path from a hub to the root of its tree, both included. A deeper tree is a "
-            "mistake."
-        ),
-    ] = 16
+    prefix_wait: float = 3.0
+    """Seconds after the start of a relay for which a whoami waits for the hub above, which tells the prefix of this
+    hub's credential keys. A hub that is there answers in milliseconds."""
+    settle: float = 0.5
+    """Seconds after its start for which a hub lets the hubs below wait, before it tells that it knows what is wanted.
+    Subscribers that lost the hub come back in that time."""
+    sync_wait: float = 2.0
+    """Seconds for which a hub/sync of the whole tree waits for other hubs, before it is answered as partial."""
+    link_wait: float = 10.0
+    """Seconds within which a hub above has to answer while a relay joins it."""
+    link_pause: float = 0.05
+    """Shortest pause before a relay joins again, in seconds. The next one is drawn at random, and may be longer."""
+    link_pause_most: float = 5.0
+    """Longest pause before a relay joins again, in seconds."""
+    link_buffer: int = 16 * 1024 * 1024
+    """Bytes kept for the hub above while it is away or slow: as many as for a slow receiver."""
+    link_packets: int = 262_144
+    """Packets kept for the hub above while it is away or slow. Even an empty packet takes memory."""
+    link_notices: float = 1.0
+    """Seconds between two notices of losses that a link passes on. One notice goes to many clients."""
+    link_patterns: int = 65_536
+    """Patterns announced over a link, before they are replaced by wider ones."""
+    pruned_keys: int = 4_096
+    """Keys that a link of another user is told not to send. A new key takes the place of the oldest."""
+    path_hubs: int = 16
+    """Hubs on the path from a hub to the root of its tree, both included. A deeper tree is a mistake."""
 
 
 class ClientLimits(_Numbers, frozen=True, kw_only=True):
     """What a client allows itself. Immutable, as :class:`Limits`."""
 
-    batch: Annotated[int, Meta(description="Packets received or sent with one system call. More gains nothing.")] = 64
-    batch_messages: Annotated[
-        int, Meta(description="Messages put into one packet, for a hub that takes batches. More gains little.")
-    ] = 1_024
-    batch_bytes: Annotated[
-        int,
-        Meta(
-            description="Bytes of payload put into one packet, for a hub that takes batches: so many stay in the "
-            "processor's cache."
-        ),
-    ] = 131_072
-    send_buffer: Annotated[
-        int, Meta(description="Send buffer asked of the kernel, in bytes: as that of a hub, whose packets are as long.")
-    ] = PACKET_BYTES + 4 * CONTROL_EXTRA
-    reconnect_pause: Annotated[
-        float,
-        Meta(
-            description="Shortest pause before reconnecting, in seconds. The next one is drawn at random, and may be "
-            "longer."
-        ),
-    ] = 0.05
-    reconnect_pause_most: Annotated[
-        float, Meta(description="Longest pause before reconnecting, in seconds: a hub that is back is found this soon.")
-    ] = 5.0
+    batch: int = 64
+    """Packets received or sent with one system call. More gains nothing."""
+    batch_messages: int = 1_024
+    """Messages put into one packet, for a hub that takes batches. More gains little."""
+    batch_bytes: int = 131_072
+    """Bytes of payload put into one packet, for a hub that takes batches: so many stay in the processor's cache."""
+    send_buffer: int = PACKET_BYTES + 4 * CONTROL_EXTRA
+    """Send buffer asked of the kernel, in bytes: as that of a hub, whose packets are as long."""
+    reconnect_pause: float = 0.05
+    """Shortest pause before reconnecting, in seconds. The next one is drawn at random, and may be longer."""
+    reconnect_pause_most: float = 5.0
+    """Longest pause before reconnecting, in seconds: a hub that is back is found this soon."""
 
 
 def describe(struct: type[msgspec.Struct] = Limits) -> str:
     """The table of a struct's limits in Markdown: name, default, reason. What ``docs/limits.md`` holds."""
+    import ast  # only those who write the docs need these two
+    import inspect
+
     rows = ["| limit | default | why |", "| --- | --- | --- |"]
-    info = msgspec.inspect.type_info(struct)
-    assert isinstance(info, msgspec.inspect.StructType)
-    for field in info.fields:
-        assert isinstance(field.type, msgspec.inspect.Metadata)
-        default = f"{field.default:,}" if isinstance(field.default, int) else f"{field.default}"
-        why = (field.type.extra_json_schema or {}).get("description", "")
-        rows.append(f"| `{field.name}` | {default} | {why} |")
+    (body,) = (node.body for node in ast.parse(inspect.getsource(struct)).body if isinstance(node, ast.ClassDef))
+    defaults = {field.name: field.default for field in msgspec.structs.fields(struct)}
+    for field, why in pairwise(body):
+        if isinstance(field, ast.AnnAssign):
+            name = ast.unparse(field.target)
+            assert isinstance(why, ast.Expr), f"{name} has no reason"
+            reason = " ".join(ast.literal_eval(why.value).split())
+            default = f"{defaults[name]:,}" if isinstance(defaults[name], int) else defaults[name]
+            rows.append(f"| `{name}` | {default} | {reason} |")
     return "\n".join(rows) + "\n"

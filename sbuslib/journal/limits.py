@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from msgspec import Meta
-
 from ..limits import _Numbers
 
 __all__ = ["JournalLimits"]
@@ -17,35 +13,22 @@ class JournalLimits(_Numbers, frozen=True, kw_only=True):
     Raises :exc:`~sbuslib.errors.UsageError` when a number is not positive.
     """
 
-    block_records: Annotated[
-        int,
-        Meta(
-            description="Messages that are handed to the writer at once: enough that a block's own cost, and that of "
-            "taking turns with the writer's thread, hardly shows."
-        ),
-    ] = 1_024
-    block_bytes: Annotated[
-        int, Meta(description="Bytes of messages that are handed to the writer at once, however few they are.")
-    ] = 1_048_576
-    block_seconds: Annotated[
-        float, Meta(description="Seconds after which fewer are handed over: what a crash may cost while little comes.")
-    ] = 0.05
-    queued_records: Annotated[
-        int,
-        Meta(description="Messages that may wait for the writer before publishers are held: half a second of them."),
-    ] = 131_072
-    queued_bytes: Annotated[
-        int, Meta(description="Bytes that may wait for the writer: half a second of what a good disk takes.")
-    ] = 67_108_864
-    segment_bytes: Annotated[
-        int, Meta(description="Size at which a segment is closed: what one task of Spark reads in a second or so.")
-    ] = 67_108_864
-    segment_seconds: Annotated[
-        float, Meta(description="Age at which a segment is closed: what retention by age is exact to.")
-    ] = 3_600.0
-    sync_seconds: Annotated[
-        float, Meta(description="Seconds between two syncs with durability interval: what a power cut may cost.")
-    ] = 1.0
-    stop_seconds: Annotated[
-        float, Meta(description="Seconds for which a recorder that stops waits until the disk has taken what is left.")
-    ] = 30.0
+    block_records: int = 1_024
+    """Messages that are handed to the writer at once: enough that a block's own cost, and that of taking turns with the
+    writer's thread, hardly shows."""
+    block_bytes: int = 1_048_576
+    """Bytes of messages that are handed to the writer at once, however few they are."""
+    block_seconds: float = 0.05
+    """Seconds after which fewer are handed over: what a crash may cost while little comes."""
+    queued_records: int = 131_072
+    """Messages that may wait for the writer before publishers are held: half a second of them."""
+    queued_bytes: int = 67_108_864
+    """Bytes that may wait for the writer: half a second of what a good disk takes."""
+    segment_bytes: int = 67_108_864
+    """Size at which a segment is closed: what one task of Spark reads in a second or so."""
+    segment_seconds: float = 3_600.0
+    """Age at which a segment is closed: what retention by age is exact to."""
+    sync_seconds: float = 1.0
+    """Seconds between two syncs with durability interval: what a power cut may cost."""
+    stop_seconds: float = 30.0
+    """Seconds for which a recorder that stops waits until the disk has taken what is left."""
