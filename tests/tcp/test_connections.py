@@ -1,0 +1,59 @@
+"""Connections that a peer makes, and makes again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec import structs
+from support import eventually
+
+from sbuslib.errors import StateError, UsageError
+from sbuslib.tcp import Peer, TcpLimits
+
+Make = Callable[..., Peer]
+Connect = Callable[..., Any]
+
+
+def test_the_number_of_connections_is_bounded(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
+    peer = make_peer(limits=structs.replace(limits, links=1))
+    raw(peer).send(b"sub a\n")
+    peer.wait_for_subscriber("a", timeout=10)
+    raw(peer).expect_end()
+
+
+def test_a_lost_connection_is_made_again(make_peer: Make, limits: TcpLimits) -> None:
+    first = make_peer()
+    other = make_peer()
+    inbox = other.subscribe("a")
+    address = first.address
+    other.connect(address)
+    first.wait_for_subscriber("a", timeout=10)
+    with pytest.raises(StateError):
+        other.connect(address)
+    first.stop()
+    eventually(lambda: not other.links)
+    again = make_peer(address)
+    again.wait_for_subscriber("a", timeout=20)
+    again.publish("a", b"x")
+    assert inbox.get(10).data == b"x"
+    other.disconnect(address)
+    eventually(lambda: not again.links)
+    assert not other.is_dialling(address)
+
+
+def test_connect_without_waiting_returns_at_once(make_peer: Make) -> None:
+    one = make_peer()
+    address = one.address
+    one.stop()
+    other = make_peer(None)
+    with pytest.raises(ConnectionRefusedError):
+        other.connect(address)
+    assert not other.is_dialling(address)
+    other.connect(address, wait=False)
+    one = make_peer(address)
+    eventually(lambda: other.links)
+    assert other.address == ""
+    with pytest.raises(UsageError):
+        one.connect(one.address)

@@ -1,0 +1,214 @@
+"""One connection of a peer: the commands on the wire, time limits, slow ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import gevent
+import pytest
+from msgspec import structs
+from support import eventually
+
+from sbuslib.tcp import Peer, Publish, TcpLimits
+
+Make = Callable[..., Peer]
+Connect = Callable[..., Any]
+
+
+def test_the_three_commands_on_the_wire(make_peer: Make, raw: Connect) -> None:
+    peer = make_peer()
+    inbox = peer.subscribe("//myorg/chat/")
+    connection = raw(peer)
+    connection.expect(b"sub //myorg/chat/\n")
+    connection.send(b"pub //myorg/chat/main 5 hello\npub //other 1 x\nsub //myorg/\n")
+    assert inbox.get(10) == Publish("//myorg/chat/main", b"hello")
+    peer.wait_for_subscriber("//myorg/news", timeout=10)
+    peer.publish("//myorg/news", b"\x00 \n")
+    peer.publish("//elsewhere", b"x")
+    peer.publish("//myorg/news", b"")
+    connection.expect(b"pub //myorg/news 3 \x00 \n\npub //myorg/news 0 \n")
+    inbox.close()
+    connection.expect(b"unsub //myorg/chat/\n")
+    assert peer.statistics().unwanted == 1
+
+
+def test_commands_that_come_byte_by_byte(make_peer: Make, raw: Connect) -> None:
+    peer = make_peer()
+    inbox = peer.subscribe("chat")
+    connection = raw(peer)
+    for byte in b"pub //chat 5 hello\nsub x\n":
+        connection.send(bytes([byte]))
+        gevent.sleep(0)
+    assert inbox.get(10) == Publish("//chat", b"hello")
+    peer.wait_for_subscriber("x", timeout=10)
+
+
+def test_subscriptions_are_counted(make_peer: Make, raw: Connect) -> None:
+    peer = make_peer()
+    connection = raw(peer)
+    connection.send(b"sub a\nsub a\nunsub a\nunsub never\nsub begin\n")
+    peer.wait_for_subscriber("begin", timeout=10)
+    assert peer.subscriber_count("a") == 1
+    connection.send(b"unsub a\nunsub a\nsub end\n")
+    peer.wait_for_subscriber("end", timeout=10)
+    assert peer.subscriber_count("a") == 0
+    assert peer.statistics().ignored == 2
+
+
+def test_one_copy_however_many_substrings_match(make_peer: Make, raw: Connect) -> None:
+    peer = make_peer()
+    connection = raw(peer)
+    connection.send(b"sub //a\nsub b\nsub \nsub /b\nsub end\n")
+    peer.wait_for_subscriber("end", timeout=10)
+    peer.publish("//a/b", b"1")
+    peer.publish_many([("//a/b", b"2"), ("x", b"3")])
+    connection.expect(b"pub //a/b 1 1\npub //a/b 1 2\npub x 1 3\n")
+
+
+def test_a_message_is_neither_sent_back_nor_passed_on(make_peer: Make, raw: Connect) -> None:
+    peer = make_peer()
+    one, two = raw(peer), raw(peer)
+    inbox = peer.subscribe("//a")
+    for connection in (one, two):
+        connection.expect(b"sub //a\n")
+        connection.send(b"sub //a\n")
+    peer.wait_for_subscriber("//a", 2, timeout=10)
+    one.send(b"pub //a 1 x\n")
+    assert inbox.get(10).data == b"x"
+    peer.publish("//a", b"own")
+    for connection in (one, two):
+        connection.expect(b"pub //a 3 own\n")
+    assert len(inbox) == 0  # nor does this end get its own
+
+
+def test_commands_before_a_fault_are_carried_out(make_peer: Make, raw: Connect) -> None:
+    peer = make_peer()
+    inbox = peer.subscribe("a")
+    connection = raw(peer)
+    connection.expect(b"sub a\n")
+    connection.send(b"pub a 1 x\npub a 1 y\nnonsense\npub a 1 z\n")
+    connection.expect_end()
+    assert [inbox.get(10).data, inbox.get(10).data] == [b"x", b"y"]
+    assert len(inbox) == 0
+    assert peer.statistics().breaches == {"unknown verb": 1}
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (b"pub a x 1\n", "length is not a number"),
+        (b"pub a 1048577 ", "data too long"),
+        (b"pub a 1 xy\n", "no LF after the data"),
+        (b"sub \xff\n", "name is not UTF-8"),
+    ],
+)
+def test_a_bad_line_is_logged_once_and_counted(
+    make_peer: Make, raw: Connect, caplog: pytest.LogCaptureFixture, script: bytes, reason: str
+) -> None:
+    peer = make_peer()
+    with caplog.at_level(logging.WARNING, "sbuslib"):
+        for _ in range(3):
+            connection = raw(peer)
+            connection.send(script)
+            connection.expect_end()
+    eventually(lambda: peer.statistics().breaches == {reason: 3})
+    assert [reason in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_the_end_inside_a_command_is_a_fault(make_peer: Make, raw: Connect) -> None:
+    peer = make_peer()
+    connection = raw(peer)
+    connection.send(b"pub a 10 half")
+    connection.socket.shutdown(1)
+    eventually(lambda: peer.statistics().breaches == {"ended inside a command": 1})
+
+
+@pytest.mark.parametrize("half", [b"pu", b"pub a 100 half", b"sub half"])
+def test_a_half_sent_command_has_a_time_limit(make_peer: Make, raw: Connect, limits: TcpLimits, half: bytes) -> None:
+    peer = make_peer(limits=structs.replace(limits, command_seconds=0.05))
+    patient = raw(peer)
+    patient.send(b"sub x\n")
+    connection = raw(peer)
+    connection.send(half)
+    connection.expect_end()
+    assert peer.statistics().breaches == {"command not finished in time": 1}
+    assert len(peer.links) == 1  # who sends nothing at all may stay
+
+
+def test_single_bytes_do_not_extend_the_time_limit(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
+    peer = make_peer(limits=structs.replace(limits, command_seconds=0.05))
+    connection = raw(peer)
+    connection.send(b"pub a 100000 ")
+    eventually(lambda: peer.links)
+    while peer.links:
+        with suppress(ConnectionError):
+            connection.send(b"x")
+        gevent.sleep(0.001)
+    assert peer.statistics().breaches == {"command not finished in time": 1}
+
+
+def test_only_a_peer_that_does_not_read_loses_messages(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
+    peer = make_peer(limits=structs.replace(limits, queued_bytes=100_000))
+    other = make_peer()
+    slow = raw(peer)
+    slow.send(b"sub a\n")
+    inbox = other.subscribe("a")
+    other.connect(peer.address)
+    peer.wait_for_subscriber("a", 2, timeout=10)
+    [slow_link] = [link for link in peer.links if link.remote.port == slow.socket.getsockname()[1]]
+    count = 0
+    while not slow_link.lost:
+        assert peer.publish_many([("a", b"x" * 1_000)] * 50, patience=0.001) == 50
+        count += 50
+        gevent.sleep(0)
+        assert slow_link.queued_bytes <= 100_000
+    got = 0
+    while got < count:
+        got += len(inbox.get_many(timeout=10))
+    assert got == count
+    assert slow_link.slow
+    assert sum(link.lost for link in peer.links) == slow_link.lost == peer.statistics().lost
+
+
+def test_a_peer_that_reads_nothing_for_long_is_disconnected(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
+    peer = make_peer(limits=structs.replace(limits, stall_seconds=0.05))
+    connection = raw(peer)
+    connection.send(b"sub a\n")
+    peer.wait_for_subscriber("a", timeout=10)
+    peer.publish_many([("a", b"x" * 1_000_000)] * 15)
+    eventually(lambda: not peer.links)
+    assert peer.statistics().breaches == {"takes nothing": 1}
+    assert peer.statistics().lost == 15
+
+
+def test_a_peer_with_too_many_substrings_is_disconnected(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
+    peer = make_peer(limits=structs.replace(limits, substrings=3))
+    connection = raw(peer)
+    connection.send(b"sub a\nsub a\nsub b\nsub c\nunsub c\nsub d\nsub e\n")
+    connection.expect_end()
+    assert peer.statistics().breaches == {"too many substrings": 1}
+
+
+def test_a_peer_with_too_many_bytes_of_substrings_is_disconnected(
+    make_peer: Make, raw: Connect, limits: TcpLimits
+) -> None:
+    peer = make_peer(limits=structs.replace(limits, substring_bytes=10))
+    connection = raw(peer)
+    connection.send(b"sub aaaaaaa\nunsub aaaaaaa\nsub bbbbbbb\nsub cccc\n")
+    connection.expect_end()
+    assert peer.statistics().breaches == {"too many substrings": 1}
+
+
+def test_a_closed_connection_keeps_no_received_messages(make_peer: Make, raw: Connect) -> None:
+    peer = make_peer()
+    connection = raw(peer)
+    connection.send(b"pub a 1 x\npub a 1000000 " + bytes(500_000))
+    eventually(lambda: peer.links and peer.links[0]._parser.pending > 400_000)
+    (link,) = peer.links
+    connection.socket.close()
+    eventually(lambda: link.closed)
+    assert link._parser.pending == 0
+    assert not link._parser._headers
