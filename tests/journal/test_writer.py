@@ -1,0 +1,212 @@
+"""How a journal is written: what is durable, full disks, sizes and ages of segments, crashes."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from journal.disks import Disk, file_size, has_come_to
+from segments.journals import records_of
+from support import eventually
+
+import sbuslib
+from sbuslib import Hub
+from sbuslib.core.messages import Batched, Copied
+from sbuslib.errors import JournalError
+from sbuslib.journal.limits import JournalLimits
+from sbuslib.journal.recorder import Recorder
+from sbuslib.segments.directory import end_of, is_recorded, list_segments
+from sbuslib.wire.batches import coalesce
+from sbuslib.wire.packets import encode_message
+
+MakeHub = Callable[..., Hub]
+
+
+MakeClient = Callable[..., sbuslib.Client]
+
+
+def test_the_writer_leaves_out_secret_messages_too(hub: Hub, journal: str) -> None:
+    with Recorder(hub, journal) as recorder:
+        intake, writer = recorder._intake, hub.context.writer
+        assert intake is not None
+        for key in (b"!/cred/1/2/3/x", b"a/!/cred/1/2/3/x", b"a!/b"):
+            intake.deliver(hub._me, Copied(writer, [encode_message(key, b"v")]))
+        several = [(b"k", b"1"), (b"!/cred/1/2/3/x", b"2"), (b"k", b"3"), (b"!/cred/1/2/3/x", b"4"), (b"l", b"5")]
+        for pairs in (several, several[1::2]):
+            batch = coalesce([encode_message(key, payload) for key, payload in pairs])
+            assert batch is not None
+            intake.deliver(hub._me, Batched(writer, batch))
+    found = [(record.key, record.payload) for record in records_of(journal)]
+    assert found == [(b"a!/b", b"v"), *several[::2]]
+    assert recorder._writer.secrets_left_out == 6
+
+
+def test_a_row_is_durable_once_fdatasync_has_returned(hub: Hub, journal: str, disk: Disk) -> None:
+    with Recorder(hub, journal, publish_durable=True) as recorder:
+        inbox = hub.subscribe(b"journal/durable")
+        hub.publish(b"k", b"v")
+        eventually(lambda: disk.syncs == 1)
+        assert (recorder.written_sequence, recorder.durable_sequence) == (1, 0)
+        disk.open.set()
+        message = inbox.get(timeout=20)
+        assert (message.key, message.payload, recorder.durable_sequence) == (b"journal/durable", b"1", 1)
+    assert [record.key for record in records_of(journal)] == [b"k"]  # the recorder's own notices are not recorded
+
+
+def test_durability_none_never_syncs_and_interval_syncs_by_time(hub: Hub, journal: str, disk: Disk) -> None:
+    with Recorder(hub, journal, durability="none") as recorder:
+        hub.publish(b"k", b"v")
+        eventually(lambda: recorder.durable_sequence == 1)
+        assert disk.syncs == 0
+    disk.open.set()
+    limits = JournalLimits(sync_seconds=0.02)
+    with Recorder(hub, journal, durability="interval", limits=limits) as recorder:
+        hub.publish(b"k", b"v")
+        eventually(lambda: recorder.durable_sequence == 2)
+        assert disk.syncs == 1
+    assert len(records_of(journal)) == 2
+
+
+def test_a_full_disk_ends_the_recording_and_the_hub_goes_on(
+    hub: Hub, client: MakeClient, journal: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[Exception] = []
+    recorder = Recorder(hub, journal, on_stop=told.append)
+    publisher, subscriber = client(), client()
+    subscriber.subscribe(b"journal/", b"k")
+    with file_size(20_000), caplog.at_level(logging.ERROR, "sbuslib"):
+        recorder.start()
+        for number in range(30):
+            publisher.publish(b"k", b"%d" % number + b"x" * 2000)
+            eventually(partial(has_come_to, recorder, number + 1))
+        eventually(lambda: told)
+    assert not recorder.recording
+    assert isinstance(recorder.error, OSError)
+    assert told == [recorder.error]
+    with pytest.raises(JournalError, match="File too large"):
+        recorder.stop()
+    recorder.close()
+    assert "ended, 1 messages are not in it" in caplog.text
+    received = [subscriber.receive(10) for _ in range(31)]  # the hub went on
+    (notice,) = [message for message in received if message.key == b"journal/stopped"]
+    assert b"File too large" in notice.payload
+    written = recorder.statistics().written
+    assert recorder.statistics().lost == {"stopped": 1}
+    assert len(records_of(journal, growing=True)) == written == recorder.durable_sequence < 30
+    with recorder:  # the disk has room again
+        publisher.publish(b"k", b"more")
+        publisher.sync()
+    assert [record.sequence for record in records_of(journal)] == list(range(1, written + 2))
+
+
+def test_stop_gives_up_on_a_disk_that_never_answers(make_hub: MakeHub, journal: str, disk: Disk) -> None:
+    hub = make_hub()
+    recorder = Recorder(hub, journal, limits=JournalLimits(stop_seconds=0.05)).start()
+    hub.publish(b"k", b"v")
+    with pytest.raises(JournalError, match=r"took nothing for 0\.05 s"):
+        recorder.stop()
+    disk.open.set()
+    eventually(lambda: not is_recorded(journal))
+
+
+def test_segments_are_closed_at_a_size_and_the_oldest_deleted(hub: Hub, journal: str) -> None:
+    limits = JournalLimits(segment_bytes=10_000)
+    with Recorder(hub, journal, limits=limits, keep_bytes=25_000) as recorder:
+        for number in range(1, 41):
+            hub.publish(b"k", b"%d" % number + b"x" * 2_000)
+            recorder.flush()
+            eventually(partial(has_come_to, recorder, number))
+    segments = list_segments(journal)
+    assert segments[0].first_sequence > 1
+    assert len(segments) >= 2
+    assert sum(one.size for one in segments) < 25_000 + 13_000
+    records = records_of(journal)
+    assert [record.sequence for record in records] == list(range(segments[0].first_sequence, 41))
+
+
+def test_retention_by_age_keeps_the_last_segment(hub: Hub, journal: str) -> None:
+    for number in range(3):
+        with Recorder(hub, journal):
+            hub.publish(b"k", b"%d" % number)
+    for one in list_segments(journal):
+        os.utime(one.path, (1, 1))
+    with Recorder(hub, journal, keep_seconds=3_600):
+        hub.publish(b"k", b"3")
+    assert [record.payload for record in records_of(journal)] == [b"3"]
+    with Recorder(hub, journal, keep_seconds=0.000_001):
+        pass
+    assert len(records_of(journal)) == 1
+
+
+def test_a_segment_is_closed_at_its_maximum_age(hub: Hub, journal: str) -> None:
+    with Recorder(hub, journal, limits=JournalLimits(segment_seconds=0.02, block_seconds=0.001)):
+        hub.publish(b"k", b"1")
+        eventually(lambda: [end_of(one)[1] for one in list_segments(journal)] == [True])
+        hub.publish(b"k", b"2")
+        eventually(lambda: len(list_segments(journal)) == 2)
+    assert len(records_of(journal)) == 2
+
+
+@pytest.mark.parametrize("torn", [0, 1, 23, 24, 100])
+def test_start_repairs_the_segment_that_a_crash_left(
+    hub: Hub, journal: str, torn: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Recorder(hub, journal):
+        hub.publish(b"k", b"1")
+    (one,) = list_segments(journal)
+    data = Path(one.path).read_bytes()
+    Path(one.path).write_bytes(data[:-32] + data[112 : 112 + torn])  # no end mark, and a part of another block
+    with caplog.at_level(logging.WARNING, "sbuslib"), Recorder(hub, journal) as recorder:
+        assert recorder.durable_sequence == 1
+        hub.publish(b"k", b"2")
+    assert (f"cut {torn} bytes at {len(data) - 32}" in caplog.text) is (torn > 0)
+    assert [record.payload for record in records_of(journal)] == [b"1", b"2"]
+    assert Path(one.path).read_bytes() == data
+
+
+@pytest.mark.parametrize("size", [0, 50, 112])
+def test_start_after_a_crash_that_came_right_after_a_segment_was_made(hub: Hub, journal: str, size: int) -> None:
+    recorder = Recorder(hub, journal)
+    for _ in range(2):
+        with recorder:
+            hub.publish(b"k", b"v")
+        identity = recorder.journal
+    last = list_segments(journal)[-1]
+    Path(last.path).write_bytes(Path(last.path).read_bytes()[:size])
+    with recorder:
+        assert recorder.journal == identity
+        hub.publish(b"k", b"again")
+    assert [record.payload for record in records_of(journal)] == [b"v", b"again"]
+
+
+def test_start_leaves_damage_before_the_end_as_it_is(hub: Hub, journal: str, caplog: pytest.LogCaptureFixture) -> None:
+    with Recorder(hub, journal) as recorder:
+        for number in range(1, 4):
+            hub.publish(b"k", b"%d" % number)
+            recorder.flush()
+            eventually(partial(has_come_to, recorder, number))
+    (one,) = list_segments(journal)
+    data = bytearray(Path(one.path).read_bytes()[:-32])
+    data[130] ^= 1
+    Path(one.path).write_bytes(data)
+    with caplog.at_level(logging.WARNING, "sbuslib"), Recorder(hub, journal) as recorder:
+        assert recorder.durable_sequence == 3
+    assert "damaged bytes at 112" in caplog.text
+    assert Path(one.path).read_bytes()[:-32] == data
+
+
+def test_start_is_refused_where_the_header_of_the_last_segment_is_damaged(hub: Hub, journal: str) -> None:
+    with Recorder(hub, journal):
+        hub.publish(b"k", b"v")
+    (one,) = list_segments(journal)
+    data = bytearray(Path(one.path).read_bytes())
+    data[20] ^= 1
+    Path(one.path).write_bytes(data)
+    with pytest.raises(JournalError, match=one.path):
+        Recorder(hub, journal).start()
+    assert not is_recorded(journal)
+    assert Path(one.path).read_bytes() == data
