@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench.test_results import measured, results, run
+from bench.figures import measured, results, run
 from support import PATIENCE, ROOT
 
 from benchmarks.comparison import report, tables

@@ -1,58 +1,12 @@
-"""Medians, ratios, the tables made of them, and the form of the raw figures."""
+"""Medians, ratios, and the form of the raw figures."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
+from bench.figures import measured, results, run
 
-from sbuslib.bench import tables
-from sbuslib.bench.results import Machine, Plan, Record, Results, Run, Summary, decode, encode, summarize
-from sbuslib.bench.scenarios import SCENARIOS, find
-
-MACHINE = Machine(processor="One", cores=2, memory_gib=4.0, kernel="Linux 6", python="CPython 3.11", load=0.5)
-
-
-def run(rate: float, cpu: float, *, lost: int = 0, trip: float | None = None) -> Run:
-    """A run of 1,000 messages in so many messages a second, at so many microseconds of CPU each."""
-    return Run(
-        messages=1_000,
-        deliveries=1_000 + lost,
-        received=1_000,
-        lost=lost,
-        seconds=1_000 / rate,
-        cpu=cpu * 1_000 / 1e6,
-        median=trip,
-        p99=trip,
-    )
-
-
-def results(*records: tuple[str, str, int, Run]) -> Results:
-    return Results(
-        started="2026-01-02T03:04:05+00:00",
-        machine=MACHINE,
-        plan=Plan(rounds=3),
-        versions={"sbuslib": "1"},
-        left_out=["NATS: nats-server is not installed"],
-        records=[
-            Record(scenario=scenario, target=target, round=number, run=one) for scenario, target, number, one in records
-        ],
-    )
-
-
-def measured() -> Results:
-    return results(
-        *(("one", "hub", n, run(1_000 * (n + 1), 4, lost=n)) for n in range(3)),
-        *(("one", "forwarder", n, run(4_000, 2 + n)) for n in range(3)),
-        *(("one", "redis", n, run(500, 10)) for n in range(3)),
-        *(("churn", "hub", n, run(1_000, 8)) for n in range(3)),
-        *(("trip", "hub", n, run(1_000, 20, trip=40e-6)) for n in range(3)),
-        *(("trip", "forwarder", n, run(2_000, 5, trip=20e-6)) for n in range(3)),
-        *(("many", "hub", n, run(1_500, 1)) for n in range(3)),
-        ("python", "hub", 0, run(300_000, 3)),
-        ("python", "hub-aio", 0, run(100_000, 3)),
-        ("python", "zeromq", 0, run(150_000, 1)),
-        ("python", "zeromq-frame", 0, run(400_000, 1)),
-    )
+from sbuslib.bench.results import Summary, decode, encode, summarize
 
 
 def test_medians_and_quartiles_are_computed() -> None:
@@ -160,42 +114,3 @@ def test_the_format_of_raw_figures_is_stable() -> None:
             }
         ],
     }
-
-
-def test_the_table_of_the_hub_has_a_line_for_each_scenario() -> None:
-    table = {row[0]: row[1:] for row in tables.rows(measured())}
-    assert table["one to one"] == [
-        "2,000 (1,500-2,500)",
-        "4.00",
-        "0.75 (0.62-0.88)",
-        "0.50 (0.38-0.62)",
-        "-",
-        "-",
-        "3",
-    ]
-    assert table["beside 1,000 new patterns a second"][4:6] == ["2.00 of one", "0.50 (0.42-0.75)"]
-    assert table["round trip"][:4] == ["40.00 µs", "20.00", "0.25", "0.50"]
-    assert table["Python client to Python client"][0] == "300 k"
-
-
-def test_every_case_is_in_the_table() -> None:
-    heading, *body = tables.everything(measured())
-    assert {len(row) for row in body} == {len(heading)}
-    faster = {(row[0], row[1]): row[-1] for row in body}
-    assert faster["one to one", "sbuslib"] == "-"
-    assert faster["one to one", "redis"] == "4.00 (3.00-5.00)"
-    assert faster["round trip", "C forwarder"] == "0.50"
-    assert faster["Python client to Python client", "zeromq"] == "2.00"
-    text = tables.terminal(measured())
-    assert "One, 2 cores" in text
-    assert "left out: NATS: nats-server is not installed" in text
-
-
-def test_scenarios_refer_to_existing_scenarios() -> None:
-    names = [scenario.name for scenario in SCENARIOS]
-    assert len(set(names)) == len(names)
-    for scenario in SCENARIOS:
-        assert find(scenario.name) is scenario
-        assert scenario.base is None or scenario.base in names
-    with pytest.raises(KeyError):
-        find("none")
