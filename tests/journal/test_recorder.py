@@ -1,4 +1,4 @@
-"""The recorder in the process of a hub: it records each message, and ends when the hub stops or an error is unforeseen."""
+"""The recorder in the process of a hub: it records each message, and ends when the hub or the disk does."""
 
 from __future__ import annotations
 
