@@ -14,7 +14,7 @@ PACKAGE = ROOT / "sbuslib"
 
 FLOORS = [
     "errors lazy limits matcher statistics",
-    "wire secrets",
+    "covering secrets wire",
     "kernel segments",
     "core clients",
     "client blocking aio topic",
@@ -43,6 +43,7 @@ PURE = {
     "wire.text",
     "errors",
     "limits",
+    "covering",
     "matcher",
     "statistics",
     "secrets",

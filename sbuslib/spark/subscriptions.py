@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..covering import covers
 from ..errors import KeyFormatError, UsageError
 from ..matcher import SEPARATOR, Subscriptions, matches
-from ..tree.interest import covers
 from ..wire.packets import check_key
 from .matching import each_match
 

@@ -22,11 +22,12 @@ from typing import Literal, Protocol, TypeAlias
 
 from gevent.event import Event
 
+from ..covering import narrow
 from ..wire.packets import Control
 from .above_role import AboveRole
 from .demand import Demand, index
 from .handshake import Conversation, LinkError, LoopError
-from .interest import Feed, Interest, narrow
+from .interest import Feed, Interest
 from .tree import Tree
 from .uplink import Up
 

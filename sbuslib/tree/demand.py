@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..core.router import Router
+from ..covering import narrow
 from ..limits import Limits
 from ..matcher import Shapes, Subscriptions, shape_of
-from .interest import KeyTable, narrow
+from .interest import KeyTable
 
 __all__ = ["Demand", "index"]
 

@@ -1,22 +1,4 @@
-"""What a link between two hubs wants: which pattern covers which, counted wants, and tables of unwanted keys.
-
-**When a pattern covers another.** ``covers(p, q)`` says that whatever *q* matches, *p* matches. By the theory
-in :mod:`sbuslib.matcher`, the *n*-th segment of a pattern meets the *n*-th segment of a key and nothing else, so
-the keys of a pattern are a product of sets, one for each segment; none of these sets is ever empty, and so one
-product lies within another just when each of its sets does. What is left is to compare two segments. Written
-as a stem that ends in no star and then *c* stars, a segment stands for
-
-* itself, and
-* where another segment follows: whatever starts with the stem and goes on with fewer than *c* stars;
-* where it is the key's last: whatever starts with the stem, goes on with just *c* - 1 stars and then with
-  something that is no star.
-
-From this the rules in :func:`_segment_covers` follow, with *t* and *d* for stem and stars of the narrower one. If
-*d* is 0 there is one segment to look at. Otherwise there is no end to what follows *t*, so the wider one needs
-stars too and *t* must begin with its stem. If *t* goes on after it, with *j* stars before anything else, then
-every key has just *j* stars there; if *t* is the stem itself, they have any number below *d*, or *d* - 1 in
-the last place. A pattern that ends in the separator matches keys of any greater length, the others keys of
-one length only, which decides the rest.
+"""What a link between two hubs wants: counted wants, those that another covers left out, and tables of unwanted keys.
 
 **What is announced.** A link holds every pattern that somebody behind it wants, except those that another pattern
 covers. These are *hidden*, each below one *witness*. A witness may be hidden itself, so a pattern that covers a
@@ -40,87 +22,13 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from ..covering import segment_covers
 from ..matcher import SEPARATOR, _Node, cut, is_literal, matches, stars_after
 
-__all__ = ["Feed", "Interest", "KeyTable", "covers", "in_loop", "narrow", "overlap"]
+__all__ = ["Feed", "Interest", "KeyTable", "in_loop"]
 
 TABLE_BYTES: Final = 1024 * 1024
 """Bytes of the keys in one :class:`KeyTable`. Keys that are longer than most make it forget others sooner."""
-
-
-def _segment_covers(p: bytes, q: bytes, last: bool) -> bool:
-    """Whether segment ``p`` takes all that segment ``q`` takes, as the ``last`` of a key or before others."""
-    if p == q:
-        return True
-    stem = p.rstrip(b"*")
-    stars = len(p) - len(stem)
-    if not stars or not q.startswith(stem):
-        return False
-    narrower = q.rstrip(b"*")
-    more = len(q) - len(narrower)
-    if not more:  # q is one segment and no more: is it among those of p?
-        met = stars_after(q, len(stem))
-        return (met == stars - 1 and len(stem) + met < len(q)) if last else met < stars
-    if len(narrower) < len(stem):
-        return False
-    if narrower == stem:
-        return more == stars if last else more <= stars
-    met = stars_after(narrower, len(stem))
-    return met == stars - 1 if last else met < stars
-
-
-def covers(p: bytes, q: bytes, separator: bytes = SEPARATOR) -> bool:
-    """Whether ``p`` matches every key that ``q`` matches.
-
-    >>> covers(b"a/", b"a/*/c"), covers(b"**/", b"*/"), covers(b"*/", b"**/"), covers(b"a/*", b"a/**")
-    (True, True, False, False)
-    """
-    if not p or p == q:
-        return True
-    wide, wide_below = cut(p, separator)
-    narrow_, narrow_below = cut(q, separator)
-    if wide_below:
-        if len(narrow_) < len(wide) + (not narrow_below):
-            return False
-        return all(_segment_covers(a, b, False) for a, b in zip(wide, narrow_, strict=False))
-    if narrow_below or len(wide) != len(narrow_):
-        return False
-    return all(_segment_covers(a, b, False) for a, b in zip(wide[:-1], narrow_[:-1], strict=True)) and _segment_covers(
-        wide[-1], narrow_[-1], True
-    )
-
-
-def overlap(p: bytes, q: bytes, separator: bytes = SEPARATOR) -> bool:
-    """Whether some key may match both: never wrong when it says no, and sometimes when it says yes."""
-    one, one_below = cut(p, separator)
-    other, other_below = cut(q, separator)
-    if not one_below and not other_below and len(one) != len(other):
-        return False
-    if one_below and not other_below and len(other) <= len(one):
-        return False
-    if other_below and not one_below and len(one) <= len(other):
-        return False
-    for a, b in zip(one, other, strict=False):
-        stem, stem_of_other = a.rstrip(b"*"), b.rstrip(b"*")
-        if len(stem) == len(a) and len(stem_of_other) == len(b):
-            if a != b:
-                return False
-        elif not (stem.startswith(stem_of_other) or stem_of_other.startswith(stem)):
-            return False
-    return True
-
-
-def narrow(pattern: bytes, bounds: Iterable[bytes] | None, separator: bytes = SEPARATOR) -> list[bytes]:
-    """What to ask for so that all comes that matches ``pattern`` and one of ``bounds``, and nothing outside them.
-
-    The pattern itself where a bound covers it, else each bound that it may meet. ``None``: no bounds.
-    """
-    if bounds is None:
-        return [pattern]
-    bounds = list(bounds)
-    if any(covers(bound, pattern, separator) for bound in bounds):
-        return [pattern]
-    return [bound for bound in bounds if overlap(pattern, bound, separator)]
 
 
 def in_loop(hub_id: bytes, path: Iterable[bytes], most: int) -> bool:
@@ -483,14 +391,14 @@ class Interest:
             last = depth == end - 1 and not below
             wider: list[_Node[bytes]] = []
             for text, child in list(children.items()):
-                if _segment_covers(segment, text, last):
+                if segment_covers(segment, text, last):
                     wider.append(child)
                 yield b""
             stack.append((iter(wider), depth + 1))
 
 
 def _wider(node: _Node[bytes], segment: bytes, last: bool) -> list[_Node[bytes]]:
-    """The children whose segment takes all that ``segment`` takes: :func:`_segment_covers`, by the index."""
+    """The children whose segment takes all that ``segment`` takes: ``segment_covers``, by the index."""
     found: list[_Node[bytes]] = []
     stem = segment.rstrip(b"*")
     stars = len(segment) - len(stem)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from spark.frames import message, recording, rows_of
 from support import vectors
 
+from sbuslib.covering import covers
 from sbuslib.errors import UsageError
 from sbuslib.matcher import matches
 from sbuslib.spark.matching import by_key
 from sbuslib.spark.subscriptions import _witness, coverage, read_patterns, received
-from sbuslib.tree.interest import covers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

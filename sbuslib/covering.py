@@ -1,0 +1,103 @@
+"""When a pattern covers another: when it matches all that the other matches.
+
+``covers(p, q)`` says that whatever *q* matches, *p* matches. By the theory
+in :mod:`sbuslib.matcher`, the *n*-th segment of a pattern meets the *n*-th segment of a key and nothing else, so
+the keys of a pattern are a product of sets, one for each segment; none of these sets is ever empty, and so one
+product lies within another just when each of its sets does. What is left is to compare two segments. Written
+as a stem that ends in no star and then *c* stars, a segment stands for
+
+* itself, and
+* where another segment follows: whatever starts with the stem and goes on with fewer than *c* stars;
+* where it is the key's last: whatever starts with the stem, goes on with just *c* - 1 stars and then with
+  something that is no star.
+
+From this the rules in :func:`segment_covers` follow, with *t* and *d* for stem and stars of the narrower one. If
+*d* is 0 there is one segment to look at. Otherwise there is no end to what follows *t*, so the wider one needs
+stars too and *t* must begin with its stem. If *t* goes on after it, with *j* stars before anything else, then
+every key has just *j* stars there; if *t* is the stem itself, they have any number below *d*, or *d* - 1 in
+the last place. A pattern that ends in the separator matches keys of any greater length, the others keys of
+one length only, which decides the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .matcher import SEPARATOR, cut, stars_after
+
+__all__ = ["covers", "narrow", "overlap", "segment_covers"]
+
+
+def segment_covers(p: bytes, q: bytes, last: bool) -> bool:
+    """Whether segment ``p`` takes all that segment ``q`` takes, as the ``last`` of a key or before others."""
+    if p == q:
+        return True
+    stem = p.rstrip(b"*")
+    stars = len(p) - len(stem)
+    if not stars or not q.startswith(stem):
+        return False
+    narrower = q.rstrip(b"*")
+    more = len(q) - len(narrower)
+    if not more:  # q is one segment and no more: is it among those of p?
+        met = stars_after(q, len(stem))
+        return (met == stars - 1 and len(stem) + met < len(q)) if last else met < stars
+    if len(narrower) < len(stem):
+        return False
+    if narrower == stem:
+        return more == stars if last else more <= stars
+    met = stars_after(narrower, len(stem))
+    return met == stars - 1 if last else met < stars
+
+
+def covers(p: bytes, q: bytes, separator: bytes = SEPARATOR) -> bool:
+    """Whether ``p`` matches every key that ``q`` matches.
+
+    >>> covers(b"a/", b"a/*/c"), covers(b"**/", b"*/"), covers(b"*/", b"**/"), covers(b"a/*", b"a/**")
+    (True, True, False, False)
+    """
+    if not p or p == q:
+        return True
+    wide, wide_below = cut(p, separator)
+    narrow_, narrow_below = cut(q, separator)
+    if wide_below:
+        if len(narrow_) < len(wide) + (not narrow_below):
+            return False
+        return all(segment_covers(a, b, False) for a, b in zip(wide, narrow_, strict=False))
+    if narrow_below or len(wide) != len(narrow_):
+        return False
+    return all(segment_covers(a, b, False) for a, b in zip(wide[:-1], narrow_[:-1], strict=True)) and segment_covers(
+        wide[-1], narrow_[-1], True
+    )
+
+
+def overlap(p: bytes, q: bytes, separator: bytes = SEPARATOR) -> bool:
+    """Whether some key may match both: never wrong when it says no, and sometimes when it says yes."""
+    one, one_below = cut(p, separator)
+    other, other_below = cut(q, separator)
+    if not one_below and not other_below and len(one) != len(other):
+        return False
+    if one_below and not other_below and len(other) <= len(one):
+        return False
+    if other_below and not one_below and len(one) <= len(other):
+        return False
+    for a, b in zip(one, other, strict=False):
+        stem, stem_of_other = a.rstrip(b"*"), b.rstrip(b"*")
+        if len(stem) == len(a) and len(stem_of_other) == len(b):
+            if a != b:
+                return False
+        elif not (stem.startswith(stem_of_other) or stem_of_other.startswith(stem)):
+            return False
+    return True
+
+
+def narrow(pattern: bytes, bounds: Iterable[bytes] | None, separator: bytes = SEPARATOR) -> list[bytes]:
+    """What to ask for so that all comes that matches ``pattern`` and one of ``bounds``, and nothing outside them.
+
+    The pattern itself where a bound covers it, else each bound that it may meet. ``None``: no bounds.
+    """
+    if bounds is None:
+        return [pattern]
+    bounds = list(bounds)
+    if any(covers(bound, pattern, separator) for bound in bounds):
+        return [pattern]
+    return [bound for bound in bounds if overlap(pattern, bound, separator)]
