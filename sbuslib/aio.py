@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
@@ -13,13 +12,13 @@ from .clients.aio_channel import AioChannel
 from .clients.batch import AioBatchPublisher, Pair, encode_many
 from .clients.questions import Sync, Whoami
 from .clients.session import Subscribing, mode_keys
-from .errors import DisconnectedError, StateError
+from .errors import DisconnectedError
 from .kernel.vectors import ONE_PACKET_FLAGS
 from .limits import PACKET_BYTES
 from .statistics import HubStatistics, decode_statistics
 from .wire import control
 from .wire.modes import Hard, Order, Soft
-from .wire.packets import Message, check_key
+from .wire.packets import Message
 
 __all__ = ["Client"]
 
@@ -103,8 +102,6 @@ class Client(AioChannel):
 
     async def unsubscribe(self, *patterns: bytes) -> None:
         """Take one subscription to each pattern back."""
-        for pattern in patterns:
-            check_key(pattern, "pattern")
         await self._say(lambda: self._session.unsubscribe(patterns))
 
     async def sync(self, scope: str = "local") -> str:
@@ -124,36 +121,32 @@ class Client(AioChannel):
 
     async def echo(self, on: bool = True) -> None:
         """Choose whether this client receives its own messages, where they match its patterns. It does by default."""
-        await self._say(lambda: self._session.choose(b"echo", control.ECHO_ON if on else control.ECHO_OFF))
+        await self._choose(control.ECHO_ON if on else control.ECHO_OFF)
 
     async def senders(self, on: bool = True) -> None:
         """Choose whether messages carry their sender. Raises :exc:`~sbuslib.errors.StateError` if the hub cannot."""
-        if on and not self._session.can(control.SENDERS_ON):
-            raise StateError(f"{self.address}: this hub cannot tell senders")
-        await self._say(lambda: self._session.choose(b"senders", control.SENDERS_ON if on else control.SENDERS_OFF))
+        if on:
+            self._require(control.SENDERS_ON, "tell senders")
+        await self._choose(control.SENDERS_ON if on else control.SENDERS_OFF)
 
     async def notices(self, on: bool = True) -> None:
         """Choose whether the hub tells of lost messages and why it kicks this client; at first it does, if it can."""
-        if on and not self._session.can(control.NOTICES_ON):
-            raise StateError(f"{self.address}: this hub cannot give notices")
-        await self._say(lambda: self._session.choose(b"notices", control.NOTICES_ON if on else control.NOTICES_OFF))
-
-    @property
-    def lost(self) -> dict[str, int]:
-        """Messages for this client that the hub lost, by cause, as far as it told."""
-        return dict(self._session.lost)
+        if on:
+            self._require(control.NOTICES_ON, "give notices")
+        await self._choose(control.NOTICES_ON if on else control.NOTICES_OFF)
 
     async def flood_control(
         self, *, soft: Soft | None = None, hard: Hard | None = None, order: Order | None = None
     ) -> None:
         """Choose what the hub does with messages that this client does not read in time."""
-        for key in mode_keys(soft, hard, order):
-            await self._say(functools.partial(self._session.choose, key.rpartition(b"/")[0], key))
+        await self._choose(*mode_keys(soft, hard, order))
+
+    async def _choose(self, *keys: bytes) -> None:
+        await self._say(lambda: self._session.choose(*keys))
 
     async def statistics(self) -> HubStatistics:
         """The hub's statistics. Raises :exc:`~sbuslib.errors.StateError` when it does not give them to us."""
-        if not self._session.can(control.STATISTICS):
-            raise StateError(f"{self.address}: this hub cannot give statistics")
+        self._require(control.STATISTICS, "give statistics")
         await self._ask(self._session.ask_statistics, lambda: self._session.statistics is not None)
         return decode_statistics(self._session.statistics, self.address)
 
@@ -183,16 +176,6 @@ class Client(AioChannel):
                 raise
             while inbox:
                 yield inbox.popleft()
-
-    @property
-    def credentials(self) -> bytes:
-        """The credential key that the hub told last."""
-        return self._session.credentials
-
-    @property
-    def features(self) -> control.Features | None:
-        """What the hub offers; ``None`` for one that knows no features, such as the C daemon."""
-        return self._session.features
 
     @property
     def socket(self) -> socket.SocketType:

@@ -58,7 +58,7 @@ class Client(Endpoint):
 
         See :meth:`~sbuslib.clients.endpoint.Endpoint.publish`.
         """
-        if gevent.get_hub() is not self._ownership.caller:
+        if gevent.get_hub() is not self._owner:
             self._check_caller()
         super().publish(key, payload, flags=flags)
 

@@ -7,92 +7,71 @@ client belongs to the event loop that connected it.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from itertools import chain
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from ..errors import DisconnectedError, PeerError, StateError
-from ..kernel.areas import make_area
-from ..kernel.dialer import BROKEN, NO_MEMORY, Dialer
-from ..kernel.forks import abandon_in_child, disconnect_copy
-from ..kernel.packet_writer import PacketWriter
+from ..kernel.dialer import BROKEN, NO_MEMORY
 from ..kernel.vectors import ONE_PACKET_FLAGS
-from ..limits import ClientLimits
 from ..wire import control
 from ..wire.batches import BATCH, Batch
-from .ownership import Ownership
-from .receive import receive
-from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff, Reconnecting
-from .session import Session
-from .task_lead import TaskLead
+from .base import ClientBase
+from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff
 
 __all__ = ["AioChannel"]
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+class _TaskLead:
+    """The :class:`.lead.Lead` among the tasks of one event loop."""
+
+    def __init__(self) -> None:
+        self.taken = False
+        self._changed = asyncio.Event()
+        self._followers = 0  # tasks that wait for the lead
+
+    async def wait(self) -> None:
+        """Wait until the lead is given back."""
+        self._followers += 1
+        try:
+            await self._changed.wait()
+        finally:
+            self._followers -= 1
+
+    def give_back(self) -> None:
+        """Let another task read, and all others look whether they have what they wait for."""
+        self.taken = False
+        if self._followers:
+            self.wake()
+
+    def wake(self) -> None:
+        """Let all tasks that wait look again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
 
-class AioChannel:
+class AioChannel(ClientBase):
     """A connection of the asyncio client. See :class:`sbuslib.aio.Client`."""
 
-    def __init__(
-        self,
-        address: str | os.PathLike[str] | None = None,
-        *,
-        timeout: float | None = 10.0,
-        reconnect: bool = False,
-        hub_user: int | str | None = None,
-        on_reconnect: Callable[[Any], Awaitable[object] | None] | None = None,
-        on_notice: Callable[[control.Notice], object] | None = None,
-        limits: ClientLimits | None = None,
-    ) -> None:
-        self.timeout = timeout
-        self.limits = limits if limits is not None else ClientLimits()
-        self.epoch = 0
-        """Which connection this is: 0 before the first, then one more for each."""
-        self._dialer = Dialer(address, hub_user, self.limits)
-        self._reconnect = reconnect
-        self._on_reconnect = on_reconnect
-        self._on_notice = on_notice
-        self._session = Session()
-        self._headers = self._session.headers
-        self._area = make_area(self.limits.batch)
-        self._packet_writer = PacketWriter()
-        self._socket: socket.SocketType | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # to which the client belongs
-        self._thread = 0  # of the event loop
-        self._ownership = Ownership("the event loop that connected it")
-        self._lead = TaskLead()
-        self._closed = False
-        self._reader: asyncio.Future[bool] | None = None  # of the task that leads
-        self._watched = False  # whether the event loop tells when there is something to read
+    _OWNER = "the event loop that connected it"
+    _loop: asyncio.AbstractEventLoop | None = None  # to which the client belongs
+    _thread = 0  # of the event loop
+    _reader: asyncio.Future[bool] | None = None  # of the task that leads
+    _watched = False  # whether the event loop tells when there is something to read
+
+    def _make_locks(self) -> None:
+        self._lead = _TaskLead()
         self._writers: list[asyncio.Future[None]] = []
-        self._up = False  # whether the connection stands and has been brought to the session's state
-        self._reconnecting = Reconnecting(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
-        abandon_in_child(self, AioChannel._abandon)
 
-    # -- its owner -------------------------------------------------------------------------
-
-    def _check_caller(self) -> None:
-        """Raise :exc:`~sbuslib.errors.StateError` in the child of a fork, and for tasks of another event loop."""
-        self._ownership.check(self.address, _running_loop())
-
-    def _abandon(self) -> None:
-        """In the child of a fork: leave the connection, and all that came over it, to the parent."""
-        self._ownership.is_copy = True
-        if self._socket is not None:
-            disconnect_copy(self._socket)
-        self._session.inbox.clear()
-        self._session.notices.clear()
+    def _find_caller(self) -> asyncio.AbstractEventLoop | None:
+        try:
+            return asyncio.get_running_loop()
+        except RuntimeError:
+            return None
 
     # -- connecting ---------------------------------------------------------------------------------
 
@@ -111,7 +90,7 @@ class AioChannel:
         self._check_caller()
         if self._socket is not None or self._closed:
             raise StateError("a client connects once")
-        self._loop = self._ownership.caller = asyncio.get_running_loop()
+        self._loop = self._owner = asyncio.get_running_loop()
         self._thread = get_ident()
         await self._connect()
         return self
@@ -145,15 +124,11 @@ class AioChannel:
                 await self._send_all(opening)
                 session.batches = True
             # From here on other tasks say for themselves what they want.
-            packets = session.restore()
-            self.epoch += 1
-            self._up = True
-            self._reconnecting.was_useful = False
-            await self._send_all(packets)
+            await self._send_all(self._restore())
             if self.epoch == 1 and session.can(control.NOTICES_ON):
                 # Errors can then say why the hub kicked this client, and a client that reconnects does not subscribe
                 # again to what it was kicked for.
-                await self._send_all(session.choose(b"notices", control.NOTICES_ON))
+                await self._send_all(session.choose(control.NOTICES_ON))
         except BaseException:
             self._release()
             raise
@@ -177,9 +152,6 @@ class AioChannel:
         with suppress(OSError, PeerError):
             while self._receive() is False:
                 pass
-
-    def _disconnected(self) -> DisconnectedError:
-        return DisconnectedError("the client is closed") if self._closed else self._session.disconnected(self.address)
 
     def _here(self) -> socket.SocketType:
         if self._socket is None:
@@ -256,17 +228,6 @@ class AioChannel:
         ended = self._receive()
         return ended if ended is not None else await self._readable()
 
-    def _receive(self) -> bool | None:
-        """Sort the packets that are here into the session; whether the connection ended, ``None`` without any."""
-        if self._socket is None:
-            return True
-        lengths = receive(self._area, self._socket)
-        if not lengths:
-            return None
-        if self._up and lengths[0]:
-            self._reconnecting.was_useful = True
-        return self._session.take(self._area.data, self._area.offsets, lengths)
-
     async def _until(self, ready: Callable[[], bool], timeout: float | None, what: str) -> None:
         """Read, or let another task read, until ``ready()`` holds."""
         self._check_caller()
@@ -287,15 +248,12 @@ class AioChannel:
                 await self._lead.wait()
             elif await self._read_for_all() and self._on_reconnect is not None:
                 result = self._on_reconnect(self)
-                if result is not None:
+                if isinstance(result, Awaitable):
                     await result
             if self._reconnect and self._up and self._session.has_to_renew:
                 await self._say(self._session.renew)
             self._session.renamed.clear()  # this client has no callbacks
-            while self._session.notices:
-                notice = self._session.notices.popleft()
-                if self._on_notice is not None:
-                    self._on_notice(notice)
+            self._hand_out_notices()
 
     async def _read_for_all(self) -> bool:
         """Take the lead, read once, or connect again, and give the lead back; ``True`` for a new connection."""
@@ -388,16 +346,6 @@ class AioChannel:
 
     # -- the end ------------------------------------------------------------------------------------
 
-    @property
-    def address(self) -> str:
-        """The address of the hub."""
-        return self._dialer.address
-
-    @property
-    def closed(self) -> bool:
-        """Whether :meth:`close` was called."""
-        return self._closed
-
     def close(self) -> None:
         """Close the connection. What was published before is still delivered.
 
@@ -407,7 +355,7 @@ class AioChannel:
         """
         if self._closed:
             return
-        if self._ownership.is_copy:
+        if self._is_copy:
             self._closed = True
             if self._socket is not None:
                 self._socket.close()

@@ -2,18 +2,14 @@
 
 Several greenlets or threads may use one client at once. The one that has the *lead* reads for all of them, and puts
 what comes into the session: see :mod:`~sbuslib.clients.lead`.
-
-A client belongs to the process that made it, see :mod:`~sbuslib.clients.ownership`. Nothing that the child of a fork
-does with it, such as closing it, affects the parent.
 """
 
 from __future__ import annotations
 
 import errno
-import os
 import select
 import socket
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from itertools import repeat, starmap
@@ -22,54 +18,29 @@ from types import TracebackType
 from typing import Self
 
 from ..errors import DisconnectedError, PeerError
-from ..kernel.areas import PlainArea, make_area
-from ..kernel.dialer import BROKEN, NO_MEMORY, Dialer
-from ..kernel.forks import abandon_in_child, disconnect_copy
-from ..kernel.packet_writer import PacketWriter
-from ..limits import ClientLimits
+from ..kernel.dialer import BROKEN, NO_MEMORY
 from ..wire.packets import Message
+from .base import ClientBase
 from .held_sockets import HeldSockets
 from .lead import Lead, WaitableCondition, time_left
-from .ownership import Ownership
-from .receive import receive
-from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff, Reconnecting
-from .session import Session
+from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff
 
 __all__ = ["Channel"]
 
 
-class Channel(ABC):
+class Channel(ClientBase):
     """What the gevent and the blocking client share. Their verbs are in :class:`~.endpoint.Endpoint`."""
 
-    def __init__(
-        self,
-        address: str | os.PathLike[str] | None,
-        *,
-        timeout: float | None,
-        reconnect: bool,
-        hub_user: int | str | None,
-        limits: ClientLimits | None,
-    ) -> None:
-        self.timeout = timeout
-        self.limits = limits if limits is not None else ClientLimits()
-        self.epoch = 0
-        """The number of the connection: 1 for the first, one more after each reconnection."""
-        self._ownership = Ownership("the thread that made it", self._find_caller())
-        self._dialer = Dialer(address, hub_user, self.limits)
-        self._reconnect = reconnect
-        self._session = Session()
-        self._headers = self._session.headers
-        self._area: PlainArea | None = None
-        self._packet_writer = PacketWriter()
-        self._ended = False
-        self._closed = False
-        self._up = False  # whether there is a connection, and the hub knows the session's state
-        self._reconnecting = Reconnecting(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
-        self._make_locks()
-        self._socket = self._connect(self._deadline(timeout))
-        abandon_in_child(self, Channel._abandon)
+    _OWNER = "the thread that made it"
+    _socket: socket.SocketType
+    _ended = False
+
+    def _open(self) -> None:
+        """Connect for the first time."""
+        self._owner = self._find_caller()
+        self._socket = self._connect(self._deadline(self.timeout))
         try:
-            self._begin(self._deadline(timeout))
+            self._begin(self._deadline(self.timeout))
         except TimeoutError as error:
             hint = self._dialer.hint(self._socket)
             self._release_socket()
@@ -77,16 +48,6 @@ class Channel(ABC):
         except BaseException:
             self._release_socket()
             raise
-
-    @property
-    def reconnects(self) -> bool:
-        """Whether this client connects again when the hub goes away."""
-        return self._reconnect
-
-    @property
-    def address(self) -> str:
-        """The address of the hub."""
-        return self._dialer.address
 
     # -- how to wait: each kind of client defines it ------------------------------------------------
 
@@ -102,27 +63,6 @@ class Channel(ABC):
 
     @abstractmethod
     def _sleep(self, seconds: float) -> None: ...
-
-    # -- its owner ----------------------------------------------------------------------------------
-
-    @abstractmethod
-    def _find_caller(self) -> object:
-        """The caller's event loop, to which a client belongs that it makes; ``None``: the client is for any thread."""
-
-    def _check_caller(self) -> None:
-        """Raise :exc:`~sbuslib.errors.StateError` if the caller may not use this client."""
-        caller = self._find_caller()
-        if caller is not self._ownership.caller or self._ownership.is_copy:
-            self._ownership.check(self.address, caller)
-
-    def _abandon(self) -> None:
-        """In the child of a fork: leave the connection, and the packets that came over it, to the parent."""
-        self._ownership.is_copy = True
-        disconnect_copy(self._socket)
-        self._session.inbox.clear()
-        self._session.notices.clear()
-        # The locks may be held by threads that the child does not have.
-        self._make_locks()
 
     def _make_locks(self) -> None:
         self._lead = Lead(self._make_condition())
@@ -161,10 +101,7 @@ class Channel(ABC):
                 session.batches = True
             with self._lead.condition:
                 # From here on other callers send their changes themselves.
-                packets = session.restore()
-                self.epoch += 1
-                self._up = True
-                self._reconnecting.was_useful = False
+                packets = self._restore()
             self._send_all(packets, deadline)
         except BaseException:
             self._up = False
@@ -202,29 +139,16 @@ class Channel(ABC):
 
     def _read(self, deadline: float | None) -> bool:
         """Wait for packets, and put them into the session. ``True``: the connection ended."""
-        area = self._get_area()
-        while True:
-            lengths = receive(area, self._socket)
-            if lengths:
-                if self._up and lengths[0]:
-                    self._reconnecting.was_useful = True
-                return self._session.take(area.data, area.offsets, lengths)
+        while (ended := self._receive()) is None:
             # The caller has the lead, and while a caller has it the socket is not closed.
             if not self._wait(self._socket, select.POLLIN, time_left(deadline)):
                 raise TimeoutError(f"{self.address}: nothing came in time")
-
-    def _get_area(self) -> PlainArea:
-        if self._area is None:
-            self._area = make_area(self.limits.batch)
-        return self._area
+        return ended
 
     def _hear_out(self) -> None:
         """After a failed send: read what the hub has sent, which may be why it kicked this client."""
         with suppress(DisconnectedError, TimeoutError):
             self._until(lambda: False, self._deadline(0), "")
-
-    def _disconnected(self) -> DisconnectedError:
-        return DisconnectedError("the client is closed") if self._closed else self._session.disconnected(self.address)
 
     def _check_open(self) -> None:
         if self._ended:
@@ -409,17 +333,12 @@ class Channel(ABC):
 
     # -- the end ------------------------------------------------------------------------------------
 
-    @property
-    def closed(self) -> bool:
-        """Whether :meth:`close` was called."""
-        return self._closed
-
     def close(self) -> None:
         """Close the connection. What was published before is still delivered.
 
         In the child of a fork, the parent's connection stays open.
         """
-        if not self._ownership.is_copy:
+        if not self._is_copy:
             self._check_caller()
         with self._lead.condition:
             if self._closed:
@@ -439,6 +358,3 @@ class Channel(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__module__}.{type(self).__qualname__} of {self.address}>"

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 
-from ..errors import DisconnectedError, StateError, UsageError
+from ..errors import DisconnectedError, UsageError
+from ..kernel.descriptors import WITH_DESCRIPTORS
 from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import PACKET_BYTES, ClientLimits
 from ..statistics import HubStatistics, decode_statistics
@@ -18,14 +19,13 @@ from ..wire import control
 from ..wire.batches import Batch, coalesce
 from ..wire.columns import Columns
 from ..wire.modes import Hard, Order, Soft
-from ..wire.packets import Message, check_key
+from ..wire.packets import Message
 from .batch import BatchPublisher, Pair, encode_many
 from .callbacks import Callback, Callbacks
 from .channel import Channel
 from .lead import time_left
 from .prepared import PreparedMessage
 from .questions import Sync, Whoami
-from .receive import receive_one
 from .session import Subscribing, mode_keys
 
 __all__ = ["Endpoint"]
@@ -64,10 +64,17 @@ class Endpoint(Channel):
         on_notice: Callable[[control.Notice], object] | None = None,
         limits: ClientLimits | None = None,
     ) -> None:
-        self._on_reconnect = on_reconnect
+        super().__init__(
+            address,
+            timeout=timeout,
+            reconnect=reconnect,
+            hub_user=hub_user,
+            on_reconnect=on_reconnect,
+            on_notice=on_notice,
+            limits=limits,
+        )
         self._on_error = on_error
-        self._on_notice = on_notice
-        super().__init__(address, timeout=timeout, reconnect=reconnect, hub_user=hub_user, limits=limits)
+        self._open()
         self._callbacks = Callbacks(self._session.separator)
         # Errors can then say why the hub kicked this client, and a client that reconnects does not subscribe again to
         # what it was kicked for.
@@ -85,11 +92,7 @@ class Endpoint(Channel):
             self._say(self._session.renew, self._deadline(self.timeout))
         while self._session.renamed:
             self._callbacks.rename(*self._session.renamed.pop())
-        notices = self._session.notices
-        while notices:
-            notice = notices.popleft()
-            if self._on_notice is not None:
-                self._on_notice(notice)
+        self._hand_out_notices()
 
     # -- publishing ---------------------------------------------------------------------------------
 
@@ -222,8 +225,6 @@ class Endpoint(Channel):
 
     def unsubscribe(self, *patterns: bytes) -> None:
         """Take one subscription to each pattern back. With the last one to a pattern, its callbacks are forgotten."""
-        for pattern in patterns:
-            check_key(pattern, "pattern")
         self._say(lambda: self._session.unsubscribe(patterns), self._deadline(self.timeout))
         self._forget_callbacks(patterns)
 
@@ -250,19 +251,9 @@ class Endpoint(Channel):
         self._ask(question.ask, question.is_answered)
         return self._session.credentials
 
-    @property
-    def credentials(self) -> bytes:
-        """The credential key that the hub told last."""
-        return self._session.credentials
-
-    @property
-    def features(self) -> control.Features | None:
-        """What the hub offers; ``None`` for one that knows no features, such as the C daemon."""
-        return self._session.features
-
     def echo(self, on: bool = True) -> None:
         """Choose whether this client receives its own messages, where they match its patterns. It does by default."""
-        self._choose(b"echo", control.ECHO_ON if on else control.ECHO_OFF)
+        self._choose(control.ECHO_ON if on else control.ECHO_OFF)
 
     def senders(self, on: bool = True) -> None:
         """Choose whether messages carry their sender, as the hub vouches for it.
@@ -271,7 +262,7 @@ class Endpoint(Channel):
         """
         if on:
             self._require(control.SENDERS_ON, "tell senders")
-        self._choose(b"senders", control.SENDERS_ON if on else control.SENDERS_OFF)
+        self._choose(control.SENDERS_ON if on else control.SENDERS_OFF)
 
     def notices(self, on: bool = True) -> None:
         """Choose whether the hub tells of lost messages (counted in :attr:`lost`) and why it kicks this client.
@@ -280,12 +271,7 @@ class Endpoint(Channel):
         """
         if on:
             self._require(control.NOTICES_ON, "give notices")
-        self._choose(b"notices", control.NOTICES_ON if on else control.NOTICES_OFF)
-
-    @property
-    def lost(self) -> dict[str, int]:
-        """Messages for this client that the hub lost, by cause, as far as :meth:`notices` told."""
-        return dict(self._session.lost)
+        self._choose(control.NOTICES_ON if on else control.NOTICES_OFF)
 
     def flood_control(self, *, soft: Soft | None = None, hard: Hard | None = None, order: Order | None = None) -> None:
         """Choose what the hub does with messages that this client does not read in time.
@@ -296,15 +282,10 @@ class Endpoint(Channel):
         ``docs/flood-control.md``.
         Raises :exc:`~sbuslib.errors.UsageError`.
         """
-        for key in mode_keys(soft, hard, order):
-            self._choose(key.rpartition(b"/")[0], key)
+        self._choose(*mode_keys(soft, hard, order))
 
-    def _choose(self, kind: bytes, key: bytes) -> None:
-        self._say(lambda: self._session.choose(kind, key), self._deadline(self.timeout))
-
-    def _require(self, feature: bytes, what: str) -> None:
-        if not self._session.can(feature):
-            raise StateError(f"{self.address}: this hub cannot {what}")
+    def _choose(self, *keys: bytes) -> None:
+        self._say(lambda: self._session.choose(*keys), self._deadline(self.timeout))
 
     def statistics(self) -> HubStatistics:
         """The hub's statistics.
@@ -360,18 +341,18 @@ class Endpoint(Channel):
         """Receive one packet with flags, as :meth:`_read` does without. A message that stays there is ``peeked``."""
         area, sock = self._get_area(), self._socket
         try:
-            size = receive_one(area, sock, flags)
+            size = area.receive_first(sock, flags)
         except BlockingIOError:
             if flags & socket.MSG_DONTWAIT or not self._wait(sock, select.POLLIN, time_left(deadline)):
                 raise TimeoutError from None
             return False
-        if flags & socket.MSG_PEEK and size:
+        if flags & socket.MSG_PEEK and 0 < size != WITH_DESCRIPTORS:
             messages = self._session.messages_of(area.packet(0, size))
             if messages:
                 peeked.append(messages[0])
                 return False
-            size = receive_one(area, sock, 0)  # an answer, which is not what was asked for
-        return self._session.take(area.data, area.offsets, [size])
+            size = area.receive_first(sock, 0)  # an answer, which is not what was asked for
+        return self._take(area, [size])
 
     def receive_many(self, most: int | None = None, timeout: float | None = None) -> list[Message]:
         """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`."""

@@ -193,10 +193,10 @@ class Session:
         """The byte between the segments of a key on this hub."""
         return self.features.separator if self.features is not None else SEPARATOR
 
-    def choose(self, kind: bytes, key: bytes) -> list[bytes]:
-        """Choose by control message; the newest choice of a kind stands. The packets to send."""
-        self.choices[kind] = key
-        return [encode_control(key)]
+    def choose(self, *keys: bytes) -> list[bytes]:
+        """Choose by control messages; of those that differ in the last word alone, the newest stands. What to send."""
+        self.choices.update((key.rpartition(b"/")[0], key) for key in keys)
+        return [*map(encode_control, keys)]
 
     def ask_statistics(self) -> list[bytes]:
         """The packet that asks for the hub's statistics, which come in :attr:`statistics`."""

@@ -180,9 +180,9 @@ def test_a_new_connection_restores_subscriptions_and_choices() -> None:
     feed(session, whoami(b"!/cred/1/2/3"))
     assert session.restore() == []
     session.subscribe(Subscribing([b"a", b"a", b"!/cred/1/2/3/x", b"!/cred//2//y", b"!/cred/1/2/33/x"]))
-    session.choose(b"echo", b"echo/on")
-    session.choose(b"echo", b"echo/off")  # the newest of a kind
-    session.choose(b"senders", b"senders/on")
+    session.choose(b"echo/on")
+    session.choose(b"echo/off")  # the newest of a kind
+    session.choose(b"senders/on")
     session.hello()
     assert not session.knows_itself()
     feed(session, whoami(b"!/cred/1/2/4"))

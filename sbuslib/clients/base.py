@@ -1,0 +1,185 @@
+"""What all clients share, with or without asyncio: whose they are, what they know, and how they take packets in.
+
+A fork copies a client. If the child used the copy, parent and child would each lose what the other one reads. So in the
+child every verb raises :exc:`~sbuslib.errors.StateError`, and nothing that the child does, such as closing the client,
+affects the parent.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from ..errors import DisconnectedError, PeerError, StateError
+from ..kernel.areas import PlainArea, make_area
+from ..kernel.descriptors import WITH_DESCRIPTORS
+from ..kernel.dialer import BROKEN, Dialer
+from ..kernel.forks import abandon_in_child, disconnect_copy
+from ..kernel.packet_writer import PacketWriter
+from ..limits import ClientLimits
+from ..wire import control
+from .reconnect import Reconnecting
+from .session import Session
+
+__all__ = ["ClientBase"]
+
+
+class ClientBase(ABC):
+    """One client, apart from how it waits and sends. The parameters are those of :class:`.endpoint.Endpoint`."""
+
+    _OWNER: ClassVar[str]
+    """How an error names the caller to whom a client belongs."""
+    _socket: socket.SocketType | None = None
+    _area: PlainArea | None = None  # made by the first receive
+
+    def __init__(
+        self,
+        address: str | os.PathLike[str] | None = None,
+        *,
+        timeout: float | None = 10.0,
+        reconnect: bool = False,
+        hub_user: int | str | None = None,
+        on_reconnect: Callable[[Any], object] | None = None,
+        on_notice: Callable[[control.Notice], object] | None = None,
+        limits: ClientLimits | None = None,
+    ) -> None:
+        self.timeout = timeout
+        self.limits = limits if limits is not None else ClientLimits()
+        self.epoch = 0
+        """The number of the connection: 0 before the first, one more for each."""
+        self._dialer = Dialer(address, hub_user, self.limits)
+        self._reconnect = reconnect
+        self._on_reconnect = on_reconnect
+        self._on_notice = on_notice
+        self._session = Session()
+        self._headers = self._session.headers
+        self._packet_writer = PacketWriter()
+        self._reconnecting = Reconnecting(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
+        self._up = False  # whether there is a connection, and the hub knows the session's state
+        self._closed = False
+        self._owner: object = None  # the event loop to which the client belongs; None: any caller may use it
+        self._process = os.getpid()
+        self._is_copy = False  # whether this is the child of a fork
+        self._make_locks()
+        abandon_in_child(self, ClientBase._abandon)
+
+    @property
+    def address(self) -> str:
+        """The address of the hub."""
+        return self._dialer.address
+
+    @property
+    def reconnects(self) -> bool:
+        """Whether this client connects again when the hub goes away."""
+        return self._reconnect
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client was closed."""
+        return self._closed
+
+    @property
+    def credentials(self) -> bytes:
+        """The credential key that the hub told last."""
+        return self._session.credentials
+
+    @property
+    def features(self) -> control.Features | None:
+        """What the hub offers; ``None`` for one that knows no features, such as the C daemon."""
+        return self._session.features
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """Messages for this client that the hub lost, by cause, as far as it told of them."""
+        return dict(self._session.lost)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__qualname__} of {self.address}>"
+
+    # -- its owner ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _find_caller(self) -> object:
+        """The caller's event loop; ``None`` where there is none."""
+
+    def _check_caller(self) -> None:
+        """Raise :exc:`~sbuslib.errors.StateError` if the caller may not use this client."""
+        caller = self._find_caller()
+        if self._is_copy:
+            owner = f"process {self._process}, of which this is a fork"
+        elif self._owner is not None and caller is not self._owner:
+            owner = self._OWNER
+        else:
+            return
+        raise StateError(f"{self.address}: this client belongs to {owner}: make another one here")
+
+    def _abandon(self) -> None:
+        """In the child of a fork: leave the connection, and the packets that came over it, to the parent."""
+        self._is_copy = True
+        if self._socket is not None:
+            disconnect_copy(self._socket)
+        self._session.inbox.clear()
+        self._session.notices.clear()
+        # The locks may be held by threads that the child does not have.
+        self._make_locks()
+
+    @abstractmethod
+    def _make_locks(self) -> None: ...
+
+    # -- its connection -----------------------------------------------------------------------------
+
+    def _restore(self) -> list[bytes]:
+        """The connection is good from here on: the packets that tell the hub the session's state."""
+        packets = self._session.restore()
+        self.epoch += 1
+        self._up = True
+        self._reconnecting.was_useful = False
+        return packets
+
+    def _get_area(self) -> PlainArea:
+        if self._area is None:
+            self._area = make_area(self.limits.batch)
+        return self._area
+
+    def _receive(self) -> bool | None:
+        """Put the packets that are here into the session; whether the connection ended, ``None`` without any.
+
+        Raises :exc:`~sbuslib.errors.PeerError` for what no hub sends, and :exc:`OSError`.
+        """
+        if self._socket is None:
+            return True
+        area = self._get_area()
+        try:
+            lengths = area.receive(self._socket)
+        except OSError as error:
+            if error.errno not in BROKEN:
+                raise
+            return True
+        if not lengths:
+            return None
+        return self._take(area, lengths)
+
+    def _take(self, area: PlainArea, lengths: list[int]) -> bool:
+        """Put received packets into the session; ``True`` when the connection ended."""
+        if lengths[-1] == WITH_DESCRIPTORS:
+            raise PeerError("the hub sent file descriptors")
+        if self._up and lengths[0]:
+            self._reconnecting.was_useful = True
+        return self._session.take(area.data, area.offsets, lengths)
+
+    def _disconnected(self) -> DisconnectedError:
+        return DisconnectedError("the client is closed") if self._closed else self._session.disconnected(self.address)
+
+    def _require(self, feature: bytes, what: str) -> None:
+        if not self._session.can(feature):
+            raise StateError(f"{self.address}: this hub cannot {what}")
+
+    def _hand_out_notices(self) -> None:
+        notices = self._session.notices
+        while notices:
+            notice = notices.popleft()
+            if self._on_notice is not None:
+                self._on_notice(notice)
