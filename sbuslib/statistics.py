@@ -36,7 +36,8 @@ class ClientStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 class UserStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """What one user's clients hold: patterns and the bytes charged for them, packets and bytes in queues, and bytes of
-    send buffers in the kernel."""
+    send buffers in the kernel. And what they have done since the hub was made, as for a client; of those that have left
+    only while the hub remembers their user."""
 
     uid: Count
     connections: Count
@@ -45,6 +46,10 @@ class UserStatistics(msgspec.Struct, frozen=True, kw_only=True):
     queued_packets: Count
     queued_bytes: Count
     buffer_bytes: Count
+    received: Count
+    routed: Count
+    delivered: Count
+    lost: dict[str, Count]
 
 
 class HubStatistics(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from support import FakeHub, Peer, eventually, own_key
 
 import sbuslib
 from sbuslib import Hub, blocking
+from sbuslib.core import members
 from sbuslib.errors import PeerError, StateError
 from sbuslib.limits import PACKET_BYTES
 from sbuslib.statistics import ClientStatistics, Count, HubStatistics, UserStatistics, decode_statistics
@@ -89,6 +90,10 @@ def test_the_hub_its_clients_and_its_users(bus: Bus, connect_as: ConnectAs) -> N
         queued_packets=3,
         queued_bytes=3 * (len(big(0)) + len(b"MSG k\0")),
         buffer_bytes=0,
+        received=0,
+        routed=6,
+        delivered=1,
+        lost={"overflow": 2},
     )
     assert users[1001].pattern_bytes >= len(b"klonger/pattern")
     assert (users[1002].connections, users[1002].patterns, users[1002].queued_packets) == (1, 0, 0)
@@ -98,7 +103,25 @@ def test_the_hub_its_clients_and_its_users(bus: Bus, connect_as: ConnectAs) -> N
     after = hub.statistics()
     assert (after.received, after.routed, after.delivered, after.queued) == (6, 6, 1, 0)
     assert after.lost == {"overflow": 2, "outage": 3}
-    assert (after.per_client, after.per_user) == ((), ())
+    assert after.per_client == ()
+    left = {user.uid: (user.connections, user.received, user.routed, user.lost) for user in after.per_user}
+    assert left == {1001: (0, 0, 6, {"overflow": 2, "outage": 3}), 1002: (0, 6, 0, {})}
+
+
+def test_totals_of_users_that_left_are_bounded(
+    bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "USERS_REMEMBERED", 2)
+    hub = bus({"mode": 0o777})
+    for uid in (1001, 1002, 1003):
+        peer = connect_as(uid)
+        peer.publish(b"k")
+        peer.barrier()
+        peer.close()
+        eventually(lambda: not hub.statistics().clients)
+    told = hub.statistics()
+    assert told.received == 3
+    assert [user.uid for user in told.per_user] == [1002, 1003]
 
 
 def test_messages_that_the_embedder_takes_are_counted(bus: Bus, connect: Connect) -> None:

@@ -20,7 +20,7 @@ from ..secrets import Credentials
 from .authorization import Authorization
 from .losses import Cause
 from .protocols import Receiver, Routes, Run, Sender
-from .quotas import Quotas
+from .quotas import Account, Quotas
 from .router import Router
 from .scheduler import Scheduler
 from .send_buffers import SendBuffers
@@ -51,8 +51,8 @@ class Members(Protocol):
         """A turn has ended: kick the clients that :meth:`kick_later` noted."""
         ...
 
-    def count_lost(self, cause: Cause, count: int) -> None:
-        """Count messages that were lost for a client that has left meanwhile."""
+    def count_lost(self, account: Account, cause: Cause, count: int) -> None:
+        """Count messages that were lost for a client of this user that has left meanwhile."""
         ...
 
     def add_inbox(self, inbox: Receiver) -> None:

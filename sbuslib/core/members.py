@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from ..kernel.sockets import peer_groups
@@ -30,6 +30,24 @@ logger = logging.getLogger("sbuslib")
 FORGOTTEN_A_TURN: Final = 128
 """Patterns of clients that left that are taken out of the index in one turn. They match nobody, so there is time."""
 
+USERS_REMEMBERED: Final = 1_024
+"""Users of whom the totals are kept when their clients have left. Beyond, the user that came first is forgotten."""
+
+
+class Totals:
+    """What clients that have left did: messages by what became of them."""
+
+    def __init__(self) -> None:
+        self.received = self.routed = self.delivered = 0
+        self.lost: Counter[str] = Counter()
+
+    def add(self, received: int, routed: int, delivered: int, lost: Mapping[str, int]) -> None:
+        """Count what one more client did."""
+        self.received += received
+        self.routed += routed
+        self.delivered += delivered
+        self.lost.update(lost)
+
 
 class Clients:
     """The clients and inboxes of one hub. Implements :class:`~.context.Members`.
@@ -46,9 +64,10 @@ class Clients:
         self.inboxes: set[Inbox] = set()
         self.violations = Violations(context.limits.logged_breaches)
         self.peak = self.total = 0
-        self.received = self.routed = self.delivered = 0
-        """Messages of clients that have left."""
-        self.lost: Counter[str] = Counter()
+        self.left = Totals()
+        """What clients and inboxes that have left did."""
+        self.left_by_user: dict[int, Totals] = {}
+        """The same by user."""
         self.on_forget: Callable[[Outgoing], None] = lambda client: None
         """Called with each client that has left."""
         self.on_last: Callable[[], None] = lambda: None
@@ -109,15 +128,20 @@ class Clients:
         context.fan_out.forget()
         context.quotas.close(client.account)
         context.scheduler.several = context.quotas.several()
-        self.received += connection.turn.received
-        self.routed += client.routed
-        self.delivered += client.delivered
-        self.lost.update(client.lost)
+        self._add_up(client.account, connection.turn.received, client.routed, client.delivered, client.lost)
 
-    def count_lost(self, cause: Cause, count: int) -> None:
-        """Count messages that were lost for a client that has left meanwhile."""
-        self.routed += count
-        self.lost[cause] += count
+    def count_lost(self, account: Account, cause: Cause, count: int) -> None:
+        """Count messages that were lost for a client of this user that has left meanwhile."""
+        self._add_up(account, 0, count, 0, {cause: count})
+
+    def _add_up(self, account: Account, received: int, routed: int, delivered: int, lost: Mapping[str, int]) -> None:
+        self.left.add(received, routed, delivered, lost)
+        totals = self.left_by_user.get(account.uid)
+        if totals is None:
+            if len(self.left_by_user) >= USERS_REMEMBERED:
+                del self.left_by_user[next(iter(self.left_by_user))]
+            totals = self.left_by_user[account.uid] = Totals()
+        totals.add(received, routed, delivered, lost)
 
     def groups_of(self, client: Outgoing) -> frozenset[int]:
         """The group of a client's process when it connected, and its supplementary ones."""
@@ -137,9 +161,7 @@ class Clients:
         self.inboxes.discard(inbox)
         self._context.count_senders(-1)
         self._retire(inbox, inbox.account)
-        self.routed += inbox.routed
-        self.delivered += inbox.delivered
-        self.lost.update(inbox.lost)
+        self._add_up(inbox.account, 0, inbox.routed, inbox.delivered, inbox.lost)
 
     # -- patterns of clients that left --------------------------------------------------------------
 

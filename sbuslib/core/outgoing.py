@@ -224,7 +224,7 @@ class Outgoing:
     def miss(self, cause: Cause, count: int, since: float) -> None:
         """Count messages that were lost before they reached this client's queue."""
         if self.closed:
-            self._context.members.count_lost(cause, count)
+            self._context.members.count_lost(self.account, cause, count)
             return
         self.routed += count
         self.outbox.losses.add(cause, count, since)
