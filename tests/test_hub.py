@@ -17,7 +17,7 @@ from gevent import GreenletExit
 from support import ROOT, Peer, eventually, in_thread, own_key
 
 from sbuslib import Client, Hub, Limits
-from sbuslib.core import acceptor, turn
+from sbuslib.core import acceptor, publisher
 from sbuslib.core.client_role import ClientRole
 from sbuslib.core.reporting import encode
 from sbuslib.errors import (
@@ -300,7 +300,7 @@ def test_authorize_answers_of_all_clients_are_bounded_together(
     make_hub: MakeHub, connect: Connect, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What one user's clients may have remembered between them; each goes on, and is asked about more often."""
-    monkeypatch.setattr(turn, "ALLOWED_KEY", 200 - len(b"MSG kk\0"))
+    monkeypatch.setattr(publisher, "ALLOWED_KEY", 200 - len(b"MSG kk\0"))
     hub = make_hub(authorize=asked, limits=Limits(allowed_bytes=2 * 10 * 200))
     one, other = connect(), connect()
     for number in range(8):
@@ -433,7 +433,7 @@ def test_an_error_in_the_hub_lets_the_client_go(
     bad, good = connect(), connect()
     good.subscribe(b"a")
 
-    def fails(self: object, turn: object, packet: object) -> None:
+    def fails(self: object, publisher: object, packet: object) -> None:
         raise RuntimeError("a bug")
 
     with monkeypatch.context() as patch:

@@ -19,7 +19,7 @@ from ..errors import PacketError
 from ..wire.batches import Batch
 from .messages import Batched
 from .protocols import Receiver, Routes, Sender
-from .turn import Turn
+from .publisher import Publisher
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -34,7 +34,12 @@ _CHEAP: Final = 16
 
 
 def take_batch(
-    turn: Turn, data: bytes | mmap, sender: Sender, wrapper: bytes = b"", start: int = 0, length: int | None = None
+    publisher: Publisher,
+    data: bytes | mmap,
+    sender: Sender,
+    wrapper: bytes = b"",
+    start: int = 0,
+    length: int | None = None,
 ) -> None:
     """Route a batch that was published by ``sender``; what is too much for this turn is put off.
 
@@ -45,55 +50,57 @@ def take_batch(
     try:
         batch = Batch.parse(data, start, length)
     except PacketError as error:
-        if not turn.role.is_link:
+        if not publisher.role.is_link:
             raise
-        turn.role.drop(error.reason)
+        publisher.role.drop(error.reason)
         return
-    routes = _known_routes(turn, batch)
+    routes = _known_routes(publisher, batch)
     if None in routes.values():
-        _check_keys(turn, batch, routes)
-        if turn.closed:
+        _check_keys(publisher, batch, routes)
+        if publisher.closed:
             return  # authorize= had it closed
-    left = _look_up_some(turn, batch, routes, sender)
+    left = _look_up_some(publisher, batch, routes, sender)
     while left is not None:
-        if turn.is_over:
-            turn.put_off_first(wrapper + left.packet)
+        if publisher.is_over:
+            publisher.put_off_first(wrapper + left.packet)
             return
-        left = _look_up_some(turn, left, routes, sender)
+        left = _look_up_some(publisher, left, routes, sender)
 
 
-def _known_routes(turn: Turn, batch: Batch) -> dict[bytes, Routes | None]:
+def _known_routes(publisher: Publisher, batch: Batch) -> dict[bytes, Routes | None]:
     """The receivers of each key; ``None`` if they are not remembered."""
-    turn.refresh()
-    get = turn.routes.get
+    publisher.refresh()
+    get = publisher.routes.get
     return {key: get(b"MSG %b\0" % key) for key in batch.keys}
 
 
-def _check_keys(turn: Turn, batch: Batch, routes: dict[bytes, Routes | None]) -> None:
+def _check_keys(publisher: Publisher, batch: Batch, routes: dict[bytes, Routes | None]) -> None:
     """Raise :exc:`~sbuslib.errors.PacketError` unless this client may publish under each of these keys.
 
     For a link this drops and counts the messages instead, here or when their key is looked up.
     """
-    check_key = turn.context.router.namespace.check_key
+    check_key = publisher.context.router.namespace.check_key
     for number, key in enumerate(batch.keys):
         if routes[key] is not None:
             continue
         header = b"MSG %b\0" % key
-        if not turn.knows_allowed(header):
-            if not turn.may_publish(header, batch.times(number)):
+        if not publisher.knows_allowed(header):
+            if not publisher.may_publish(header, batch.times(number)):
                 routes[key] = ()
-        elif not turn.role.is_link:
+        elif not publisher.role.is_link:
             check_key(key)
 
 
-def _look_up_some(turn: Turn, batch: Batch, routes: dict[bytes, Routes | None], sender: Sender) -> Batch | None:
+def _look_up_some(
+    publisher: Publisher, batch: Batch, routes: dict[bytes, Routes | None], sender: Sender
+) -> Batch | None:
     """Deliver messages until looking their keys up has taken too long. Returns the rest."""
     if None not in routes.values():
-        return _spread(turn, batch, [found for key in batch.keys if (found := routes[key]) is not None], sender)
+        return _spread(publisher, batch, [found for key in batch.keys if (found := routes[key]) is not None], sender)
     keys, numbers = batch.keys, batch.numbers
     used = batch.used()
     stop = batch.count
-    until = monotonic() + turn.context.limits.turn_time
+    until = monotonic() + publisher.context.limits.turn_time
     for position, number in enumerate(used):
         key = keys[number]
         if routes[key] is None:
@@ -101,57 +108,57 @@ def _look_up_some(turn: Turn, batch: Batch, routes: dict[bytes, Routes | None], 
                 assert numbers is not None
                 stop = numbers.index(number)
                 break
-            routes[key] = turn.look_up(b"MSG %b\0" % key, batch.times(number))
+            routes[key] = publisher.look_up(b"MSG %b\0" % key, batch.times(number))
     now, rest = batch, None
     if stop < batch.count:
         now, rest = batch.part(0, stop), batch.part(stop, batch.count)
     elif len(used) < len(keys):
         now = batch.part(0, stop)
-    more = _spread(turn, now, [found for key in now.keys if (found := routes[key]) is not None], sender)
+    more = _spread(publisher, now, [found for key in now.keys if (found := routes[key]) is not None], sender)
     if rest is not None:
-        turn.spent = max(turn.spent, turn.context.limits.turn_deliveries)
+        publisher.spent = max(publisher.spent, publisher.context.limits.turn_deliveries)
     return rest if more is None else batch.part(stop - more.count, batch.count)
 
 
-def _spread(turn: Turn, batch: Batch, routes: list[Routes], sender: Sender) -> Batch | None:
+def _spread(publisher: Publisher, batch: Batch, routes: list[Routes], sender: Sender) -> Batch | None:
     """Hand each receiver its messages. Returns the rest, if that is too much for one go. ``routes``: of each key."""
-    routes, one_by_one = turn.context.fan_out.routes_with_groups(routes, sender)
-    room = max(1, turn.context.limits.turn_deliveries - turn.spent)
+    routes, one_by_one = publisher.context.fan_out.routes_with_groups(routes, sender)
+    room = max(1, publisher.context.limits.turn_deliveries - publisher.spent)
     rest: Batch | None = None
     if routes.count(routes[0]) == len(routes):
-        return _spread_whole(turn, batch, routes[0], sender, room)
+        return _spread_whole(publisher, batch, routes[0], sender, room)
     fits = min(_AT_ONCE, max(1, room // max(map(len, routes))))
     if fits < batch.count:
         rest = batch.part(fits, batch.count)
     of = dict(zip(batch.keys, routes, strict=True))
     batch = batch.part(0, fits)
     routes = [of[key] for key in batch.keys]
-    turn.received += batch.count
+    publisher.received += batch.count
     if one_by_one:
-        _spread_in_order(turn, batch, routes, sender)
+        _spread_in_order(publisher, batch, routes, sender)
     else:
-        _spread_by_receiver(turn, batch, routes, sender)
+        _spread_by_receiver(publisher, batch, routes, sender)
     return rest
 
 
-def _spread_whole(turn: Turn, batch: Batch, receivers: Routes, sender: Sender, room: int) -> Batch | None:
+def _spread_whole(publisher: Publisher, batch: Batch, receivers: Routes, sender: Sender, room: int) -> Batch | None:
     """Hand a batch to receivers that all get all of it. Returns the rest, if that is too much for one go."""
     rest: Batch | None = None
     opened = [receiver.takes_batches for receiver in receivers].count(False)
     fits = max(1, room // opened) if opened else batch.count
     if fits < batch.count:
         batch, rest = batch.part(0, fits), batch.part(fits, batch.count)
-    turn.received += batch.count
-    turn.spent += len(receivers) - opened + opened * batch.count
-    messages = Batched(turn.context.writer, batch)
+    publisher.received += batch.count
+    publisher.spent += len(receivers) - opened + opened * batch.count
+    messages = Batched(publisher.context.writer, batch)
     for receiver in receivers:
         receiver.deliver(sender, messages)
     return rest
 
 
-def _spread_by_receiver(turn: Turn, batch: Batch, routes: list[Routes], sender: Sender) -> None:
+def _spread_by_receiver(publisher: Publisher, batch: Batch, routes: list[Routes], sender: Sender) -> None:
     """Hand each receiver its messages, as a batch that is made once for all receivers of the same messages."""
-    writer = turn.context.writer
+    writer = publisher.context.writer
     mine: dict[Receiver, list[int]] = {}
     for number, found in enumerate(routes):
         for receiver in found:
@@ -163,18 +170,18 @@ def _spread_by_receiver(turn: Turn, batch: Batch, routes: list[Routes], sender: 
         if part is None:
             whole = len(wanted) == len(routes)
             part = parts[wanted] = Batched(writer, batch if whole else batch.select(wanted))
-            turn.spent += 0 if whole else batch.count // _CHEAP
-        turn.spent += 1 if receiver.takes_batches else part.count
+            publisher.spent += 0 if whole else batch.count // _CHEAP
+        publisher.spent += 1 if receiver.takes_batches else part.count
         receiver.deliver(sender, part)
 
 
-def _spread_in_order(turn: Turn, batch: Batch, routes: list[Routes], sender: Sender) -> None:
+def _spread_in_order(publisher: Publisher, batch: Batch, routes: list[Routes], sender: Sender) -> None:
     """Hand on messages in the order in which they came: once one is in a fan-out queue, the next have to follow it."""
     start = 0
     for receivers, some in groupby(map(routes.__getitem__, batch.numbers or bytes(batch.count))):
         stop = start + len(list(some))
-        part = Batched(turn.context.writer, batch.part(start, stop))
+        part = Batched(publisher.context.writer, batch.part(start, stop))
         start = stop
         for receiver in receivers:
-            turn.spent += 1 if receiver.takes_batches else part.count
+            publisher.spent += 1 if receiver.takes_batches else part.count
             receiver.deliver(sender, part)

@@ -14,7 +14,7 @@ from ..wire.packets import Control, Packet, Subscribe, Unsubscribe, encode_contr
 from .context import Context
 from .outgoing import Outgoing
 from .protocols import Routes
-from .turn import Turn
+from .publisher import Publisher
 
 __all__ = ["ClientRole", "Neighbours"]
 
@@ -37,13 +37,13 @@ class Neighbours(Protocol):
         """Answer a ``hub/sync``. Raises :exc:`~sbuslib.errors.PacketError` where too many wait."""
         ...
 
-    def add_link(self, turn: Turn) -> None:
+    def add_link(self, publisher: Publisher) -> None:
         """A client says that it is the relay of a hub below."""
         ...
 
 
 class ClientRole:
-    """The role of every client of one hub. Implements :class:`~.turn.Role`."""
+    """The role of every client of one hub. Implements :class:`~.publisher.Role`."""
 
     is_link = False
     longest = PACKET_BYTES
@@ -64,39 +64,39 @@ class ClientRole:
     def key_of(self, credentials: Credentials) -> bytes:
         return self._context.router.namespace.credential_key(credentials)
 
-    def look_up(self, turn: Turn, header: bytes, times: int) -> Routes:
+    def look_up(self, publisher: Publisher, header: bytes, times: int) -> Routes:
         router = self._context.router
         found = router.routes.get(header)
         return router.route(header) if found is None else found
 
-    def command(self, turn: Turn, packet: bytes) -> None:
-        self.act_on(turn, parse(packet))
+    def command(self, publisher: Publisher, packet: bytes) -> None:
+        self.act_on(publisher, parse(packet))
 
-    def act_on(self, turn: Turn, packet: Packet) -> None:
+    def act_on(self, publisher: Publisher, packet: Packet) -> None:
         """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError`."""
-        context, client = self._context, turn.outgoing
+        context, client = self._context, publisher.outgoing
         if isinstance(packet, Control):
-            self._control(turn, packet)
+            self._control(publisher, packet)
         elif isinstance(packet, Subscribe):
             if not context.authorization.allows(client.credentials, "subscribe", packet.pattern):
                 raise PacketError("subscription refused")
             if client.closed:
                 return  # authorize= had it closed
             context.router.subscribe(packet.pattern, client, client.credentials, client.account)
-            turn.refresh()
+            publisher.refresh()
         else:
             assert isinstance(packet, Unsubscribe)
             if not context.router.unsubscribe(packet.pattern, client, client.account):
                 context.ignored += 1
-            turn.refresh()
+            publisher.refresh()
 
-    def _control(self, turn: Turn, packet: Control) -> None:
-        context, client = self._context, turn.outgoing
+    def _control(self, publisher: Publisher, packet: Control) -> None:
+        context, client = self._context, publisher.outgoing
         match packet.key:
             case control.WHOAMI:
                 self._neighbours.whoami(client)
             case control.ECHO_OFF:
-                client.set_echo(turn.sender)
+                client.set_echo(publisher.sender)
             case control.ECHO_ON:
                 client.set_echo(None)
             case control.SENDERS_ON:
@@ -122,7 +122,7 @@ class ClientRole:
                     raise PacketError("token too long")
                 self._neighbours.sync(client, token, scope)
             case control.INTEREST_ON:
-                self._neighbours.add_link(turn)
+                self._neighbours.add_link(publisher)
             case key:
                 if not self._choose_mode(client, key):
                     context.ignored += 1
@@ -144,11 +144,11 @@ class ClientRole:
     def drop(self, reason: str, times: int = 1) -> None:
         raise AssertionError("what a client may not do is a violation")
 
-    def violated(self, turn: Turn, reason: str) -> None:
-        self._context.members.kick(turn.outgoing, reason)
+    def violated(self, publisher: Publisher, reason: str) -> None:
+        self._context.members.kick(publisher.outgoing, reason)
 
-    def ended(self, turn: Turn, why: str) -> None:
-        self._context.members.close(turn.outgoing, why)
+    def ended(self, publisher: Publisher, why: str) -> None:
+        self._context.members.close(publisher.outgoing, why)
 
-    def after_turn(self, turn: Turn) -> None:
+    def after_turn(self, publisher: Publisher) -> None:
         raise AssertionError("only links put anything off")

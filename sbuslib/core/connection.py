@@ -4,7 +4,7 @@ A connection has no greenlet. It has two watchers of gevent's event loop. Their 
 cannot yield. The client has one *turn* for each time its socket is readable, and one for each time it is writable while
 something waits. A turn for reading receives into the hub's area, which all connections share, and hands on what came:
 see :mod:`.routing`. The :class:`~.outgoing.Outgoing` of a connection sends to the client, and its
-:class:`~.turn.Role` says what the client may do.
+:class:`~.publisher.Role` says what the client may do.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .context import Context
 from .messages import Received
 from .outgoing import READ, Outgoing
 from .protocols import Holdable, Holder, Receiver
+from .publisher import Publisher, Role
 from .quotas import Account
 from .routing import route, route_copies, route_one
-from .turn import Role, Turn
 
 __all__ = ["Connection"]
 
@@ -47,7 +47,7 @@ class Connection:
         "_reader",
         "credentials",
         "outgoing",
-        "turn",
+        "publisher",
     )
 
     def __init__(
@@ -56,7 +56,7 @@ class Connection:
         self._context = context
         self.credentials = credentials
         self.outgoing = Outgoing(context, sock, credentials, account)
-        self.turn = Turn(context, self, self.outgoing, role)
+        self.publisher = Publisher(context, self, self.outgoing, role)
         self._most: int | None = None  # packets to receive at once; None: as many as the area takes
         self._lone: int | None = None  # the round of the event loop in which the last packet came alone
         self._postponed = False
@@ -68,7 +68,7 @@ class Connection:
     @property
     def key(self) -> bytes:
         """The credential key of this client, under the hub's prefix."""
-        return self.turn.role.key_of(self.credentials)
+        return self.publisher.role.key_of(self.credentials)
 
     @property
     def wrapper(self) -> bytes:
@@ -78,18 +78,18 @@ class Connection:
     def holdable_by(self, receiver: Receiver) -> Holdable | None:
         """This client, if ``receiver`` may hold it back; else ``None``."""
         # A client may not hold itself: while it waits to send, it reads nothing. A link speaks for many clients.
-        if receiver is self.outgoing or self.turn.role.is_link:
+        if receiver is self.outgoing or self.publisher.role.is_link:
             return None
         return self if self._context.may_hold(self.credentials, receiver.credentials) else None
 
     def hold(self, by: Holder) -> None:
         """Read no more until ``by`` lets go."""
-        self.turn.hold(by)
+        self.publisher.hold(by)
         self._reader.stop()
 
     def let_go(self, by: Holder) -> None:
         """``by`` has room again."""
-        self.turn.let_go(by)
+        self.publisher.let_go(by)
         self._read_on()
 
     # -- when to read -------------------------------------------------------------------------------
@@ -117,15 +117,15 @@ class Connection:
         """The scheduler gives this client its postponed turn."""
         self._postponed = False
         try:
-            if not self.turn.holders and not self.outgoing.closed:
+            if not self.publisher.holders and not self.outgoing.closed:
                 self._on_readable()
         finally:
             self._read_on()
 
     def _read_on(self) -> None:
-        if self.turn.holders or self._postponed or self.outgoing.closed:
+        if self.publisher.holders or self._postponed or self.outgoing.closed:
             return
-        if self.turn.left:
+        if self.publisher.left:
             self._postpone()
         else:
             self._reader.start(self._on_readable)
@@ -134,38 +134,38 @@ class Connection:
 
     def take_turn(self) -> bool:
         """Receive once, or go on with what is left. Returns whether there was anything."""
-        turn = self.turn
+        publisher = self.publisher
         if self.outgoing.closed:
             return False
-        turn.spent = 0
-        commands = turn.commands
-        taken = len(turn.left)
+        publisher.spent = 0
+        commands = publisher.commands
+        taken = len(publisher.left)
         try:
             if taken:
-                route_copies(turn)
-                if not turn.left:
-                    turn.forget_left()
+                route_copies(publisher)
+                if not publisher.left:
+                    publisher.forget_left()
             else:
                 taken = self._receive()
                 if not taken:
                     return False
         except PacketError as error:
-            turn.forget_left()
-            turn.end = (True, error.reason)
-        if self._most is not None or turn.left or turn.commands != commands:
-            self._choose_most(taken, (turn.commands - commands) * 2 > taken)
-        role = turn.role
-        if turn.left:
+            publisher.forget_left()
+            publisher.end = (True, error.reason)
+        if self._most is not None or publisher.left or publisher.commands != commands:
+            self._choose_most(taken, (publisher.commands - commands) * 2 > taken)
+        role = publisher.role
+        if publisher.left:
             if not self._postponed:
                 self._postpone()
-        elif turn.end is not None:
-            misbehaved, why = turn.end
+        elif publisher.end is not None:
+            misbehaved, why = publisher.end
             if misbehaved:
-                role.violated(turn, why)
+                role.violated(publisher, why)
             else:
-                role.ended(turn, why)
+                role.ended(publisher, why)
         if role.is_link:
-            role.after_turn(turn)
+            role.after_turn(publisher)
         self._context.members.end_turn()
         return True
 
@@ -174,8 +174,8 @@ class Connection:
 
         Raises :exc:`~sbuslib.errors.PacketError` for a violation.
         """
-        context, turn = self._context, self.turn
-        area, longest = context.area, turn.role.longest
+        context, publisher = self._context, self.publisher
+        area, longest = context.area, publisher.role.longest
         most = self._most
         now = context.round()
         # A client that sends single packets is read with recv(2), which is faster than recvmmsg(2) for one. If the
@@ -186,7 +186,7 @@ class Connection:
         try:
             lengths = area.receive(self.outgoing.socket, most)
         except OSError as error:
-            turn.end = (False, f"receive: {error.strerror}")
+            publisher.end = (False, f"receive: {error.strerror}")
             return 1
         taken = len(lengths)
         if not taken:
@@ -196,42 +196,42 @@ class Connection:
         if 0 < shortest <= longest and lengths.count(shortest) == taken:
             if taken == 1:
                 self._lone = now
-                if route_one(turn, area, shortest):
+                if route_one(publisher, area, shortest):
                     return 1
             received = Received(area, context.writer, lengths, shortest)
         else:
             received = Received(area, context.writer, self._without_end(lengths))
-        left = route(turn, received) if received.lengths else []
+        left = route(publisher, received) if received.lengths else []
         # From here on the area is free again, so anything may be logged or called.
         if left:
-            turn.put_off(left)
-        if turn.left and not turn.is_over:
-            route_copies(turn)
+            publisher.put_off(left)
+        if publisher.left and not publisher.is_over:
+            route_copies(publisher)
         return taken
 
     def _without_end(self, lengths: list[int]) -> list[int]:
         """The packets before the end of the connection, or before a violation."""
-        turn, longest = self.turn, self.turn.role.longest
+        publisher, longest = self.publisher, self.publisher.role.longest
         if not all(lengths):
             lengths = lengths[: lengths.index(0)]
-            turn.end = (False, "closed")
+            publisher.end = (False, "closed")
         if lengths and max(lengths) > longest:
             stop = next(n for n, length in enumerate(lengths) if length > longest)
             reason = "packet too long"
             if lengths[stop] == WITH_DESCRIPTORS:
                 reason = "descriptors sent"
-            turn.end = (True, reason)
+            publisher.end = (True, reason)
             lengths = lengths[:stop]
         return lengths
 
     def _choose_most(self, taken: int, mostly_commands: bool) -> None:
         """How many packets to receive at once next time, after a turn of ``taken``."""
-        limits, turn = self._context.limits, self.turn
-        if turn.left:
-            self._most = max(1, taken - len(turn.left))
+        limits, publisher = self._context.limits, self.publisher
+        if publisher.left:
+            self._most = max(1, taken - len(publisher.left))
         elif mostly_commands:
             self._most = COMMANDS_A_TURN
-        elif self._most is not None and turn.spent * 2 <= limits.turn_deliveries:
+        elif self._most is not None and publisher.spent * 2 <= limits.turn_deliveries:
             self._most = self._most * 2 if self._most * 2 < limits.batch else None
 
     # -- the rest -----------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class Connection:
         return ClientStatistics(
             credentials=self.key.decode(),
             patterns=self._context.router.count(outgoing),
-            received=self.turn.received,
+            received=self.publisher.received,
             routed=outgoing.routed,
             delivered=outgoing.delivered,
             queued=outgoing.queued,
@@ -258,13 +258,13 @@ class Connection:
         """Close the socket. For :class:`~.members.Clients`, which forgets the connection first."""
         if self.outgoing.closed:
             return
-        turn = self.turn
+        publisher = self.publisher
         self.outgoing.close()
         self._reader.stop()
         self._reader.close()
-        for holder in [*turn.holders]:
+        for holder in [*publisher.holders]:
             holder.forget_held(self)
-            turn.let_go(holder)
-        # Turn and connection refer to each other, and clients may come and go faster than garbage is collected.
-        turn.close()
+            publisher.let_go(holder)
+        # Publisher and connection refer to each other, and clients may come and go faster than garbage is collected.
+        publisher.close()
         self.outgoing.socket.close()

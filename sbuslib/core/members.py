@@ -18,8 +18,8 @@ from .inbox import Inbox
 from .losses import Cause
 from .outgoing import Outgoing
 from .protocols import Receiver
+from .publisher import Role
 from .quotas import Account
-from .turn import Role
 from .user_work import UserWork
 from .violations import Violations
 
@@ -128,7 +128,7 @@ class Clients:
         context.fan_out.forget()
         context.quotas.close(client.account)
         context.scheduler.several = context.quotas.several()
-        self._add_up(client.account, connection.turn.received, client.routed, client.delivered, client.lost)
+        self._add_up(client.account, connection.publisher.received, client.routed, client.delivered, client.lost)
 
     def count_lost(self, account: Account, cause: Cause, count: int) -> None:
         """Count messages that were lost for a client of this user that has left meanwhile."""

@@ -23,7 +23,7 @@ from ..wire.packets import MSG
 from .batch_routing import take_batch
 from .messages import Copied, InArea, OneInArea, Received
 from .protocols import Receiver, Routes, Run
-from .turn import Turn
+from .publisher import Publisher
 
 __all__ = ["route", "route_copies", "route_one"]
 
@@ -31,31 +31,31 @@ _MANY: Final = 8
 """With at least so many packets from one receive call, it pays to look at all of them at once."""
 
 
-def route_one(turn: Turn, area: PlainArea, length: int) -> bool:
+def route_one(publisher: Publisher, area: PlainArea, length: int) -> bool:
     """Hand on the only packet of a receive call, if it is a message with known receivers. Returns whether it is."""
-    turn.refresh()
+    publisher.refresh()
     data = area.data
-    receivers = turn.routes.get(data[: data.find(b"\0", 0, length) + 1])
+    receivers = publisher.routes.get(data[: data.find(b"\0", 0, length) + 1])
     if receivers is None:
         return False
-    turn.deliver(receivers, turn.sender, OneInArea(area, turn.context.writer, length))
+    publisher.deliver(receivers, publisher.sender, OneInArea(area, publisher.context.writer, length))
     return True
 
 
-def route(turn: Turn, received: Received) -> list[bytes]:
+def route(publisher: Publisher, received: Received) -> list[bytes]:
     """Find the runs of packets that go to the same receivers, and forward them.
 
     Returns copies of the packets that are left: those that are too much for this turn, and all from the first packet
     on about which ``authorize=`` has to be asked: that is a stranger's code, and has to wait until the area is free.
     Raises :exc:`~sbuslib.errors.PacketError` for a violation, after the packets before it were handed on.
     """
-    turn.refresh()
+    publisher.refresh()
     if len(received.lengths) >= _MANY:
-        known = _known_runs(turn, received)
+        known = _known_runs(publisher, received)
         if known is not None:
-            return _left_from(received, _forward(turn, received, known))
-    turn.misses = False
-    return _route_each(turn, received)
+            return _left_from(received, _forward(publisher, received, known))
+    publisher.misses = False
+    return _route_each(publisher, received)
 
 
 def _left_from(received: Received, slot: int | None, stop: int | None = None) -> list[bytes]:
@@ -64,13 +64,13 @@ def _left_from(received: Received, slot: int | None, stop: int | None = None) ->
     return received.packets(range(slot, stop)) if slot is not None and slot < stop else []
 
 
-def _route_each(turn: Turn, received: Received) -> list[bytes]:
+def _route_each(publisher: Publisher, received: Received) -> list[bytes]:
     """Look at each packet, as :func:`route`."""
     # One long loop: its parts share nearly all of these variables, and calls would slow it down.
     area, lengths = received.area, received.lengths
     data = area.data
     find = data.find
-    get = turn.routes.get
+    get = publisher.routes.get
     until = 0.0
     stop = len(lengths)  # the first packet that is left
     runs: list[Run] = []
@@ -87,8 +87,8 @@ def _route_each(turn: Turn, received: Received) -> list[bytes]:
             new_header = data[offset:end]
             found = get(new_header)
             if found is None:
-                turn.misses = True
-                if not turn.knows_allowed(new_header):
+                publisher.misses = True
+                if not publisher.knows_allowed(new_header):
                     stop = slot
                     break
                 if not (end and new_header.startswith(MSG)):
@@ -96,23 +96,23 @@ def _route_each(turn: Turn, received: Received) -> list[bytes]:
                         runs.append((start, slot, receivers))
                     start = slot + 1
                     header, size = None, 0
-                    cut = _forward(turn, received, runs)
+                    cut = _forward(publisher, received, runs)
                     runs = []
-                    if cut is None and _act(turn, received, slot, new_header):
+                    if cut is None and _act(publisher, received, slot, new_header):
                         cut = start
-                    if turn.closed:
+                    if publisher.closed:
                         return []  # the command had it closed
                     if cut is not None:
                         return _left_from(received, cut)
                     continue
                 now = monotonic()
                 if not until:
-                    until = now + turn.context.limits.turn_time
+                    until = now + publisher.context.limits.turn_time
                 elif now > until:
-                    turn.spent = turn.context.limits.turn_deliveries
+                    publisher.spent = publisher.context.limits.turn_deliveries
                     stop = slot
                     break
-                found = turn.look_up(new_header)
+                found = publisher.look_up(new_header)
             if header is None:
                 start = slot
             elif found is not receivers:
@@ -123,30 +123,30 @@ def _route_each(turn: Turn, received: Received) -> list[bytes]:
         # What came before a violation was accepted, and goes out first.
         if header is not None and slot > start:
             runs.append((start, slot, receivers))
-        cut = _forward(turn, received, runs)
+        cut = _forward(publisher, received, runs)
         if cut is None:
             raise
         return _left_from(received, cut, slot + 1)
     if header is not None and stop > start:
         runs.append((start, stop, receivers))
-    cut = _forward(turn, received, runs)
+    cut = _forward(publisher, received, runs)
     return _left_from(received, stop if cut is None else cut)
 
 
-def _act(turn: Turn, received: Received, slot: int, header: bytes) -> bool:
+def _act(publisher: Publisher, received: Received, slot: int, header: bytes) -> bool:
     """Act on a packet that is no message. Returns whether the packets after it have to wait for a later turn."""
     held = False
-    if turn.batches and header == BATCH:
+    if publisher.batches and header == BATCH:
         area = received.area
-        take_batch(turn, area.data, turn.sender, b"", area.offsets[slot], received.lengths[slot])
-        held = bool(turn.holders)  # many batches would be more than there is room for
+        take_batch(publisher, area.data, publisher.sender, b"", area.offsets[slot], received.lengths[slot])
+        held = bool(publisher.holders)  # many batches would be more than there is room for
     else:
-        turn.commands += 1
-        turn.role.command(turn, received.packet(slot))
-    return held or bool(turn.left)
+        publisher.commands += 1
+        publisher.role.command(publisher, received.packet(slot))
+    return held or bool(publisher.left)
 
 
-def _known_runs(turn: Turn, received: Received) -> list[Run] | None:
+def _known_runs(publisher: Publisher, received: Received) -> list[Run] | None:
     """The runs, if all packets are messages whose receivers are remembered; else ``None``.
 
     Most receive calls bring only these. So all packets are looked at in few calls, which takes a third of the time of
@@ -154,7 +154,7 @@ def _known_runs(turn: Turn, received: Received) -> list[Run] | None:
     """
     area, lengths = received.area, received.lengths
     count = len(lengths)
-    get = turn.routes.get
+    get = publisher.routes.get
     data, offsets = area.data, area.offsets
     size = data.find(b"\0", 0, lengths[0]) + 1
     header = data[:size]
@@ -164,7 +164,7 @@ def _known_runs(turn: Turn, received: Received) -> list[Run] | None:
     heads = area.heads(count, size)
     if heads[-1] == header and heads.count(header) == count:
         return [(0, count, receivers)]
-    if turn.misses:
+    if publisher.misses:
         return None
     # A head that is longer or shorter than its packet's header equals no header: such packets are looked at one by one.
     found = list(map(get, heads))
@@ -185,30 +185,30 @@ def _known_runs(turn: Turn, received: Received) -> list[Run] | None:
     return runs
 
 
-def _forward(turn: Turn, received: Received, runs: list[Run]) -> int | None:
+def _forward(publisher: Publisher, received: Received, runs: list[Run]) -> int | None:
     """Hand each receiver its packets. Returns the first slot that is left, if they are too much for one turn."""
     if not runs:
         return None
     cut: int | None = None
-    runs, one_by_one = turn.context.fan_out.runs_with_groups(runs, turn.sender)
-    spent = turn.spent
+    runs, one_by_one = publisher.context.fan_out.runs_with_groups(runs, publisher.sender)
+    spent = publisher.spent
     for start, end, receivers in runs:
         spent += (end - start) * len(receivers)
-    if spent > turn.context.limits.turn_deliveries:
-        runs, cut = _cut(turn, runs)
+    if spent > publisher.context.limits.turn_deliveries:
+        runs, cut = _cut(publisher, runs)
     else:
-        turn.spent = spent
-    sender = turn.sender
+        publisher.spent = spent
+    sender = publisher.sender
     if len(runs) == 1 or one_by_one:
         for start, end, receivers in runs:
-            turn.received += end - start
+            publisher.received += end - start
             messages = received.slice(range(start, end))
             for receiver in receivers:
                 receiver.deliver(sender, messages)
         return cut
     mine: dict[Receiver, list[int]] = {}
     for start, end, receivers in runs:
-        turn.received += end - start
+        publisher.received += end - start
         for receiver in receivers:
             if receiver in mine:
                 mine[receiver].extend(range(start, end))
@@ -225,14 +225,14 @@ def _forward(turn: Turn, received: Received, runs: list[Run]) -> int | None:
     return cut
 
 
-def _cut(turn: Turn, runs: list[Run]) -> tuple[list[Run], int | None]:
+def _cut(publisher: Publisher, runs: list[Run]) -> tuple[list[Run], int | None]:
     """The part of ``runs`` that is not too much for one turn, at least one packet; and the first slot that is left.
 
     Receivers that lose all of it do not count: a shorter turn would save no time with them.
     """
-    limit = turn.context.limits.turn_deliveries
-    room = limit - turn.spent
-    least = 0 if turn.spent else 1
+    limit = publisher.context.limits.turn_deliveries
+    room = limit - publisher.spent
+    least = 0 if publisher.spent else 1
     fitting: list[Run] = []
     for start, end, receivers in runs:
         taking = sum(not receiver.refuses for receiver in receivers) or 1
@@ -241,34 +241,34 @@ def _cut(turn: Turn, runs: list[Run]) -> tuple[list[Run], int | None]:
             count = max(room // taking, least)
             if count:
                 fitting.append((start, start + count, receivers))
-            turn.spent = limit
+            publisher.spent = limit
             return fitting, start + count
         room -= cost
         least = 0
         fitting.append((start, end, receivers))
-    turn.spent = limit - room
+    publisher.spent = limit - room
     return fitting, None
 
 
-def route_copies(turn: Turn) -> None:
+def route_copies(publisher: Publisher) -> None:
     """Go on with what is left of the last receive call, for the length of a turn.
 
     Raises :exc:`~sbuslib.errors.PacketError` for a violation.
     """
-    until = monotonic() + turn.context.limits.turn_time
-    while turn.left and not turn.closed:
-        _route_copy(turn, turn.left.popleft())
-        if turn.is_over or monotonic() > until:
+    until = monotonic() + publisher.context.limits.turn_time
+    while publisher.left and not publisher.closed:
+        _route_copy(publisher, publisher.left.popleft())
+        if publisher.is_over or monotonic() > until:
             break
 
 
-def _route_copy(turn: Turn, packet: bytes) -> None:
+def _route_copy(publisher: Publisher, packet: bytes) -> None:
     """Act on one packet that was copied out. ``authorize=`` is asked about a key that it did not decide yet."""
     header = packet[: packet.find(b"\0") + 1]
-    if turn.batches and packet.startswith(BATCH):
-        take_batch(turn, packet, turn.sender)
+    if publisher.batches and packet.startswith(BATCH):
+        take_batch(publisher, packet, publisher.sender)
     elif not header.startswith(MSG):
-        turn.commands += 1
-        turn.role.command(turn, packet)
-    elif turn.knows_allowed(header) or turn.may_publish(header):
-        turn.deliver(turn.look_up(header), turn.sender, Copied(turn.context.writer, [packet]))
+        publisher.commands += 1
+        publisher.role.command(publisher, packet)
+    elif publisher.knows_allowed(header) or publisher.may_publish(header):
+        publisher.deliver(publisher.look_up(header), publisher.sender, Copied(publisher.context.writer, [packet]))

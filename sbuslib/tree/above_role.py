@@ -14,7 +14,7 @@ from ..core.batch_routing import take_batch
 from ..core.connection import Connection
 from ..core.messages import Copied
 from ..core.protocols import Receiver, Routes
-from ..core.turn import Turn
+from ..core.publisher import Publisher
 from ..errors import PacketError, ReservedKeyError
 from ..kernel.sockets import peer_credentials
 from ..limits import CONTROL_EXTRA, PACKET_BYTES
@@ -50,7 +50,7 @@ class Owner(Protocol):
 
 
 class AboveRole:
-    """The peer role of the hub above, on one connection. Implements :class:`~sbuslib.core.turn.Role`.
+    """The peer role of the hub above, on one connection. Implements :class:`~sbuslib.core.publisher.Role`.
 
     Control packets are acted on after the turn in which they came, since they may end the connection.
     """
@@ -76,16 +76,16 @@ class AboveRole:
         """Empty: who published is known only where the hub above tells."""
         return b""
 
-    def after_turn(self, turn: Turn) -> None:
+    def after_turn(self, publisher: Publisher) -> None:
         """Act on control packets, now that the hub's area is free again."""
-        while self._controls and not turn.closed:
+        while self._controls and not publisher.closed:
             self._owner.take_control(self._controls.popleft())
 
-    def violated(self, turn: Turn, reason: str) -> None:
+    def violated(self, publisher: Publisher, reason: str) -> None:
         """The hub above broke the protocol."""
         self._owner.link_ended(self, reason)
 
-    def ended(self, turn: Turn, why: str) -> None:
+    def ended(self, publisher: Publisher, why: str) -> None:
         """The hub above has gone."""
         self._owner.link_ended(self, why)
 
@@ -93,7 +93,7 @@ class AboveRole:
         """Count what should not have come."""
         self._owner.dropped[reason] += times
 
-    def look_up(self, turn: Turn, header: bytes, times: int) -> Routes:
+    def look_up(self, publisher: Publisher, header: bytes, times: int) -> Routes:
         """The receivers here but the relay. Nobody receives what this hub did not ask for."""
         try:
             found = receivers_of(self._context, header, self._relay)
@@ -103,13 +103,13 @@ class AboveRole:
         if not self._owner.may_come(header[len(MSG) : -1]):
             self.drop("not asked for", times)
             return ()
-        remember(self._context, turn.routes, header, found)
+        remember(self._context, publisher.routes, header, found)
         return found
 
-    def command(self, turn: Turn, data: bytes) -> None:
+    def command(self, publisher: Publisher, data: bytes) -> None:
         """Act on a packet that is no message of an unknown sender."""
         if data.startswith(BATCH):
-            take_batch(turn, data, turn.sender)
+            take_batch(publisher, data, publisher.sender)
             return
         try:
             packet = parse(data)
@@ -127,7 +127,7 @@ class AboveRole:
             return
         voucher = self._vouchers.of(sender)
         if header == BATCH:
-            take_batch(turn, inner, voucher, control.wrapper_from(sender))
+            take_batch(publisher, inner, voucher, control.wrapper_from(sender))
             return
-        receivers = turn.routes.get(header) or turn.look_up(header)
-        turn.deliver(receivers, voucher, Copied(self._context.writer, [inner]))
+        receivers = publisher.routes.get(header) or publisher.look_up(header)
+        publisher.deliver(receivers, voucher, Copied(self._context.writer, [inner]))

@@ -18,7 +18,7 @@ from ..core.context import Context
 from ..core.messages import Copied
 from ..core.outgoing import Outgoing
 from ..core.protocols import Routes
-from ..core.turn import Turn
+from ..core.publisher import Publisher
 from ..errors import PacketError, ReservedKeyError
 from ..limits import CONTROL_EXTRA, PACKET_BYTES
 from ..matcher import is_literal
@@ -64,17 +64,17 @@ class HubTree(Protocol):
 
 
 class Link:
-    """The role of the relay of a hub below. Implements :class:`~sbuslib.core.turn.Role`."""
+    """The role of the relay of a hub below. Implements :class:`~sbuslib.core.publisher.Role`."""
 
     is_link = True
     longest = PACKET_BYTES + CONTROL_EXTRA
 
-    def __init__(self, tree: HubTree, turn: Turn, mode: Mode) -> None:
+    def __init__(self, tree: HubTree, publisher: Publisher, mode: Mode) -> None:
         context = self._context = tree.context
         limits = context.limits
         self.asks = context.authorization.is_asked
-        self.connection = connection = turn.outgoing
-        self._turn = turn
+        self.connection = connection = publisher.outgoing
+        self._publisher = publisher
         self.mode = mode
         self.lagging = False
         self.complete = False
@@ -100,8 +100,8 @@ class Link:
             self._feed = Feed([tree.wanted_above(), *others])
         elif mode == "prune":
             self.pruned = KeyTable(limits.pruned_keys)
-        turn.become(self)
-        connection.become_link(turn.sender)
+        publisher.become(self)
+        connection.become_link(publisher.sender)
 
     # -- what comes from the link -------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class Link:
         """The credential key of the relay's process, as of any client."""
         return self.connection.key
 
-    def look_up(self, turn: Turn, header: bytes, times: int) -> Routes:
+    def look_up(self, publisher: Publisher, header: bytes, times: int) -> Routes:
         """The receivers of ``times`` messages of this link: all but the link itself."""
         context = self._context
         try:
@@ -122,14 +122,14 @@ class Link:
             if len(self._tuples) >= context.limits.cached_keys:
                 self._tuples.clear()
             found = self._tuples.setdefault(found, found)
-            remember(context, turn.routes, header, found)
+            remember(context, publisher.routes, header, found)
         return found
 
     def drop(self, reason: str, times: int = 1) -> None:
         """Count wrong packets or messages of this link, which have no effect."""
         self._tree.dropped[reason] += times
 
-    def command(self, turn: Turn, data: bytes) -> None:
+    def command(self, publisher: Publisher, data: bytes) -> None:
         """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError` only for a forged sender."""
         try:
             packet = parse(data)
@@ -150,7 +150,7 @@ class Link:
                     self._note_lost(packet.payload or b"")
                     return
         try:
-            self._tree.client_role.act_on(turn, packet)
+            self._tree.client_role.act_on(publisher, packet)
         except PacketError as error:
             self.drop(error.reason)
             if error.reason == "too many patterns":
@@ -189,15 +189,15 @@ class Link:
             self.drop(error.reason)
             return
         if packet.startswith(BATCH) and self.connection.takes_batches:
-            take_batch(self._turn, packet, self._vouchers.of(sender), control.wrapper_from(sender))
+            take_batch(self._publisher, packet, self._vouchers.of(sender), control.wrapper_from(sender))
             return
         header = packet[: packet.find(b"\0") + 1]
         if not header.startswith(MSG) or len(packet) > PACKET_BYTES:
             self.drop("wrapped packet is no message")
             return
-        turn, voucher = self._turn, self._vouchers.of(sender)
-        if turn.knows_allowed(header) or turn.may_publish(header):
-            turn.deliver(turn.look_up(header), voucher, Copied(self._context.writer, [packet]))
+        publisher, voucher = self._publisher, self._vouchers.of(sender)
+        if publisher.knows_allowed(header) or publisher.may_publish(header):
+            publisher.deliver(publisher.look_up(header), voucher, Copied(self._context.writer, [packet]))
 
     def _vouch(self, sender: bytes) -> Voucher:
         namespace = self._context.router.namespace
@@ -213,15 +213,15 @@ class Link:
         self._old_key, self._key = self._key, self.connection.key
         self._vouchers.clear()
 
-    def violated(self, turn: Turn, reason: str) -> None:
+    def violated(self, publisher: Publisher, reason: str) -> None:
         """The link forged a sender, or sent a packet that is too long."""
-        self._context.members.kick(turn.outgoing, reason)
+        self._context.members.kick(publisher.outgoing, reason)
 
-    def ended(self, turn: Turn, why: str) -> None:
+    def ended(self, publisher: Publisher, why: str) -> None:
         """The link has ended."""
-        self._context.members.close(turn.outgoing, why)
+        self._context.members.close(publisher.outgoing, why)
 
-    def after_turn(self, turn: Turn) -> None:
+    def after_turn(self, publisher: Publisher) -> None:
         """Do nothing: no packet waits for the end of a turn."""
 
     # -- keys that nobody wants ---------------------------------------------------------------------
@@ -248,7 +248,7 @@ class Link:
         return True
 
     def _tell_graft(self, key: bytes) -> None:
-        self._turn.forget_route(b"MSG %b\0" % key)
+        self._publisher.forget_route(b"MSG %b\0" % key)
         self.connection.answer(encode_control(control.INTEREST_GRAFT, key))
 
     def watch(self, pattern: bytes, wanted: bool, user: int) -> None:

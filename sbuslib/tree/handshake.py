@@ -101,7 +101,7 @@ class Conversation:
     @property
     def received(self) -> int:
         """Messages that came down."""
-        return self._connection.turn.received
+        return self._connection.publisher.received
 
     # -- the greeting -------------------------------------------------------------------------------
 

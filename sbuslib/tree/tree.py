@@ -27,9 +27,9 @@ from ..core.context import Context
 from ..core.members import Clients
 from ..core.outgoing import Outgoing
 from ..core.protocols import Receiver
+from ..core.publisher import Publisher
 from ..core.quotas import Account
 from ..core.send_watcher import SEND_RETRY
-from ..core.turn import Turn
 from ..core.user_work import UserWork
 from ..errors import StateError
 from ..wire import control
@@ -165,13 +165,13 @@ class Tree:
 
     # -- links below --------------------------------------------------------------------------------
 
-    def add_link(self, turn: Turn) -> None:
+    def add_link(self, publisher: Publisher) -> None:
         """A client said ``interest/on``: answer in which mode it is served, and begin.
 
         Any client may say so. A client that must not learn what others want gets no link. The hub only tells it when
         the path to the root changes, so that loops are found.
         """
-        connection = turn.outgoing
+        connection = publisher.outgoing
         if connection in self.links:
             return
         mode: Mode = "plain"
@@ -183,7 +183,7 @@ class Tree:
         self._told_path.add(connection)
         if mode == "plain":
             return
-        self.links[connection] = Link(self, turn, mode)
+        self.links[connection] = Link(self, publisher, mode)
         self._watch()
         self.wake(connection.account)
 

@@ -50,7 +50,7 @@ def timer_of(connection: Connection) -> Any:
 
 
 def is_held(connection: Connection) -> bool:
-    return bool(connection.turn.holders)
+    return bool(connection.publisher.holders)
 
 
 # -- each cell of the table -------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def test_each_mode(bus: Bus, connect: Connect, soft: str, hard: str) -> None:
     receiving = slow(hub, reader, b"blocking/soft/" + soft.encode(), b"blocking/hard/" + hard.encode())
     publishing = connection_of(hub, publisher)
     flood(publisher, 0, 10)
-    eventually(lambda: publishing.turn.received == 10)
+    eventually(lambda: publishing.publisher.received == 10)
     settle(hub)
     balance(hub)
 
@@ -85,7 +85,7 @@ def test_each_mode(bus: Bus, connect: Connect, soft: str, hard: str) -> None:
     assert is_held(publishing) is held
     flood(publisher, 10, 12)
     settle(hub)
-    assert publishing.turn.received == (10 if held else 12)
+    assert publishing.publisher.received == (10 if held else 12)
 
     got: list[int] = []
     while receiving.outgoing.queued or is_held(publishing):
@@ -129,7 +129,7 @@ def test_each_way_to_be_full(bus: Bus, connect: Connect, limits: dict[str, int],
     receiving = slow(hub, reader, b"blocking/hard/" + hard.encode())
     publishing = connection_of(hub, publisher)
     flood(publisher, 0, 5)
-    eventually(lambda: publishing.turn.received == 5)
+    eventually(lambda: publishing.publisher.received == 5)
     settle(hub)
     if hard == "error":
         assert receiving.outgoing.lost == {cause: 1, "outage": 3}
@@ -231,12 +231,12 @@ def test_one_publisher_held_by_two_receivers(bus: Bus, connect: Connect) -> None
     slow(hub, second, b"blocking/soft/block")
     publishing = connection_of(hub, publisher)
     flood(publisher, 0, 2)
-    eventually(lambda: len(publishing.turn.holders) == 2)
+    eventually(lambda: len(publishing.publisher.holders) == 2)
     flood(publisher, 2, 3)
     assert numbers([first.receive() for _ in range(2)]) == [0, 1]
     settle(hub)
-    assert len(publishing.turn.holders) == 1
-    assert publishing.turn.received == 2
+    assert len(publishing.publisher.holders) == 1
+    assert publishing.publisher.received == 2
     assert numbers([second.receive() for _ in range(2)]) == [0, 1]
     publisher.barrier()
     assert numbers([first.receive(), second.receive()]) == [2, 2]
@@ -307,7 +307,7 @@ def test_a_client_cannot_block_on_itself(bus: Bus, connect: Connect, modes: tupl
     peer = connect()
     connection = slow(hub, peer, *modes)
     flood(peer, 0, 10)
-    eventually(lambda: connection.turn.received == 10)
+    eventually(lambda: connection.publisher.received == 10)
     assert not is_held(connection)
     assert connection.outgoing.lost == {"overflow": 5}
     assert numbers([peer.receive() for _ in range(5)]) == [0, 1, 2, 3, 4]
@@ -469,7 +469,7 @@ def test_whose_block_is_honoured(
     publishing = connection_of(hub, publisher)
     assert (receiving.credentials.uid, publishing.credentials.uid) == (receiver_uid, publisher_uid)
     flood(publisher, 0, 8)
-    eventually(lambda: publishing.turn.received == 8)
+    eventually(lambda: publishing.publisher.received == 8)
     assert is_held(publishing) is holds
     if holds:
         assert receiving.outgoing.lost == ({"overflow": 3} if b"soft" in mode else {})
@@ -521,11 +521,11 @@ def test_publisher_below_its_share_is_not_held_beside_a_flood(bus: Bus, connect_
     flooding_peer, modest_peer = connect_as(1001), connect_as(1002)
     flooding, modest = connection_of(hub, flooding_peer), connection_of(hub, modest_peer)
     flood(flooding_peer, 0, 9)
-    eventually(lambda: flooding.turn.received == 9)
+    eventually(lambda: flooding.publisher.received == 9)
     flood(flooding_peer, 9, 12)
     settle(hub)
     hard = b"hard" in mode
-    assert flooding.turn.received == (12 if hard else 9)  # with hard block it is held by the tenth message
+    assert flooding.publisher.received == (12 if hard else 9)  # with hard block it is held by the tenth message
     assert is_held(flooding)
     for number in range(100, 104):
         flood(modest_peer, number, number + 1)

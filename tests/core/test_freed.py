@@ -107,15 +107,15 @@ def test_messages_that_were_delivered_are_freed_at_once(hub: Hub, connect: Conne
 
 def test_set_of_those_who_hold_a_publisher_is_not_copied_for_each(hub: Hub, connect: Connect) -> None:
     """One message may go to thousands of receivers of its publisher's user, all of which hold it in one turn."""
-    publisher, *receivers = (connection_of(hub, connect()) for _ in range(4))
-    turn = publisher.turn
-    turn.hold(receivers[0].outgoing)
-    holders = turn.holders
+    publishing, *receivers = (connection_of(hub, connect()) for _ in range(4))
+    publisher = publishing.publisher
+    publisher.hold(receivers[0].outgoing)
+    holders = publisher.holders
     for receiver in receivers[1:]:
-        turn.hold(receiver.outgoing)
-    assert turn.holders is holders
+        publisher.hold(receiver.outgoing)
+    assert publisher.holders is holders
     assert len(holders) == 3
     for receiver in receivers:
-        turn.let_go(receiver.outgoing)
-    assert not turn.holders
-    assert not isinstance(turn.holders, set)  # an empty one would be some two hundred bytes for each idle client
+        publisher.let_go(receiver.outgoing)
+    assert not publisher.holders
+    assert not isinstance(publisher.holders, set)  # an empty one would be some two hundred bytes for each idle client

@@ -17,10 +17,10 @@ from accounting import big, narrow, numbers, settle
 from support import Peer, eventually
 
 from sbuslib import Hub
+from sbuslib.core.publisher import Publisher
 from sbuslib.core.quotas import Account
 from sbuslib.core.routing import route_copies
 from sbuslib.core.scheduler import Scheduler
-from sbuslib.core.turn import Turn
 
 pytest_plugins = ["accounting_fixtures"]
 
@@ -234,11 +234,11 @@ def test_an_error_in_a_postponed_turn_of_a_hub_stops_no_other_client(
     other.subscribe(b"o")
     failed: list[object] = []
 
-    def fail_once(turn: Turn) -> None:
-        failed.append(turn)
+    def fail_once(publisher: Publisher) -> None:
+        failed.append(publisher)
         if len(failed) == 2:  # the first is that of the turn in which the packets came
             raise MemoryError
-        route_copies(turn)
+        route_copies(publisher)
 
     monkeypatch.setattr("sbuslib.core.connection.route_copies", fail_once)
     monkeypatch.setattr(gevent.get_hub(), "handle_error", lambda *_: None)

@@ -167,7 +167,7 @@ def noted() -> Iterator[set[str]]:
 
 
 def somebody_is_held(hub: Hub) -> bool:
-    return any(connection.turn.holders for connection in hub._clients.connections.values())
+    return any(connection.publisher.holders for connection in hub._clients.connections.values())
 
 
 def test_a_packet_takes_the_journey_of_the_page(folder: str) -> None:

@@ -140,10 +140,10 @@ def test_a_process_that_is_killed_while_one_holds_the_other(bus: Bus, connect: C
     pids = {"holder": start(subscribe_and_wait, b"CMSG blocking/soft/block", b"SUB flood")}
     eventually(lambda: hub.statistics().patterns == 2)
     pids["held"] = start(publish_for_ever)
-    eventually(lambda: any(connection.turn.holders for connection in hub._clients.connections.values()))
+    eventually(lambda: any(connection.publisher.holders for connection in hub._clients.connections.values()))
     end(pids[who])
     if who == "holder":
-        eventually(lambda: not any(connection.turn.holders for connection in hub._clients.connections.values()))
+        eventually(lambda: not any(connection.publisher.holders for connection in hub._clients.connections.values()))
         before = hub.statistics().received
         eventually(lambda: hub.statistics().received > before + 100)  # the other goes on
     else:

@@ -1,4 +1,4 @@
-"""What the hub remembers of one client's publishing, between its packets and between its turns.
+"""One client as a publisher: what the hub remembers of it between its packets and between its turns.
 
 A *turn* takes what one receive call brought and hands it on, as :mod:`.routing` says. The :class:`Role` of a client
 says what the client is, and so what it may do.
@@ -19,7 +19,7 @@ from .outgoing import Outgoing
 from .protocols import Holder, Routes, Sender
 from .router import CACHED_HEADER_BYTES
 
-__all__ = ["Role", "Turn"]
+__all__ = ["Publisher", "Role"]
 
 ALLOWED_KEY: Final = 128
 """Bytes that are charged for a key remembered as allowed, beside its own: about what Python needs for it."""
@@ -42,11 +42,11 @@ class Role(Protocol):
         """The credential key that goes with what it publishes."""
         ...
 
-    def look_up(self, turn: Turn, header: bytes, times: int) -> Routes:
+    def look_up(self, publisher: Publisher, header: bytes, times: int) -> Routes:
         """The receivers of so many messages with this header. Raises :exc:`~sbuslib.errors.PacketError`."""
         ...
 
-    def command(self, turn: Turn, packet: bytes) -> None:
+    def command(self, publisher: Publisher, packet: bytes) -> None:
         """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError` for a violation."""
         ...
 
@@ -54,21 +54,21 @@ class Role(Protocol):
         """Count messages that a link should not have sent."""
         ...
 
-    def violated(self, turn: Turn, reason: str) -> None:
+    def violated(self, publisher: Publisher, reason: str) -> None:
         """The client did something that is not allowed. The turn has ended."""
         ...
 
-    def ended(self, turn: Turn, why: str) -> None:
+    def ended(self, publisher: Publisher, why: str) -> None:
         """The other end closed the connection, or it broke. The turn has ended."""
         ...
 
-    def after_turn(self, turn: Turn) -> None:
+    def after_turn(self, publisher: Publisher) -> None:
         """The turn of a link has ended, and the hub's area is free: do what was put off."""
         ...
 
 
-class Turn:
-    """What the hub remembers of one client's publishing, for as long as it is connected: not one turn, but all."""
+class Publisher:
+    """One client as a publisher, for as long as it is connected. What it did in one turn is remembered for the next."""
 
     __slots__ = (
         "_allowed",
