@@ -86,6 +86,7 @@ class HubAbove:
         self._received = 0
         self._address = ""
         self._apart = False
+        self._early: list[bytes] = []  # questions of the tree before the first connection
 
     # -- its life -----------------------------------------------------------------------------------
 
@@ -107,12 +108,11 @@ class HubAbove:
         """The relay stops: the hub is a root again."""
         self.end_link("stopped")
         self.state = "stopped"
-        self.settled = True
         if self.up is not None:
             self.tree.context.unsent.note(self.up, False)
         self._router.set_above(None, self.wants)
         self.demand.end()
-        self.tree.joined()
+        self.missed()
         self.tree.detach()
         self.note_change()
 
@@ -149,6 +149,9 @@ class HubAbove:
         self.state = "joining"
         self.settled = False
         talk = self.talk = Conversation(self, self.up, sock)
+        early, self._early = self._early, []
+        for token in early:
+            talk.ask(token)
         joined = False
         try:
             talk.join()
@@ -184,6 +187,9 @@ class HubAbove:
     def missed(self) -> None:
         """No hub above could be joined for now."""
         self.settled = True
+        early, self._early = self._early, []
+        for token in early:
+            self.tree.answered(token, self, True)
         self.tree.joined()
 
     def stand_apart(self, error: LoopError) -> None:
@@ -289,8 +295,12 @@ class HubAbove:
         return self.talk is not None and self.talk.is_full
 
     def ask(self, token: bytes) -> bool:
-        """Ask the hub above about the rest of the tree. ``False``: it cannot be asked."""
-        return self.talk is not None and self.talk.ask(token)
+        """Ask the hub above about the rest of the tree, once joined. ``False``: it cannot be asked."""
+        if self.talk is not None:
+            return self.talk.ask(token)
+        if not self.settled:
+            self._early.append(token)
+        return not self.settled
 
     @property
     def stands_apart(self) -> bool:

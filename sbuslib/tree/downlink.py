@@ -281,7 +281,12 @@ class Link:
     # -- what is told -------------------------------------------------------------------------------
 
     def ask(self, token: bytes, user: int) -> None:
-        """Ask the link for an answer once all that ``user`` wants is in force below. It is told all of that first."""
+        """Ask the link for an answer once all that ``user`` wants is in force below. It is told all of that first.
+
+        A link that lags has at most one question that was not sent yet: it may never read.
+        """
+        if self.lagging and self._questions:
+            return
         self._questions.setdefault(user, deque()).append(token)
 
     def note_overdue(self, token: bytes) -> None:

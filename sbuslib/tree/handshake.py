@@ -237,16 +237,22 @@ class Conversation:
             token = self._questions.popleft()
             asked = b"r" + token
             if self.has_features:
+                if len(self._rounds) >= self._context.limits.queued_answers:
+                    del self._rounds[next(iter(self._rounds))]  # nobody waits for the oldest any more
                 self._rounds[asked] = token
                 up.say(encode_control(control.SYNC, asked + b"\0tree"))
             else:
                 self._tree.answered(token, self._lasting, False)
 
     def ask(self, token: bytes) -> bool:
-        """Ask the hub above about the rest of the tree, once all is told. ``False``: it cannot be asked."""
-        if self.joined:
+        """Ask the hub above about the rest of the tree, once this hub has joined and all is told.
+
+        Returns ``False`` when too many questions wait for that.
+        """
+        has_room = len(self._questions) < self._context.limits.queued_answers
+        if has_room:
             self._questions.append(token)
-        return self.joined
+        return has_room
 
     # -- what the hub above says --------------------------------------------------------------------
 
@@ -336,5 +342,5 @@ class Conversation:
             self._up.take_answer(token)
 
     def _say_synced(self, token: bytes, scope: bytes) -> None:
-        if self.joined:
+        if not self.ended:  # perhaps before this hub has joined: the hub above takes it for a link already
             self._up.say(encode_control(control.INTEREST_SYNC, token + b"\0" + scope))

@@ -1,9 +1,10 @@
 """Questions to the whole tree: when is what I subscribed to, or published, known everywhere?
 
 A client asks by ``hub/sync``. Its hub asks the hubs below and above, and answers when all of them have answered:
-``tree``, or ``partial`` when one did not answer in time. One *round* of questions to the other hubs serves all clients
-of one user that have asked by then. So a client waits until the links know what its own user wants, and not for what
-other users want. No client may have more than :attr:`~sbuslib.limits.Limits.queued_answers` questions open.
+``tree``, or ``partial`` when one did not answer in time. While this hub joins the one above, the question waits for
+that. One *round* of questions to the other hubs serves all clients of one user that have asked by then. So a client
+waits until the links know what its own user wants, and not for what other users want. No client may have more than
+:attr:`~sbuslib.limits.Limits.queued_answers` questions open.
 """
 
 from __future__ import annotations
@@ -205,11 +206,9 @@ class Questions:
         round_ = _Round(b"%x" % self._tokens, user, requests)
         self._rounds[round_.token] = round_
         for link in self._beside.links.values():
-            if link.lagging:
-                round_.partial.add(link)
-            else:
-                link.ask(round_.token, user)
-                round_.waiting.add(link)
+            link.ask(round_.token, user)
+            # A link that lags is asked again, since its answer ends that. But nobody waits for it.
+            (round_.partial if link.lagging else round_.waiting).add(link)
         round_.timer = self._context.after(self._context.limits.sync_wait, lambda: self._time_out(round_))
         return round_
 

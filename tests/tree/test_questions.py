@@ -1,0 +1,113 @@
+"""``hub/sync`` of the whole tree: before links have joined, and after they were late."""
+
+from __future__ import annotations
+
+import gevent
+import msgspec
+from support import PATIENCE, WHOAMI, FakeHub, Peer, eventually
+from worlds import FAST, World, settle
+
+FEATURES = b"CMSG hub/features\0hub/sync interest/on id=1 path=1"
+
+
+def receive_until(peer: Peer, start: bytes) -> bytes:
+    """The next packet that starts so; those before are dropped."""
+    while not (packet := peer.receive()).startswith(start):
+        assert packet, "disconnected"
+    return packet
+
+
+def test_a_question_while_the_link_joins_is_answered_after_it_has_joined(world: World) -> None:
+    with FakeHub(world.address("top")) as master:
+        world.hub("left", limits=msgspec.structs.replace(FAST, prefix_wait=0.001))
+        relay = world.relay("left", "top", wait=False)
+        client = world.client("left")
+        link = master.accept()
+        eventually(lambda: relay.state == "joining")
+        asked = gevent.spawn(client.sync, "tree")
+        world.client("left").sync()  # so that the question has come
+        link.send(FEATURES, WHOAMI + b"\0!/cred/1/2/3")
+        root = receive_until(link, b"CMSG hub/sync\0root\0")
+        link.send(FEATURES, root, b"CMSG interest/on\0announce", b"CMSG interest/complete")
+        token = receive_until(link, b"CMSG hub/sync\0r").split(b"\0")[1]
+        link.send(b"CMSG hub/sync\0%b\0tree" % token)
+        assert asked.get(timeout=PATIENCE) == "tree"
+
+
+def test_a_question_before_the_first_connection_is_answered_after_joining(world: World) -> None:
+    world.hub("top")
+    hub = world.hub("left")
+    client = world.client("left")
+    world.relay("left", "top", wait=False)
+    assert hub.tree.above is not None
+    assert not hub.tree.above.settled, "it has not dialled yet"
+    assert client.sync("tree") == "tree"
+
+
+def test_a_question_before_the_first_connection_is_partial_where_nobody_listens(world: World) -> None:
+    hub = world.hub("left")
+    client = world.client("left")
+    world.relay("left", "top", wait=False)
+    asked = gevent.spawn(client.sync, "tree")
+    assert asked.get(timeout=PATIENCE) == "partial"
+    assert not hub.tree.questions._rounds
+
+
+def test_the_hub_above_is_answered_before_this_hub_has_joined(world: World) -> None:
+    with FakeHub(world.address("top")) as master:
+        world.hub("left")
+        relay = world.relay("left", "top", wait=False)
+        link = master.accept()
+        link.send(FEATURES, WHOAMI + b"\0!/cred/1/2/3")
+        root = receive_until(link, b"CMSG hub/sync\0root\0")
+        link.send(b"CMSG interest/on\0announce", b"CMSG interest/sync\0t")
+        assert receive_until(link, b"CMSG interest/sync\0") == b"CMSG interest/sync\0t\0tree"
+        assert relay.state == "joining"
+        link.send(FEATURES, root)
+        relay.wait(PATIENCE)
+
+
+def test_questions_while_hubs_join_leave_no_link_partial(world: World) -> None:
+    world.hub("top")
+    client = world.client("top")
+    names = [f"below{n}" for n in range(5)]
+    for above, name in zip(["top", *names], names, strict=False):
+        world.hub(name)
+        world.relay(name, above, wait=False)
+        asked = [gevent.spawn(client.sync, "tree") for _ in range(3)]
+        assert [one.get(timeout=PATIENCE) for one in asked] == ["tree"] * 3
+    settle(client, *map(world.client, names))
+
+
+def test_a_link_that_lost_a_question_is_asked_again(world: World) -> None:
+    top = world.hub("top", relays=[12_345], limits=msgspec.structs.replace(FAST, sync_wait=0.05))
+    world.uids["top"] = 12_345
+    slave = world.peer("top")
+    slave.send(b"CMSG interest/on")
+    assert slave.receive() == b"CMSG interest/on\0prune"
+    world.uids.clear()
+    client = world.client("top")
+    assert client.sync("tree") == "partial"
+    receive_until(slave, b"CMSG interest/sync\0")  # which is never answered
+    assert client.sync("tree") == "partial"
+    again = receive_until(slave, b"CMSG interest/sync\0")
+    slave.send(again + b"\0tree")
+    slave.barrier()
+    (link,) = top.tree.links.values()
+    assert not link.lagging
+    asked = gevent.spawn(client.sync, "tree")
+    slave.send(receive_until(slave, b"CMSG interest/sync\0") + b"\0tree")
+    assert asked.get(timeout=PATIENCE) == "tree"
+
+
+def test_a_link_that_never_reads_has_one_question_waiting(world: World) -> None:
+    top = world.hub("top", limits=msgspec.structs.replace(FAST, sync_wait=0.01))
+    slave = world.peer("top")
+    slave.send(b"CMSG interest/on")
+    slave.receive()
+    (link,) = top.tree.links.values()
+    client = world.client("top")
+    link._room = lambda: 0  # type: ignore[method-assign]
+    for _ in range(20):
+        assert client.sync("tree") == "partial"
+    assert sum(map(len, link._questions.values())) == 1
