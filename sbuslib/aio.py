@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
-from itertools import islice, repeat, starmap
+from itertools import repeat, starmap
 from threading import get_ident
 
 from .clients.aio_channel import AioChannel
-from .clients.batch import AioBatchPublisher, Pair, encode_many
+from .clients.batch import AioBatchPublisher, Pair, encode_many, in_parts
 from .clients.questions import Sync, Whoami
 from .clients.session import Subscribing, mode_keys
 from .errors import DisconnectedError
@@ -54,30 +54,17 @@ class Client(AioChannel):
     async def publish_many(self, messages: Iterable[tuple[bytes, bytes]]) -> int:
         """Publish pairs of key and payload in order, many at once; how many there were."""
         count = 0
-        most = self.limits.batch_messages
-        pairs = iter(messages)
-        while True:
-            some: list[tuple[bytes, bytes]] = []
-            try:
-                some.extend(islice(pairs, most))  # which keeps those that came before an error
-            finally:
-                await self._publish_some(some)
-            count += len(some)
-            if len(some) < most:
-                return count
+        for part in in_parts(messages, self.limits.batch_messages):
+            await self._publish_some(part)
+            count += len(part)
+        return count
 
     def batch(self) -> AioBatchPublisher:
         """Collect messages that are published one by one, and send many in one packet.
 
         ``async with client.batch() as batch: await batch.publish(key, payload)``; see :mod:`~sbuslib.clients.batch`.
         """
-        return AioBatchPublisher(
-            self._headers,
-            self._session.encode,
-            self._publish_some,
-            messages=self.limits.batch_messages,
-            size=self.limits.batch_bytes,
-        )
+        return AioBatchPublisher(self._headers, self._session.encode, self._publish_some, self.limits)
 
     async def _publish_some(self, pairs: list[Pair]) -> None:
         packets: list[bytes] = []
@@ -88,17 +75,9 @@ class Client(AioChannel):
 
     async def subscribe(self, *patterns: bytes) -> None:
         """Subscribe, and return once the hub has it in force."""
-        asked = Subscribing(patterns)
-        await self._say(lambda: self._session.subscribe(asked))
-        try:
+        with Subscribing(self._session, patterns, self.address) as asked:
+            await self._say(asked.ask)
             await self.sync()
-        except DisconnectedError:
-            if asked.refused is None:
-                raise
-        finally:
-            self._session.confirm(asked)
-        if asked.refused is not None:
-            raise DisconnectedError(f"{self.address}: the hub refused the subscription: {asked.refused}")
 
     async def unsubscribe(self, *patterns: bytes) -> None:
         """Take one subscription to each pattern back."""

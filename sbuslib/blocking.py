@@ -20,9 +20,6 @@ class Client(Endpoint):
     Any number of threads may share it.
     """
 
-    def _find_caller(self) -> object:
-        return None
-
     def _make_condition(self) -> WaitableCondition:
         return threading.Condition()
 

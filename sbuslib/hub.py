@@ -331,7 +331,7 @@ class Hub:
         """
         self.context.check_here()
         me = self._me
-        return BatchPublisher({}, me.encode, me.publish_some, messages=_BATCH.batch_messages, size=_BATCH.batch_bytes)
+        return BatchPublisher({}, me.encode, me.publish_some, _BATCH)
 
     def subscribe(self, *patterns: bytes) -> Inbox:
         """Receive what matches one of ``patterns``, from now on, in this process.

@@ -18,7 +18,6 @@ from typing import Self
 from ..errors import DisconnectedError, PeerError, StateError
 from ..kernel.dialer import BROKEN, NO_MEMORY
 from ..kernel.vectors import ONE_PACKET_FLAGS
-from ..wire import control
 from ..wire.batches import BATCH, Batch
 from .base import ClientBase
 from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff
@@ -125,10 +124,6 @@ class AioChannel(ClientBase):
                 session.batches = True
             # From here on other tasks say for themselves what they want.
             await self._send_all(self._restore())
-            if self.epoch == 1 and session.can(control.NOTICES_ON):
-                # Errors can then say why the hub kicked this client, and a client that reconnects does not subscribe
-                # again to what it was kicked for.
-                await self._send_all(session.choose(control.NOTICES_ON))
         except BaseException:
             self._release()
             raise

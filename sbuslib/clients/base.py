@@ -101,9 +101,9 @@ class ClientBase(ABC):
 
     # -- its owner ----------------------------------------------------------------------------------
 
-    @abstractmethod
     def _find_caller(self) -> object:
-        """The caller's event loop; ``None`` where there is none."""
+        """The caller's event loop, if clients of this kind belong to one."""
+        return None
 
     def _check_caller(self) -> None:
         """Raise :exc:`~sbuslib.errors.StateError` if the caller may not use this client."""

@@ -21,16 +21,17 @@ greenlet, thread or task. What the client publishes beside it is sent at once, a
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import islice
 from types import TracebackType
 from typing import Self
 
 from ..errors import StateError
+from ..limits import ClientLimits
 from ..wire.batches import pack
 from .session import Session
 
-__all__ = ["AioBatchPublisher", "BatchPublisher", "Pair", "encode_many"]
+__all__ = ["AioBatchPublisher", "BatchPublisher", "Pair", "encode_many", "in_parts"]
 
 Pair = tuple[bytes, bytes]
 """Key and payload."""
@@ -56,59 +57,42 @@ def encode_many(session: Session, pairs: list[Pair], most: int) -> Iterator[tupl
         yield session.encode(key, payload), 1
 
 
-class _Collected:
-    """The messages that a batch has collected and not sent yet."""
-
-    __slots__ = ("_apiece", "_encode", "_headers", "_most", "_pairs", "_room")
-
-    def __init__(
-        self, headers: dict[bytes, bytes], encode: Callable[[bytes, bytes], bytes], messages: int, size: int
-    ) -> None:
-        self._headers = headers
-        self._encode = encode
-        self._most = size
-        # Each message counts as at least so many bytes, so that one sum bounds both bytes and messages.
-        self._apiece = -(-size // messages)
-        self._pairs: list[Pair] = []
-        self._room = -1  # bytes that may still be collected; below zero outside the block, too
-
-    def _start(self) -> None:
-        if self._room >= 0:
-            raise StateError("this batch is in use: make another with batch()")
-        self._room = self._most
-
-    def _add(self, key: bytes, payload: bytes) -> bool:
-        """Collect a message that has to be checked; whether it is time to send."""
-        if self._room < 0:
-            raise StateError("a batch takes messages inside its 'with' block")
-        packet = self._encode(key, payload)
-        self._pairs.append((key, packet[packet.index(b"\0") + 1 :]))
-        self._room -= len(packet) + self._apiece
-        return self._room <= 0
-
-    def _take(self, room: int) -> list[Pair]:
-        """What was collected, which the batch does not hold any more."""
-        pairs, self._pairs, self._room = self._pairs, [], room
-        return pairs
+def in_parts(messages: Iterable[Pair], most: int) -> Iterator[list[Pair]]:
+    """``messages``, up to ``most`` at a time. Those that come before an error are yielded before it is raised."""
+    pairs = iter(messages)
+    while True:
+        part: list[Pair] = []
+        try:
+            part.extend(islice(pairs, most))
+        except BaseException:
+            yield part
+            raise
+        yield part
+        if len(part) < most:
+            return
 
 
-class BatchPublisher(_Collected):
+class BatchPublisher:
     """Collects messages for a client or a hub: see the module. Made by ``batch()``, and used with ``with``."""
 
-    __slots__ = ("_send",)
+    __slots__ = ("_apiece", "_encode", "_headers", "_most", "_pairs", "_room", "_send")
 
     def __init__(
         self,
         headers: dict[bytes, bytes],
         encode: Callable[[bytes, bytes], bytes],
         send: Callable[[list[Pair]], object],
-        *,
-        messages: int,
-        size: int,
+        limits: ClientLimits,
     ) -> None:
-        """``send`` is given up to some ``messages``, or ``size`` bytes. ``headers`` has the keys known to be good."""
-        super().__init__(headers, encode, messages, size)
+        """``send`` is given as much as the limits let a batch hold. ``headers`` has the keys known to be good."""
+        self._headers = headers
+        self._encode = encode
         self._send = send
+        self._most = limits.batch_bytes
+        # Each message counts as at least so many bytes, so that one sum bounds both bytes and messages.
+        self._apiece = -(-limits.batch_bytes // limits.batch_messages)
+        self._pairs: list[Pair] = []
+        self._room = -1  # bytes that may still be collected; below zero outside the block, too
 
     def publish(self, key: bytes, payload: bytes = b"") -> None:
         """Collect a message, and send what was collected if that fills a packet.
@@ -124,11 +108,23 @@ class BatchPublisher(_Collected):
                     return
             except TypeError:  # a key that cannot be one
                 pass
-        if self._add(key, payload):
+        if self._room < 0:
+            raise StateError("a batch takes messages inside its 'with' block")
+        packet = self._encode(key, payload)
+        self._pairs.append((key, packet[packet.index(b"\0") + 1 :]))
+        self._room -= len(packet) + self._apiece
+        if self._room <= 0:
             self._send(self._take(self._most))
 
+    def _take(self, room: int) -> list[Pair]:
+        """What was collected, which the batch does not hold any more."""
+        pairs, self._pairs, self._room = self._pairs, [], room
+        return pairs
+
     def __enter__(self) -> Self:
-        self._start()
+        if self._room >= 0:
+            raise StateError("this batch is in use: make another with batch()")
+        self._room = self._most
         return self
 
     def __exit__(
@@ -139,48 +135,36 @@ class BatchPublisher(_Collected):
             self._send(pairs)
 
 
-class AioBatchPublisher(_Collected):
+class AioBatchPublisher:
     """Collects messages for the asyncio client: see the module. Made by ``batch()``, and used with ``async with``."""
 
-    __slots__ = ("_send",)
+    __slots__ = ("_batch", "_full", "_send")
 
     def __init__(
         self,
         headers: dict[bytes, bytes],
         encode: Callable[[bytes, bytes], bytes],
         send: Callable[[list[Pair]], Awaitable[object]],
-        *,
-        messages: int,
-        size: int,
+        limits: ClientLimits,
     ) -> None:
         """As :class:`BatchPublisher`, with a ``send`` to be awaited."""
-        super().__init__(headers, encode, messages, size)
+        self._full: list[list[Pair]] = []  # what is to be sent now
+        self._batch = BatchPublisher(headers, encode, self._full.append, limits)
         self._send = send
 
     async def publish(self, key: bytes, payload: bytes = b"") -> None:
-        """Collect a message, and send what was collected if that fills a packet.
-
-        Raises as :meth:`BatchPublisher.publish`.
-        """
-        if type(payload) is bytes:
-            room = self._room - len(payload) - self._apiece
-            try:
-                if room > 0 and key in self._headers:
-                    self._pairs.append((key, payload))
-                    self._room = room
-                    return
-            except TypeError:  # a key that cannot be one
-                pass
-        if self._add(key, payload):
-            await self._send(self._take(self._most))
+        """As :meth:`BatchPublisher.publish`."""
+        self._batch.publish(key, payload)
+        if self._full:
+            await self._send(self._full.pop())
 
     async def __aenter__(self) -> Self:
-        self._start()
+        self._batch.__enter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        pairs = self._take(-1)
-        if pairs and (error is None or isinstance(error, Exception)):
-            await self._send(pairs)
+        self._batch.__exit__(kind, error, trace)
+        if self._full:
+            await self._send(self._full.pop())

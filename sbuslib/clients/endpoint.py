@@ -8,7 +8,6 @@ import select
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
 
 from ..errors import DisconnectedError, UsageError
 from ..kernel.descriptors import WITH_DESCRIPTORS
@@ -20,7 +19,7 @@ from ..wire.batches import Batch, coalesce
 from ..wire.columns import Columns
 from ..wire.modes import Hard, Order, Soft
 from ..wire.packets import Message
-from .batch import BatchPublisher, Pair, encode_many
+from .batch import BatchPublisher, Pair, encode_many, in_parts
 from .callbacks import Callback, Callbacks
 from .channel import Channel
 from .lead import time_left
@@ -76,14 +75,6 @@ class Endpoint(Channel):
         self._on_error = on_error
         self._open()
         self._callbacks = Callbacks(self._session.separator)
-        # Errors can then say why the hub kicked this client, and a client that reconnects does not subscribe again to
-        # what it was kicked for.
-        if self._session.can(control.NOTICES_ON):
-            try:
-                self.notices()
-            except BaseException:
-                self.close()
-                raise
 
     def _after_reading(self, reconnected: bool) -> None:
         if reconnected and self._on_reconnect is not None:
@@ -122,30 +113,17 @@ class Endpoint(Channel):
         fault was published.
         """
         count = 0
-        most = self.limits.batch_messages
-        pairs = iter(messages)
-        while True:
-            some: list[tuple[bytes, bytes]] = []
-            try:
-                some.extend(islice(pairs, most))  # which keeps those that came before an error
-            finally:
-                self._publish_some(some)
-            count += len(some)
-            if len(some) < most:
-                return count
+        for part in in_parts(messages, self.limits.batch_messages):
+            self._publish_some(part)
+            count += len(part)
+        return count
 
     def batch(self) -> BatchPublisher:
         """Collect messages that are published one by one, and send many in one packet.
 
         ``with client.batch() as batch: batch.publish(key, payload)``; see :mod:`~sbuslib.clients.batch`.
         """
-        return BatchPublisher(
-            self._headers,
-            self._session.encode,
-            self._publish_some,
-            messages=self.limits.batch_messages,
-            size=self.limits.batch_bytes,
-        )
+        return BatchPublisher(self._headers, self._session.encode, self._publish_some, self.limits)
 
     def _publish_some(self, pairs: list[Pair]) -> None:
         single: list[bytes] = []  # packets of one message, which are sent many with one call
@@ -206,22 +184,16 @@ class Endpoint(Channel):
         :exc:`~sbuslib.errors.DisconnectedError`: a hub closes the connection of a client that asks for what
         is not its own.
         """
-        asked = Subscribing(patterns)
-        self._say(lambda: self._session.subscribe(asked), self._deadline(self.timeout))
-        try:
-            if callback is not None:
-                for pattern in patterns:
-                    self._callbacks.add(pattern, callback)
-            self.sync()
-        except DisconnectedError:
-            if asked.refused is None:
-                raise
-        finally:
-            self._session.confirm(asked)
-            if asked.refused is not None:
-                self._forget_callbacks(patterns)
-        if asked.refused is not None:
-            raise DisconnectedError(f"{self.address}: the hub refused the subscription: {asked.refused}")
+        with Subscribing(self._session, patterns, self.address) as asked:
+            self._say(asked.ask, self._deadline(self.timeout))
+            try:
+                if callback is not None:
+                    for pattern in patterns:
+                        self._callbacks.add(pattern, callback)
+                self.sync()
+            finally:
+                if asked.refused is not None:
+                    self._forget_callbacks(patterns)
 
     def unsubscribe(self, *patterns: bytes) -> None:
         """Take one subscription to each pattern back. With the last one to a pattern, its callbacks are forgotten."""

@@ -47,12 +47,12 @@ class Sync:
         return [packet]
 
     def is_answered(self) -> bool:
-        return self._session.scope_of(self._tokens[-1]) is not None
+        return bool(self.answer)
 
     @property
     def answer(self) -> str:
-        """How far it is in force: ``local``, ``tree`` or ``partial``."""
-        return (self._session.scope_of(self._tokens[-1]) or b"").decode()
+        """How far it is in force: ``local``, ``tree`` or ``partial``; empty without an answer."""
+        return self._session.scopes.get(self._tokens[-1], b"").decode()
 
     def __enter__(self) -> Self:
         return self
@@ -61,4 +61,4 @@ class Sync:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for token in self._tokens:
-            self._session.forget_sync(token)
+            self._session.scopes.pop(token, None)

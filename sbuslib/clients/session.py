@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
 
 from ..errors import DisconnectedError, KeyFormatError, PacketError, PeerError, UsageError
 from ..limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES
@@ -66,12 +67,14 @@ def mode_keys(soft: str | None, hard: str | None, order: str | None) -> list[byt
 
 
 class Subscribing:
-    """Patterns that a client has asked for, until it knows that they are in force.
+    """Patterns that a client asks for. Used with ``with``, whose block ends when they are in force.
 
-    Raises :exc:`~sbuslib.errors.UsageError` without any, and :exc:`~sbuslib.errors.KeyFormatError`.
+    Until then, a hub that kicks this client is taken to have refused them: they are not asked for again, and the block
+    ends with a :exc:`~sbuslib.errors.DisconnectedError` that says so. Raises :exc:`~sbuslib.errors.UsageError` without
+    patterns, and :exc:`~sbuslib.errors.KeyFormatError`.
     """
 
-    def __init__(self, patterns: Sequence[bytes]) -> None:
+    def __init__(self, session: Session, patterns: Sequence[bytes], address: str) -> None:
         if not patterns:
             raise UsageError("subscribe to at least one pattern; b'' is everything")
         for pattern in patterns:
@@ -79,6 +82,26 @@ class Subscribing:
         self.patterns = patterns
         self.refused: str | None = None
         """Why the hub refused them."""
+        self._session = session
+        self._address = address
+
+    def ask(self) -> list[bytes]:
+        """Note the patterns as held; the packets to send."""
+        packets = [*map(encode_subscribe, self.patterns)]
+        self._session.held.update(self.patterns)
+        self._session.unconfirmed.append(self)
+        return packets
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self in self._session.unconfirmed:
+            self._session.unconfirmed.remove(self)
+        if self.refused is not None and (error is None or isinstance(error, DisconnectedError)):
+            raise DisconnectedError(f"{self._address}: the hub refused the subscription: {self.refused}") from None
 
 
 class Session:
@@ -112,12 +135,14 @@ class Session:
         """Whether many messages may be sent in one packet: the hub was told so on this connection."""
         self.renamed: list[tuple[bytes, bytes]] = []
         """Secret patterns that got a new name, as pairs of old and new name: callbacks are kept by pattern."""
+        self.scopes: dict[bytes, bytes] = {}
+        """What the hub answered to each sync that is waited for (``local``, ``tree`` or ``partial``); empty before."""
         self._held_as = b""  # the credentials under which secrets stand in held
-        self._unconfirmed: list[Subscribing] = []
+        self.unconfirmed: list[Subscribing] = []
+        """Patterns that are asked for, and of which it is not known whether they are in force."""
         self._header = b""
         self._key = b""
         self._token = 0
-        self._scopes: dict[bytes, bytes | None] = {}
         self._whoami_asked = self._whoami_answered = 0
 
     # -- what to send -------------------------------------------------------------------------------
@@ -131,7 +156,7 @@ class Session:
         self.kicked = None
         self.batches = False
         self._whoami_asked = self._whoami_answered = 0
-        self._scopes.clear()
+        self.scopes.clear()
         return [encode_control(control.FEATURES), self.whoami()[1]]
 
     def opening(self) -> list[bytes]:
@@ -145,9 +170,13 @@ class Session:
     def restore(self) -> list[bytes]:
         """The packets that bring a new connection, which knows itself, to the state of the old one.
 
-        Secrets under the old credentials are moved to the new ones, in :attr:`held` too.
+        Secrets under the old credentials are moved to the new ones, in :attr:`held` too. Notices are chosen where the
+        hub has them and the application has not said otherwise: errors can then say why the hub kicked this client, and
+        a client that reconnects does not subscribe again to what it was kicked for.
         """
         self._move_secrets()
+        if self.can(control.NOTICES_ON):
+            self.choices.setdefault(b"notices", control.NOTICES_ON)
         packets = [encode_subscribe(pattern) for pattern in self.held.elements()]
         packets += map(encode_control, self.choices.values())
         return packets
@@ -216,36 +245,13 @@ class Session:
         """Whether the hub offers an extension."""
         return self.features is not None and feature in self.features.words
 
-    def sync(self, scope: bytes = b"local") -> tuple[bytes, bytes]:
-        """A token for :meth:`scope_of`, and the packet that asks; for hubs with ``hub/sync``."""
+    def sync(self, scope: bytes) -> tuple[bytes, bytes]:
+        """A token, under which :attr:`scopes` gets the answer, and the packet that asks; for hubs with ``hub/sync``."""
         self._token += 1
         token = b"%x" % self._token
-        self._scopes[token] = None
+        self.scopes[token] = b""
         payload = token if scope == b"local" else token + b"\0" + scope
         return token, encode_control(control.SYNC, payload)
-
-    def scope_of(self, token: bytes) -> bytes | None:
-        """What the hub answered to a sync (``local``, ``tree`` or ``partial``); ``None`` while it has not."""
-        return self._scopes.get(token)
-
-    def forget_sync(self, token: bytes) -> None:
-        """Stop waiting for the answer to a sync."""
-        self._scopes.pop(token, None)
-
-    def subscribe(self, asked: Subscribing) -> list[bytes]:
-        """Note the patterns as held; the packets to send. :meth:`confirm` must follow.
-
-        Until then, a hub that kicks this client is taken to have refused them: they are not asked for again.
-        """
-        packets = [encode_subscribe(pattern) for pattern in asked.patterns]
-        self.held.update(asked.patterns)
-        self._unconfirmed.append(asked)
-        return packets
-
-    def confirm(self, asked: Subscribing) -> None:
-        """Called when the patterns are in force, or the caller stops waiting for that."""
-        if asked in self._unconfirmed:
-            self._unconfirmed.remove(asked)
 
     def check_publishable(self, key: bytes) -> None:
         """Raise :exc:`~sbuslib.errors.KeyFormatError` for a key under which nobody may publish."""
@@ -359,11 +365,11 @@ class Session:
             self.lost[notice.cause if known else OTHER_CAUSES] += notice.count
         elif isinstance(notice, control.Kicked):
             self.kicked = notice.reason
-            for asked in self._unconfirmed:
+            for asked in self.unconfirmed:
                 asked.refused = notice.reason
                 self.held.subtract(asked.patterns)
             self.held = +self.held
-            self._unconfirmed.clear()
+            self.unconfirmed.clear()
         else:
             self.credentials = notice.credentials
 
@@ -389,8 +395,8 @@ class Session:
                 self.features = control.Features.decode(payload)
             case control.SYNC:
                 token, _, scope = payload.partition(b"\0")
-                if token in self._scopes:
-                    self._scopes[token] = scope or b"local"
+                if token in self.scopes:
+                    self.scopes[token] = scope or b"local"
             case control.STATISTICS:
                 self.statistics = payload
             case _:

@@ -130,16 +130,15 @@ def test_answers_to_whoami_are_counted() -> None:
 
 def test_an_answer_to_sync_is_found_by_its_token() -> None:
     session = Session()
-    (one, packet), (two, _) = session.sync(), session.sync(b"tree")
+    (one, packet), (two, _) = session.sync(b"local"), session.sync(b"tree")
     assert parse(packet) == Control(control.SYNC, one)
     assert one != two
-    assert session.scope_of(two) is None
+    assert session.scopes[two] == b""
     feed(session, control.encode_sync(two, b"partial"), encode_control(control.SYNC, one))
-    assert (session.scope_of(one), session.scope_of(two)) == (b"local", b"partial")
-    session.forget_sync(one)
-    session.forget_sync(one)
+    assert (session.scopes[one], session.scopes[two]) == (b"local", b"partial")
+    del session.scopes[one]
     feed(session, control.encode_sync(one, b"tree"))
-    assert session.scope_of(one) is None
+    assert one not in session.scopes
 
 
 def test_a_wrapped_message_has_its_sender() -> None:
@@ -150,7 +149,7 @@ def test_a_wrapped_message_has_its_sender() -> None:
 
 def test_subscriptions_are_counted() -> None:
     session = Session()
-    assert [parse(packet) for packet in session.subscribe(Subscribing([b"a", b"b", b"a"]))] == [
+    assert [parse(packet) for packet in Subscribing(session, [b"a", b"b", b"a"], "hub").ask()] == [
         Subscribe(b"a"),
         Subscribe(b"b"),
         Subscribe(b"a"),
@@ -166,9 +165,9 @@ def test_subscriptions_are_counted() -> None:
 
 def test_a_wrong_pattern_changes_nothing() -> None:
     session = Session()
-    session.subscribe(Subscribing([b"a"]))
+    Subscribing(session, [b"a"], "hub").ask()
     with pytest.raises(KeyFormatError):
-        session.subscribe(Subscribing([b"a", b"b\0"]))
+        Subscribing(session, [b"a", b"b\0"], "hub").ask()
     with pytest.raises(KeyFormatError):
         session.unsubscribe([b"a", b"b\0"])
     assert session.held == {b"a": 1}
@@ -179,7 +178,7 @@ def test_a_new_connection_restores_subscriptions_and_choices() -> None:
     session.hello()
     feed(session, whoami(b"!/cred/1/2/3"))
     assert session.restore() == []
-    session.subscribe(Subscribing([b"a", b"a", b"!/cred/1/2/3/x", b"!/cred//2//y", b"!/cred/1/2/33/x"]))
+    Subscribing(session, [b"a", b"a", b"!/cred/1/2/3/x", b"!/cred//2//y", b"!/cred/1/2/33/x"], "hub").ask()
     session.choose(b"echo/on")
     session.choose(b"echo/off")  # the newest of a kind
     session.choose(b"senders/on")
@@ -211,7 +210,9 @@ def test_secrets_are_renewed_when_the_hub_tells_new_credentials() -> None:
     feed(session, whoami(b"p/!/cred/1/2/3"))
     session.restore()
     assert not session.has_to_renew
-    session.subscribe(Subscribing([b"a", b"p/!/cred/1/2/3/x", b"p/!/cred/1/2/3/x", b"p/!/cred//2//y", b"!/cred//2//z"]))
+    Subscribing(
+        session, [b"a", b"p/!/cred/1/2/3/x", b"p/!/cred/1/2/3/x", b"p/!/cred//2//y", b"!/cred//2//z"], "hub"
+    ).ask()
     feed(session, control.NewCredentials(b"q/r/!/cred/1/2/3").encode())
     assert session.has_to_renew
     assert sorted(session.renew()) == [

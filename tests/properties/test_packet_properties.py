@@ -169,7 +169,7 @@ def test_a_session_fed_with_anything_raises_nothing_but_peer_errors(packets: lis
     session = Session()
     if asked:
         session.hello()
-        session.sync()
+        session.sync(b"local")
     slot = max(map(len, packets)) + 1
     with mmap.mmap(-1, slot * len(packets)) as data:
         offsets = [slot * number for number in range(len(packets))]
