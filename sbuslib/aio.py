@@ -10,7 +10,7 @@ from threading import get_ident
 
 from .clients.aio_channel import AioChannel
 from .clients.batch import AioBatchPublisher, Pair, encode_many, in_parts
-from .clients.questions import Sync, Whoami
+from .clients.questions import Scope, Sync, Whoami
 from .clients.session import Subscribing, mode_keys
 from .errors import DisconnectedError
 from .kernel.vectors import ONE_PACKET_FLAGS
@@ -83,12 +83,16 @@ class Client(AioChannel):
         """Take one subscription to each pattern back."""
         await self._say(lambda: self._session.unsubscribe(patterns))
 
-    async def sync(self, scope: str = "local") -> str:
-        """Wait until all that this client said is in force. Returns how far: ``local``, ``tree`` or ``partial``."""
+    async def sync(self, scope: str = "local") -> Scope:
+        """Wait until all that this client said is in force. Returns how far: ``local``, ``tree`` or ``partial``.
+
+        With ``tree``, hubs below of users that are not trusted are not waited for: ``trusted_only`` of the answer tells
+        whether there are any.
+        """
         with Sync(self._session, scope) as question:
             if not self._session.can(control.SYNC):
                 await self.whoami()
-                return "local"
+                return Scope("local")
             await self._ask(question.ask, question.is_answered)
             return question.answer
 

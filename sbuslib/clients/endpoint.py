@@ -24,7 +24,7 @@ from .callbacks import Callback, Callbacks
 from .channel import Channel
 from .lead import time_left
 from .prepared import PreparedMessage
-from .questions import Sync, Whoami
+from .questions import Scope, Sync, Whoami
 from .session import Subscribing, mode_keys
 
 __all__ = ["Endpoint"]
@@ -205,15 +205,18 @@ class Endpoint(Channel):
             if not self._session.held[pattern]:
                 self._callbacks.remove(pattern)
 
-    def sync(self, scope: str = "local") -> str:
+    def sync(self, scope: str = "local") -> Scope:
         """Wait until all that this client said is in force. Returns how far: ``local``, ``tree`` or ``partial``.
+
+        With ``tree``, hubs below of users that are not trusted are not waited for: ``trusted_only`` of the answer tells
+        whether there are any.
 
         Raises :exc:`TimeoutError` and :exc:`~sbuslib.errors.DisconnectedError`.
         """
         with Sync(self._session, scope) as question:
             if not self._session.can(control.SYNC):
                 self.whoami()
-                return "local"
+                return Scope("local")
             self._ask(question.ask, question.is_answered)
             return question.answer
 

@@ -6,9 +6,17 @@ from types import TracebackType
 from typing import Self
 
 from ..errors import UsageError
+from ..wire import control
 from .session import Session
 
-__all__ = ["Sync", "Whoami"]
+__all__ = ["Scope", "Sync", "Whoami"]
+
+
+class Scope(str):
+    """How far all that a client said is in force: ``local``, ``tree`` or ``partial``."""
+
+    trusted_only = False
+    """Whether hubs below were not waited for, because the hubs above them do not trust their users."""
 
 
 class Whoami:
@@ -50,9 +58,12 @@ class Sync:
         return bool(self.answer)
 
     @property
-    def answer(self) -> str:
-        """How far it is in force: ``local``, ``tree`` or ``partial``; empty without an answer."""
-        return self._session.scopes.get(self._tokens[-1], b"").decode()
+    def answer(self) -> Scope:
+        """How far it is in force; empty without an answer."""
+        scope = self._session.scopes.get(self._tokens[-1], b"")
+        answer = Scope(scope.partition(b"\0")[0].decode("ascii", "replace"))
+        answer.trusted_only = scope == control.TRUSTED_TREE
+        return answer
 
     def __enter__(self) -> Self:
         return self

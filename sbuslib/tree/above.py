@@ -218,7 +218,7 @@ class HubAbove:
         self.settled = True
         self.tree.set_path(())
         for token in talk.unanswered():
-            self.tree.answered(token, self, True)
+            self.tree.answered(token, self, b"partial")
         self.tree.wake()
         self.note_change()
 

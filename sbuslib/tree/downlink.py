@@ -41,6 +41,9 @@ SEARCHES: Final = 64
 """Most new patterns for which the pruned keys of a link, which it was told not to send, are searched. If more patterns
 wait, the link is told to send all of these keys again."""
 
+_UNANSWERED: Final = 64
+"""Questions of which a hub remembers when they were asked. The oldest tells how far the link lags."""
+
 
 class HubTree(Protocol):
     """What a link asks of the tree that its hub belongs to."""
@@ -54,7 +57,7 @@ class HubTree(Protocol):
         """The patterns that the hub above wants, as far as this hub knows."""
         ...
 
-    def answered(self, token: bytes, who: object, partial: bool) -> None:
+    def answered(self, token: bytes, who: object, scope: bytes) -> None:
         """A hub below or above answered a question."""
         ...
 
@@ -76,6 +79,7 @@ class Link:
         self.connection = connection = publisher.outgoing
         self._publisher = publisher
         self.mode = mode
+        self.trusted = mode == "announce"
         self.lagging = False
         self.complete = False
         self.interest: Interest | None = None
@@ -85,7 +89,8 @@ class Link:
         self._vouchers = Vouchers(self._vouch)
         self._old_key = connection.key  # its key under the hub's last prefix
         self._key = connection.key
-        self._questions: dict[int, deque[bytes]] = {}  # by the user who asks: asked once the link is told all
+        self._questions: deque[bytes] = deque()  # asked once the link is told all
+        self._unanswered: dict[bytes, float] = {}  # questions, and when they were to be asked
         self._feed = Feed()
         self._lost: dict[str, tuple[int, float]] = {}
         self._telling = False
@@ -143,8 +148,8 @@ class Link:
                     return
                 case control.INTEREST_SYNC:
                     token, _, scope = (packet.payload or b"").partition(b"\0")
-                    self.lagging = False
-                    self._tree.answered(token, self, scope != b"tree")
+                    self._note_answer(token)
+                    self._tree.answered(token, self, scope)
                     return
                 case control.NOTICE_LOST:
                     self._note_lost(packet.payload or b"")
@@ -280,27 +285,41 @@ class Link:
 
     # -- what is told -------------------------------------------------------------------------------
 
-    def ask(self, token: bytes, user: int) -> None:
-        """Ask the link for an answer once all that ``user`` wants is in force below. It is told all of that first.
+    def ask(self, token: bytes) -> None:
+        """Ask the link for an answer once all that others want is in force below. It is told all of that first.
 
-        A link that lags has at most one question that was not sent yet: it may never read.
+        A link that lags has at most one question that was not sent yet: it may never read. A link that nobody waits
+        for has one question open.
         """
-        if self.lagging and self._questions:
+        if (self.lagging and self._questions) or (not self.trusted and self._unanswered):
             return
-        self._questions.setdefault(user, deque()).append(token)
+        if len(self._unanswered) < _UNANSWERED:
+            self._unanswered[token] = monotonic()
+        self._questions.append(token)
+
+    def _note_answer(self, token: bytes) -> None:
+        """The link answered a question. Those before it are no longer counted on."""
+        self.lagging = False
+        if token in self._unanswered:
+            asked = list(self._unanswered)
+            for one in asked[: asked.index(token) + 1]:
+                del self._unanswered[one]
+
+    @property
+    def lag(self) -> float:
+        """For how many seconds the link owes an answer; 0 if it does not."""
+        return monotonic() - next(iter(self._unanswered.values())) if self._unanswered else 0.0
 
     def note_overdue(self, token: bytes) -> None:
         """A question was not answered in time: until the link answers it, other questions do not wait for the link.
 
         If the question was not sent although the link had room, this hub is late, and not the link.
         """
-        for user, tokens in self._questions.items():
-            if token in tokens and self._room() > 0:
-                tokens.remove(token)
-                if not tokens:
-                    del self._questions[user]
-                return
-        self.lagging = True
+        if token in self._questions and self._room() > 0:
+            self._questions.remove(token)
+            self._unanswered.pop(token, None)
+        else:
+            self.lagging = True
 
     def _room(self) -> int:
         """How many more answers may wait for the link. Half of the room is kept for answers to its questions."""
@@ -309,13 +328,9 @@ class Link:
     @property
     def is_told(self) -> bool:
         """Whether the link was told all that others want. Jobs that are left only take patterns back."""
-        return not self._sweeps and self._was_told(None)
-
-    def _was_told(self, user: int | None) -> bool:
-        """Whether the link was told all that a user wants."""
         if self._feed or self._told_senders is not bool(self._context.senders):
             return False
-        return user not in self._sweeps if self.interest is None else self.interest.is_told
+        return not self._sweeps if self.interest is None else self.interest.is_told
 
     @property
     def is_full(self) -> bool:
@@ -369,9 +384,5 @@ class Link:
         if not self.complete and self._tree.has_settled and self.is_told:
             self.complete = True
             self.connection.answer(encode_control(control.INTEREST_COMPLETE))
-        for user in [user for user in self._questions if self._was_told(user)]:
-            tokens = self._questions[user]
-            while tokens and self._room() > 0:
-                self.connection.answer(encode_control(control.INTEREST_SYNC, tokens.popleft()))
-            if not tokens:
-                del self._questions[user]
+        while self._questions and self._room() > 0 and self.is_told:
+            self.connection.answer(encode_control(control.INTEREST_SYNC, self._questions.popleft()))

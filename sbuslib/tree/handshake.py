@@ -242,7 +242,7 @@ class Conversation:
                 self._rounds[asked] = token
                 up.say(encode_control(control.SYNC, asked + b"\0tree"))
             else:
-                self._tree.answered(token, self._lasting, False)
+                self._tree.answered(token, self._lasting, control.TREE)
 
     def ask(self, token: bytes) -> bool:
         """Ask the hub above about the rest of the tree, once this hub has joined and all is told.
@@ -337,7 +337,7 @@ class Conversation:
         if token == b"root":
             self._confirmed = True
         elif token in self._rounds:
-            self._tree.answered(self._rounds.pop(token), self._lasting, scope != b"tree")
+            self._tree.answered(self._rounds.pop(token), self._lasting, scope)
         else:
             self._up.take_answer(token)
 

@@ -2,9 +2,11 @@
 
 A client asks by ``hub/sync``. Its hub asks the hubs below and above, and answers when all of them have answered:
 ``tree``, or ``partial`` when one did not answer in time. While this hub joins the one above, the question waits for
-that. One *round* of questions to the other hubs serves all clients of one user that have asked by then. So a client
-waits until the links know what its own user wants, and not for what other users want. No client may have more than
-:attr:`~sbuslib.limits.Limits.queued_answers` questions open.
+that. One *round* of questions to the other hubs serves all clients of one user that have asked by then. No client may
+have more than :attr:`~sbuslib.limits.Limits.queued_answers` questions open.
+
+A link of a user that this hub does not trust is asked, which shows how far it lags, but nobody waits for its answer:
+else its user could delay everybody. The answer says so (:data:`~sbuslib.wire.control.TRUSTED_TREE`).
 """
 
 from __future__ import annotations
@@ -26,11 +28,13 @@ Reply: TypeAlias = Callable[[bytes], None]
 class Below(Protocol):
     """A hub below."""
 
+    trusted: bool
+    """Whether anybody waits for its answers."""
     lagging: bool
     """Whether it let a question time out, and has not answered since."""
 
-    def ask(self, token: bytes, user: int) -> None:
-        """Ask for an answer once all that ``user`` wants is in force below."""
+    def ask(self, token: bytes) -> None:
+        """Ask for an answer once all that is wanted here is in force below."""
         ...
 
     def note_overdue(self, token: bytes) -> None:
@@ -77,6 +81,7 @@ class _Round:
         self.requests = requests
         self.waiting: set[object] = set()
         self.partial: set[object] = set()
+        self.trusted_only = False  # whether some hub was not waited for, because it is not trusted
         self.timer: Any = None
 
     def reply(self, anyway: bool = False) -> bool:
@@ -89,7 +94,7 @@ class _Round:
                 continue
             partial = missing or len(self.partial) > (origin in self.partial)
             for reply in replies:
-                reply(b"partial" if partial else b"tree")
+                reply(b"partial" if partial else control.TRUSTED_TREE if self.trusted_only else control.TREE)
         self.requests = left
         return not left
 
@@ -206,18 +211,23 @@ class Questions:
         round_ = _Round(b"%x" % self._tokens, user, requests)
         self._rounds[round_.token] = round_
         for link in self._beside.links.values():
-            link.ask(round_.token, user)
-            # A link that lags is asked again, since its answer ends that. But nobody waits for it.
-            (round_.partial if link.lagging else round_.waiting).add(link)
+            link.ask(round_.token)
+            if not link.trusted:
+                round_.trusted_only = True
+            else:
+                # A link that lags is asked again, since its answer ends that. But nobody waits for it.
+                (round_.partial if link.lagging else round_.waiting).add(link)
         round_.timer = self._context.after(self._context.limits.sync_wait, lambda: self._time_out(round_))
         return round_
 
-    def answered(self, token: bytes, who: object, partial: bool) -> None:
+    def answered(self, token: bytes, who: object, scope: bytes) -> None:
         """A hub below or above answered a question."""
         round_ = self._rounds.get(token)
         if round_ is not None and who in round_.waiting:
             round_.waiting.discard(who)
-            if partial:
+            if scope == control.TRUSTED_TREE:
+                round_.trusted_only = True
+            elif scope != control.TREE:
                 round_.partial.add(who)
             self._check(round_)
 

@@ -337,9 +337,9 @@ class Tree:
         """Answer a ``hub/sync``, at once or when the rest of the tree has answered."""
         self.questions.sync(connection, self.links.get(connection), connection.account.uid, token, scope)
 
-    def answered(self, token: bytes, who: object, partial: bool) -> None:
+    def answered(self, token: bytes, who: object, scope: bytes) -> None:
         """A hub below or above answered a question."""
-        self.questions.answered(token, who, partial)
+        self.questions.answered(token, who, scope)
 
     def sync_below(self, reply: Reply) -> None:
         """The hub above asks to be told when all that it said is in force below."""

@@ -65,12 +65,12 @@ def test_a_pruned_key_that_somebody_wants_again_is_grafted(world: World) -> None
         publisher.publish(b"room/1", b"nobody")
         eventually(lambda: world.relays["left"].statistics().pruned == 1)
         subscriber.subscribe(wanted)
-        settle(subscriber)
+        world.settle(subscriber)
         assert world.relays["left"].statistics().pruned == 0
         publisher.publish(b"room/1", b"1")
         assert subscriber.receive(PATIENCE).payload == b"1"
         subscriber.unsubscribe(wanted)
-        settle(subscriber)
+        world.settle(subscriber)
 
 
 def test_the_oldest_prune_is_forgotten_by_a_graft(world: World) -> None:

@@ -197,24 +197,6 @@ def test_notices_of_a_slave_about_losses_are_merged(world: World, slave: Callabl
     assert told == [b"CMSG notice/lost\0upstream 1 1.000000"]
 
 
-def test_a_slave_that_does_not_answer_delays_one_sync_only(world: World) -> None:
-    world.hub("top", relays=[12_345], limits=msgspec.structs.replace(FAST, sync_wait=0.05))
-    world.uids["top"] = 12_345
-    silent = world.peer("top")
-    silent.send(b"CMSG interest/on")
-    silent.receive()
-    world.uids.clear()
-    client = world.client("top")
-    assert client.sync("tree") == "partial"
-    (link,) = world.hubs["top"].tree.links.values()
-    assert link.lagging
-    assert client.sync("tree") == "partial"
-    question = next(packet for packet in silent.pending() if packet.startswith(b"CMSG interest/sync\0"))
-    silent.send(question + b"\0tree")
-    silent.barrier()
-    assert not link.lagging
-
-
 def test_a_link_is_never_held_back(world: World) -> None:
     world.chain("top", "left")
     slow = world.client("top")

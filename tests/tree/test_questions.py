@@ -1,12 +1,16 @@
-"""``hub/sync`` of the whole tree: before links have joined, and after they were late."""
+"""``hub/sync`` of the whole tree: which hubs it waits for, before they have joined and after they were late."""
 
 from __future__ import annotations
 
 import gevent
 import msgspec
+import pytest
 from support import PATIENCE, WHOAMI, FakeHub, Peer, eventually
 from worlds import FAST, World, settle
 
+from sbuslib.tree.downlink import Link
+
+TENANT = 12_345
 FEATURES = b"CMSG hub/features\0hub/sync interest/on id=1 path=1"
 
 
@@ -80,12 +84,10 @@ def test_questions_while_hubs_join_leave_no_link_partial(world: World) -> None:
 
 
 def test_a_link_that_lost_a_question_is_asked_again(world: World) -> None:
-    top = world.hub("top", relays=[12_345], limits=msgspec.structs.replace(FAST, sync_wait=0.05))
-    world.uids["top"] = 12_345
+    top = world.hub("top", limits=msgspec.structs.replace(FAST, sync_wait=0.05))
     slave = world.peer("top")
     slave.send(b"CMSG interest/on")
-    assert slave.receive() == b"CMSG interest/on\0prune"
-    world.uids.clear()
+    assert slave.receive() == b"CMSG interest/on\0announce"
     client = world.client("top")
     assert client.sync("tree") == "partial"
     receive_until(slave, b"CMSG interest/sync\0")  # which is never answered
@@ -110,4 +112,78 @@ def test_a_link_that_never_reads_has_one_question_waiting(world: World) -> None:
     link._room = lambda: 0  # type: ignore[method-assign]
     for _ in range(20):
         assert client.sync("tree") == "partial"
-    assert sum(map(len, link._questions.values())) == 1
+    assert len(link._questions) == 1
+
+
+def silent_link(world: World, uid: int | None = None) -> Peer:
+    """A relay of a user, of the hub's own unless another is given, that has not answered any question yet."""
+    if uid is not None:
+        world.uids["top"] = uid
+    link = world.peer("top")
+    link.send(b"CMSG interest/on")
+    assert link.receive() == b"CMSG interest/on\0" + (b"announce" if uid is None else b"prune")
+    world.uids.clear()
+    return link
+
+
+def questions(link: Peer) -> list[bytes]:
+    return [packet for packet in link.pending() if packet.startswith(b"CMSG interest/sync\0")]
+
+
+def test_a_trusted_link_that_does_not_answer_delays_one_sync_only(world: World) -> None:
+    world.hub("top", limits=msgspec.structs.replace(FAST, sync_wait=0.05))
+    silent = silent_link(world)
+    client = world.client("top")
+    assert client.sync("tree") == "partial"
+    (link,) = world.hubs["top"].tree.links.values()
+    assert link.lagging
+    assert client.sync("tree") == "partial"
+    silent.send(questions(silent)[-1] + b"\0tree")
+    silent.barrier()
+    assert not link.lagging
+
+
+def test_a_link_that_was_not_asked_yet_does_not_count_as_late(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.hub("top", limits=msgspec.structs.replace(FAST, sync_wait=0.05))
+    silent = silent_link(world)
+    client = world.client("top")
+    (link,) = world.hubs["top"].tree.links.values()
+    with monkeypatch.context() as patched:
+        patched.setattr(Link, "_announce", lambda self, interest, steps, user: True)  # as if there were ever more
+        client.subscribe(b"k")
+        assert client.sync("tree") == "partial"
+    assert (link.lagging, link.lag) == (False, 0)
+    assert questions(silent) == []
+
+
+def test_a_link_of_a_user_that_is_not_trusted_delays_no_sync(world: World) -> None:
+    world.hub("top", relays=[TENANT])
+    client = world.client("top")
+    assert not client.sync("tree").trusted_only
+    hostile = silent_link(world, TENANT)
+    (link,) = world.hubs["top"].tree.links.values()
+    for scope in ("tree", "partial", "nonsense"):
+        answer = client.sync("tree")  # would take sync_wait, which is 10 s
+        assert answer == "tree"
+        assert answer.trusted_only, "the asker learns that a link was not waited for"
+        eventually(lambda: link.lag)
+        (question,) = questions(hostile)
+        assert client.sync("tree") == "tree"
+        assert questions(hostile) == [], "there is one question open at a time"
+        hostile.send(question + b"\0" + scope.encode())
+        hostile.barrier()
+        assert not link.lag
+
+
+def test_links_that_were_not_waited_for_are_told_up_and_down_the_tree(world: World) -> None:
+    world.chain("top", "left")
+    world.hub("right", relays=[TENANT])
+    world.relay("right", "top")
+    everywhere = [world.client(name) for name in ("top", "left", "right")]
+    assert [(client.sync("tree"), client.sync("tree").trusted_only) for client in everywhere] == 3 * [("tree", False)]
+    world.hub("tenant")
+    world.uids["right"] = TENANT
+    world.relay("tenant", "right")
+    world.uids.clear()
+    everywhere.append(world.client("tenant"))
+    assert [(client.sync("tree"), client.sync("tree").trusted_only) for client in everywhere] == 4 * [("tree", True)]

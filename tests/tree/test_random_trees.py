@@ -152,8 +152,7 @@ class TreeMachine(RuleBasedStateMachine):
                 pass
         eventually(lambda: all(relay.up is None or not relay.up.waiting for relay in relays))
         for _ in range(DEPTH * 2):
-            for client in self.clients:
-                assert client.sync("tree") == "tree"
+            self.world.settle(*self.clients)
         eventually(lambda: all(relay.up is None or relay.up.open for relay in relays))
 
     @rule(some=st.lists(keys, min_size=1, max_size=6))
