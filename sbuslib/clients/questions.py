@@ -62,7 +62,7 @@ class Sync:
         """How far it is in force; empty without an answer."""
         scope = self._session.scopes.get(self._tokens[-1], b"")
         answer = Scope(scope.partition(b"\0")[0].decode("ascii", "replace"))
-        answer.trusted_only = scope == control.TRUSTED_TREE
+        answer.trusted_only = scope == control.SCOPE_TRUSTED
         return answer
 
     def __enter__(self) -> Self:

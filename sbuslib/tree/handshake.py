@@ -242,7 +242,7 @@ class Conversation:
                 self._rounds[asked] = token
                 up.say(encode_control(control.SYNC, asked + b"\0tree"))
             else:
-                self._tree.answered(token, self._lasting, control.TREE)
+                self._tree.answered(token, self._lasting, control.SCOPE_TREE)
 
     def ask(self, token: bytes) -> bool:
         """Ask the hub above about the rest of the tree, once this hub has joined and all is told.

@@ -6,7 +6,7 @@ that. One *round* of questions to the other hubs serves all clients of one user 
 have more than :attr:`~sbuslib.limits.Limits.queued_answers` questions open.
 
 A link of a user that this hub does not trust is asked, which shows how far it lags, but nobody waits for its answer:
-else its user could delay everybody. The answer says so (:data:`~sbuslib.wire.control.TRUSTED_TREE`).
+else its user could delay everybody. The answer says so (:data:`~sbuslib.wire.control.SCOPE_TRUSTED`).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class _Round:
                 continue
             partial = missing or len(self.partial) > (origin in self.partial)
             for reply in replies:
-                reply(b"partial" if partial else control.TRUSTED_TREE if self.trusted_only else control.TREE)
+                reply(b"partial" if partial else control.SCOPE_TRUSTED if self.trusted_only else control.SCOPE_TREE)
         self.requests = left
         return not left
 
@@ -225,9 +225,9 @@ class Questions:
         round_ = self._rounds.get(token)
         if round_ is not None and who in round_.waiting:
             round_.waiting.discard(who)
-            if scope == control.TRUSTED_TREE:
+            if scope == control.SCOPE_TRUSTED:
                 round_.trusted_only = True
-            elif scope != control.TREE:
+            elif scope != control.SCOPE_TREE:
                 round_.partial.add(who)
             self._check(round_)
 

@@ -38,14 +38,14 @@ __all__ = [
     "NOTICES_OFF",
     "NOTICES_ON",
     "ORDER",
+    "SCOPE_TREE",
+    "SCOPE_TRUSTED",
     "SENDERS_OFF",
     "SENDERS_ON",
     "SOFT",
     "STATISTICS",
     "SUPPORTED",
     "SYNC",
-    "TREE",
-    "TRUSTED_TREE",
     "WHOAMI",
     "Features",
     "Kicked",
@@ -79,9 +79,9 @@ INTEREST_GRAFT = b"interest/graft"
 INTEREST_WIDEN = b"interest/widen"
 INTEREST_SYNC = b"interest/sync"
 
-TREE = b"tree"
+SCOPE_TREE = b"tree"
 """A scope of a ``hub/sync``: all hubs up to the root, and those below them."""
-TRUSTED_TREE = b"tree\0trusted"
+SCOPE_TRUSTED = b"tree\0trusted"
 """The same in an answer, but hubs of users that the hubs above them do not trust were not waited for."""
 
 STATISTICS = b"hub/statistics"
@@ -234,7 +234,7 @@ def decode_notice(key: bytes, payload: bytes) -> Notice | None:
 
 
 def encode_sync(token: bytes, scope: bytes) -> bytes:
-    """The packet that answers a ``hub/sync``: ``scope`` is ``local``, ``tree``, :data:`TRUSTED_TREE` or ``partial``."""
+    """The packet that answers a ``hub/sync``: ``scope`` is ``local``, ``tree``, :data:`SCOPE_TRUSTED` or ``partial``."""
     return encode_control(SYNC, token + b"\0" + scope)
 
 

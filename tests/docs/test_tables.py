@@ -87,7 +87,7 @@ def control_keys() -> set[str]:
         for name, value in vars(control).items()
         if isinstance(value, bytes)
         and name.isupper()
-        and (name == "INTEREST_ON" or not name.startswith(("NOTICE_", "SEPARATOR", "INTEREST_")))
+        and (name == "INTEREST_ON" or not name.startswith(("NOTICE_", "SCOPE_", "SEPARATOR", "INTEREST_")))
     } - {control.FROM.decode(), control.SOFT.decode(), control.HARD.decode(), control.ORDER.decode()}
     for start, modes in ((control.SOFT, SOFT), (control.HARD, HARD), (control.ORDER, ORDER)):
         found |= {start.decode() + mode for mode in modes}
