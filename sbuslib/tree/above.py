@@ -189,7 +189,7 @@ class HubAbove:
         self.settled = True
         early, self._early = self._early, []
         for token in early:
-            self.tree.answered(token, self, True)
+            self.tree.answered(token, self, b"partial")
         self.tree.joined()
 
     def stand_apart(self, error: LoopError) -> None:

@@ -234,7 +234,7 @@ def decode_notice(key: bytes, payload: bytes) -> Notice | None:
 
 
 def encode_sync(token: bytes, scope: bytes) -> bytes:
-    """The packet that answers a ``hub/sync``: ``scope`` is ``local``, ``tree``, :data:`SCOPE_TRUSTED` or ``partial``."""
+    """The packet that answers a ``hub/sync``: ``scope`` is ``local``, ``partial`` or one of the scopes above."""
     return encode_control(SYNC, token + b"\0" + scope)
 
 
