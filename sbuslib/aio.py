@@ -15,7 +15,7 @@ from .clients.session import Subscribing, mode_keys
 from .errors import DisconnectedError
 from .kernel.vectors import ONE_PACKET_FLAGS
 from .limits import PACKET_BYTES
-from .statistics import HubStatistics, decode_statistics
+from .statistics import ClientStatistics, HubStatistics, decode_clients, decode_statistics
 from .wire import control
 from .wire.modes import Hard, Order, Soft
 from .wire.packets import Message
@@ -129,9 +129,25 @@ class Client(AioChannel):
 
     async def statistics(self) -> HubStatistics:
         """The hub's statistics. Raises :exc:`~sbuslib.errors.StateError` when it does not give them to us."""
-        self._require(control.STATISTICS, "give statistics")
-        await self._ask(self._session.ask_statistics, lambda: self._session.statistics is not None)
-        return decode_statistics(self._session.statistics, self.address)
+        return decode_statistics(await self._answer_to(control.STATISTICS, "give statistics"), self.address)
+
+    async def client_statistics(self) -> list[ClientStatistics]:
+        """What the hub tells of each of its clients, however many there are. Raises as :meth:`statistics`."""
+        clients: list[ClientStatistics] = []
+        start: int | None = 0
+        while start is not None:
+            answer = await self._answer_to(control.CLIENTS, "tell its clients", b"%d" % start)
+            page = decode_clients(answer, self.address)
+            clients += page.clients
+            start = page.next
+        return clients
+
+    async def _answer_to(self, key: bytes, what: str, payload: bytes = b"") -> bytes | None:
+        """What the hub answers to a question."""
+        self._require(key, what)
+        answers = self._session.answers
+        await self._ask(lambda: self._session.ask(key, payload), lambda: answers[key] is not None)
+        return answers[key]
 
     async def receive(self, timeout: float | None = None) -> Message:
         """The next message. Raises :exc:`TimeoutError` after ``timeout`` seconds."""

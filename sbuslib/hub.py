@@ -27,7 +27,7 @@ from .core.fan_out import FanOuts
 from .core.inbox import Inbox
 from .core.members import Clients
 from .core.quotas import Quotas
-from .core.reporting import encode, statistics_of
+from .core.reporting import Reporter
 from .errors import KeyFormatError, PacketError, StateError, UsageError
 from .kernel.sockets import HasFileno, Listener, bound_address
 from .kernel.users import resolve_users, resolve_users_and_groups
@@ -129,9 +129,8 @@ class Hub:
         self._fan_outs = context.fan_out = FanOuts(context)
         self.tree = Tree(context, self._clients, resolve_users_and_groups("relays", relays))
         """The hubs above and below. An embedder does not need it: relays do."""
-        self._clients.role = self.tree.client_role = ClientRole(
-            context, self.tree, self.tree.features, lambda: encode(self.statistics())
-        )
+        self._reporter = Reporter(context, self._clients, self.tree)
+        self._clients.role = self.tree.client_role = ClientRole(context, self.tree, self._reporter)
         self._clients.on_forget = self.tree.forget
         self._clients.on_last = self._on_last
         self._clients.on_outbox_empty = self._on_outbox_empty
@@ -373,7 +372,7 @@ class Hub:
 
     def statistics(self) -> HubStatistics:
         """Counts since the hub was made. Frozen, and true for this instant only."""
-        return statistics_of(self.context, self._clients, self.hub_id, dict(self.tree.dropped))
+        return self._reporter.hub()
 
 
 def _abandon_all() -> None:

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
 from .errors import PeerError, StateError
 
-__all__ = ["ClientStatistics", "HubStatistics", "RelayStatistics", "UserStatistics", "decode_statistics"]
+__all__ = [
+    "ClientPage",
+    "ClientStatistics",
+    "HubStatistics",
+    "RelayStatistics",
+    "UserStatistics",
+    "decode_clients",
+    "decode_statistics",
+]
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """A count that fits 64 bits. This is checked when a hub's answer is read."""
 
 
+T = TypeVar("T")
+
+
 class ClientStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """One client, or one inbox of the embedder.
+    """One client, or one inbox of the embedder. ``number`` is the same for as long as the client is connected, and no
+    other client of the hub ever has it; an inbox has 0.
 
     ``received`` counts the messages that it published. Of those routed to it, each is ``delivered`` (handed
     to the kernel), ``queued``, or ``lost``, by cause; the three add up to ``routed``.
     """
 
+    number: Count
     credentials: str
     patterns: Count
     received: Count
@@ -32,6 +45,13 @@ class ClientStatistics(msgspec.Struct, frozen=True, kw_only=True):
     soft: str
     hard: str
     order: str
+
+
+class ClientPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some clients of a hub. ``next`` is where to ask for more; ``None``: there are no more."""
+
+    clients: tuple[ClientStatistics, ...]
+    next: Count | None
 
 
 class UserStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,9 +139,18 @@ def decode_statistics(encoded: bytes | None, address: str) -> HubStatistics:
 
     Raises :exc:`~sbuslib.errors.StateError` for a refusal, and :exc:`~sbuslib.errors.PeerError` if it cannot be read.
     """
+    return _decode(encoded, address, HubStatistics)
+
+
+def decode_clients(encoded: bytes | None, address: str) -> ClientPage:
+    """Read a hub's answer to ``hub/clients``. Raises as :func:`decode_statistics`."""
+    return _decode(encoded, address, ClientPage)
+
+
+def _decode(encoded: bytes | None, address: str, kind: type[T]) -> T:
     if not encoded:
         raise StateError(f"{address}: the hub gives its statistics to trusted users only")
     try:
-        return msgspec.json.decode(encoded, type=HubStatistics)
+        return msgspec.json.decode(encoded, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise PeerError(f"{address}: the hub sent statistics that cannot be read: {error}") from None

@@ -19,7 +19,6 @@ from support import ROOT, Peer, eventually, in_thread, own_key
 from sbuslib import Client, Hub, Limits
 from sbuslib.core import acceptor, publisher
 from sbuslib.core.client_role import ClientRole
-from sbuslib.core.reporting import encode
 from sbuslib.errors import (
     AddressError,
     DisconnectedError,
@@ -521,7 +520,7 @@ def test_statistics_that_do_not_fit_one_packet(hub: Hub, connect: Connect, monke
     connect().barrier()
     sizes = []
     for clients, users in ((1, 1), (0, 1), (0, 0)):
-        encoded = encode(hub.statistics())
+        encoded = hub._reporter.statistics()
         told = decode_statistics(encoded, "")
         assert (len(told.per_client), len(told.per_user), told.clients) == (clients, users, 1)
         sizes.append(len(encoded))

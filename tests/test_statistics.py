@@ -14,10 +14,10 @@ from support import FakeHub, Peer, eventually, own_key
 
 import sbuslib
 from sbuslib import Hub, blocking
-from sbuslib.core import members
+from sbuslib.core import members, reporting
 from sbuslib.errors import PeerError, StateError
 from sbuslib.limits import PACKET_BYTES
-from sbuslib.statistics import ClientStatistics, Count, HubStatistics, UserStatistics, decode_statistics
+from sbuslib.statistics import ClientStatistics, Count, HubStatistics, UserStatistics, decode_clients, decode_statistics
 
 pytest_plugins = ["accounting_fixtures"]
 
@@ -171,6 +171,39 @@ def test_statistics_fit_one_packet_however_many_clients_there_are(bus: Bus, conn
     assert len(answer) <= PACKET_BYTES
     told = msgspec.json.decode(answer.partition(b"\0")[2], type=HubStatistics)
     assert (told.clients, told.per_client) == (len(peers), ())
+
+
+def test_each_of_many_clients_is_told_once(bus: Bus, connect: Connect, client: Callable[..., sbuslib.Client]) -> None:
+    hub = bus()
+    peers = [connect() for _ in range(2 * reporting.PAGE)]
+    one = client()
+    inbox = hub.subscribe(b"k")
+    peers[3].send(b"SUB k")
+    peers[3].barrier()
+    for peer in peers[::2]:
+        peer.close()
+    eventually(lambda: hub.statistics().clients == len(peers) // 2 + 1)
+    told = one.client_statistics()
+    assert [client.number for client in told] == [0, *range(2, 2 * reporting.PAGE + 1, 2), 2 * reporting.PAGE + 1]
+    assert [client.number for client in told if client.patterns] == [0, 4]
+    inbox.close()
+
+
+def test_clients_are_told_to_the_trusted_only(bus: Bus, connect_as: ConnectAs) -> None:
+    hub = bus({"mode": 0o777, "trusted": [1001]})
+    stranger, friend = connect_as(1002), connect_as(1001)
+    stranger.send(b"CMSG hub/clients\x000")
+    assert stranger.receive() == b"CMSG hub/clients\0"
+    for number, clients in ((b"0", 2), (b"2", 1), (b"3", 0), (b"9" * 18, 0)):
+        friend.send(b"CMSG hub/clients\0" + number)
+        page = decode_clients(friend.receive().partition(b"\0")[2], "")
+        assert (len(page.clients), page.next) == (clients, None)
+    assert hub.statistics().breaches == {}
+    for number in (b"-1", b"x", b"1.5", b"9" * 19, b"\xb2"):
+        friend = connect_as(1001)
+        friend.send(b"CMSG hub/clients\0" + number)
+        assert friend.is_disconnected()
+    assert list(hub.statistics().breaches) == ["no number of a client"]
 
 
 def test_a_clients_verb(bus: Bus, client: Callable[..., sbuslib.Client]) -> None:

@@ -13,7 +13,7 @@ from ..errors import DisconnectedError, UsageError
 from ..kernel.descriptors import WITH_DESCRIPTORS
 from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import PACKET_BYTES, ClientLimits
-from ..statistics import HubStatistics, decode_statistics
+from ..statistics import ClientStatistics, HubStatistics, decode_clients, decode_statistics
 from ..wire import control
 from ..wire.batches import Batch, coalesce
 from ..wire.columns import Columns
@@ -268,9 +268,24 @@ class Endpoint(Channel):
         Raises :exc:`~sbuslib.errors.StateError` when the hub has none or does not trust this user with them,
         :exc:`TimeoutError` and :exc:`~sbuslib.errors.DisconnectedError`.
         """
-        self._require(control.STATISTICS, "give statistics")
-        self._ask(self._session.ask_statistics, lambda: self._session.statistics is not None)
-        return decode_statistics(self._session.statistics, self.address)
+        return decode_statistics(self._answer_to(control.STATISTICS, "give statistics"), self.address)
+
+    def client_statistics(self) -> list[ClientStatistics]:
+        """What the hub tells of each of its clients, however many there are. Raises as :meth:`statistics`."""
+        clients: list[ClientStatistics] = []
+        start: int | None = 0
+        while start is not None:
+            page = decode_clients(self._answer_to(control.CLIENTS, "tell its clients", b"%d" % start), self.address)
+            clients += page.clients
+            start = page.next
+        return clients
+
+    def _answer_to(self, key: bytes, what: str, payload: bytes = b"") -> bytes | None:
+        """What the hub answers to a question."""
+        self._require(key, what)
+        answers = self._session.answers
+        self._ask(lambda: self._session.ask(key, payload), lambda: answers[key] is not None)
+        return answers[key]
 
     # -- receiving ----------------------------------------------------------------------------------
 

@@ -127,8 +127,8 @@ class Session:
         """Why the hub is about to close the connection, once it said so."""
         self.choices: dict[bytes, bytes] = {}
         """What was chosen of the hub, by kind: the control messages that stand."""
-        self.statistics: bytes | None = None
-        """The hub's last statistics, as JSON; empty when it refused."""
+        self.answers: dict[bytes, bytes | None] = {}
+        """What the hub answered to :meth:`ask`, by the key of the question; ``None`` while there is no answer."""
         self.headers: dict[bytes, bytes] = {}
         """``MSG <key>NUL`` of keys that :meth:`encode` has checked, so that each is checked once."""
         self.batches = False
@@ -227,10 +227,10 @@ class Session:
         self.choices.update((key.rpartition(b"/")[0], key) for key in keys)
         return [*map(encode_control, keys)]
 
-    def ask_statistics(self) -> list[bytes]:
-        """The packet that asks for the hub's statistics, which come in :attr:`statistics`."""
-        self.statistics = None
-        return [encode_control(control.STATISTICS)]
+    def ask(self, key: bytes, payload: bytes = b"") -> list[bytes]:
+        """The packet that asks the hub something, which it answers under the same key, in :attr:`answers`."""
+        self.answers[key] = None
+        return [encode_control(key, payload)]
 
     def whoami(self) -> tuple[int, bytes]:
         """A ticket for :meth:`knows_itself`, and the packet that asks."""
@@ -397,8 +397,8 @@ class Session:
                 token, _, scope = payload.partition(b"\0")
                 if token in self.scopes:
                     self.scopes[token] = scope or b"local"
-            case control.STATISTICS:
-                self.statistics = payload
+            case _ if key in self.answers:
+                self.answers[key] = payload
             case _:
                 # An unknown control message comes from a newer hub, and is ignored.
                 self._take_notice(control.decode_notice(key, payload))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, Protocol
 
 from ..errors import PacketError
@@ -16,11 +15,14 @@ from .outgoing import Outgoing
 from .protocols import Routes
 from .publisher import Publisher
 
-__all__ = ["ClientRole", "Neighbours"]
+__all__ = ["Answers", "ClientRole", "Neighbours"]
 
 _SOFT = {control.SOFT + mode.encode(): mode for mode in SOFT}
 _HARD = {control.HARD + mode.encode(): mode for mode in HARD}
 _ORDER = {control.ORDER + order.encode(): order for order in ORDER}
+
+MOST_DIGITS: Final = 18
+"""Most digits of the number of a client."""
 
 TOKEN_BYTES: Final = 64
 """Longest token of a ``hub/sync``. The hub sends it back, so it must not be long."""
@@ -42,23 +44,32 @@ class Neighbours(Protocol):
         ...
 
 
+class Answers(Protocol):
+    """What the hub tells of itself to clients that ask."""
+
+    def features(self) -> bytes:
+        """What it can do, and its path."""
+        ...
+
+    def statistics(self) -> bytes:
+        """Its counts."""
+        ...
+
+    def clients(self, start: int) -> bytes:
+        """The counts of some clients, from a number on."""
+        ...
+
+
 class ClientRole:
     """The role of every client of one hub. Implements :class:`~.publisher.Role`."""
 
     is_link = False
     longest = PACKET_BYTES
 
-    def __init__(
-        self,
-        context: Context,
-        neighbours: Neighbours,
-        features: Callable[[], bytes],
-        statistics: Callable[[], bytes],
-    ) -> None:
+    def __init__(self, context: Context, neighbours: Neighbours, answers: Answers) -> None:
         self._context = context
         self._neighbours = neighbours
-        self._features = features
-        self._statistics = statistics
+        self._answers = answers
         self.asks = context.authorization.is_asked
 
     def key_of(self, credentials: Credentials) -> bytes:
@@ -111,11 +122,10 @@ class ClientRole:
                 client.set_notices(True)
             case control.NOTICES_OFF:
                 client.set_notices(False)
-            case control.STATISTICS:
-                trusted = client.credentials.uid in context.trusted
-                client.answer(encode_control(control.STATISTICS, self._statistics() if trusted else b""))
+            case control.STATISTICS | control.CLIENTS:
+                client.answer(encode_control(packet.key, self._tell(client, packet)))
             case control.FEATURES:
-                client.answer(encode_control(control.FEATURES, self._features()))
+                client.answer(encode_control(control.FEATURES, self._answers.features()))
             case control.SYNC:
                 token, _, scope = (packet.payload or b"").partition(b"\0")
                 if len(token) > TOKEN_BYTES:
@@ -126,6 +136,17 @@ class ClientRole:
             case key:
                 if not self._choose_mode(client, key):
                     context.ignored += 1
+
+    def _tell(self, client: Outgoing, packet: Control) -> bytes:
+        """What a client that is trusted is told; anybody else is told nothing."""
+        if client.credentials.uid not in self._context.trusted:
+            return b""
+        if packet.key == control.STATISTICS:
+            return self._answers.statistics()
+        start = packet.payload or b"0"
+        if not start.isdigit() or len(start) > MOST_DIGITS:
+            raise PacketError("no number of a client")
+        return self._answers.clients(int(start))
 
     @staticmethod
     def _choose_mode(client: Outgoing, key: bytes) -> bool:

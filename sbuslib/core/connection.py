@@ -46,6 +46,7 @@ class Connection:
         "_postponed",
         "_reader",
         "credentials",
+        "number",
         "outgoing",
         "publisher",
     )
@@ -55,6 +56,8 @@ class Connection:
     ) -> None:
         self._context = context
         self.credentials = credentials
+        self.number = 0
+        """Set by :class:`~.members.Clients`: 1 for its first client, then more."""
         self.outgoing = Outgoing(context, sock, credentials, account)
         self.publisher = Publisher(context, self, self.outgoing, role)
         self._most: int | None = None  # packets to receive at once; None: as many as the area takes
@@ -241,6 +244,7 @@ class Connection:
         outgoing = self.outgoing
         outbox = outgoing.outbox if outgoing.has_outbox else None
         return ClientStatistics(
+            number=self.number,
             credentials=self.key.decode(),
             patterns=self._context.router.count(outgoing),
             received=self.publisher.received,

@@ -90,6 +90,7 @@ class Inbox:
     def statistics(self) -> ClientStatistics:
         """This inbox at this instant."""
         return ClientStatistics(
+            number=0,
             credentials=self._context.router.namespace.credential_key(self.credentials).decode(),
             patterns=self._context.router.count(self),
             received=0,

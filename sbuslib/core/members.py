@@ -84,6 +84,7 @@ class Clients:
         connection = Connection(self._context, sock, credentials, account, self.role)
         self.connections[connection.outgoing] = connection
         self.total += 1
+        connection.number = self.total
         self.peak = max(self.peak, len(self.connections))
 
     def close(self, member: Receiver, why: str) -> None:

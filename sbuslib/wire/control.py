@@ -20,6 +20,7 @@ from .packets import encode_control
 __all__ = [
     "BATCH_OFF",
     "BATCH_ON",
+    "CLIENTS",
     "ECHO_OFF",
     "ECHO_ON",
     "FEATURES",
@@ -85,6 +86,7 @@ SCOPE_TRUSTED = b"tree\0trusted"
 """The same in an answer, but hubs of users that the hubs above them do not trust were not waited for."""
 
 STATISTICS = b"hub/statistics"
+CLIENTS = b"hub/clients"
 NOTICES_ON = b"notices/on"
 NOTICES_OFF = b"notices/off"
 NOTICE_LOST = b"notice/lost"
@@ -116,6 +118,7 @@ _REASON_MOST: Final = 1_024
 SUPPORTED = (
     b"batch/on",
     b"echo/off",
+    b"hub/clients",
     b"hub/features",
     b"hub/statistics",
     b"hub/sync",
