@@ -98,6 +98,7 @@ class FanOutQueue:
 
     in_order = True
     hands_on = True
+    is_hub = False
 
     def __init__(self, context: Context, account: Account, waiting: set[FanOutQueue]) -> None:
         self._context = context

@@ -327,6 +327,11 @@ class Outgoing:
         return False
 
     @property
+    def is_hub(self) -> bool:
+        """Whether this is a hub below that may be waited for. Implements :class:`~.unsent.Waiting`."""
+        return self.is_link and self.credentials.uid in self._context.trusted
+
+    @property
     def in_order(self) -> bool:
         """Whether messages that wait are sent oldest first. Implements :class:`~.unsent.Waiting`."""
         return self._outbox is None or self._outbox.order == "queue"

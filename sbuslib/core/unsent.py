@@ -2,9 +2,12 @@
 
 Messages that a hub has handed to the kernel arrive even if the hub is killed. Messages that wait in its own memory do
 not. The relay of a hub below has to tell what was lost with its master. So it is told that its messages were taken only
-after those that went into a queue have left it (``hub/sync`` of scope ``passed``). A receiver that stopped reading
-would keep every relay waiting. So no relay waits longer than :data:`~.context.PASSED_WAIT` for a receiver, until
-nothing waits for that receiver. If the hub is killed meanwhile, the messages in that receiver's queue are lost with it.
+after those that went into a queue have left it (``hub/sync`` of scope ``passed``).
+
+A client that stopped reading would keep every relay waiting. So no relay waits longer than
+:data:`~.context.PASSED_WAIT` for a client, until nothing waits for that client. If the hub is killed meanwhile, the
+messages in that client's queue are lost with it. The hub above, and the hubs below of trusted users, are waited for
+however long it takes: many clients are behind each.
 """
 
 from __future__ import annotations
@@ -40,6 +43,11 @@ class Waiting(Protocol):
         """Whether those that leave it may wait for another receiver then."""
         ...
 
+    @property
+    def is_hub(self) -> bool:
+        """Whether it is a hub, for which questions wait however long it takes."""
+        ...
+
 
 class Unsent:
     """The receivers of one hub for which messages wait, and the questions that wait for them.
@@ -48,7 +56,7 @@ class Unsent:
     looked up again only when each of them was sent something, however many questions there are.
 
     :param after: calls a function after so many seconds.
-    :param wait: seconds that questions wait at most for those who take nothing.
+    :param wait: seconds that questions wait at most for clients who take nothing.
     """
 
     def __init__(self, after: Callable[[float, Callable[[], None]], object], wait: float) -> None:
@@ -113,18 +121,19 @@ class Unsent:
                 answer()
 
     def _keep_time(self) -> None:
-        if self._answers and not self._timing:
+        if self._answers and not self._timing and self._until < inf:
             self._timing = True
             self._after(max(0.0, self._until - monotonic()), self._on_time)
 
     def _on_time(self) -> None:
         self._timing = False
         if self._answers and self._until <= monotonic():
-            for receiver in self._due:
+            self._until = inf  # from now on only hubs are waited for
+            for receiver in [receiver for receiver in self._due if not receiver.is_hub]:
+                del self._due[receiver]
                 if receiver in self._behind:
                     del self._behind[receiver]
                     self._lagging.add(receiver)
-            self._due.clear()
             self.check()
         self._keep_time()
 

@@ -123,6 +123,7 @@ class HubAbove:
     def abandon(self) -> None:
         """In the child of a fork: close the child's copy of the connection only."""
         self._keeper.abandoned()
+        self.tree.context.unsent.clear()  # the questions of the parent's clients
         self.state = "stopped"
         self.settled = True
         self._router.set_above(None, self.wants)
@@ -233,7 +234,11 @@ class HubAbove:
         return self.talk is not None and self.talk.has_features
 
     def tell_losses(self) -> None:
-        """Tell what was lost on its way up, if there is a connection."""
+        """Tell clients here, and the hub above if it is there, what was lost on its way up."""
+        if self.up is None or self.state == "stopped":  # in the child of a fork, the clients are the parent's
+            return
+        for notice in self.up.losses.take_report():
+            self.tree.pass_notice(notice, None)
         if self.talk is not None:
             self.talk.tell_losses()
 

@@ -154,6 +154,7 @@ class Conversation:
         """This hub has joined: take its prefix, tell the losses of the outage, and send what was kept."""
         self.take_key()
         self.tell_losses(after_outage=True)
+        self._lasting.tell_losses()
         self.let_through()
 
     def let_through(self) -> None:
@@ -195,14 +196,13 @@ class Conversation:
         return bool(self._secrets) and key.startswith(self._secrets)
 
     def tell_losses(self, after_outage: bool = False) -> None:
-        """Tell clients here, and the hub above, what was lost on its way up and what is uncertain."""
+        """Tell the hub above what was lost on its way up and what is uncertain."""
         if not self.joined:
             return
-        for notice in self._up.losses.take_report():
+        for notice in self._up.losses.take_report_above():
             if after_outage:
                 text = "sbus hub at %s: %d messages to the hub above: %s"
                 log(logger, logging.WARNING, text, self._context.address(), notice.count, notice.cause)
-            self._tree.pass_notice(notice, None)
             if self.mode in ("announce", "prune"):
                 self._up.say(notice.encode())
 

@@ -80,22 +80,23 @@ class Kept:
 class Losses:
     """Messages that were lost on their way up or are uncertain, and which of them were not told yet.
 
-    :param tell_later: has what was lost told in a while. It is called once until the next :meth:`take_report`.
+    :param tell_later: has what was lost told here in a while. It is called once until the next :meth:`told_later`.
     """
 
     def __init__(self, tell_later: Callable[[], None]) -> None:
         self._tell_later = tell_later
         self._telling = False
-        self._untold_lost = self._untold_uncertain = 0
-        self._since = 0.0
+        self._here: dict[str, tuple[int, float]] = {}
+        self._above: dict[str, tuple[int, float]] = {}
         self.lost = self.uncertain = 0
+        self.untold = 0
+        """Messages that were lost, and of which nobody here was told yet."""
 
-    def lose(self) -> None:
-        """There was no room for a message."""
-        if not self._untold_lost:
-            self._since = time()
+    def lose(self, cause: str = "upstream") -> None:
+        """A message is lost."""
         self.lost += 1
-        self._untold_lost += 1
+        self.untold += 1
+        self._add(cause, 1)
         if not self._telling:
             self._telling = True
             self._tell_later()
@@ -106,15 +107,27 @@ class Losses:
 
     def add_uncertain(self, count: int) -> None:
         """``count`` messages were sent and not acknowledged."""
-        self.uncertain += count
-        self._untold_uncertain += count
+        if count:
+            self.uncertain += count
+            self._add("uncertain", count)
+
+    def _add(self, cause: str, count: int) -> None:
+        now = time()
+        for untold in (self._here, self._above):
+            before, since = untold.get(cause, (0, now))
+            untold[cause] = before + count, since
 
     def take_report(self) -> list[control.Lost]:
-        """What was not told yet."""
-        report = []
-        if self._untold_lost:
-            report.append(control.Lost("upstream", self._untold_lost, self._since))
-        if self._untold_uncertain:
-            report.append(control.Lost("uncertain", self._untold_uncertain, time()))
-        self._untold_lost = self._untold_uncertain = 0
+        """What was not told here yet."""
+        self.untold = 0
+        return self._take(self._here)
+
+    def take_report_above(self) -> list[control.Lost]:
+        """What the hub above was not told yet."""
+        return self._take(self._above)
+
+    @staticmethod
+    def _take(untold: dict[str, tuple[int, float]]) -> list[control.Lost]:
+        report = [control.Lost(cause, count, since) for cause, (count, since) in untold.items()]
+        untold.clear()
         return report

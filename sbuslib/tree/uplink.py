@@ -52,7 +52,7 @@ class Uplink(Protocol):
         ...
 
     def tell_losses(self) -> None:
-        """Tell what was lost on its way up, if anybody can be told now."""
+        """Tell clients here, and the hub above if it is there, what was lost on its way up."""
         ...
 
 
@@ -114,10 +114,14 @@ class Up:
     def _tell_losses(self) -> None:
         self.losses.told_later()
         self._uplink.tell_losses()
+        self._settled()
 
     def _sent(self, count: int) -> None:
         if count:
+            first = self.forwarded == self._acknowledgements.acknowledged
             self.forwarded += count
+            if first:
+                self._context.unsent.note(self, True)
             self._consider_asking()
 
     # -- acknowledgements ---------------------------------------------------------------------------
@@ -147,7 +151,13 @@ class Up:
     def take_answer(self, token: bytes) -> None:
         """The hub above answered a question for an acknowledgement."""
         self._acknowledgements.answered(token)
+        self._settled()
         self._consider_asking()
+
+    def _settled(self) -> None:
+        """Messages were acknowledged, or told as lost: so those below may be told that theirs were passed on."""
+        self._context.unsent.note(self, bool(self.queued))
+        self._context.unsent.check()
 
     # -- control ------------------------------------------------------------------------------------
 
@@ -176,20 +186,28 @@ class Up:
             self.open = True
             self._flush()
 
+    # The next five implement Waiting of sbuslib.core.unsent. A hub below is told that its messages were passed on when
+    # the hub above has acknowledged them. Those that were lost on the way were told then.
+
     @property
     def queued(self) -> int:
-        """Messages that wait. With those below, implements :class:`~sbuslib.core.unsent.Waiting`."""
-        return self.waiting.messages
+        """Messages that wait, were not acknowledged, or were lost and not told yet."""
+        return self.waiting.messages + self.forwarded - self._acknowledgements.acknowledged + self.losses.untold
 
     @property
     def delivered(self) -> int:
-        """Messages handed to the kernel."""
-        return self.forwarded
+        """Messages that are none of these any more."""
+        return self._acknowledgements.acknowledged + self.suppressed + self.losses.lost - self.losses.untold
 
     @property
     def hands_on(self) -> bool:
-        """Never: what leaves it is with the kernel. Implements :class:`~sbuslib.core.unsent.Waiting`."""
+        """Never: the hub above acknowledges what it has handed on."""
         return False
+
+    @property
+    def is_hub(self) -> bool:
+        """Always: the hub above is waited for however long it takes."""
+        return True
 
     @property
     def in_order(self) -> bool:
@@ -204,6 +222,8 @@ class Up:
         self._controls.clear()
         self.waiting.forget_questions()
         self.losses.add_uncertain(self._acknowledgements.end(self.forwarded))
+        self._uplink.tell_losses()
+        self._settled()
 
     def _flush(self) -> None:
         """Send what the kernel takes, and watch for room if there is more."""
@@ -292,7 +312,7 @@ class Up:
         return items
 
     def _update(self) -> None:
-        self._context.unsent.note(self, bool(self.waiting.messages))
+        self._context.unsent.note(self, bool(self.queued))
         wants = self.socket is not None and bool(self._controls or (self.waiting and self._may_send()))
         if not wants:
             self._stop_writer()

@@ -10,11 +10,12 @@ from sbuslib.core.unsent import Unsent
 class Queue:
     """A receiver for which ``queued`` messages wait."""
 
-    def __init__(self, queued: int, in_order: bool = True, hands_on: bool = False) -> None:
+    def __init__(self, queued: int, in_order: bool = True, hands_on: bool = False, is_hub: bool = False) -> None:
         self.queued = queued
         self.delivered = 0
         self.in_order = in_order
         self.hands_on = hands_on
+        self.is_hub = is_hub
 
     def send(self, count: int, backlog: Unsent) -> None:
         self.queued -= count
@@ -142,6 +143,18 @@ def test_the_answer_waits_only_once_for_a_receiver_that_stopped() -> None:
     backlog.note(stopped, True)
     backlog.when_passed(lambda: answers.append(3))
     assert answers == [1, 2], "it had caught up, and is waited for again"
+
+
+def test_the_answer_waits_for_a_hub_however_long_it_takes() -> None:
+    hub, client = Queue(10, is_hub=True), Queue(10)
+    backlog, timers, answers = make(hub, client, wait=0.0)
+    backlog.when_passed(lambda: answers.append(1))
+    timers.go_off()
+    assert not timers.set, "there is nothing to wait for but the hub"
+    hub.send(9, backlog)
+    assert not answers
+    hub.send(1, backlog)
+    assert answers == [1]
 
 
 def test_a_hub_that_stops_forgets_the_questions() -> None:
