@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple
 
 from ..kernel.sockets import peer_groups
 from ..secrets import Credentials
@@ -34,6 +34,16 @@ USERS_REMEMBERED: Final = 1_024
 """Users of whom the totals are kept when their clients have left. Beyond, the user that came first is forgotten."""
 
 
+class Counts(NamedTuple):
+    """What became of the messages of one client or inbox."""
+
+    received: int
+    routed: int
+    delivered: int
+    queued: int
+    lost: Mapping[str, int]
+
+
 class Totals:
     """What clients that have left did: messages by what became of them."""
 
@@ -46,7 +56,8 @@ class Totals:
         self.received += received
         self.routed += routed
         self.delivered += delivered
-        self.lost.update(lost)
+        if lost:
+            self.lost.update(lost)
 
 
 class Clients:
@@ -143,6 +154,16 @@ class Clients:
                 del self.left_by_user[next(iter(self.left_by_user))]
             totals = self.left_by_user[account.uid] = Totals()
         totals.add(received, routed, delivered, lost)
+
+    def counts(self) -> Iterator[tuple[Account, Counts]]:
+        """What became of the messages of each client and inbox that is connected."""
+        for connection in self.connections.values():
+            client = connection.outgoing
+            received = connection.publisher.received
+            yield client.account, Counts(received, client.routed, client.delivered, client.queued, client.lost)
+        for inbox in self.inboxes:
+            told = inbox.statistics()
+            yield inbox.account, Counts(0, told.routed, told.delivered, told.queued, told.lost)
 
     def groups_of(self, client: Outgoing) -> frozenset[int]:
         """The group of a client's process when it connected, and its supplementary ones."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections import Counter, defaultdict
+from collections.abc import Iterable
+from itertools import islice
 from typing import Final, Protocol
 
 import msgspec
@@ -19,7 +21,7 @@ from .quotas import Account
 __all__ = ["Reporter"]
 
 PAGE: Final = 500
-"""Most clients in one answer: so an answer is one turn of a few milliseconds, and fits a packet."""
+"""Most clients in one answer: so an answer takes a few milliseconds of the hub, and fits a packet."""
 
 
 class About(Protocol):
@@ -44,37 +46,34 @@ class Reporter:
     def features(self) -> bytes:
         return self._about.features()
 
-    def hub(self) -> HubStatistics:
-        """Counts since the hub was made, true for this instant only."""
-        context, clients = self._context, self._clients
-        members: list[tuple[int, Connection | Inbox]] = [
-            *((connection.outgoing.account.uid, connection) for connection in clients.connections.values()),
-            *((inbox.account.uid, inbox) for inbox in clients.inboxes),
-        ]
-        per_client = tuple(member.statistics() for _, member in members)
-        total = copy.deepcopy(clients.left)
-        by_user = defaultdict(Totals, copy.deepcopy(clients.left_by_user))
-        for (uid, _), client in zip(members, per_client, strict=True):
-            for totals in (total, by_user[uid]):
-                totals.add(client.received, client.routed, client.delivered, client.lost)
+    def hub(self, clients: bool = True) -> HubStatistics:
+        """Counts since the hub was made, true for this instant only; those of each client if that is wanted."""
+        context, members = self._context, self._clients
+        by_user = defaultdict(Totals, copy.deepcopy(members.left_by_user))
+        total = copy.deepcopy(members.left)
+        queued = 0
+        for account, counts in members.counts():
+            for totals in (by_user[account.uid], total):
+                totals.add(counts.received, counts.routed, counts.delivered, counts.lost)
+            queued += counts.queued
         accounts = {account.uid: account for account in context.quotas.accounts()}
         nothing = Account(-1, context.limits)
         return HubStatistics(
             hub_id=self._about.hub_id.decode(),
             address=context.address(),
-            clients=len(clients.connections),
-            clients_peak=clients.peak,
-            clients_total=clients.total,
+            clients=len(members.connections),
+            clients_peak=members.peak,
+            clients_total=members.total,
             patterns=context.router.pattern_count(),
             received=context.published + total.received,
             routed=total.routed,
             delivered=total.delivered,
-            queued=sum(client.queued for client in per_client),
+            queued=queued,
             lost=dict(total.lost),
             ignored=context.ignored,
-            breaches=dict(clients.violations.counts),
+            breaches=dict(members.violations.counts),
             dropped=dict(self._about.dropped),
-            per_client=per_client,
+            per_client=self._tell_clients(members.connections.values(), inboxes=True) if clients else (),
             per_user=tuple(
                 _statistics_of_user(context, uid, accounts.get(uid, nothing), by_user[uid])
                 for uid in {**accounts, **by_user}
@@ -82,8 +81,8 @@ class Reporter:
         )
 
     def statistics(self) -> bytes:
-        """The same as JSON, less those of each client, and of each user, where they do not fit one packet."""
-        statistics = self.hub()
+        """The same as JSON, less those of each client, and of each user, where they are too many for one packet."""
+        statistics = self.hub(clients=len(self._clients.connections) <= PAGE)
         encoded = msgspec.json.encode(statistics)
         if len(encoded) > PACKET_BYTES:
             encoded = msgspec.json.encode(msgspec.structs.replace(statistics, per_client=()))
@@ -96,15 +95,14 @@ class Reporter:
 
         Numbers go up in the order of the connections, so a client that stays is told exactly once.
         """
-        page: list[ClientStatistics] = [inbox.statistics() for inbox in self._clients.inboxes] if start == 0 else []
-        following = None
-        for connection in self._clients.connections.values():
-            if connection.number >= start:
-                if len(page) >= PAGE:
-                    following = connection.number
-                    break
-                page.append(connection.statistics())
-        return msgspec.json.encode(ClientPage(clients=tuple(page), next=following))
+        later = (one for one in self._clients.connections.values() if one.number >= start)
+        page = self._tell_clients(islice(later, PAGE), inboxes=start == 0)
+        following = next(later, None)
+        return msgspec.json.encode(ClientPage(clients=page, next=following.number if following is not None else None))
+
+    def _tell_clients(self, connections: Iterable[Connection], inboxes: bool) -> tuple[ClientStatistics, ...]:
+        members: list[Connection | Inbox] = [*(self._clients.inboxes if inboxes else ()), *connections]
+        return tuple(member.statistics() for member in members)
 
 
 def _statistics_of_user(context: Context, uid: int, account: Account, totals: Totals) -> UserStatistics:
