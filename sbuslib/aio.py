@@ -69,7 +69,7 @@ class Client(AioChannel):
     async def _publish_some(self, pairs: list[Pair]) -> None:
         packets: list[bytes] = []
         try:
-            packets.extend(packet for packet, _ in encode_many(self._session, pairs, self.limits.batch_bytes))
+            packets.extend(encode_many(self._session, pairs, self.limits.batch_bytes))
         finally:
             await self._send(packets)
 

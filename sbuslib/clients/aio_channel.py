@@ -10,7 +10,6 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
-from itertools import chain
 from threading import get_ident
 from types import TracebackType
 from typing import Self
@@ -18,8 +17,8 @@ from typing import Self
 from ..errors import DisconnectedError, PeerError, StateError
 from ..kernel.dialer import BROKEN, NO_MEMORY
 from ..kernel.vectors import ONE_PACKET_FLAGS
-from ..wire.batches import BATCH, Batch
 from .base import ClientBase
+from .batch import plain
 from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff
 
 __all__ = ["AioChannel"]
@@ -271,10 +270,10 @@ class AioChannel(ClientBase):
 
         To a hub that takes no batches, their messages go one by one.
         """
+        is_plain = False
         while packets:
-            if not self._session.batches and any(packet.startswith(BATCH) for packet in packets):
-                opened = [Batch.parse(one).plain if one.startswith(BATCH) else [one] for one in packets]
-                packets[:] = chain.from_iterable(opened)
+            if not self._session.batches and not is_plain:
+                packets[:], is_plain = plain(packets), True
             try:
                 sent = self._packet_writer.send(self._here(), packets, flags)
             except OSError as error:

@@ -22,23 +22,23 @@ greenlet, thread or task. What the client publishes beside it is sent at once, a
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from types import TracebackType
 from typing import Self
 
 from ..errors import StateError
 from ..limits import ClientLimits
-from ..wire.batches import pack
+from ..wire.batches import BATCH, Batch, pack
 from .session import Session
 
-__all__ = ["AioBatchPublisher", "BatchPublisher", "Pair", "encode_many", "in_parts"]
+__all__ = ["AioBatchPublisher", "BatchPublisher", "Pair", "encode_many", "in_parts", "plain"]
 
 Pair = tuple[bytes, bytes]
 """Key and payload."""
 
 
-def encode_many(session: Session, pairs: list[Pair], most: int) -> Iterator[tuple[bytes, int]]:
-    """The packets that publish ``pairs`` in order, and how many messages each has.
+def encode_many(session: Session, pairs: list[Pair], most: int) -> Iterator[bytes]:
+    """The packets that publish ``pairs`` in order.
 
     To a hub that takes batches, ``most`` bytes of payload go in one packet. Raises as :meth:`.session.Session.encode`
     at a pair that cannot be published, after the packets of those before it.
@@ -51,10 +51,15 @@ def encode_many(session: Session, pairs: list[Pair], most: int) -> Iterator[tupl
                 packet, count = next(packed)
             except (TypeError, ValueError):
                 break  # the pair at fault is found below
-            yield packet, count
+            yield packet
             done += count
     for key, payload in islice(pairs, done, None):
-        yield session.encode(key, payload), 1
+        yield session.encode(key, payload)
+
+
+def plain(packets: list[bytes]) -> list[bytes]:
+    """The same messages for a hub that takes no batches."""
+    return [*chain.from_iterable(Batch.parse(one).plain if one.startswith(BATCH) else (one,) for one in packets)]
 
 
 def in_parts(messages: Iterable[Pair], most: int) -> Iterator[list[Pair]]:

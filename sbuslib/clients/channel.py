@@ -21,6 +21,7 @@ from ..errors import DisconnectedError, PeerError
 from ..kernel.dialer import BROKEN, NO_MEMORY
 from ..wire.packets import Message
 from .base import ClientBase
+from .batch import plain
 from .held_sockets import HeldSockets
 from .lead import Lead, WaitableCondition, time_left
 from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff
@@ -215,22 +216,17 @@ class Channel(ClientBase):
 
     # -- sending ------------------------------------------------------------------------------------
 
-    def _send(self, packet: bytes | memoryview, flags: int = 0, is_batch: bool = False) -> bool:
-        """Send one packet, waiting for room. Raises as :meth:`.endpoint.Endpoint.publish` does.
-
-        ``False``: nothing was sent, since this is a batch and the hub of now takes none.
-        """
+    def _send(self, packet: bytes | memoryview, flags: int = 0) -> None:
+        """Send one packet, waiting for room. Raises as :meth:`.endpoint.Endpoint.publish` does."""
         self._check_caller()
         flags |= socket.MSG_NOSIGNAL
         deadline: float | None = None
         started = False
         while True:
-            epoch, sock = self.epoch, self._socket
-            if is_batch and not self._session.batches:
-                return False
+            epoch = self.epoch
             try:
-                sock.send(packet, flags)
-                return True
+                self._socket.send(packet, flags)
+                return
             except OSError as error:
                 if error.errno not in (errno.EAGAIN, *NO_MEMORY):
                     self._broken(error, epoch)
@@ -315,21 +311,28 @@ class Channel(ClientBase):
                 return
 
     def _send_in_order(self, packets: list[bytes]) -> None:
+        """Send packets, over reconnections. To a hub that takes no batches, their messages go one by one."""
         self._check_caller()
+        deadline, is_plain = self._deadline(self.timeout), False
         while packets:
-            epoch = self.epoch
+            failure: OSError | None = None
+            epoch, sock = self.epoch, self._socket
+            if not self._session.batches and not is_plain:
+                packets, is_plain = plain(packets), True
             try:
                 with self._writer_lock:
-                    sent = self._packet_writer.send(self._socket, packets)
+                    sent = self._packet_writer.send(sock, packets)
             except OSError as error:
                 if error.errno not in NO_MEMORY:
                     self._broken(error, epoch)
+                    deadline = self._deadline(self.timeout)
                     continue
-                sent = 0
-            packets = packets[sent:]
+                failure, sent = error, 0
+            if sent:
+                packets = packets[sent:]
+                deadline = self._deadline(self.timeout)  # which each packet has for itself
             if packets:
-                self._send(packets[0])  # waits for room
-                packets = packets[1:]
+                self._wait_for_room(failure, deadline)
 
     # -- the end ------------------------------------------------------------------------------------
 

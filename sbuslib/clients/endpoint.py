@@ -15,7 +15,7 @@ from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import PACKET_BYTES, ClientLimits
 from ..statistics import ClientStatistics, HubStatistics, decode_clients, decode_statistics
 from ..wire import control
-from ..wire.batches import Batch, coalesce
+from ..wire.batches import coalesce
 from ..wire.columns import Columns
 from ..wire.modes import Hard, Order, Soft
 from ..wire.packets import Message
@@ -126,33 +126,19 @@ class Endpoint(Channel):
         return BatchPublisher(self._headers, self._session.encode, self._publish_some, self.limits)
 
     def _publish_some(self, pairs: list[Pair]) -> None:
-        single: list[bytes] = []  # packets of one message, which are sent many with one call
+        packets: list[bytes] = []
         try:
-            for packet, count in encode_many(self._session, pairs, self.limits.batch_bytes):
-                if count == 1:
-                    single.append(packet)
-                    continue
-                some, single = single, []
-                self._send_in_order(some)
-                self._send_packed(packet, count)
+            packets.extend(encode_many(self._session, pairs, self.limits.batch_bytes))
         finally:
-            self._send_in_order(single)
-
-    def _send_packed(self, packet: bytes, count: int) -> None:
-        """Send ``count`` messages in one packet; one by one if the hub that is there now takes no batch."""
-        if not self._send(packet, is_batch=count > 1):
-            self._send_in_order(Batch.parse(packet).plain)
+            self._send_in_order(packets)
 
     def send_columns(self, columns: Columns) -> None:
         """Send messages that lie as columns, as a journal has them, in order.
 
         As :meth:`send_packets`. Where the hub takes batches, this costs no work for each single message.
         """
-        if not self._session.batches:
-            self.send_packets(columns.packets())
-            return
-        for packet, count in columns.pack(self.limits.batch_messages, self.limits.batch_bytes):
-            self._send_packed(packet, count)
+        for packet, _ in columns.pack(self.limits.batch_messages, self.limits.batch_bytes):
+            self._send_in_order([packet])
 
     def send_packets(self, packets: Sequence[bytes]) -> None:
         """Send packets that were encoded before, ``MSG <key>NUL<payload>`` each, in order, many at once.
@@ -167,8 +153,7 @@ class Endpoint(Channel):
         for start in range(0, len(packets), most):
             some = list(packets[start : start + most])
             batch = coalesce(some) if self._session.batches and len(some) > 1 else None
-            if batch is None or not self._send(batch.packet, is_batch=True):
-                self._send_in_order(some)
+            self._send_in_order(some if batch is None else [batch.packet])
 
     def prepare_message(self, key: bytes) -> PreparedMessage:
         """A packet under ``key`` to write a payload straight into."""
