@@ -6,10 +6,9 @@ gevent and a program that only matches patterns does not pull in sockets.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .lazy import load_lazily
 
+TYPE_CHECKING = False  # the typing module takes longer to load than all that this needs
 if TYPE_CHECKING:
     from . import aio as aio
     from . import blocking as blocking

@@ -29,8 +29,7 @@ A wait that takes too long raises the built-in :exc:`TimeoutError`. A bug of our
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # the typing module takes longer to load than this one
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any

@@ -7,9 +7,12 @@ So importing a package costs nothing, and a program needs only what the modules 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from typing import Any
+
+TYPE_CHECKING = False  # the typing module takes longer to load than all that this needs
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
 
 __all__ = ["load_lazily"]
 

@@ -5,37 +5,36 @@ from __future__ import annotations
 import signal
 import sys
 import tempfile
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from ..errors import SbusError
 from .console import EXIT_FAILURE, EXIT_SUCCESS, EXIT_USAGE, complain, explain
 
-__all__ = ["add_parser", "run_bench"]
+__all__ = ["add_arguments", "run_bench"]
 
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 """As a shell shows the end by that signal."""
 
 
-def add_parser(commands: Any) -> ArgumentParser:
-    """Register the command with ``commands``, the subparsers of ``sbus``."""
-    parser: ArgumentParser = commands.add_parser(
-        "bench",
-        help="measure what a hub costs on this machine",
-        description="Measure what a hub costs on this machine, beside a forwarder in C that does not think.",
-        epilog="examples:\n"
+def add_arguments(parser: ArgumentParser) -> None:
+    """Complete the parser of the command."""
+    parser.description = (
+        "Measure what a hub costs on this machine: messages a second, the hub's CPU time for each, what was lost, and "
+        "how that compares with a forwarder in C that makes the same system calls and does nothing else."
+    )
+    parser.epilog = (
+        "examples:\n"
         "  sbus bench one ten trip                     three scenarios, in half a minute\n"
         "  sbus bench --list                           all scenarios\n"
         "  sbus bench -a /tmp/bus one                  against a daemon that runs already, whatever daemon it is\n"
         "  sbus bench --runs figures.json              every single run, for programs\n"
         "\n"
-        "It starts a hub of its own, unless -a is given; scenarios that need one of their own are then left out.\n"
-        "Each case is run once in each round, in turn; what is shown is the median of the rounds, with the quartiles\n"
-        "in parentheses. The load and the forwarder are compiled on the spot; where there is no cc, the load is in\n"
-        "Python and there is no forwarder. Other programs disturb figures: see the load that is shown with them.",
-        formatter_class=RawDescriptionHelpFormatter,
+        "It starts a hub of its own, unless -a is given; scenarios that need one of their own are then left out. "
+        "Each case is run once in each round, in turn; what is shown is the median of the rounds, with the quartiles "
+        "in parentheses. The load and the forwarder are compiled on the spot; where there is no cc(1), the load is in "
+        "Python and there is no forwarder. Other programs disturb figures: see the load that is shown with them."
     )
     parser.add_argument("scenarios", metavar="SCENARIO", nargs="*", help="what to measure; without: one ten four trip")
     parser.add_argument("-a", "--address", help="measure the daemon that listens there, not a hub of our own")
@@ -47,7 +46,6 @@ def add_parser(commands: Any) -> ArgumentParser:
     parser.add_argument("--runs", metavar="FILE", help="write every run to a file, as JSON")
     parser.add_argument("--list", action="store_true", help="list the scenarios")
     parser.set_defaults(run=run_bench)
-    return parser
 
 
 def run_bench(arguments: Namespace) -> int:
@@ -65,7 +63,7 @@ def run_bench(arguments: Namespace) -> int:
     try:
         scenarios = [find(name) for name in arguments.scenarios or ("one", "ten", "four", "trip")]
     except KeyError as error:
-        complain("sbus", f"there is no scenario {error.args[0]!r}; sbus bench --list shows which there are")
+        complain("sbus", f"there is no scenario {error.args[0]}; sbus bench --list shows which there are")
         return EXIT_USAGE
     if arguments.rounds < 1 or arguments.seconds <= 0 or arguments.size < 0:
         complain("sbus", "rounds and seconds are positive, and a size is not negative")

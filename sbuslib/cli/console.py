@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import signal
 import sys
-from argparse import Namespace
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
 
 from ..wire.text import escape
+
+TYPE_CHECKING = False  # the typing module would take as long to load as argparse
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable
+    from typing import Final
 
 __all__ = [
     "EXIT_FAILURE",
@@ -20,6 +23,8 @@ __all__ = [
     "complain",
     "explain",
     "on_stop",
+    "set_verbosity",
+    "tell",
     "yield_to_ctrl_c",
     "yield_to_signals",
 ]
@@ -86,3 +91,22 @@ def complain(program: str, text: str) -> int:
     with suppress(OSError):  # standard error may be closed
         print(f"{program}: {text}", file=sys.stderr, flush=True)
     return EXIT_FAILURE
+
+
+_told = {"quiet": False}
+
+
+def set_verbosity(*, verbose: bool = False, quiet: bool = False) -> None:
+    """Choose what goes to standard error besides errors: with ``verbose`` the log too, with ``quiet`` nothing."""
+    _told["quiet"] = quiet
+    if verbose:
+        import logging
+
+        logging.basicConfig(format="sbus: %(message)s")
+        logging.getLogger("sbuslib").setLevel(logging.DEBUG)
+
+
+def tell(text: str) -> None:
+    """Print a sign of life on standard error, unless the user chose ``--quiet``."""
+    if not _told["quiet"]:
+        complain("sbus", text)

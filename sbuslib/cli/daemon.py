@@ -30,62 +30,120 @@ __all__ = ["PID_FILE", "add_hub_arguments", "build_parser", "main", "run_hub"]
 PID_FILE = "/run/sbus.pid"
 NO_PID_FILE = "/dev/null"
 
+_DESCRIPTION = """\
+Serve a message bus in the background. sbusd listens on a Unix-domain sequenced-packet socket and passes what its \
+clients publish on to those of them whose patterns match. It takes the arguments of the C daemon of the same name and \
+serves the same protocol.
+
+Unless -f is given it goes into the background: the command returns with status 0 once clients can connect, and with \
+another if that cannot be. The daemon has a session of its own and / as its folder, its standard input and output are \
+/dev/null, and so is its standard error if that was a terminal. Anything else at standard error, such as a log file, \
+is kept.
+
+Each way in which a client can misbehave is told on standard error the first time that a user's client does it. The \
+soft limit of open files is raised to the hard one, since each client takes a descriptor."""
+
+ADDRESS_FORMS = """\
+addresses:
+  PATH                      a socket in the file system, of at most 107 bytes
+  /dev/fd/N                 a socket that was passed as descriptor N, whether
+                            it listens already or not
+  /dev/unix/abstract        a random name in the abstract namespace, which is
+                            printed first
+  /dev/unix/abstract/HEX    a name in the abstract namespace: its bytes in
+                            hexadecimal from the leading 00 on
+
+Without -g, -o or -u only the hub's own user and root may connect to an abstract address, as it has no mode."""
+
+_EPILOG = f"""\
+{ADDRESS_FORMS}
+
+signals:
+  SIGINT, SIGTERM   accept no more, pass on what clients have sent already, for
+                    at most a second, remove the socket and the pid file, and
+                    exit with status 0
+  SIGHUP            the same in the foreground, unless it was ignored as under
+                    nohup(1); ignored in the background
+
+exit status:
+  0   it listens, in the background; it was told to stop, or its last client
+      has left, in the foreground
+  1   it cannot listen: one line on standard error tells why
+  2   the arguments are wrong
+
+examples:
+  sbusd                                  a bus for this user and root
+  sbusd -o -a /run/sbus.socket           a bus for everybody on this machine
+  sbusd -f -a /tmp/bus                   in the foreground
+  SBUS_ADDRESS=$(sbusd -c -p /dev/null -a /dev/unix/abstract)
+                                         at a random address, until the last
+                                         client leaves"""
+
 _LISTENS = b"1"  # what the daemon tells the process that was started
 
 
 def add_hub_arguments(parser: ArgumentParser) -> None:
     """Add the arguments that ``sbusd`` and ``sbus hub`` have in common, without the address."""
-    parser.add_argument("-c", "--close", action="store_true", help="exit when the last client has left")
-    parser.add_argument("-g", "--group", action="store_true", help="let the socket's group connect (mode 0070)")
-    parser.add_argument("-o", "--others", action="store_true", help="let everybody connect (mode 0007)")
     parser.add_argument(
-        "-r", "--reuse", action="store_true", help="replace a socket, or an empty file, that stands at the address"
+        "-c", "--close", action="store_true", help="exit when the last client has left, once there was one"
+    )
+    parser.add_argument(
+        "-g",
+        "--group",
+        action="store_true",
+        help="let the group of the socket connect: adds 0070 to its mode, which is 0700 otherwise, whatever the umask. "
+        "At an abstract address, lets in clients of the hub's own group. Ignored for a socket that was passed",
+    )
+    parser.add_argument(
+        "-o", "--others", action="store_true", help="let everybody connect: adds 0007 to the mode, else as -g"
+    )
+    parser.add_argument(
+        "-r",
+        "--reuse",
+        action="store_true",
+        help="replace a socket that stands at the address, such as one left behind by a daemon that was killed, or an "
+        "empty file; nothing else is ever replaced",
     )
     parser.add_argument(
         "-u",
         "--user",
         action="append",
         metavar="USER",
-        help="let only USER connect, by name or id, and the hub's own user; may be repeated",
+        help="serve only clients of USER, by name or id, besides those of the hub's own user; may be repeated. The "
+        "mode of the socket must let USER connect too, see -o",
     )
     parser.add_argument(
         "--relay",
         action="append",
         metavar="USER",
-        help="let relays of USER, or of @GROUP, join hubs without learning what others want; may be repeated",
+        help="let relays of USER, or of @GROUP, join their hubs to this one; may be repeated. The hub tells them which "
+        "of the keys that they published are not wanted, and nothing else about other clients. Relays of the hub's own "
+        "user and of root may always join",
     )
 
 
 def build_parser() -> ArgumentParser:
     """The arguments of ``sbusd``."""
-    from argparse import ArgumentParser, RawDescriptionHelpFormatter
-
     from .. import __version__
     from ..wire.addresses import SYSTEM_ADDRESS
+    from .arguments import Parser
 
-    parser = ArgumentParser(
-        prog="sbusd",
-        description="Serve a message bus in the background.",
-        epilog="examples:\n"
-        "  sbusd                                       a bus for this user and root\n"
-        "  sbusd -o -a /run/sbus.socket                a bus for everybody on this machine\n"
-        "  sbusd -f -a /tmp/bus                        in the foreground\n"
-        "  sbusd -f -c -a /dev/unix/abstract           at a random address, until the last client leaves\n"
-        "\n"
-        "ADDRESS is a path, /dev/fd/N for a socket that was passed, /dev/unix/abstract for a random name, which\n"
-        "is printed, or /dev/unix/abstract/HEX. See sbusd(1).",
-        formatter_class=RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="sbusd", description=_DESCRIPTION, epilog=_EPILOG)
+    parser.add_argument("-a", "--address", default=SYSTEM_ADDRESS, help="where to listen: %(default)s unless given")
     parser.add_argument(
-        "-a", "--address", default=SYSTEM_ADDRESS, help="where to listen, %(default)s unless given: see below"
+        "-f",
+        "--foreground",
+        action="store_true",
+        help="stay in the foreground and write no pid file. Standard input and output are let go of once clients can "
+        "connect, so a program that started it can wait for the end of its output",
     )
-    parser.add_argument("-f", "--foreground", action="store_true", help="stay in the foreground, without a pid file")
     parser.add_argument(
         "-p",
         "--pid-file",
         default=PID_FILE,
         metavar="FILE",
-        help=f"where to write the process id, %(default)s unless given; {NO_PID_FILE}: nowhere",
+        help=f"where the process id of the daemon is written: %(default)s unless given, nowhere for {NO_PID_FILE}. The "
+        "file must not be there yet, and is removed at the end",
     )
     add_hub_arguments(parser)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .tcp import CERTIFICATES, add_peer_arguments, run
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
     from ..tcp import Peer
 
-__all__ = ["add_parser", "run_gateway"]
+__all__ = ["add_arguments", "run_gateway"]
 
 
-def add_parser(commands: Any) -> ArgumentParser:
-    """Register the command with ``commands``, the subparsers of ``sbus``."""
-    parser: ArgumentParser = commands.add_parser(
-        "gateway",
-        help="join this machine's bus to those of other machines over TCP",
-        description="Join this machine's bus to those of other machines, each of which runs a gateway too.",
-        epilog="examples:\n"
+def add_arguments(parser: ArgumentParser) -> None:
+    """Complete the parser of the command."""
+    parser.description = (
+        "Join the bus of this machine to those of other machines, each of which runs a gateway too. Messages whose "
+        "keys match an exported pattern go out, and those that match an imported one come in; secrets never cross."
+    )
+    parser.epilog = (
+        "examples:\n"
         "  sbus gateway --bus /tmp/a --listen :9014 --export 'room/*/temp' --import alarm/ &\n"
         "  sbus gateway --bus /tmp/b --connect 127.0.0.1:9014 --export alarm/ --import 'room/*/temp' &\n"
         "  sbus sub -a /tmp/b room/ &\n"
         "  sbus pub -a /tmp/a room/1/temp 21.5         comes out at the other bus\n"
         "\n"
-        "Only keys that a pattern of --export matches here, and one of --import there, cross; secret keys never do.\n"
-        "Without --bus, the address is SBUS_ADDRESS from the environment, else $XDG_RUNTIME_DIR/sbus/bus, else\n"
-        "/run/sbus.socket. The gateway ends, with status 1, when the bus does.\n" + CERTIFICATES,
-        formatter_class=RawDescriptionHelpFormatter,
+        "Only keys that a pattern of --export matches here, and one of --import there, cross; secret keys never do. "
+        "Without --bus, the address is SBUS_ADDRESS from the environment, else $XDG_RUNTIME_DIR/sbus/bus, else "
+        "/run/sbus.socket. The gateway ends, with status 1, when the bus does.\n\n" + CERTIFICATES
     )
     parser.add_argument("--bus", metavar="ADDRESS", help="where the hub of this machine listens")
     for option, what in (
@@ -54,7 +54,6 @@ def add_parser(commands: Any) -> ArgumentParser:
     )
     add_peer_arguments(parser)
     parser.set_defaults(run=run_gateway)
-    return parser
 
 
 def run_gateway(arguments: Namespace) -> int:

@@ -27,8 +27,8 @@ Work: TypeAlias = "Callable[[SparkSession], object]"
 """The work of a command, once Spark runs."""
 
 SPARK = (
-    "This needs Java 17 or newer, and pip install 'sbuslib[spark]'. SBUS_SPARK_LOG=warn (or info, error) shows what\n"
-    "Spark logs. See sbus(1)."
+    "This needs Java 17 or newer, which is that of JAVA_HOME or else the one in the path, and pip install "
+    "'sbuslib[spark]'. SBUS_SPARK_LOG=warn (or info, error) shows what Spark logs."
 )
 """The end of the help of each of these commands."""
 

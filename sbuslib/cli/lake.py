@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from typing import TYPE_CHECKING, Any
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from . import jobs
 from .console import complain
@@ -15,32 +15,31 @@ if TYPE_CHECKING:
 
     from ..spark.lake import Progress
 
-__all__ = ["add_parser"]
+__all__ = ["add_arguments"]
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to those of ``sbus``."""
-    lake: ArgumentParser = commands.add_parser(
-        "lake",
-        help="keep journals as Parquet files, for reports and plans",
-        description="Keep journals as Parquet files, for reports and plans.",
-    )
-    verbs = lake.add_subparsers(required=True, metavar="VERB", title="verbs")
+def add_arguments(parser: ArgumentParser) -> None:
+    """Complete the parser of the command."""
+    parser.description = "Keep journals as Parquet files, by date and hub, for reports and plans."
+    verbs = parser.add_subparsers(required=True, metavar="VERB", title="verbs")
 
     ingest = verbs.add_parser(
         "ingest",
         help="take what a journal holds into a lake, each record once",
-        description="Take what a journal holds into a lake, each record once, however often this is interrupted.",
+        description="Take the records of a journal that a lake does not have into it, each once, however often this is "
+        "interrupted or killed.",
         epilog="examples:\n"
         "  sbus lake ingest /var/lib/sbus/journal lake             what there is now\n"
         "  sbus lake ingest --follow /var/lib/sbus/journal lake    and what is recorded from now on\n\n" + jobs.SPARK,
-        formatter_class=RawDescriptionHelpFormatter,
     )
     ingest.add_argument("journal", metavar="JOURNAL", help="directory of the journal, or its URI (s3://...)")
     ingest.add_argument("lake", metavar="LAKE", help="directory of the lake, made where there is none")
     ingest.add_argument("--follow", action="store_true", help="go on with what is recorded, until Ctrl-C")
     ingest.add_argument(
-        "--skip-corrupt", action="store_true", help="where the journal is damaged, take a gap in and go on"
+        "--skip-corrupt",
+        action="store_true",
+        help="where the journal is damaged, take a gap in, which tells how many records are missing if anybody knows, "
+        "and go on",
     )
     jobs.add_spark_arguments(ingest)
     ingest.set_defaults(run=lambda arguments: jobs.run(arguments, _ingest))
@@ -50,7 +49,6 @@ def add_parser(commands: Any) -> None:
         help="rewrite small files of a lake into large ones",
         description="Rewrite small files of a lake into large ones. Readers and writers of the lake are not disturbed.",
         epilog="examples:\n  sbus lake compact lake\n\n" + jobs.SPARK,
-        formatter_class=RawDescriptionHelpFormatter,
     )
     compact.add_argument("lake", metavar="LAKE", help="directory of the lake")
     jobs.add_spark_arguments(compact)

@@ -1,52 +1,136 @@
-"""``sbus``: the command line of the bus."""
+"""``sbus``: the command line of the bus.
+
+A command ``NAME`` is the module ``cli/NAME.py``. Its ``add_arguments`` completes a parser, sets the description and the
+end of its help, and names with ``set_defaults(run=...)`` the function that runs it. Only the module of the command that
+is run is loaded: a shell script that publishes must not pay for all the others.
+"""
 
 from __future__ import annotations
 
-import os
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Sequence
-from typing import Any
+import sys
+from argparse import SUPPRESS
+from importlib import import_module
 
-from .console import complain, explain
-from .values import count
+from .arguments import ADDRESSES, Parser, add_verbosity, nearest
+from .console import complain, set_verbosity
 
-__all__ = ["build_parser", "main"]
+TYPE_CHECKING = False  # the typing module would take as long to load as argparse
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable, Sequence
 
-_ADDRESSES = (
-    "Without -a, the address is SBUS_ADDRESS from the environment, else $XDG_RUNTIME_DIR/sbus/bus, else\n"
-    "/run/sbus.socket. See sbus(1)."
-)
+__all__ = ["GROUPS", "build_parser", "main"]
+
+GROUPS: dict[str, tuple[str, dict[str, str]]] = {
+    "messages": (
+        "messages",
+        {
+            "hub": "serve a bus in the foreground until Ctrl-C",
+            "pub": "publish messages",
+            "sub": "show the messages whose keys match a pattern",
+            "whoami": "show this process's credentials as the hub sees them",
+        },
+    ),
+    "recordings": (
+        "recordings",
+        {
+            "record": "record what a bus carries into a journal",
+            "replay": "publish again what was recorded",
+            "lake": "keep journals as Parquet files, for reports and plans",
+            "report": "pages and tables about what was recorded: traffic, subscriptions, latency",
+            "plan": "what every link of a tree of hubs would carry, and where clients would better sit",
+            "watch": "rates of what is being recorded, and alerts on the bus",
+        },
+    ),
+    "networks": (
+        "other machines",
+        {
+            "peer": "pass messages between programs and machines over TCP, as a peer of Simplest pubsub",
+            "gateway": "join this machine's bus to those of other machines over TCP",
+        },
+    ),
+    "service": (
+        "this machine",
+        {
+            "bench": "measure what a hub costs on this machine",
+            "units": "print or install systemd units",
+            "completion": "print what makes a shell complete the commands and options of sbus",
+            "help": "show the help of a command",
+        },
+    ),
+}
+"""The groups of commands, each with a title and the commands in it. The man page of a group is ``sbus-GROUP(1)``."""
 
 
-def build_parser() -> ArgumentParser:
-    """The arguments of ``sbus``."""
+_COMMON = """\
+Each command has -h for its help, -v to tell more on standard error and -q to tell errors alone. The commands are told \
+in the man pages of their groups.
+
+environment:
+  SBUS_ADDRESS        where the hub listens
+  XDG_RUNTIME_DIR     the folder in which a user's own hub is looked for
+  SBUS_SPARK_LOG      what commands that run Spark show of its log: warn, info
+  JAVA_HOME           the Java that Spark runs in; else the one in the path
+
+exit status:
+  0   done
+  1   no hub, or it closed the connection, or something else went wrong: a
+      line on standard error tells what, after a traceback if nobody foresaw it
+  2   the arguments are wrong
+
+Ctrl-C and a closed pipe end pub, sub and whoami by the signal, which a shell shows as 130 and 141; hub ends with \
+status 0 on Ctrl-C."""
+
+
+def build_parser(only: str | None = None) -> ArgumentParser:
+    """The arguments of ``sbus``: of all commands, or of ``only`` one, for which only its module is loaded."""
     from .. import __version__
-    from . import bench, gateway, lake, peer, plan, record, replay, report, units, watch
 
-    parser = ArgumentParser(
+    parser = Parser(
         prog="sbus",
+        usage="sbus [-h] [--version] COMMAND ...",
         description="Publish and subscribe on this machine's message bus.",
-        epilog="examples:\n"
-        "  sbus hub -a /tmp/bus &                      a bus\n"
-        "  export SBUS_ADDRESS=/tmp/bus\n"
-        "  sbus sub 'room/*/temp' &                    show what is published\n"
-        "  sbus pub room/1/temp 21.5                   publish\n"
-        "\n" + _ADDRESSES,
-        formatter_class=RawDescriptionHelpFormatter,
+        epilog="\n\n".join(
+            [
+                *(_listed(title, commands) for title, commands in GROUPS.values()),
+                "examples:\n"
+                "  sbus hub -a /tmp/bus &                      a bus\n"
+                "  export SBUS_ADDRESS=/tmp/bus\n"
+                "  sbus sub 'room/*/temp' &                    show what is published\n"
+                "  sbus pub room/1/temp 21.5                   publish",
+                ADDRESSES,
+                _COMMON,
+            ]
+        ),
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND", title="commands")
-    for add_command in (_add_hub, _add_pub, _add_sub):
-        add_command(commands)
-    for module in (peer, gateway, record, replay, lake, report, plan, watch, bench, units):
-        module.add_parser(commands)
-    _add_whoami(commands)
+    # They are listed by group above; completion leaves out what is suppressed.
+    commands = parser.add_subparsers(metavar="COMMAND", prog="sbus", help=None if only is None else SUPPRESS)
+    for _, names in GROUPS.values():
+        for name, help in names.items():
+            if name == only or only is None:
+                command = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
+                import_module(f"{__package__}.{name}").add_arguments(command)
+                add_verbosity(command)
     return parser
+
+
+def _listed(title: str, commands: dict[str, str]) -> str:
+    return "\n".join([f"{title}:", *(f"  {name:<12}{help}" for name, help in commands.items())])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``sbus``; its exit status. An unforeseen error ends any command with a traceback and its name."""
-    arguments = build_parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    name = words[0] if words and not words[0].startswith("-") else ""
+    parser = build_parser(name)
+    known = [name for _, names in GROUPS.values() for name in names]
+    if name and name not in known:
+        parser.error(f"there is no command {name}{nearest(name, known)}")
+    arguments = parser.parse_args(words)
+    if not name:
+        parser.error("a command is missing")
+    set_verbosity(verbose=getattr(arguments, "verbose", False), quiet=getattr(arguments, "quiet", False))
     run: Callable[[Namespace], int] = arguments.run
     try:
         return run(arguments)
@@ -54,109 +138,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         import traceback
 
         traceback.print_exc()
-        return complain("sbus", f"{arguments.command} ended by an unforeseen error: {type(error).__name__}: {error}")
-
-
-def _add(commands: Any, name: str, run: Callable[[Namespace], int], help: str, examples: str) -> ArgumentParser:
-    """Add one of the commands of this module, which all take the address of a hub."""
-    command: ArgumentParser = commands.add_parser(
-        name,
-        help=help,
-        description=help[0].upper() + help[1:] + ".",
-        epilog=f"examples:\n{examples}\n\n{_ADDRESSES}",
-        formatter_class=RawDescriptionHelpFormatter,
-    )
-    command.add_argument("-a", "--address", help="where the hub listens")
-    command.set_defaults(run=run)
-    return command
-
-
-def _add_hub(commands: Any) -> None:
-    from .daemon import add_hub_arguments
-
-    command = _add(
-        commands,
-        "hub",
-        _hub,
-        "serve a bus in the foreground until Ctrl-C",
-        "  sbus hub -a /tmp/bus                        for this user and root\n"
-        "  sbus hub -a /tmp/bus -o -u alice -u 1001    for these users\n"
-        "  sbus hub -a /dev/unix/abstract              at a random address, which is printed",
-    )
-    add_hub_arguments(command)
-
-
-def _hub(arguments: Namespace) -> int:
-    from .daemon import run_hub
-
-    if arguments.address is None:
-        from ..wire.addresses import default_addresses
-
-        arguments.address = default_addresses()[0]
-        if not os.environ.get("SBUS_ADDRESS") and os.environ.get("XDG_RUNTIME_DIR"):
-            # Clients look there first, and no other program makes the folder.
-            try:
-                os.makedirs(os.path.dirname(arguments.address), mode=0o700, exist_ok=True)
-            except OSError as error:
-                return complain("sbus", explain(error))
-
-    def announce(address: str) -> None:
-        complain("sbus", f"listening at {address} (Ctrl-C ends it)")
-
-    return run_hub("sbus", arguments, on_ready=announce)
-
-
-def _add_pub(commands: Any) -> None:
-    command = _add(
-        commands,
-        "pub",
-        _publish,
-        "publish one message, or each line of standard input",
-        "  sbus pub room/1/temp 21.5\n"
-        "  sbus pub -- room/1/note '-5 below'          after --, nothing is taken for an option\n"
-        "  tail -f app.log | sbus pub log/app -        a message for each line",
-    )
-    command.add_argument("key", metavar="KEY", help="routing key")
-    command.add_argument("payload", metavar="PAYLOAD", help="payload; -: each line of standard input, without its end")
-
-
-def _publish(arguments: Namespace) -> int:
-    from . import messages
-
-    return messages.run(messages.publish, arguments)
-
-
-def _add_sub(commands: Any) -> None:
-    command = _add(
-        commands,
-        "sub",
-        _subscribe,
-        "show the messages whose keys match a pattern",
-        "  sbus sub 'room/*/temp'                      * stands for all up to the next /\n"
-        "  sbus sub room/ log/                         everything below room/ and log/\n"
-        "  sbus sub ''                                 everything\n"
-        "  sbus sub -n 1 --raw config > config.new     the next payload, byte for byte\n"
-        "  sbus sub --json '' | jq .key",
-    )
-    command.add_argument("patterns", metavar="PATTERN", nargs="+", help="pattern of routing keys")
-    command.add_argument("-n", "--count", type=count, metavar="N", help="exit after N messages")
-    command.add_argument("-s", "--senders", action="store_true", help="show who sent each message, first")
-    form = command.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="a JSON object a line, in place of key, tab, payload")
-    form.add_argument("--raw", action="store_true", help="exactly the payloads, with nothing between them")
-
-
-def _subscribe(arguments: Namespace) -> int:
-    from . import messages
-
-    return messages.run(messages.subscribe, arguments)
-
-
-def _add_whoami(commands: Any) -> None:
-    _add(commands, "whoami", _whoami, "show this process's credentials as the hub sees them", "  sbus whoami")
-
-
-def _whoami(arguments: Namespace) -> int:
-    from . import messages
-
-    return messages.run(messages.whoami, arguments)
+        return complain("sbus", f"{name} ended by an unforeseen error: {type(error).__name__}: {error}")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..wire.text import printable
 from .tcp import CERTIFICATES, add_peer_arguments, run
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
     from ..tcp import Peer
 
-__all__ = ["add_parser", "run_peer"]
+__all__ = ["add_arguments", "run_peer"]
 
 
-def add_parser(commands: Any) -> ArgumentParser:
-    """Register the command with ``commands``, the subparsers of ``sbus``."""
-    parser: ArgumentParser = commands.add_parser(
-        "peer",
-        help="pass messages between programs and machines over TCP, as a peer of Simplest pubsub",
-        description="Be a peer of Simplest pubsub: listen, connect, and pass on what is to be forwarded.",
-        epilog="examples:\n"
+def add_arguments(parser: ArgumentParser) -> None:
+    """Complete the parser of the command."""
+    parser.description = (
+        "Run one end of Simplest pubsub, over TCP: send other peers the messages under the names that they want, and "
+        "pass on messages under names that are forwarded. Both ends are equal."
+    )
+    parser.epilog = (
+        "examples:\n"
         "  sbus peer --listen 127.0.0.1:9014 --sub //myorg/      show what others publish; from any other program:\n"
         "      printf 'pub //myorg/chat 5 hello\\n' | nc 127.0.0.1 9014\n"
         "  sbus peer --listen :9014 --forward myorg/chat         pass //myorg/chat on as //fwd/myorg/chat\n"
         "  sbus peer --listen :0 --connect 127.0.0.1:9014 --discover myorg --who bob\n"
         "                                                        find the others from one of them\n"
         "  sbus peer --listen 0.0.0.0:9014 --tls-cert me.pem --tls-key me.key --tls-ca ours.pem\n"
-        "\n" + CERTIFICATES,
-        formatter_class=RawDescriptionHelpFormatter,
+        "\n" + CERTIFICATES
     )
     add_peer_arguments(parser)
     parser.add_argument(
@@ -45,7 +45,6 @@ def add_parser(commands: Any) -> ArgumentParser:
         help="show the messages whose names contain TEXT, a line each: name, tab, data; '': all",
     )
     parser.set_defaults(run=run_peer)
-    return parser
 
 
 def run_peer(arguments: Namespace) -> int:

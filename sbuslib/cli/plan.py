@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from typing import TYPE_CHECKING, Any
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from . import jobs
 from .report import (
@@ -17,30 +17,40 @@ from .report import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["add_parser"]
+__all__ = ["add_arguments"]
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to those of ``sbus``."""
-    plan: ArgumentParser = commands.add_parser(
-        "plan",
-        help="what every link of a tree of hubs would carry, and where clients would better sit",
-        description="Tell what every link of a tree of hubs would carry, flooded and by interest, and where clients\n"
-        "would better sit.",
-        epilog="examples:\n"
-        "  sbus plan lake tree.toml                  what was recorded, in the tree that the file describes\n"
-        "  sbus plan --simulate 100000 --csv load    a synthetic tree with synthetic traffic\n\n"
-        "The file: see docs/reports.md, and sbus(1).\n\n" + jobs.SPARK,
-        formatter_class=RawDescriptionHelpFormatter,
+def add_arguments(parser: ArgumentParser) -> None:
+    """Complete the parser of the command."""
+    parser.description = (
+        "Tell what every link of a tree of hubs would carry: flooded, and by interest as relays do it; and at which "
+        "hub each client would cause least traffic, if no other client moves.\n\n"
+        "TOPOLOGY is a file in TOML:\n"
+        "  [hubs.root]\n"
+        "  [hubs.plant]\n"
+        '  above = "root"\n'
+        "  [clients.heating]\n"
+        '  hub = "plant"\n'
+        '  subscribes = ["room/*/target"]\n'
+        '  publishes = ["room/*/temp"]\n'
+        "\n"
+        "A recorded message is from the first client whose publishes matches its key, and whose uid and sender are "
+        "those of the message, where they are given. Else it was published at the hub whose recorded is the id of the "
+        "hub that recorded it, or at the root."
     )
-    plan.add_argument("lake", metavar="LAKE", nargs="?", help="directory of the lake")
-    plan.add_argument("topology", metavar="TOPOLOGY", nargs="?", help="file that describes the tree, in TOML")
-    plan.add_argument("--hub", metavar="ID", help="only what this hub recorded; else what all did")
-    plan.add_argument("--simulate", type=int, metavar="N", help="a synthetic tree of N hubs, instead of both")
-    plan.add_argument("--fan-out", type=int, metavar="N", help="hubs directly below each, with --simulate (8)")
-    add_output_arguments(plan, "plan.html")
-    jobs.add_spark_arguments(plan)
-    plan.set_defaults(run=lambda arguments: jobs.run(arguments, _plan))
+    parser.epilog = (
+        "examples:\n"
+        "  sbus plan lake tree.toml                  what was recorded, in the tree that the file describes\n"
+        "  sbus plan --simulate 100000 --csv load    a synthetic tree with synthetic traffic\n\n" + jobs.SPARK
+    )
+    parser.add_argument("lake", metavar="LAKE", nargs="?", help="directory of the lake")
+    parser.add_argument("topology", metavar="TOPOLOGY", nargs="?", help="file that describes the tree, in TOML")
+    parser.add_argument("--hub", metavar="ID", help="only what this hub recorded; else what all did")
+    parser.add_argument("--simulate", type=int, metavar="N", help="a synthetic tree of N hubs, instead of both")
+    parser.add_argument("--fan-out", type=int, metavar="N", help="hubs directly below each, with --simulate (8)")
+    add_output_arguments(parser, "plan.html")
+    jobs.add_spark_arguments(parser)
+    parser.set_defaults(run=lambda arguments: jobs.run(arguments, _plan))
 
 
 def _plan(arguments: Namespace) -> jobs.Work:

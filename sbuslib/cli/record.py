@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from typing import Any
+from argparse import ArgumentParser, Namespace
 
-from .console import EXIT_SUCCESS, complain, explain, on_stop
+from .arguments import ADDRESSES, add_address
+from .console import EXIT_SUCCESS, complain, explain, on_stop, tell
 from .values import seconds, size
 
-__all__ = ["add_parser"]
+__all__ = ["add_arguments"]
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to those of ``sbus``."""
-    parser: ArgumentParser = commands.add_parser(
-        "record",
-        help="record what a bus carries into a journal",
-        description="Record what a bus carries into a journal, a directory, until Ctrl-C. Secrets are never recorded.",
-        epilog="examples:\n"
+def add_arguments(parser: ArgumentParser) -> None:
+    """Complete the parser of the command."""
+    parser.description = (
+        "Record what a bus carries into a journal, a directory, until Ctrl-C or SIGTERM: everything, or what matches "
+        "a pattern. Secrets are never recorded.\n\n"
+        "Messages that are lost on the way are in the journal as a gap, with their number and a cause. The command "
+        "ends with status 1 when the disk is full."
+    )
+    parser.epilog = (
+        "examples:\n"
         "  sbus record /var/lib/sbus/journal\n"
         "  sbus record --keep-bytes 10G --keep-seconds 30d /var/lib/sbus/journal\n"
         "  sbus record -p room/ -p log/ rooms          these keys only\n"
-        "\n"
-        "Without -a, the address is SBUS_ADDRESS from the environment, else $XDG_RUNTIME_DIR/sbus/bus, else\n"
-        "/run/sbus.socket. See sbus(1).",
-        formatter_class=RawDescriptionHelpFormatter,
+        "\n" + ADDRESSES
     )
     parser.add_argument("directory", metavar="DIR", help="the journal's directory, made where there is none")
-    parser.add_argument("-a", "--address", help="where the hub listens")
+    add_address(parser)
     parser.add_argument(
         "-p", "--pattern", action="append", metavar="PATTERN", help="record what matches; may be repeated"
     )
@@ -66,9 +66,9 @@ def _record(arguments: Namespace) -> int:
             keep_seconds=arguments.keep_seconds,
         )
         on_stop(follower.stop)
-        complain("sbus", f"recording {follower.client.address} into {arguments.directory} (Ctrl-C ends it)")
+        tell(f"recording {follower.client.address} into {arguments.directory} (Ctrl-C ends it)")
         follower.run()
     except (SbusError, OSError) as error:
         return complain("sbus", explain(error, arguments.address))
-    complain("sbus", f"{follower.received:,} messages recorded, row {follower.durable_sequence:,} is the last")
+    tell(f"{follower.received:,} messages recorded, row {follower.durable_sequence:,} is the last")
     return EXIT_SUCCESS

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .console import complain, explain
-from .daemon import add_hub_arguments, run_hub
+from .daemon import ADDRESS_FORMS, add_hub_arguments, run_hub
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -18,26 +18,39 @@ if TYPE_CHECKING:
 
 __all__ = ["build_parser", "main"]
 
+_DESCRIPTION = """\
+Serve a message bus that is joined to another one above it: a hub like sbusd(1) in the foreground, joined as a slave \
+to another, its master. Messages of its clients go up if a client above wants them, messages that its clients want \
+come down, and secret messages find their way between clients anywhere in the tree.
+
+While the master is away it goes on serving its own clients, keeps what has to go up, within a bound, and looks for \
+the master until it is back.
+
+It tells systemd(1) that it is ready, and that it is alive where the unit has a watchdog."""
+
+_EPILOG = f"""\
+{ADDRESS_FORMS}
+
+exit status:
+  0   it was told to stop, or its last client has left
+  1   it cannot listen, or an unforeseen error has ended the relay: a line on
+      standard error tells why; a master that is not there is no error
+  2   the arguments are wrong
+
+examples:
+  sbus-relay --upstream /run/sbus.socket --listen /tmp/bus
+                              all messages cross that a client wants
+  sbus-relay --upstream /run/sbus.socket --listen $XDG_RUNTIME_DIR/sbus/bus \\
+      --import host/ --export apps/
+                              these patterns only, and secrets"""
+
 
 def build_parser() -> ArgumentParser:
     """The arguments of ``sbus-relay``."""
-    from argparse import ArgumentParser, RawDescriptionHelpFormatter
-
     from .. import __version__
+    from .arguments import Parser
 
-    parser = ArgumentParser(
-        prog="sbus-relay",
-        description="Serve a message bus that is joined to another one above it.",
-        epilog="examples:\n"
-        "  sbus-relay --upstream /run/sbus.socket --listen /tmp/bus\n"
-        "                                              all messages cross that a client wants\n"
-        "  sbus-relay --upstream /run/sbus.socket --listen /tmp/bus --import host/ --export apps/\n"
-        "                                              these patterns only, and secrets\n"
-        "\n"
-        "ADDRESS is a path, /dev/fd/N for a socket that was passed, /dev/unix/abstract for a random name, which\n"
-        "is printed, or /dev/unix/abstract/HEX. See sbus-relay(1).",
-        formatter_class=RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="sbus-relay", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument(
         "--upstream",
         action="append",
@@ -47,14 +60,17 @@ def build_parser() -> ArgumentParser:
     )
     parser.add_argument("--listen", dest="address", required=True, metavar="ADDRESS", help="where to listen")
     parser.add_argument(
-        "--export", action="append", metavar="PATTERN", help="let what matches go up, all unless given; may be repeated"
+        "--export",
+        action="append",
+        metavar="PATTERN",
+        help="let only what matches go up, besides secrets; may be repeated",
     )
     parser.add_argument(
         "--import",
         dest="import_",
         action="append",
         metavar="PATTERN",
-        help="let what matches come down, all unless given; may be repeated",
+        help="let only what matches come down, besides secrets; may be repeated",
     )
     parser.add_argument("--upstream-user", metavar="USER", help="join only a hub that runs as USER, by name or id")
     add_hub_arguments(parser)

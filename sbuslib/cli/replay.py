@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .console import EXIT_SUCCESS, advise, complain, explain, yield_to_signals
 from .values import moment, speed
@@ -16,25 +16,24 @@ if TYPE_CHECKING:
     from ..segments.directory import Piece
     from ..wire.columns import Columns
 
-__all__ = ["add_parser", "from_lake"]
+__all__ = ["add_arguments", "from_lake"]
 
 _ROWS = 8_192
 """Rows of a lake that are taken at once."""
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to those of ``sbus``."""
-    parser: ArgumentParser = commands.add_parser(
-        "replay",
-        help="publish again what was recorded",
-        description="Publish again what was recorded: in order, and at the pace at which it came.",
-        epilog="examples:\n"
+def add_arguments(parser: ArgumentParser) -> None:
+    """Complete the parser of the command."""
+    parser.description = (
+        "Publish again what was recorded, in a journal or a lake: in order, and at the pace at which it came."
+    )
+    parser.epilog = (
+        "examples:\n"
         "  sbus replay journal --to /tmp/bus\n"
         "  sbus replay journal --to /tmp/bus --speed 10 --pattern 'room/*/temp'\n"
         "  sbus replay lake --to /tmp/bus --flat-out --start 2026-01-31T12:00 --end 2026-01-31T13:00\n"
         "\n"
-        "A time is as in ISO 8601, local unless it says, or @ and seconds since the epoch. See sbus(1).",
-        formatter_class=RawDescriptionHelpFormatter,
+        "A time is as in ISO 8601, local unless it says, or @ and seconds since the epoch."
     )
     parser.add_argument("recording", metavar="JOURNAL|LAKE", help="directory of a journal, or of a lake")
     parser.add_argument("--to", required=True, metavar="ADDRESS", help="where the hub listens")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import jobs
-from .console import complain
+from .console import tell
 from .values import count, separator
 
 if TYPE_CHECKING:
@@ -17,17 +16,16 @@ if TYPE_CHECKING:
 
     from ..spark.reports import Report
 
-__all__ = ["add_output_arguments", "add_parser", "add_separator", "check_output", "deliver", "progress", "recorded"]
+__all__ = ["add_arguments", "add_output_arguments", "add_separator", "check_output", "deliver", "progress", "recorded"]
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to those of ``sbus``."""
-    report: ArgumentParser = commands.add_parser(
-        "report",
-        help="pages and tables about what was recorded: traffic, subscriptions, latency",
-        description="Pages and tables about what was recorded.",
+def add_arguments(parser: ArgumentParser) -> None:
+    """Complete the parser of the command."""
+    parser.description = (
+        "Make one HTML file about the records of a lake, which loads nothing else, and with --parquet and --csv the "
+        "same as tables. The page needs the extra report beside spark: pip install 'sbuslib[report,spark]'."
     )
-    kinds = report.add_subparsers(required=True, metavar="KIND", title="kinds")
+    kinds = parser.add_subparsers(required=True, metavar="KIND", title="kinds")
     for add_kind in (_add_traffic, _add_subscriptions, _add_latency):
         add_kind(kinds)
 
@@ -39,7 +37,6 @@ def _add(kinds: Any, kind: str, prepare: Callable[[Namespace], jobs.Work], help:
         help=help,
         description=help[0].upper() + help[1:] + ".",
         epilog=f"examples:\n{examples}\n\n{jobs.SPARK}",
-        formatter_class=RawDescriptionHelpFormatter,
     )
     command.add_argument("lake", metavar="LAKE", help="directory of the lake")
     command.add_argument("--hub", metavar="ID", help="only what this hub recorded; else what all hubs did")
@@ -84,9 +81,8 @@ def check_output(arguments: Namespace) -> None:
 
 
 def progress(what: str) -> None:
-    """Say what is being done, if standard error is a terminal. Spark draws its progress bar below."""
-    if sys.stderr.isatty():
-        complain("sbus", what)
+    """Say what is being done."""
+    tell(f"{what} ...")
 
 
 def deliver(report: Report, arguments: Namespace) -> None:
@@ -170,7 +166,11 @@ def _add_subscriptions(kinds: Any) -> None:
         "what each pattern would have received, which match nothing, which others cover",
         "  sbus report subscriptions lake patterns.txt     of the patterns in a file, one a line",
     )
-    command.add_argument("patterns", metavar="PATTERNS", help='file of patterns, one a line; "" for the empty one')
+    command.add_argument(
+        "patterns",
+        metavar="PATTERNS",
+        help='file of patterns, one a line; "" is the empty pattern, and # begins a comment',
+    )
 
 
 def _subscriptions(arguments: Namespace) -> jobs.Work:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain, on_stop
+from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain, on_stop, tell
 
 if TYPE_CHECKING:
     from gevent.event import Event
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["CERTIFICATES", "add_peer_arguments", "run"]
 
 CERTIFICATES = (
-    "HOST:PORT may be [IPV6]:PORT, or :PORT for this machine alone; port 0 takes a free one, which is printed.\n"
-    "To listen for other machines, give --tls-cert, --tls-key and --tls-ca: both ends of a connection then have to\n"
-    "show a certificate of that authority. See sbus(1)."
+    "HOST:PORT may be [IPV6]:PORT, or :PORT for this machine alone; port 0 takes a free one, which is printed. "
+    "To listen for other machines, give --tls-cert, --tls-key and --tls-ca: both ends of a connection then have to "
+    "show a certificate of that authority."
 )
 
 
@@ -113,7 +113,7 @@ def run(arguments: Namespace, serve: Callable[[Peer, Event, ExitStack], Callable
                 peer.connect(address, wait=False)
             trouble = serve(peer, end, stack)
             if peer.address:
-                complain("sbus", f"listening at {peer.address} (Ctrl-C ends it)")
+                tell(f"listening at {peer.address} (Ctrl-C ends it)")
             end.wait()
             reason = None if trouble is None else trouble()
             return EXIT_SUCCESS if reason is None else complain("sbus", reason)

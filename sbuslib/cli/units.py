@@ -8,35 +8,31 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Any
 
 from ..errors import StateError
 from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain
 
-__all__ = ["add_parser", "program_folder", "read_unit", "run_units", "unit_names"]
+__all__ = ["add_arguments", "program_folder", "read_unit", "run_units", "unit_names"]
 
 _UNITS = Path(__file__).parent / "systemd"
 _PLACEHOLDER = "@BIN@"
 SYSTEM_FOLDER = "/etc/systemd/system"
 
 
-def add_parser(commands: Any) -> ArgumentParser:
-    """Register the command with ``commands``, the subparsers of ``sbus``."""
-    parser: ArgumentParser = commands.add_parser(
-        "units",
-        help="print or install systemd units",
-        description="List, print or install the systemd units of a bus.",
-        epilog="examples:\n"
+def add_arguments(parser: ArgumentParser) -> None:
+    """Complete the parser of the command."""
+    parser.description = "List, print or install the systemd units of a bus."
+    parser.epilog = (
+        "examples:\n"
         "  sbus units                                  list them\n"
         "  sbus units sbus.service                     print one\n"
         f"  sbus units --install                        write those of the machine to {SYSTEM_FOLDER}\n"
         "  sbus units --install --user                 write those of a user session to ~/.config/systemd/user\n"
         "\n"
-        "The units name the programs by the path that they are installed at. A file that is there already with other\n"
-        "contents is not replaced.",
-        formatter_class=RawDescriptionHelpFormatter,
+        "The units name the programs by the path that they are installed at. A file that is there already with other "
+        "contents is not replaced."
     )
     parser.add_argument("unit", metavar="UNIT", nargs="?", help="the unit to print; without: list all")
     parser.add_argument(
@@ -44,7 +40,6 @@ def add_parser(commands: Any) -> ArgumentParser:
     )
     parser.add_argument("--user", action="store_true", help="only the units of a user session, not of the machine")
     parser.set_defaults(run=run_units)
-    return parser
 
 
 def unit_names(user: bool | None = None) -> list[str]:
@@ -81,7 +76,7 @@ def run_units(arguments: Namespace) -> int:
         elif arguments.unit in unit_names():
             print(read_unit(arguments.unit, program_folder()), end="")
         else:
-            complain("sbus", f"there is no unit {arguments.unit!r}: {', '.join(unit_names())}")
+            complain("sbus", f"there is no unit {arguments.unit}: {', '.join(unit_names())}")
             return EXIT_USAGE
     except (StateError, OSError) as error:
         return complain("sbus", explain(error))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from typing import TYPE_CHECKING, Any
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from ..wire.text import printable
 from . import jobs
@@ -17,31 +17,32 @@ if TYPE_CHECKING:
 
     from ..spark.watch import Alert, Rule, Window
 
-__all__ = ["add_parser"]
+__all__ = ["add_arguments"]
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to those of ``sbus``."""
-    watch: ArgumentParser = commands.add_parser(
-        "watch",
-        help="rates of what is being recorded, and alerts on the bus",
-        description="Show the rates of what is being recorded, window by window, and publish alerts under alerts/.",
-        epilog="examples:\n"
+def add_arguments(parser: ArgumentParser) -> None:
+    """Complete the parser of the command."""
+    parser.description = (
+        "Show the rates of what is being recorded, a line for each window of time, and publish alerts: under "
+        "alerts/above/PATTERN and alerts/below/PATTERN, for each window with more or fewer messages a second than "
+        "that, and under alerts/lost for what was lost. The payload is a JSON object. It ends on Ctrl-C."
+    )
+    parser.epilog = (
+        "examples:\n"
         "  sbus watch /var/lib/sbus/journal                         rates, every 10 seconds\n"
         "  sbus watch journal --above room/ 1000 --below bus/tick 0.5\n"
         "                                                           and alerts: too many of these, too few of those\n"
         "  sbus sub alerts/                                         who listens to them\n\n"
         "Alerts are published at the hub that -a names, or where sbus pub would. What was lost is always told.\n\n"
-        + jobs.SPARK,
-        formatter_class=RawDescriptionHelpFormatter,
+        + jobs.SPARK
     )
-    watch.add_argument("journal", metavar="JOURNAL", nargs="+", help="directory of a journal, or its URI")
-    watch.add_argument("-a", "--address", help="where the hub listens that gets the alerts")
-    watch.add_argument("--quiet", action="store_true", help="publish alerts, and show only those")
-    watch.add_argument("--dry", action="store_true", help="show alerts, and publish none")
+    parser.add_argument("journal", metavar="JOURNAL", nargs="+", help="directory of a journal, or its URI")
+    parser.add_argument("-a", "--address", help="where the hub listens that gets the alerts")
+    parser.add_argument("-q", "--quiet", action="store_true", help="publish alerts, and show only those")
+    parser.add_argument("--dry", action="store_true", help="show alerts, and publish none")
     for kind in ("above", "below"):
         than = "more" if kind == "above" else "fewer"
-        watch.add_argument(
+        parser.add_argument(
             f"--{kind}",
             nargs=2,
             action="append",
@@ -49,13 +50,13 @@ def add_parser(commands: Any) -> None:
             metavar=("PATTERN", "RATE"),
             help=f"an alert when {than} messages a second than RATE match PATTERN",
         )
-    watch.add_argument("--window", type=float, default=10.0, metavar="SECONDS", help="how long a window is (10)")
-    watch.add_argument(
+    parser.add_argument("--window", type=float, default=10.0, metavar="SECONDS", help="how long a window is (10)")
+    parser.add_argument(
         "--delay", type=float, default=5.0, metavar="SECONDS", help="how late a record may be found in the journal (5)"
     )
-    add_separator(watch)
-    jobs.add_spark_arguments(watch)
-    watch.set_defaults(run=lambda arguments: jobs.run(arguments, _watch))
+    add_separator(parser)
+    jobs.add_spark_arguments(parser)
+    parser.set_defaults(run=lambda arguments: jobs.run(arguments, _watch))
 
 
 def _watch(arguments: Namespace) -> jobs.Work:

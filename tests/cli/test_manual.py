@@ -1,54 +1,47 @@
-"""The man pages tell of exactly the options that the programs take, and groff has no complaint."""
+"""The man pages are what the parsers give, and groff has no complaint."""
 
 from __future__ import annotations
 
-import argparse
-import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 
 import pytest
 from support import PATIENCE, ROOT
 
-from sbuslib.cli import daemon, main, relay
+from sbuslib.cli import daemon, main, manual
 
-PAGES = {"sbus": main.build_parser, "sbusd": daemon.build_parser, "sbus-relay": relay.build_parser}
-
-
-def options(parser: argparse.ArgumentParser) -> Iterator[str]:
-    for action in parser._actions:
-        yield from action.option_strings
-        if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                yield from options(command)
+MAN = ROOT / "man"
+PAGES = sorted(path.name for path in MAN.iterdir())
 
 
-def page(name: str) -> str:
-    return (ROOT / "man" / f"{name}.1").read_text()
+def test_the_pages_are_what_the_parsers_give() -> None:
+    """Else: ``python -m sbuslib.cli.manual man`` writes them anew."""
+    assert {path.name: path.read_text("utf-8") for path in MAN.iterdir()} == manual.pages()
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_the_page_has_every_option_and_no_other(name: str) -> None:
-    section = page(name).split(".SH OPTIONS\n")[1].split(".SH ")[0].replace("\\-", "-")
-    tags = re.findall(r"^\.T[PQ]\n(.*)$", section, re.MULTILINE)
-    documented = re.findall(r"(?<![\w-])--?[\w-]+", "\n".join(tags))
-    assert sorted(documented) == sorted(set(options(PAGES[name]())))
+def test_every_group_of_commands_has_a_page_with_its_commands() -> None:
+    for group, (_, commands) in main.GROUPS.items():
+        text = (MAN / f"sbus-{group}.1").read_text("utf-8")
+        for command in commands:
+            assert f"\n.SH SBUS {command.upper()}\n" in text
+            assert f"\n\\fBsbus {command}\\fR" in text
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_the_page_has_the_defaults(name: str) -> None:
-    for default in ("/run/sbus.socket", *([daemon.PID_FILE] if name == "sbusd" else [])):
-        assert default in page(name)
+def test_the_pages_have_the_defaults() -> None:
+    text = (MAN / "sbusd.1").read_text("utf-8")
+    assert "/run/sbus.socket" in text
+    assert daemon.PID_FILE in text
 
 
 @pytest.mark.parametrize("name", PAGES)
 @pytest.mark.skipif(not shutil.which("groff"), reason="needs groff: apt-get install groff")
 def test_the_page_is_well_formed(name: str) -> None:
     done = subprocess.run(
-        ["groff", "-man", "-Tutf8", "-ww", ROOT / "man" / f"{name}.1"],
-        capture_output=True,
-        timeout=PATIENCE,
-        check=True,
+        ["groff", "-man", "-Tutf8", "-ww", MAN / name], capture_output=True, timeout=PATIENCE, check=True
     )
     assert done.stderr == b""
+
+
+def test_text_keeps_backslashes_dots_and_indented_lines() -> None:
+    text = manual._text("a \\n\n\n.b\n\nexamples:\n  'c -d", ".SS")
+    assert "\n".join(text) == ".PP\na \\en\n.PP\n\\&.b\n.SS EXAMPLES\n.nf\n  'c \\-d\n.fi"

@@ -1,0 +1,98 @@
+"""The parser that all programs share: how it lays out help, and what it says about a wrong option."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, HelpFormatter, _SubParsersAction
+
+TYPE_CHECKING = False  # the typing module would take as long to load as argparse
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Iterable, Sequence
+    from typing import Any, NoReturn
+
+__all__ = ["ADDRESSES", "VERBOSITY", "Parser", "add_address", "add_verbosity", "nearest"]
+
+ADDRESSES = (
+    "Without -a, the address is SBUS_ADDRESS from the environment, else $XDG_RUNTIME_DIR/sbus/bus, else "
+    "/run/sbus.socket. The forms of an address are in sbusd(1)."
+)
+"""The end of the help of each command that asks a hub."""
+
+
+VERBOSITY = (
+    ("-v", "verbose", "tell more on standard error: the log of the client and of services"),
+    ("-q", "quiet", "tell errors alone on standard error"),
+)
+"""The options that every command of sbus has."""
+
+
+class _Formatter(HelpFormatter):
+    """Fills paragraphs, and leaves blocks with indented lines as they are, such as examples."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        # Without a width, argparse loads shutil and with it every way to compress files.
+        super().__init__(prog, **{"width": _columns() - 2, **options})
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        blocks = text.split("\n\n")
+        return "\n\n".join(one if "\n " in f"\n{one}" else fill(one, width, indent) for one in blocks)
+
+
+def _columns() -> int:
+    try:
+        return int(os.environ["COLUMNS"])
+    except (KeyError, ValueError):
+        try:
+            return os.get_terminal_size(1).columns or 80
+        except OSError:
+            return 80
+
+
+class Parser(ArgumentParser):
+    """A parser that names the nearest option in place of a wrong one, under the usage of the command at fault."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": _Formatter, **options})
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Namespace, list[str]]:
+        """As the method of the base class, but what is not known is an error of this very command."""
+        arguments, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self._refuse(unknown)
+        return arguments, unknown
+
+    def _refuse(self, unknown: list[str]) -> NoReturn:
+        word = next((one for one in unknown if one.startswith("-")), None)
+        if word is None:
+            self.error(f"unexpected argument: {unknown[0]}")
+        option = word.partition("=")[0]
+        self.error(f"there is no option {option}{nearest(option, self._option_string_actions)}")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A clause with the known word that is most like ``word``; empty if none is."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(word, known, 1)
+    return f": did you mean {found[0]}?" if found else ""
+
+
+def add_address(parser: ArgumentParser) -> None:
+    """Add the option that names the hub."""
+    parser.add_argument("-a", "--address", help="where the hub listens")
+
+
+def add_verbosity(parser: ArgumentParser) -> None:
+    """Add the options that say how much is told on standard error."""
+    verbs = [action for action in parser._actions if isinstance(action, _SubParsersAction)]
+    if verbs:
+        for verb in {**verbs[0].choices}.values():
+            add_verbosity(verb)
+        return
+    for option, name, help in VERBOSITY:
+        if f"--{name}" not in parser._option_string_actions:
+            parser.add_argument(option, f"--{name}", action="store_true", help=help)

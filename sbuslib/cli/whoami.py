@@ -1,0 +1,23 @@
+"""``sbus whoami``."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from .arguments import ADDRESSES, add_address
+
+__all__ = ["add_arguments"]
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Complete the parser of the command."""
+    parser.description = "Print the credentials of this process as the hub sees them: !/cred/GID/UID/PID."
+    parser.epilog = "examples:\n  sbus whoami\n\n" + ADDRESSES
+    add_address(parser)
+    parser.set_defaults(run=_whoami)
+
+
+def _whoami(arguments: Namespace) -> int:
+    from . import messages
+
+    return messages.run(messages.whoami, arguments)
