@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from .gateway import Gateway as Gateway
     from .limits import TcpLimits as TcpLimits
     from .peer import Peer as Peer
-    from .transport import TLS as TLS
+    from .tls import TLS as TLS
 
 _HOMES = {
-    "TLS": "transport",
+    "TLS": "tls",
     "Discovery": "discovery",
     "Gateway": "gateway",
     "Peer": "peer",

@@ -21,9 +21,10 @@ from gevent.timeout import Timeout
 from ..clients.reconnect import Backoff
 from ..core.violations import Violations
 from ..errors import StateError, UsageError
+from ..kernel.hosts import HostPort, is_loopback
 from .link import Link, Owner
 from .quota import AddressQuotas, Usage
-from .transport import TLS, HostPort, is_loopback
+from .tls import TLS
 
 __all__ = ["Connections"]
 

@@ -29,10 +29,10 @@ from gevent.event import Event
 from ..clients.reconnect import Backoff
 from ..core.service import ServiceGreenlets
 from ..errors import SbusError, UsageError
+from ..kernel.hosts import HostPort, parse_host_port
 from .limits import TcpLimits
 from .link import Link
 from .mesh import Mesh
-from .transport import HostPort, parse_host_port
 
 __all__ = ["Allowed", "Directory", "Discoverer", "Discovery", "parse_announcement"]
 

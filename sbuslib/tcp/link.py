@@ -17,10 +17,10 @@ from gevent.event import Event
 
 from ..core.service import ServiceGreenlets
 from ..errors import FramingError
+from ..kernel.hosts import HostPort
 from .framing import Command, Parser, Publish, Subscribe, Unsubscribe
 from .limits import TcpLimits
 from .quota import Usage
-from .transport import HostPort
 
 __all__ = ["Link", "Owner", "Receiver"]
 

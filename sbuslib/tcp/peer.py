@@ -20,6 +20,7 @@ from gevent.timeout import Timeout
 
 from ..core.service import ServiceGreenlets
 from ..errors import FramingError, StateError, UsageError
+from ..kernel.hosts import parse_host_port
 from .connections import Connections
 from .discovery import Discoverer, Discovery
 from .forwarding import NUMBERED, Forwarding
@@ -38,7 +39,7 @@ from .mesh import Mesh
 from .publishing import Publisher
 from .statistics import LinkStatistics, PeerStatistics
 from .substrings import Substrings
-from .transport import TLS, parse_host_port
+from .tls import TLS
 
 __all__ = ["Peer"]
 

@@ -11,8 +11,8 @@ import gevent
 import pytest
 from gevent import socket
 
+from sbuslib.kernel.hosts import parse_host_port
 from sbuslib.tcp import Peer, TcpLimits
-from sbuslib.tcp.transport import parse_host_port
 
 PATIENCE = 20.0
 

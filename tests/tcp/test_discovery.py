@@ -10,9 +10,9 @@ import pytest
 from support import eventually
 
 from sbuslib.errors import UsageError
+from sbuslib.kernel.hosts import HostPort
 from sbuslib.tcp import Discovery, Peer, TcpLimits
 from sbuslib.tcp.discovery import Allowed, Directory, parse_announcement
-from sbuslib.tcp.transport import HostPort
 
 Make = Callable[..., Peer]
 Connect = Callable[..., Any]
