@@ -28,8 +28,6 @@ processor, and a client in the listen backlog loses nothing."""
 _ACCEPTS: Final = 8
 """Connections accepted in a turn: a tenth of a millisecond, or up to one where much was sent on them already."""
 
-logger = logging.getLogger("sbuslib")
-
 # accept(2): over at once, and not our doing.
 _TRANSIENT = {errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.EPERM}
 
@@ -51,7 +49,6 @@ class Acceptor:
     ) -> None:
         self._context = context
         self._clients = clients
-        self.uid = ACCEPTOR
         self.closed = False
         self._accepted: dict[socket.SocketType, tuple[Credentials, Account]] = {}
         """Connections that are charged to their user and not served yet."""
@@ -88,12 +85,12 @@ class Acceptor:
 
     def _on_acceptable(self) -> None:
         scheduler = self._context.scheduler
-        if scheduler.may_go(self):
+        if scheduler.may_go(ACCEPTOR):
             self._accept(_ACCEPTS)
             scheduler.went()
         else:
             self._watcher.stop()
-            scheduler.postpone(self, self._resume)
+            scheduler.postpone(ACCEPTOR, self._resume)
 
     def _resume(self) -> None:
         if self._pause is None and not self.closed:
@@ -122,7 +119,7 @@ class Acceptor:
             else:
                 self._accepted[sock] = credentials, account
                 context.scheduler.several = context.quotas.several()
-                context.scheduler.postpone(account, partial(self._serve, sock))
+                context.scheduler.postpone(account.uid, partial(self._serve, sock))
 
     def _serve(self, sock: socket.SocketType) -> None:
         """Make a client of a connection that was accepted, unless that was done already."""
@@ -144,7 +141,7 @@ class Acceptor:
         clients.violations.counts["accept failed"] += 1
         if clients.violations.counts["accept failed"] == 1:
             text = "sbus hub at %s cannot accept clients: %s"
-            log(logger, logging.ERROR, text, context.address(), error.strerror)
+            log(logging.ERROR, text, context.address(), error.strerror)
         self._give_up_spare()
         with suppress(OSError):
             accept(self._listener.socket, context.limits.idle_send_buffer).close()

@@ -11,8 +11,6 @@ from .callbacks import log, tell_event_loop
 
 __all__ = ["Authorization", "Authorize"]
 
-logger = logging.getLogger("sbuslib")
-
 Authorize: TypeAlias = Callable[[Credentials, Literal["publish", "subscribe"], bytes], bool]
 """``authorize(credentials, verb, key_or_pattern)``: asked for each ``SUB``, and for a client's first ``MSG`` under
 a key; its yes is remembered, within :attr:`~sbuslib.limits.Limits.allowed_bytes`."""
@@ -39,7 +37,7 @@ class Authorization:
         except BaseException as error:
             self.failures += 1
             if self.failures == 1:
-                log(logger, logging.ERROR, "authorize= failed, which counts as a no", exc_info=True)
+                log(logging.ERROR, "authorize= failed, which counts as a no", exc_info=True)
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 tell_event_loop(error)
             return False

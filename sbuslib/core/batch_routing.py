@@ -122,7 +122,9 @@ def _look_up_some(
 
 def _spread(publisher: Publisher, batch: Batch, routes: list[Routes], sender: Sender) -> Batch | None:
     """Hand each receiver its messages. Returns the rest, if that is too much for one go. ``routes``: of each key."""
-    routes, one_by_one = publisher.context.fan_out.routes_with_groups(routes, sender)
+    grouped = publisher.context.fan_out.routes_with_groups(routes, sender)
+    one_by_one = grouped is not routes
+    routes = grouped
     room = max(1, publisher.context.limits.turn_deliveries - publisher.spent)
     rest: Batch | None = None
     if routes.count(routes[0]) == len(routes):

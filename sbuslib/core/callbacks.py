@@ -8,6 +8,8 @@ import gevent
 
 __all__ = ["log", "tell_event_loop"]
 
+logger = logging.getLogger("sbuslib")
+
 
 def tell_event_loop(error: BaseException) -> None:
     """Have gevent's event loop handle an error, once the callback at hand has returned.
@@ -20,7 +22,7 @@ def tell_event_loop(error: BaseException) -> None:
     loop.loop.run_callback(loop.handle_error, "sbuslib", type(error), error, error.__traceback__)
 
 
-def log(logger: logging.Logger, level: int, text: str, *arguments: object, exc_info: bool = False) -> None:
+def log(level: int, text: str, *arguments: object, exc_info: bool = False) -> None:
     """Log from a callback of the event loop: what the application's logging handlers raise does not get out."""
     try:
         logger.log(level, text, *arguments, exc_info=exc_info)

@@ -106,22 +106,14 @@ class ClientRole:
         match packet.key:
             case control.WHOAMI:
                 self._neighbours.whoami(client)
-            case control.ECHO_OFF:
-                client.set_echo(publisher.sender)
-            case control.ECHO_ON:
-                client.set_echo(None)
-            case control.SENDERS_ON:
-                client.set_senders(True)
-            case control.SENDERS_OFF:
-                client.set_senders(False)
-            case control.BATCH_ON:
-                client.set_batches(True)
-            case control.BATCH_OFF:
-                client.set_batches(False)
-            case control.NOTICES_ON:
-                client.set_notices(True)
-            case control.NOTICES_OFF:
-                client.set_notices(False)
+            case control.ECHO_ON | control.ECHO_OFF:
+                client.set_echo(publisher.sender if packet.key == control.ECHO_OFF else None)
+            case control.SENDERS_ON | control.SENDERS_OFF:
+                client.set_senders(packet.key == control.SENDERS_ON)
+            case control.BATCH_ON | control.BATCH_OFF:
+                client.set_batches(packet.key == control.BATCH_ON)
+            case control.NOTICES_ON | control.NOTICES_OFF:
+                client.set_notices(packet.key == control.NOTICES_ON)
             case control.STATISTICS | control.CLIENTS:
                 client.answer(encode_control(packet.key, self._tell(client, packet)))
             case control.FEATURES:

@@ -99,7 +99,7 @@ class Connection:
 
     def _on_readable(self) -> None:
         scheduler = self._context.scheduler
-        if scheduler.may_go(self.outgoing.account):
+        if scheduler.may_go(self.outgoing.account.uid):
             try:
                 self.take_turn()
             except BaseException as error:
@@ -114,7 +114,7 @@ class Connection:
     def _postpone(self) -> None:
         self._postponed = True
         self._reader.stop()
-        self._context.scheduler.postpone(self.outgoing.account, self._resume_reading)
+        self._context.scheduler.postpone(self.outgoing.account.uid, self._resume_reading)
 
     def _resume_reading(self) -> None:
         """The scheduler gives this client its postponed turn."""

@@ -19,7 +19,7 @@ from ..limits import Limits
 from ..secrets import Credentials
 from .authorization import Authorization
 from .losses import Cause
-from .protocols import Receiver, Routes, Run, Sender
+from .protocols import Receiver, Routes, Sender
 from .quotas import Account, Quotas
 from .router import Router
 from .scheduler import Scheduler
@@ -76,12 +76,8 @@ class FanOut(Protocol):
         """``receivers``, but with one group in place of many clients of one user that is not the sender's."""
         ...
 
-    def runs_with_groups(self, runs: list[Run], sender: Sender) -> tuple[list[Run], bool]:
-        """The same for the receivers of each run of packets, and whether any of them changed."""
-        ...
-
-    def routes_with_groups(self, routes: list[Routes], sender: Sender) -> tuple[list[Routes], bool]:
-        """The same for the receivers of each key of a batch, and whether any of them changed."""
+    def routes_with_groups(self, routes: list[Routes], sender: Sender) -> list[Routes]:
+        """The same for several messages. If anything changes, they have to be handed on in order, one after another."""
         ...
 
     def forget(self) -> None:

@@ -12,13 +12,14 @@ connected, nothing is put into a fan-out queue, since there is no other user to 
 
 from __future__ import annotations
 
+from operator import is_
 from typing import Final
 from weakref import WeakValueDictionary
 
 from .context import Context
 from .fan_out_queue import FanOutQueue, Group
 from .outgoing import Outgoing
-from .protocols import Routes, Run, Sender
+from .protocols import Routes, Sender
 from .quotas import Account
 
 __all__ = ["FanOuts"]
@@ -61,25 +62,12 @@ class FanOuts:
             result = results[uid] = self._put_groups(uid, receivers, groups)
         return result
 
-    def runs_with_groups(self, runs: list[Run], sender: Sender) -> tuple[list[Run], bool]:
-        """The same for each run of packets, and whether any changed: then each run has to go before the next."""
+    def routes_with_groups(self, routes: list[Routes], sender: Sender) -> list[Routes]:
+        """The same for several messages; ``routes`` itself if nothing changes."""
         if not self._is_in_force():
-            return runs, False
-        least = self._context.limits.fanout
-        for _, _, receivers in runs:
-            if len(receivers) >= least:
-                break
-        else:
-            return runs, False
-        found = [(start, end, self.with_groups(receivers, sender)) for start, end, receivers in runs]
-        return found, any(run[2] is not other[2] for run, other in zip(runs, found, strict=True))
-
-    def routes_with_groups(self, routes: list[Routes], sender: Sender) -> tuple[list[Routes], bool]:
-        """The same for the receivers of each key of a batch, and whether any changed."""
-        if not self._is_in_force():
-            return routes, False
+            return routes
         found = [self.with_groups(receivers, sender) for receivers in routes]
-        return found, any(some is not others for some, others in zip(found, routes, strict=True))
+        return routes if all(map(is_, found, routes)) else found
 
     def _is_in_force(self) -> bool:
         """Whether several users are connected, or were: messages in a queue have to go before new ones."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from time import monotonic, time
 from typing import Final
 
@@ -54,34 +55,21 @@ class Group:
         self._queue.put(self, sender, messages)
 
 
+@dataclass(slots=True, eq=False)
 class _Entry:
     """Messages of one sender for some receivers. Without a sender: an answer, or a count of lost messages."""
 
-    __slots__ = (
-        "answer",
-        "count",
-        "group",
-        "left",
-        "messages",
-        "missed",
-        "packets",
-        "receivers",
-        "sender",
-        "since",
-        "size",
-    )
-
-    def __init__(self, receivers: Collection[Outgoing], group: Group | None) -> None:
-        self.receivers = receivers
-        self.group = group
-        self.left: Iterator[Outgoing] | None = None  # receivers that did not get it yet; None: none of them did
-        self.sender: Sender | None = None
-        self.messages: Messages | None = None
-        self.packets: list[bytes] | None = None  # of the messages, while more may be added
-        self.answer: bytes | None = None
-        self.missed: Counter[Outgoing] | None = None  # how many messages each receiver lost, if not the same for all
-        self.count = self.size = 0  # messages and bytes; charged to the sender's user, if there is one
-        self.since = 0.0
+    receivers: Collection[Outgoing]
+    group: Group | None = None
+    left: Iterator[Outgoing] | None = None  # receivers that did not get it yet; None: none of them did
+    sender: Sender | None = None
+    messages: Messages | None = None
+    packets: list[bytes] | None = None  # of the messages, while more may be added
+    answer: bytes | None = None
+    missed: Counter[Outgoing] | None = None  # how many messages each receiver lost, if not the same for all
+    count: int = 0  # messages; these and their bytes are charged to the sender's user, if there is one
+    size: int = 0
+    since: float = 0.0
 
     def begin(self) -> Iterator[Outgoing]:
         """The receivers that did not get this entry yet. From now on no messages are added to it."""
@@ -128,7 +116,8 @@ class FanOutQueue:
 
     def put(self, group: Group, sender: Sender, messages: Messages) -> None:
         """Put messages for a group at the end. If there is no room, they are lost."""
-        has_names = group.waiting or not self._names or self._names + len(group.receivers) <= self._most_names
+        most = self._context.limits.cached_receivers
+        has_names = group.waiting or not self._names or self._names + len(group.receivers) <= most
         if has_names and self._account.fan_out.take_room(sender.credentials.uid, messages.count, messages.size):
             self._add(group.receivers, group, sender, messages)
         elif has_names:
@@ -146,15 +135,10 @@ class FanOutQueue:
         """
         if self._missed is None:
             missed: Counter[Outgoing] = Counter()
-            self._missed = _Entry(missed, None)
-            self._missed.missed, self._missed.since = missed, time()
+            self._missed = _Entry(missed, missed=missed, since=time())
             self._put(self._missed)
         assert self._missed.missed is not None
         self._missed.missed.update(dict.fromkeys(group.receivers, count))
-
-    @property
-    def _most_names(self) -> int:
-        return self._context.limits.cached_receivers
 
     def _add(self, receivers: tuple[Outgoing, ...], group: Group | None, sender: Sender, messages: Messages) -> None:
         count, size = messages.count, messages.size
@@ -169,8 +153,7 @@ class FanOutQueue:
             or messages.is_batch
             or last.count + count > self._context.limits.batch
         ):
-            last = _Entry(receivers, group)
-            last.sender = sender
+            last = _Entry(receivers, group, sender=sender)
             if messages.is_batch:
                 last.messages = messages.keep()
             else:
@@ -178,8 +161,7 @@ class FanOutQueue:
             self._put(last)
         if last.packets is not None:
             last.packets += messages.packets()
-            # Made when the first receiver has its turn, from all that was added until then.
-            last.messages = None
+            last.messages = None  # made in the next turn, from all that was added until then
         last.count += count
         last.size += size
 
@@ -192,9 +174,7 @@ class FanOutQueue:
         if self._answers >= self._context.limits.fanout_packets:
             return False
         self._answers += 1
-        entry = _Entry((receiver,), None)
-        entry.answer = packet
-        self._put(entry)
+        self._put(_Entry((receiver,), answer=packet))
         return True
 
     def _put(self, entry: _Entry) -> None:
@@ -214,7 +194,7 @@ class FanOutQueue:
     def _postpone(self) -> None:
         if not self._postponed:
             self._postponed = True
-            self._context.scheduler.postpone(self._account, self._resume)
+            self._context.scheduler.postpone(self._account.uid, self._resume)
 
     def _resume(self) -> None:
         self._postponed = False
@@ -229,7 +209,9 @@ class FanOutQueue:
         self._account.queue = None  # else what is handed on would go to the end of this queue again
         while self._entries and spent < most:
             entry = self._entries[0]
-            messages = self._messages_of(entry)
+            if entry.messages is None and entry.packets is not None:
+                entry.messages = Copied(self._context.writer, entry.packets)
+            messages = entry.messages
             clients = max(clients, len(entry.receivers))
             for receiver in self._begin(entry):
                 self._hand_to(entry, messages, receiver)
@@ -250,11 +232,6 @@ class FanOutQueue:
         if entry is self._missed:
             self._missed = None
         return entry.begin()
-
-    def _messages_of(self, entry: _Entry) -> Messages | None:
-        if entry.messages is None and entry.packets is not None:
-            entry.messages = Copied(self._context.writer, entry.packets)
-        return entry.messages
 
     @staticmethod
     def _hand_to(entry: _Entry, messages: Messages | None, receiver: Outgoing) -> None:

@@ -30,6 +30,8 @@ class Inbox:
     :class:`~sbuslib.wire.packets.Message` carries its sender. ``with`` closes it at the end.
     """
 
+    refuses = takes_batches = False
+
     def __init__(self, context: Context) -> None:
         self._context = context
         self.credentials = context.credentials
@@ -54,11 +56,6 @@ class Inbox:
         """How many messages wait."""
         return len(self._waiting)
 
-    @property
-    def refuses(self) -> bool:
-        """Never. Implements :class:`~.protocols.Receiver`."""
-        return False
-
     def deliver(self, sender: Sender, messages: Messages) -> None:
         """Keep copies of messages: the hub's side."""
         if self.closed:
@@ -73,11 +70,6 @@ class Inbox:
             self._waiting.append((sender.key, packet))
         self.peak = max(self.peak, len(self._waiting))
         self._ready.set()
-
-    @property
-    def takes_batches(self) -> bool:
-        """Never: each message is kept by itself."""
-        return False
 
     def notify(self, notice: Lost) -> None:
         """Messages were lost between two hubs of the tree. Nothing that a plain inbox could do about it."""

@@ -25,8 +25,6 @@ from .violations import Violations
 
 __all__ = ["Clients"]
 
-logger = logging.getLogger("sbuslib")
-
 FORGOTTEN_A_TURN: Final = 128
 """Patterns of clients that left that are taken out of the index in one turn. They match nobody, so there is time."""
 
@@ -100,7 +98,7 @@ class Clients:
 
     def close(self, member: Receiver, why: str) -> None:
         """A client has left: close its connection."""
-        log(logger, logging.DEBUG, "client %s of %s: %s", member.credentials, self._context.address(), why)
+        log(logging.DEBUG, "client %s of %s: %s", member.credentials, self._context.address(), why)
         self.forget(member)
         if not self.connections:
             self.on_last()
@@ -126,7 +124,7 @@ class Clients:
         """Count a violation, and log it the first time."""
         if self.violations.note(reason, credentials.uid):
             text = "sbus hub at %s disconnected process %d of user %d: %s (further ones are only counted)"
-            log(logger, logging.WARNING, text, self._context.address(), credentials.pid, credentials.uid, reason)
+            log(logging.WARNING, text, self._context.address(), credentials.pid, credentials.uid, reason)
 
     def forget(self, member: Receiver) -> None:
         """Close a connection, and keep only its counts."""

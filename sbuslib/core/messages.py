@@ -1,4 +1,4 @@
-"""Messages on their way to receivers. All have one interface, :class:`Messages`.
+"""Messages on their way to receivers. All are :class:`Messages`.
 
 There are four kinds: in the area where they were received (:class:`InArea`, or :class:`OneInArea` for a single one),
 copied (:class:`Copied`), and many in one packet (:class:`Batched`). Each kind can send and copy itself, so a receiver
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import Protocol
 
 from ..kernel.areas import PlainArea
 from ..kernel.packet_writer import PacketWriter
@@ -27,58 +26,56 @@ COALESCED_BYTES = 65_536
 """Most bytes of a coalesced packet. Beyond that, copying costs more than the calls that it saves."""
 
 
-class Messages(Protocol):
+class Messages:
     """One or more messages of one sender, in order."""
 
-    is_batch: bool
+    __slots__ = ()
+    is_batch = False
     """Whether all of them are in one packet."""
-
-    @property
-    def count(self) -> int:
-        """How many messages."""
-        ...
+    count: int
 
     @property
     def size(self) -> int:
         """Bytes of all of them, if each is a packet."""
-        ...
+        raise NotImplementedError
 
     @property
     def shortest(self) -> int:
         """A number of bytes; none of them is shorter."""
-        ...
+        raise NotImplementedError
 
     def send(self, sock: socket.SocketType) -> int:
         """Send them until the kernel would block. Returns how many messages went. Raises :exc:`OSError`."""
-        ...
+        raise NotImplementedError
 
     def send_wrapped(self, sock: socket.SocketType, wrapper: bytes) -> int:
         """As :meth:`send`, with ``wrapper`` before each packet."""
-        ...
+        raise NotImplementedError
 
     def after(self, sent: int) -> Messages:
         """The messages after the first ``sent``, which :meth:`send` returned."""
-        ...
+        assert not sent, "one packet goes whole or not at all"
+        return self
 
     def packets(self) -> list[bytes]:
         """A packet for each message, copied. Each packet is copied once, however many receivers keep it."""
-        ...
+        raise NotImplementedError
 
     def columns(self) -> Columns | Sequence[bytes]:
         """Their columns if a batch of them exists already, else packets: for a receiver that keeps all of them."""
-        ...
+        return self.packets()
 
     def keep(self) -> Messages:
         """The same messages, copied: they stay good after the turn."""
-        ...
+        raise NotImplementedError
 
     def as_batch(self) -> Messages | None:
         """The same messages as one packet; ``None`` if that is not worth it."""
-        ...
+        return None
 
     def as_packets(self) -> Messages:
         """The same messages, each as a packet."""
-        ...
+        return self
 
 
 class Received:
@@ -121,11 +118,10 @@ class Received:
         return made
 
 
-class InArea:
+class InArea(Messages):
     """Messages where they were received. Good until the turn ends."""
 
     __slots__ = ("_batch", "_received", "count", "slots")
-    is_batch = False
 
     def __init__(self, received: Received, slots: Sequence[int]) -> None:
         self._received = received
@@ -173,29 +169,28 @@ class InArea:
             self._batch = _coalesce(self._received.writer, self) or False
         return self._batch or None  # type: ignore[return-value]
 
-    def as_packets(self) -> InArea:
-        return self
 
-
-class OneInArea:
+class OneInArea(Messages):
     """The only message that a receive call brought, in the area's first slot. Good until the turn ends.
 
     Most clients send one message at a time, so a hub that is not flooded mostly does this.
     """
 
-    __slots__ = ("_copy", "_view", "_writer", "size")
-    is_batch = False
+    __slots__ = ("_copy", "_view", "_writer")
     count = 1
 
     def __init__(self, area: PlainArea, writer: PacketWriter, length: int) -> None:
         self._view = area.first(length)
         self._writer = writer
         self._copy: bytes | None = None
-        self.size = length
+
+    @property
+    def size(self) -> int:
+        return len(self._view)
 
     @property
     def shortest(self) -> int:
-        return self.size
+        return len(self._view)
 
     def send(self, sock: socket.SocketType) -> int:
         try:
@@ -207,33 +202,19 @@ class OneInArea:
     def send_wrapped(self, sock: socket.SocketType, wrapper: bytes) -> int:
         return self._writer.send(sock, (wrapper + self._view,))
 
-    def after(self, sent: int) -> OneInArea:
-        assert not sent, "one message goes or does not"
-        return self
-
     def packets(self) -> list[bytes]:
         if self._copy is None:
             self._copy = bytes(self._view)
         return [self._copy]
 
-    def columns(self) -> Columns | Sequence[bytes]:
-        return self.packets()
-
     def keep(self) -> Copied:
         return Copied(self._writer, self.packets())
 
-    def as_batch(self) -> Messages | None:
-        return None
 
-    def as_packets(self) -> OneInArea:
-        return self
-
-
-class Copied:
+class Copied(Messages):
     """Messages that were copied, or came from elsewhere: a packet each."""
 
     __slots__ = ("_batch", "_packets", "_shortest", "_size", "_writer", "count")
-    is_batch = False
 
     def __init__(self, writer: PacketWriter, packets: list[bytes], batch: Batched | bool | None = None) -> None:
         self._writer = writer
@@ -277,11 +258,8 @@ class Copied:
             self._batch = _coalesce(self._writer, self) or False
         return self._batch or None  # type: ignore[return-value]
 
-    def as_packets(self) -> Copied:
-        return self
 
-
-class Batched:
+class Batched(Messages):
     """Many messages in one packet."""
 
     __slots__ = ("_plain", "_writer", "batch", "count")
@@ -306,10 +284,6 @@ class Batched:
 
     def send_wrapped(self, sock: socket.SocketType, wrapper: bytes) -> int:
         return self.count if self._writer.send(sock, (wrapper + self.batch.packet,)) else 0
-
-    def after(self, sent: int) -> Batched:
-        assert not sent, "a batch goes whole or not at all"
-        return self
 
     def packets(self) -> list[bytes]:
         return self.batch.plain

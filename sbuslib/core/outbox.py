@@ -96,29 +96,6 @@ _KEPT = (Action.KEEP, Action.HOLD)
 class Outbox:
     """The packets that wait for one receiver, charged to ``account``, its user. ``losses`` counts lost messages."""
 
-    __slots__ = (
-        "_account",
-        "_answers",
-        "_batches_waiting",
-        "_by_user",
-        "_extra",
-        "_heap",
-        "_items",
-        "_limits",
-        "_number",
-        "_number_back",
-        "_taken",
-        "_urgent",
-        "_work",
-        "bytes",
-        "hard",
-        "losses",
-        "order",
-        "peak",
-        "soft",
-        "tells",
-    )
-
     def __init__(self, limits: Limits, account: Account) -> None:
         self._limits = limits
         self._account = account
@@ -147,7 +124,7 @@ class Outbox:
 
     # -- in -----------------------------------------------------------------------------------------
 
-    def refuses(self, sender: int, may_hold: bool, size: int) -> Cause | None:
+    def why_lost(self, sender: int, may_hold: bool, size: int) -> Cause | None:
         """Why each message of user ``sender`` of ``size`` bytes or more would be lost now; ``None``: some may be kept.
 
         This is the reason of the shortest one. A longer one may have another, which is not told.

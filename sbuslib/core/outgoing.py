@@ -42,16 +42,15 @@ class Outgoing:
     Implements :class:`~.protocols.Receiver`, :class:`~.protocols.Holder` and :class:`~.unsent.Waiting`.
     """
 
+    hands_on = False  # what leaves the outbox is with the kernel
     __slots__ = (
         "__weakref__",
-        "_batches",
         "_context",
         "_direct",
         "_doomed",
         "_echo",
         "_holding",
         "_mute",
-        "_notices",
         "_outbox",
         "_owner",
         "_queued_answers",
@@ -66,6 +65,8 @@ class Outgoing:
         "is_link",
         "routed",
         "socket",
+        "takes_batches",
+        "wants_notices",
     )
 
     def __init__(self, context: Context, sock: socket.SocketType, credentials: Credentials, account: Account) -> None:
@@ -75,13 +76,13 @@ class Outgoing:
         self.account = account
         self.closed = False
         self.is_link = False  # whether the client is a hub below
+        self.takes_batches = False
+        self.wants_notices = False
         self.grown = False  # whether the kernel was asked for the full send buffer
         self.routed = 0
         self.delivered = 0
         self._owner: Sender | None = None  # its messages are not sent to this client: set by echo/off
         self._senders = False
-        self._batches = False
-        self._notices = False
         self._mute = False  # the other end takes nothing any more; packets from it may still be unread
         self._doomed = False  # it will be kicked when the turn has ended
         self._direct = True  # nothing waits, no notice is due, no wrapper is added: send straight on
@@ -101,7 +102,7 @@ class Outgoing:
         if queue is not None and not self._mute and queue.takes(sender):
             queue.add(self, sender, messages)
             return
-        if self._batches:
+        if self.takes_batches:
             messages = messages.as_batch() or messages
         elif messages.is_batch:
             messages = messages.as_packets()
@@ -159,7 +160,7 @@ class Outgoing:
             return
         publisher, uid = sender.holdable_by(self), sender.credentials.uid
         # Messages that are certain to be lost are not copied first.
-        cause = outbox.refuses(uid, publisher is not None, messages.shortest)
+        cause = outbox.why_lost(uid, publisher is not None, messages.shortest)
         if cause is not None:
             self._refuse(cause, uid, messages)
             return
@@ -182,7 +183,7 @@ class Outgoing:
         # ``block`` does not mean the same for every publisher. A receiver that discards may take the next message.
         if cause != "discard" and "block" not in (self.outbox.soft, self.outbox.hard):
             self._refusal = Refusal(cause, uid, messages.shortest, self.account.releases, now)
-        if self._direct or self._notices:
+        if self._direct or self.wants_notices:
             self._update()
 
     def _end_refusal(self) -> None:
@@ -228,7 +229,7 @@ class Outgoing:
             return
         self.routed += count
         self.outbox.losses.add(cause, count, since)
-        if self._notices:
+        if self.wants_notices:
             self._update()
 
     # -- answers ------------------------------------------------------------------------------------
@@ -260,7 +261,7 @@ class Outgoing:
 
     def notify(self, packet: bytes) -> None:
         """Send a notice to a client that asked for them."""
-        if self._notices:
+        if self.wants_notices:
             self.answer(packet)
 
     def notify_last(self, packet: bytes) -> None:
@@ -268,7 +269,7 @@ class Outgoing:
 
         The buffer of this client is often full, so it is made larger, as far as the kernel allows.
         """
-        if self._notices and not self._mute:
+        if self.wants_notices and not self._mute:
             with suppress(OSError):
                 if not self._context.writer.send(self.socket, (packet,)):
                     size = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
@@ -279,7 +280,7 @@ class Outgoing:
         """Tell a client that asked for notices what was lost. ``False``: the kernel does not take all notices now."""
         self._count_refused()
         outbox = self._outbox
-        if outbox is None or not (self._notices and outbox.losses.has_report):
+        if outbox is None or not (self.wants_notices and outbox.losses.has_report):
             return True
         report = outbox.losses.take_report()
         sent = 0
@@ -297,7 +298,7 @@ class Outgoing:
         """The packets that wait for this client, and its modes."""
         if self._outbox is None:
             self._outbox = Outbox(self._context.limits, self.account)
-            self._outbox.tells = self._notices
+            self._outbox.tells = self.wants_notices
         self._count_refused()
         return self._outbox
 
@@ -322,18 +323,12 @@ class Outgoing:
         return self._outbox.messages if self._outbox is not None else 0
 
     @property
-    def hands_on(self) -> bool:
-        """Never: what leaves the outbox is with the kernel. Implements :class:`~.unsent.Waiting`."""
-        return False
-
-    @property
     def is_hub(self) -> bool:
         """Whether this is a hub below that may be waited for. Implements :class:`~.unsent.Waiting`."""
         return self.is_link and self.credentials.uid in self._context.trusted
 
     @property
     def in_order(self) -> bool:
-        """Whether messages that wait are sent oldest first. Implements :class:`~.unsent.Waiting`."""
         return self._outbox is None or self._outbox.order == "queue"
 
     @property
@@ -346,7 +341,7 @@ class Outgoing:
         """Watch the socket if anything waits, and send straight on if nothing does."""
         outbox = self._outbox
         waits = outbox is not None and (
-            bool(outbox) or self._refusal is not None or (self._notices and outbox.losses.has_report)
+            bool(outbox) or self._refusal is not None or (self.wants_notices and outbox.losses.has_report)
         )
         self._direct = not (waits or self._mute or self._senders)
         self._context.unsent.note(self, waits and not self._mute)
@@ -371,16 +366,6 @@ class Outgoing:
 
     # -- what the client chose ----------------------------------------------------------------------
 
-    @property
-    def takes_batches(self) -> bool:
-        """Whether this client asked for batches."""
-        return self._batches
-
-    @property
-    def wants_notices(self) -> bool:
-        """Whether this client asked for notices."""
-        return self._notices
-
     def set_echo(self, owner: Sender | None) -> None:
         """Send nothing from this sender to this client; ``None``: send from all."""
         self._owner = owner
@@ -394,14 +379,14 @@ class Outgoing:
 
     def set_batches(self, on: bool) -> None:
         """Choose whether messages may be delivered in batches. If not, waiting batches are taken apart."""
-        self._batches = on
+        self.takes_batches = on
         if not on and self._outbox is not None:
             self._outbox.open_batches()
         self._update()
 
     def set_notices(self, on: bool) -> None:
         """Choose whether this client gets notices, such as those of losses."""
-        self._notices = on
+        self.wants_notices = on
         if self._outbox is not None:
             self._outbox.tells = on
         self._update()
@@ -415,12 +400,12 @@ class Outgoing:
 
     def _on_writable(self) -> None:
         scheduler = self._context.scheduler
-        if scheduler.may_go(self.account):
+        if scheduler.may_go(self.account.uid):
             self._send_on()
             scheduler.went()
         elif self._watcher is not None:
             self._watcher.pause()
-            scheduler.postpone(self.account, self._watch_again)
+            scheduler.postpone(self.account.uid, self._watch_again)
 
     def _watch_again(self) -> None:
         """The scheduler gives this client its turn for sending."""

@@ -190,7 +190,12 @@ def _forward(publisher: Publisher, received: Received, runs: list[Run]) -> int |
     if not runs:
         return None
     cut: int | None = None
-    runs, one_by_one = publisher.context.fan_out.runs_with_groups(runs, publisher.sender)
+    routes = [receivers for _, _, receivers in runs]
+    grouped = publisher.context.fan_out.routes_with_groups(routes, publisher.sender)
+    one_by_one = len(runs) == 1
+    if grouped is not routes:
+        one_by_one = True
+        runs = [(start, end, receivers) for (start, end, _), receivers in zip(runs, grouped, strict=True)]
     spent = publisher.spent
     for start, end, receivers in runs:
         spent += (end - start) * len(receivers)
@@ -199,7 +204,7 @@ def _forward(publisher: Publisher, received: Received, runs: list[Run]) -> int |
     else:
         publisher.spent = spent
     sender = publisher.sender
-    if len(runs) == 1 or one_by_one:
+    if one_by_one:
         for start, end, receivers in runs:
             publisher.received += end - start
             messages = received.slice(range(start, end))

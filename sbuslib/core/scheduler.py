@@ -22,9 +22,9 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf, log2
 from time import monotonic, thread_time
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-__all__ = ["ACCEPTOR", "Scheduler", "User"]
+__all__ = ["ACCEPTOR", "Scheduler"]
 
 ACCEPTOR: Final = -1
 """The user id that stands for the listening socket: the user that connects there is not known yet."""
@@ -40,12 +40,6 @@ the awaited user more than it could gain."""
 _SLICE: Final = 0.0002
 """Seconds of turns after which the sockets are looked at again. A client that became ready is noticed after that time
 at most. Looking costs some microseconds: a few in a hundred of that time."""
-
-
-class User(Protocol):
-    """What a turn is charged to: an account."""
-
-    uid: int
 
 
 class _Share:
@@ -84,13 +78,13 @@ class Scheduler:
         self.several = False
         """Whether clients of more than one user are connected. The hub sets this."""
 
-    def may_go(self, user: User) -> bool:
+    def may_go(self, uid: int) -> bool:
         """Whether a client of this user may have its turn now. If so, :meth:`went` must follow; else postpone it."""
         if not self.several or self._resuming:
             return True
         if self._running is not None:
             self._end(self._running)  # its turn failed
-        share = self._arrive(user.uid)
+        share = self._arrive(uid)
         now = self._loop.now()
         if now != self._round:
             self._round, self._spent = now, 0.0
@@ -112,7 +106,7 @@ class Scheduler:
         """The turn at hand is a fan-out to so many clients of its user. Its time counts as if they all waited."""
         self._clients = clients
 
-    def postpone(self, user: User, resume: Callable[[], None]) -> None:
+    def postpone(self, uid: int, resume: Callable[[], None]) -> None:
         """Call ``resume`` when it is this user's turn, in this round of the loop or a later one.
 
         ``resume`` has to do the work, and not watch a socket again: others would always be before it. The client may
@@ -120,7 +114,7 @@ class Scheduler:
         """
         if self._closed:
             return
-        share = self._arrive(user.uid)
+        share = self._arrive(uid)
         share.waiting.append(resume)
         if len(share.waiting) == 1 and share is not self._running:
             self._enqueue(share)
@@ -144,7 +138,6 @@ class Scheduler:
     # -- tags ---------------------------------------------------------------------------------------
 
     def _arrive(self, uid: int) -> _Share:
-        """A client of this user is ready."""
         if not self._queue and self._running is None and monotonic() - self._ended > _ANTICIPATION:
             self._shares.clear()  # nobody was busy: all users start equal
             self._virtual, self._awaited = 0.0, None
@@ -203,7 +196,7 @@ class Scheduler:
     # -- anticipation -------------------------------------------------------------------------------
 
     def _anticipate(self, share: _Share) -> bool:
-        """Wait for the user that just went, if it still has the least tag. Returns whether to look at the sockets."""
+        """Wait for the user that just went, if its tag is still the least. Returns whether to look at the sockets."""
         lag = self._queue[0][0] - share.tag
         if share.waiting or lag <= 0.0:
             self._look_soon()

@@ -36,7 +36,7 @@ class UserWork:
         """A user has work to do: do it in later turns, never at once."""
         if account.uid not in self._waiting:
             self._waiting.add(account.uid)
-            self._scheduler.postpone(account, partial(self._resume, account))
+            self._scheduler.postpone(account.uid, partial(self._resume, account))
 
     def _resume(self, account: Account) -> None:
         if account.uid not in self._waiting:

@@ -31,8 +31,6 @@ from .uplink import Up, Uplink
 
 __all__ = ["Conversation", "Lasting", "LinkError", "LoopError"]
 
-logger = logging.getLogger("sbuslib")
-
 
 class LinkError(PeerError):
     """This hub cannot join the hub above, or the hub above has gone."""
@@ -202,7 +200,7 @@ class Conversation:
         for notice in self._up.losses.take_report_above():
             if after_outage:
                 text = "sbus hub at %s: %d messages to the hub above: %s"
-                log(logger, logging.WARNING, text, self._context.address(), notice.count, notice.cause)
+                log(logging.WARNING, text, self._context.address(), notice.count, notice.cause)
             if self.mode in ("announce", "prune"):
                 self._up.say(notice.encode())
 

@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import gevent
@@ -18,7 +17,6 @@ from support import Peer, eventually
 
 from sbuslib import Hub
 from sbuslib.core.publisher import Publisher
-from sbuslib.core.quotas import Account
 from sbuslib.core.routing import route_copies
 from sbuslib.core.scheduler import Scheduler
 
@@ -146,12 +144,12 @@ def test_a_slow_reader_leaves_while_its_turn_is_postponed(
     publisher.barrier()
     original = Scheduler.postpone
 
-    def postpone(scheduler: Scheduler, account: Account, resume: Callable[[], None]) -> None:
-        original(scheduler, account, resume)
+    def postpone(scheduler: Scheduler, uid: int, resume: Callable[[], None]) -> None:
+        original(scheduler, uid, resume)
         hub._clients.kick(receiving.outgoing, "on purpose")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Scheduler, "may_go", lambda scheduler, account: account.uid != 1002)
+        patched.setattr(Scheduler, "may_go", lambda scheduler, uid: uid != 1002)
         patched.setattr(Scheduler, "postpone", postpone)
         assert numbers([reader.receive()]) == [0]
         eventually(lambda: receiving.outgoing.closed)
@@ -185,7 +183,7 @@ def test_patterns_of_clients_that_left_are_removed_a_few_each_turn(
 
 def test_a_hub_that_stops_gives_no_turn_any_more(hub: Hub) -> None:
     resumed: list[int] = []
-    hub.context.scheduler.postpone(hub.context.quotas.account(OTHER), lambda: resumed.append(OTHER))
+    hub.context.scheduler.postpone(OTHER, lambda: resumed.append(OTHER))
     hub.close()
     gevent.sleep(0.001)
     assert not resumed
@@ -251,11 +249,6 @@ def test_an_error_in_a_postponed_turn_of_a_hub_stops_no_other_client(
         assert [other.receive() for _ in range(64)]
 
 
-@dataclass
-class User:
-    uid: int
-
-
 def test_sockets_are_looked_at_before_a_postponed_turn() -> None:
     """A client that became ready meanwhile may come first: a timer of normal priority would run before its socket."""
     loop = gevent.get_hub().loop
@@ -270,7 +263,7 @@ def test_sockets_are_looked_at_before_a_postponed_turn() -> None:
         seen.append("socket")
 
     def postpone() -> None:
-        scheduler.postpone(User(1), lambda: seen.append("turn"))
+        scheduler.postpone(1, lambda: seen.append("turn"))
         theirs.send(b"x")
 
     watcher.start(on_readable)
@@ -289,7 +282,7 @@ def test_a_hub_that_waits_for_a_user_sleeps() -> None:
     scheduler = Scheduler(loop)
     scheduler.several = True
     resumed: list[int] = []
-    with_a_lag = User(1), User(2)
+    with_a_lag = 1, 2
     assert scheduler.may_go(with_a_lag[0])
     scheduler._virtual = 0.0
     scheduler.went()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import log2
 from typing import Any
 
@@ -15,11 +14,6 @@ from sbuslib.core.scheduler import ACCEPTOR, Scheduler
 
 ANTICIPATION = scheduler_module._ANTICIPATION
 SLICE = scheduler_module._SLICE
-
-
-@dataclass
-class User:
-    uid: int
 
 
 class Timer:
@@ -73,7 +67,7 @@ class Client:
     """Has something to say, then again so long after its turn."""
 
     def __init__(self, world: World, uid: int, cost: float, pause: Callable[[], float] | None) -> None:
-        self.world, self.user, self.cost, self.pause = world, User(uid), cost, pause
+        self.world, self.uid, self.cost, self.pause = world, uid, cost, pause
         self.watched, self.ready, self.worked = True, world.loop.time, 0.0
         self.waits: list[float] = []
 
@@ -115,9 +109,9 @@ class World:
 
     def turn(self, client: Client) -> None:
         self.spend(self.overhead)
-        if not self.scheduler.may_go(client.user):
+        if not self.scheduler.may_go(client.uid):
             client.watched = False
-            self.scheduler.postpone(client.user, client.resume)
+            self.scheduler.postpone(client.uid, client.resume)
             return
         self.spend(client.cost)
         client.worked += client.cost
@@ -182,7 +176,7 @@ def test_a_user_with_many_waiting_clients_has_a_smaller_share(
 
 def test_a_fan_out_counts_as_the_clients_that_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
-    one, fan_out, worked = world.add(1, 1e-4), User(2), 0.0
+    one, fan_out, worked = world.add(1, 1e-4), 2, 0.0
 
     def go_on() -> None:
         nonlocal worked
@@ -316,9 +310,9 @@ def test_work_that_goes_on_leaves_turns_to_clients_of_the_same_user(monkeypatch:
         nonlocal worked
         world.spend(1e-4)
         worked += 1
-        world.scheduler.postpone(client.user, go_on)
+        world.scheduler.postpone(client.uid, go_on)
 
-    world.scheduler.postpone(client.user, go_on)
+    world.scheduler.postpone(client.uid, go_on)
     world.run(1.0)
     assert worked > 100
     assert len(client.waits) > 100
@@ -363,8 +357,8 @@ def test_an_error_in_a_postponed_turn_stops_no_other_user(monkeypatch: pytest.Mo
     def fail() -> None:
         raise MemoryError
 
-    world.scheduler.postpone(User(1), fail)
-    world.scheduler.postpone(User(2), lambda: resumed.append(2))
+    world.scheduler.postpone(1, fail)
+    world.scheduler.postpone(2, lambda: resumed.append(2))
     with pytest.raises(MemoryError):  # the event loop prints it, and goes on
         world.run(0.1)
     world.run(0.1)
@@ -375,10 +369,10 @@ def test_after_an_error_in_a_turn_its_user_goes_on(monkeypatch: pytest.MonkeyPat
     """Then the scheduler is not told that the turn has ended."""
     world = World(monkeypatch)
     resumed: list[int] = []
-    assert world.scheduler.may_go(User(1))
+    assert world.scheduler.may_go(1)
     world.spend(1e-4)
-    world.scheduler.postpone(User(1), lambda: resumed.append(1))
-    world.scheduler.postpone(User(2), lambda: resumed.append(2))
+    world.scheduler.postpone(1, lambda: resumed.append(1))
+    world.scheduler.postpone(2, lambda: resumed.append(2))
     world.run(0.1)
     assert sorted(resumed) == [1, 2]
 
@@ -386,9 +380,9 @@ def test_after_an_error_in_a_turn_its_user_goes_on(monkeypatch: pytest.MonkeyPat
 def test_a_closed_scheduler_gives_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     resumed: list[int] = []
-    world.scheduler.postpone(User(1), lambda: resumed.append(1))
+    world.scheduler.postpone(1, lambda: resumed.append(1))
     world.scheduler.close()
-    world.scheduler.postpone(User(1), lambda: resumed.append(2))
+    world.scheduler.postpone(1, lambda: resumed.append(2))
     world.scheduler.close()
     assert not world.scheduler.anybody_waits()
     assert not world.loop.timers
@@ -401,11 +395,11 @@ def test_a_scheduler_that_is_closed_in_a_turn_gives_no_other(monkeypatch: pytest
     resumed: list[Any] = []
 
     def close() -> None:
-        world.scheduler.postpone(User(1), lambda: resumed.append(1))
+        world.scheduler.postpone(1, lambda: resumed.append(1))
         world.scheduler.close()
 
-    world.scheduler.postpone(User(1), close)
-    world.scheduler.postpone(User(2), lambda: resumed.append(2))
+    world.scheduler.postpone(1, close)
+    world.scheduler.postpone(2, lambda: resumed.append(2))
     world.run(0.1)
     assert not resumed
     assert not world.loop.timers

@@ -59,7 +59,7 @@ class OutboxMachine(RuleBasedStateMachine):
             expected = Action.KEEP if below else Action.HOLD
         else:
             expected = Action.LOSE if full else Action.KEEP
-        if self.box.refuses(user, True, len(packet)):
+        if self.box.why_lost(user, True, len(packet)):
             assert expected is Action.LOSE
         assert self.box.offer([packet], user, True, 0.0) is expected
         if expected is Action.LOSE:
