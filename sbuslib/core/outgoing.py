@@ -48,7 +48,6 @@ class Outgoing:
         "_context",
         "_direct",
         "_doomed",
-        "_echo",
         "_holding",
         "_mute",
         "_outbox",
