@@ -17,7 +17,7 @@ from gevent.timeout import Timeout
 
 from .clients.reconnect import Backoff
 from .core.service import ServiceGreenlets
-from .errors import SbusError, StateError, UsageError
+from .errors import NoHubError, SbusError, StateError, UsageError
 from .kernel.dialer import Dialer
 from .limits import ClientLimits
 from .statistics import RelayStatistics
@@ -150,11 +150,15 @@ class Relay:
                 try:
                     sock = dialer.dial()
                 except (OSError, SbusError) as error:
+                    if isinstance(error, NoHubError):
+                        self.above.found_nobody(dialer.address)
                     self.report(f"{dialer.address}: {error}")
                     continue
                 self._address = dialer.address
-                if self.above.stay(sock, dialer.address):
-                    backoff.reset()
+                lasted = self.above.stay(sock, dialer.address)
+                if lasted is not None:
+                    if lasted >= limits.link_pause_most:
+                        backoff.reset()  # a hub that lets relays join and then ends the link is not joined ever faster
                     break  # the first of the addresses comes first again
             self.above.missed()
             gevent.sleep(backoff.next())
@@ -192,6 +196,7 @@ class Relay:
             buffered_bytes=up.waiting.bytes if up is not None else 0,
             lost=up.losses.lost if up is not None else 0,
             uncertain=up.losses.uncertain if up is not None else 0,
+            secrets=above.secrets,
             received=above.received,
             lost_above=above.lost_above,
             dropped=dict(above.dropped),

@@ -110,6 +110,7 @@ class RelayStatistics(msgspec.Struct, frozen=True, kw_only=True):
     wants. Of the messages published here, ``suppressed`` did not go up because nobody above wants them. The others were
     ``forwarded`` (handed to the kernel), are ``buffered`` (of ``buffered_bytes``), or were ``lost``. Of those
     forwarded, ``uncertain`` were sent on a link that broke before they were acknowledged. ``received`` came from above.
+    ``secrets`` tells whether secret messages cross: not where the hub above refused the pattern for them.
     ``lost_above`` were lost by the hub above because this one was slow to read. ``dropped`` counts wrong packets, by
     reason.
     """
@@ -129,6 +130,7 @@ class RelayStatistics(msgspec.Struct, frozen=True, kw_only=True):
     buffered_bytes: int
     lost: int
     uncertain: int
+    secrets: bool
     received: int
     lost_above: int
     dropped: dict[str, int]

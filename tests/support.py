@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import re
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +21,7 @@ import gevent.socket
 
 from sbuslib.hub import Hub
 from sbuslib.limits import CONTROL_EXTRA, PACKET_BYTES
+from sbuslib.matcher import matches
 from sbuslib.wire.addresses import AbstractAddress, PathAddress, parse_address
 
 TESTS = Path(__file__).parent
@@ -227,6 +230,83 @@ class HubThread:
         self.__exit__(None, None, None)
 
 
+class PlainDaemon:
+    """A daemon that knows the plain protocol only, with faults of the C daemon.
+
+    It disconnects whoever subscribes to a pattern that names credentials, delivers secrets to wildcards, and answers
+    ``whoami`` with the group in the place of the process.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._listener = gevent.socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(address)
+        self._listener.listen(16)
+        self._patterns: dict[Peer, Counter[bytes]] = {}
+        self._quiet: set[Peer] = set()
+        self.accepted = 0
+        self.published: list[bytes] = []
+        """All messages that came."""
+        self._greenlets: list[gevent.Greenlet[..., None]] = [gevent.spawn(self._accept)]
+
+    def __enter__(self) -> PlainDaemon:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        gevent.killall(self._greenlets)
+        self._listener.close()
+
+    def disconnect(self) -> None:
+        """End all connections."""
+        for peer in self._patterns:
+            peer.socket.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        while True:
+            peer = Peer(self._listener.accept()[0])
+            peer.socket.settimeout(None)
+            self.accepted += 1
+            self._patterns[peer] = Counter()
+            self._greenlets.append(gevent.spawn(self._serve, peer))
+
+    def _serve(self, peer: Peer) -> None:
+        with peer, contextlib.suppress(OSError):
+            while (packet := peer.receive()) and self._act(peer, packet):
+                pass
+        del self._patterns[peer]
+
+    def _act(self, peer: Peer, packet: bytes) -> bool:
+        """Act on a packet. Returns ``False`` if the client has to be disconnected."""
+        word, _, rest = packet.partition(b" ")
+        key = rest.partition(b"\0")[0]
+        patterns = self._patterns[peer]
+        match word:
+            case b"SUB":
+                patterns[key] += 1
+                return not re.match(rb"!/cred/(\d+/[^/]*/[^/]*|[^/]*/\d+/[^/]*|[^/]*/[^/]*/\d+)/", key)
+            case b"UNSUB":
+                patterns -= Counter([key])
+                self._patterns[peer] = patterns
+            case b"MSG":
+                self.published.append(packet)
+                for other, held in list(self._patterns.items()):
+                    wants = any(matches(pattern, key) for pattern in held)
+                    if wants and not (other is peer and peer in self._quiet):
+                        other.send(packet)
+            case b"CMSG" if key == b"!/cred/whoami":
+                gid, uid, _ = own_key().removeprefix(b"!/cred/").split(b"/")
+                peer.send(WHOAMI + b"\0!/cred/%b/%b/%b" % (gid, uid, gid))
+            case b"CMSG" if key == b"echo/off":
+                self._quiet.add(peer)
+            case _:
+                return word == b"CMSG"
+        return True
+
+
 class FakeHub:
     """A listening socket only, to play a hub that is slow, silent, hostile or old. Blocks no event loop."""
 
@@ -250,6 +330,15 @@ class FakeHub:
     def accept(self) -> Peer:
         peer = Peer(self.socket.accept()[0])
         self.accepted.append(peer)
+        return peer
+
+    def accept_relay(self) -> Peer:
+        """Accept a relay, and answer as a daemon without features: before and after its pattern for secrets."""
+        peer = self.accept()
+        for _ in range(2):
+            while peer.receive() != WHOAMI + b"\0":
+                pass
+            peer.send(WHOAMI + b"\0!/cred/1/2/3")
         return peer
 
     def greet(self, features: bytes = b"") -> Peer:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import socket
 from collections import Counter
+from time import monotonic
 from typing import Literal, Protocol, TypeAlias
 
 from gevent.event import Event
@@ -26,7 +27,7 @@ from ..covering import narrow
 from ..wire.packets import Control
 from .above_role import AboveRole
 from .demand import Demand, index
-from .handshake import Conversation, LinkError, LoopError
+from .handshake import Conversation, LinkError, LoopError, SecretsRefusedError
 from .interest import Feed, Interest
 from .tree import Tree
 from .uplink import Up
@@ -87,6 +88,7 @@ class HubAbove:
         self._address = ""
         self._apart = False
         self._early: list[bytes] = []  # questions of the tree before the first connection
+        self._refusing: set[str] = set()  # addresses of hubs that refused the pattern for secrets
 
     # -- its life -----------------------------------------------------------------------------------
 
@@ -143,8 +145,11 @@ class HubAbove:
 
     # -- one connection -----------------------------------------------------------------------------
 
-    def stay(self, sock: socket.SocketType, address: str) -> bool:
-        """Join over a connection, and stay until it ends. Returns whether it joined. For the relay's greenlet."""
+    def stay(self, sock: socket.SocketType, address: str) -> float | None:
+        """Join over a connection, and stay until it ends. For the relay's greenlet.
+
+        Returns for how many seconds this hub was joined, and ``None`` if it has to try the next address.
+        """
         assert self.up is not None
         self._address = address
         self.state = "joining"
@@ -153,15 +158,21 @@ class HubAbove:
         early, self._early = self._early, []
         for token in early:
             talk.ask(token)
-        joined = False
+        joined_at: float | None = None
+        lasted: float | None = None
         try:
             talk.join()
-            joined = True
+            joined_at = monotonic()
             self._joined(talk)
             while not talk.ended:
                 self.wait_for_change()
         except LoopError as error:
             self.stand_apart(error)
+        except SecretsRefusedError as error:
+            self._refusing.add(address)
+            self.end_link(str(error))
+            self._keeper.report(f"{address}: {error}")
+            lasted = 0.0
         except (LinkError, TimeoutError) as error:
             self.end_link(str(error))
             self._keeper.report(f"{address}: {error}")
@@ -170,9 +181,14 @@ class HubAbove:
             raise
         if self.state not in ("loop", "stopped"):
             self.state = "outage" if self.epoch else "connecting"
-        if joined:
+        if joined_at is not None:
+            lasted = monotonic() - joined_at
             self._keeper.report(f"{address}: the link ended: {talk.why}")
-        return joined
+        return lasted
+
+    def found_nobody(self, address: str) -> None:
+        """No hub listens there: the next one may be another program, which knows secrets."""
+        self._refusing.discard(address)
 
     def _joined(self, talk: Conversation) -> None:
         self.epoch += 1
@@ -247,10 +263,17 @@ class HubAbove:
     def wants(self, key: bytes, secret: bool) -> bool:
         """Whether a message goes up. The router asks this."""
         if secret:
+            if not self.secrets:
+                return False
             namespace = self._router.namespace
             # Until the first prefix is known, this hub does not know whose a secret is. So it goes up and stays here.
             return not (namespace.prefix and key.startswith(namespace.prefix + namespace.start))
         return self.demand.wants(key)
+
+    @property
+    def secrets(self) -> bool:
+        """Whether secrets cross: not where the hub above refused the pattern for them."""
+        return self._address not in self._refusing
 
     def may_come(self, key: bytes) -> bool:
         """Whether a message may come down."""

@@ -83,10 +83,12 @@ class AboveRole:
 
     def violated(self, publisher: Publisher, reason: str) -> None:
         """The hub above broke the protocol."""
+        self.after_turn(publisher)
         self._owner.link_ended(self, reason)
 
     def ended(self, publisher: Publisher, why: str) -> None:
-        """The hub above has gone."""
+        """The hub above has gone. What it said before that still counts: acknowledgements, and why it kicked us."""
+        self.after_turn(publisher)
         self._owner.link_ended(self, why)
 
     def drop(self, reason: str, times: int = 1) -> None:

@@ -29,7 +29,7 @@ from .interest import Interest, in_loop
 from .tree import Above
 from .uplink import Up, Uplink
 
-__all__ = ["Conversation", "Lasting", "LinkError", "LoopError"]
+__all__ = ["Conversation", "Lasting", "LinkError", "LoopError", "SecretsRefusedError"]
 
 
 class LinkError(PeerError):
@@ -38,6 +38,10 @@ class LinkError(PeerError):
 
 class LoopError(LinkError):
     """Joining would put this hub above itself."""
+
+
+class SecretsRefusedError(LinkError):
+    """The hub above disconnected this hub because it subscribed to its secrets."""
 
 
 class Lasting(Owner, Uplink, Above, Protocol):
@@ -49,6 +53,11 @@ class Lasting(Owner, Uplink, Above, Protocol):
     """What the hub above wants."""
     lost_above: int
     """How many messages for this hub the hub above lost."""
+
+    @property
+    def secrets(self) -> bool:
+        """Whether secrets cross: not where the hub above refused the pattern for them."""
+        ...
 
     @property
     def is_feeding(self) -> bool:
@@ -85,7 +94,9 @@ class Conversation:
         """Why the hub above kicked this hub, if it said so."""
         self._loop: LoopError | None = None
         self._key = b""
-        self._secrets = b""
+        self._keys_seen = 0
+        self._secrets = b""  # the pattern for secrets, once the hub above was asked for them
+        self._kicked = self._may_have_secrets = False
         self._features: control.Features | None = None
         self._features_seen = 0
         self._confirmed = self._answered = self._complete = False
@@ -132,10 +143,33 @@ class Conversation:
             tree.set_path(features.path)
         else:
             tree.set_path(())
+        if self._lasting.secrets:
+            self._ask_for_secrets()
         if features is not None and control.BATCH_ON in features.words:
             up.say(encode_control(control.BATCH_ON))
             up.takes_batches = True
         self.joined = True
+
+    def _ask_for_secrets(self) -> None:
+        """Subscribe to the secrets below our key. A hub that serves us as any client may disconnect us for that."""
+        self._subscribe_to_secrets()
+        if self.mode in ("announce", "prune"):
+            return
+        seen = self._keys_seen
+        self._up.say(encode_control(control.SYNC, b"secrets") if self.has_features else encode_control(control.WHOAMI))
+        try:
+            what = "no answer after the pattern for secrets"
+            self._await(lambda: self._may_have_secrets or (not self.has_features and self._keys_seen > seen), what)
+        except LinkError as error:
+            if self.has_features and not self._kicked:
+                raise  # it has gone for another reason
+            raise SecretsRefusedError(f"it refuses the pattern for secrets, so none cross ({error})") from None
+
+    def _subscribe_to_secrets(self) -> None:
+        secrets = self._key + self._context.router.namespace.separator
+        if secrets != self._secrets:
+            self._secrets = secrets
+            self._up.say(encode_subscribe(secrets))
 
     def _await(self, condition: Callable[[], bool], what: str) -> None:
         with Timeout(self._context.limits.link_wait, TimeoutError(what)):
@@ -181,13 +215,11 @@ class Conversation:
     # -- what is said -------------------------------------------------------------------------------
 
     def take_key(self) -> None:
-        """Use our credential key on the hub above as our prefix, and subscribe to the secrets below it."""
-        secrets = self._key + self._context.router.namespace.separator
-        if secrets != self._secrets:
-            self._secrets = secrets
-            self._up.say(encode_subscribe(secrets))
-            self._tree.set_prefix(secrets)
-            self._context.router.reconsider_all()
+        """Use our credential key on the hub above as our prefix. Where no secrets cross, this hub needs none."""
+        if self._lasting.secrets:
+            self._subscribe_to_secrets()
+        self._tree.set_prefix(self._secrets)
+        self._context.router.reconsider_all()
 
     def is_ours(self, key: bytes) -> bool:
         """Whether a secret key is one that the hub above was asked for."""
@@ -263,6 +295,7 @@ class Conversation:
                 if self._key and not self.has_features:
                     self._up.take_answer(control.WHOAMI)
                 self._key = payload
+                self._keys_seen += 1
             case control.FEATURES:
                 self._take_features(payload)
             case control.SYNC:
@@ -294,6 +327,7 @@ class Conversation:
                 if self.joined:
                     self.take_key()
             case control.NOTICE_KICKED:
+                self._kicked = True
                 self.why = payload.decode(errors="replace")
             case control.NOTICE_LOST:
                 self._take_lost(payload)
@@ -334,6 +368,8 @@ class Conversation:
     def _take_sync(self, token: bytes, scope: bytes) -> None:
         if token == b"root":
             self._confirmed = True
+        elif token == b"secrets":
+            self._may_have_secrets = True
         elif token in self._rounds:
             self._tree.answered(self._rounds.pop(token), self._lasting, scope)
         else:

@@ -137,8 +137,9 @@ def test_a_relay_joins_a_daemon_without_features(world: World) -> None:
         hello = [link.receive() for _ in range(4)]
         assert hello == [b"CMSG hub/features\0", b"CMSG echo/off\0", b"CMSG notices/on\0", WHOAMI + b"\0"]
         link.send(WHOAMI + b"\0!/cred/1/2/3")
+        assert [link.receive(), link.receive()] == [b"SUB !/cred/1/2/3/", WHOAMI + b"\0"]
+        link.send(WHOAMI + b"\0!/cred/1/2/3")
         relay.wait(PATIENCE)
-        assert link.receive() == b"SUB !/cred/1/2/3/"
         client = world.client("left")
         assert key_of(client).startswith(b"!/cred/1/2/3/!/cred/")
         client.subscribe(b"a/")

@@ -90,8 +90,7 @@ def test_messages_without_acknowledgement_are_uncertain_and_not_sent_again(
     with FakeHub(world.address("c")) as daemon:
         world.hub("left")
         relay = world.relay("left", "c", wait=False)
-        link = daemon.accept()
-        link.send(WHOAMI + b"\0!/cred/1/2/3")
+        link = daemon.accept_relay()
         relay.wait(PATIENCE)
         publisher = world.client("left")
         for n in range(25):
@@ -111,8 +110,7 @@ def test_messages_without_acknowledgement_are_uncertain_and_not_sent_again(
         link.close()
         eventually(lambda: relay.state != "joined")
         assert relay.statistics().uncertain == 25 - acknowledged
-        again = daemon.accept()
-        again.send(WHOAMI + b"\0!/cred/1/2/3")
+        again = daemon.accept_relay()
         world.client("left").publish(b"k", b"new")
         while not (packet := again.receive()).startswith(b"MSG"):
             pass
@@ -173,8 +171,7 @@ def test_losses_at_a_slow_master_are_told_while_the_link_stays(world: World) -> 
     with FakeHub(world.address("c")) as daemon:
         world.hub("left", limits=msgspec.structs.replace(FAST, link_packets=10, link_notices=0.01))
         relay = world.relay("left", "c", wait=False)
-        link = daemon.accept()
-        link.send(WHOAMI + b"\0!/cred/1/2/3")
+        daemon.accept_relay()
         relay.wait(PATIENCE)
         notices: list[object] = []
         publisher = world.client("left", on_notice=notices.append)

@@ -1,0 +1,163 @@
+"""Joining hubs that know less than ours, refuse something, or say nonsense."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from support import PATIENCE, WHOAMI, FakeHub, PlainDaemon, eventually
+from worlds import FAST, World, key_of, received, settle
+
+from sbuslib.clients import reconnect
+
+# -- a plain daemon, which refuses patterns for secrets ---------------------------------------------
+
+
+def test_messages_pass_in_both_directions_below_a_daemon_that_refuses_secrets(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    with PlainDaemon(world.address("top")) as daemon:
+        for name in ("left", "right"):
+            world.hub(name)
+            world.relay(name, "top")
+        assert daemon.accepted == 4, "each relay once with the pattern for secrets, and once without"
+        above = world.peer("top")
+        clients = [world.client(name) for name in ("left", "right")]
+        above.subscribe(b"k")
+        for client in clients:
+            client.subscribe(b"k")
+        settle(*clients)
+        above.barrier()
+        for n in range(100):
+            clients[0].publish(b"k", b"%d" % n)
+        for client in clients:
+            assert [client.receive(PATIENCE).payload for _ in range(100)] == [b"%d" % n for n in range(100)]
+        assert [above.receive() for _ in range(100)] == [b"MSG k\0%d" % n for n in range(100)]
+        above.publish(b"k", b"down")
+        assert [client.receive(PATIENCE).payload for client in clients] == [b"down", b"down"]
+        assert [received(client) for client in clients] == [[], []]
+        assert daemon.accepted == 5
+        for relay in world.relays.values():
+            statistics = relay.statistics()
+            assert (statistics.state, statistics.epoch, statistics.mode) == ("joined", 1, "plain")
+            assert not statistics.secrets
+        refusals = [record.message for record in caplog.records if "secrets" in record.message]
+        assert len(refusals) == 2, "one of each relay"
+        assert all("it refuses the pattern for secrets" in message for message in refusals)
+
+
+def test_secrets_stay_below_a_daemon_that_refuses_them(world: World) -> None:
+    with PlainDaemon(world.address("top")) as daemon:
+        world.hub("left")
+        world.relay("left", "top")
+        client, other = world.client("left"), world.client("left")
+        everything = world.peer("top")
+        everything.subscribe(b"")  # such a daemon delivers secrets to that
+        assert key_of(client).count(b"!/cred/") == 1, "there is no way to it from above"
+        client.subscribe(client.whoami() + b"/box")
+        other.publish(client.whoami() + b"/box", b"secret")
+        other.publish(b"!/cred/1/2/3/box", b"secret of another")
+        other.publish(b"k", b"plain")
+        assert client.receive(PATIENCE).payload == b"secret"
+        assert everything.receive() == b"MSG k\0plain"
+        assert daemon.published == [b"MSG k\0plain"]
+        everything.publish(client.whoami() + b"/box", b"from above")
+        everything.publish(b"k")
+        settle(client)
+        assert received(client) == []
+
+
+def test_another_daemon_at_the_same_address_is_asked_for_secrets_again(world: World) -> None:
+    daemon = PlainDaemon(world.address("top"))
+    world.hub("left")
+    relay = world.relay("left", "top")
+    assert not relay.statistics().secrets
+    daemon.stop()
+    eventually(lambda: relay.state == "outage" and relay.statistics().secrets)  # nobody listens there any more
+    world.hub("top", reuse=True)
+    relay.wait(PATIENCE)
+    client = world.client("left")
+    client.subscribe(key_of(client) + b"/box")
+    settle(client)
+    world.client("top").publish(key_of(client) + b"/box", b"found")
+    assert client.receive(PATIENCE).payload == b"found"
+
+
+@pytest.mark.parametrize("verb", ["subscribe", "publish"])
+def test_a_hub_that_serves_the_relay_as_a_client_may_refuse_its_secrets(world: World, verb: str) -> None:
+    def allow(credentials: Any, asked: str, pattern: bytes) -> bool:
+        return credentials.uid != 12_345 or not pattern.startswith(b"!/") or asked != verb
+
+    world.hub("top", authorize=allow)
+    world.hub("left")
+    world.uids["top"] = 12_345
+    relay = world.relay("left", "top")
+    world.uids.clear()
+    assert relay.statistics().mode == "plain"
+    assert relay.statistics().secrets == (verb == "publish")
+    client, above = world.client("left"), world.client("top")
+    client.subscribe(b"k")
+    settle(client)
+    above.publish(b"k", b"1")
+    assert client.receive(PATIENCE).payload == b"1"
+
+
+def test_a_hub_that_dies_while_it_is_asked_for_secrets_has_not_refused_them(world: World) -> None:
+    with FakeHub(world.address("top")) as master:
+        world.hub("left")
+        relay = world.relay("left", "top", wait=False)
+        link = master.accept()
+        link.send(b"CMSG hub/features\0hub/sync id=1 path=1", WHOAMI + b"\0!/cred/1/2/3")
+        while link.receive() != b"SUB !/cred/1/2/3/":
+            pass
+        link.close()
+        master.accept()
+        assert relay.statistics().secrets
+
+
+# -- pauses -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stable", [True, False])
+def test_pauses_grow_unless_the_link_was_stable_for_a_while(
+    world: World, monkeypatch: pytest.MonkeyPatch, stable: bool
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("sbuslib.clients.reconnect.random.uniform", lambda least, most: most)
+    following = reconnect.Backoff.next
+
+    def next_pause(backoff: reconnect.Backoff) -> float:
+        pauses.append(following(backoff))
+        return 0.0
+
+    monkeypatch.setattr(reconnect.Backoff, "next", next_pause)
+    most = 1e-6 if stable else 60.0
+    with PlainDaemon(world.address("top")) as daemon:
+        world.hub("left", limits=msgspec.structs.replace(FAST, link_pause=1e-6, link_pause_most=most))
+        relay = world.relay("left", "top")
+        for epoch in (2, 3, 4):
+            daemon.disconnect()
+            eventually(lambda seen=epoch: relay.epoch == seen)  # type: ignore[misc]
+    grown = [pauses[0] * 3**n for n in range(len(pauses))]
+    assert pauses == ([1e-6] * len(pauses) if stable else pytest.approx(grown))
+
+
+# -- the end ----------------------------------------------------------------------------------------
+
+
+def test_an_acknowledgement_that_comes_with_the_end_counts(world: World) -> None:
+    with FakeHub(world.address("top")) as master:
+        world.hub("left")
+        relay = world.relay("left", "top", wait=False)
+        link = master.accept()
+        link.send(b"CMSG hub/features\0hub/sync id=1 path=1", WHOAMI + b"\0!/cred/1/2/3")
+        link.send(b"CMSG hub/sync\0secrets\0local")
+        relay.wait(PATIENCE)
+        world.client("left").publish(b"k", b"1")
+        while not (packet := link.receive()).endswith(b"\0passed"):
+            pass
+        link.send(packet)
+        link.close()
+        eventually(lambda: relay.state == "outage")
+        assert (relay.statistics().forwarded, relay.statistics().uncertain) == (1, 0)
