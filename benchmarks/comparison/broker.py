@@ -23,13 +23,13 @@ from typing import ClassVar
 from sbuslib.bench.native import Load
 from sbuslib.bench.results import Run
 from sbuslib.errors import StateError
-from sbuslib.kernel.sockets import connect_stream
 
 __all__ = [
     "KEY",
     "PATIENCE",
     "Broker",
     "NotInstalledError",
+    "connect_stream",
     "exactly",
     "find_program",
     "free_port",
@@ -53,6 +53,18 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port
+
+
+def connect_stream(path: str, timeout: float) -> socket.socket:
+    """A blocking connection to a Unix-domain stream socket."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout)
+        sock.connect(path)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 class Broker(ABC):

@@ -10,13 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from sbuslib.errors import StateError
-from sbuslib.kernel.sockets import connect_stream
 
 from .broker import (
     KEY,
     PATIENCE,
     Broker,
     NotInstalledError,
+    connect_stream,
     exactly,
     find_program,
     free_port,

@@ -22,7 +22,7 @@ from ..errors import UsageError
 from ..kernel.threads import unpatched
 from ..secrets import RESERVED
 from ..segments.directory import DirectoryLock, list_segments, sync_directory
-from ..segments.encoding import encode_columns, encode_end, encode_gaps
+from ..segments.encoding import encode_block, encode_end, encode_gaps
 from ..segments.layout import Buffer, SegmentHeader, segment_name
 from ..segments.recovery import recover
 from .chunks import Chunk, columns_of, parts_of, spread
@@ -272,7 +272,7 @@ class Writer:
         rows = sum(counts)
         times, senders, gids, uids, pids, _ = zip(*chunks, strict=True)
         places = {sender: len(names) + number for number, sender in enumerate(dict.fromkeys(senders))}
-        block = encode_columns(
+        block = encode_block(
             self._begin(),
             self.written_sequence + 1,
             spread("q", times, counts, rows),
@@ -282,8 +282,8 @@ class Writer:
             keys,
             spread("i", [places[sender] for sender in senders], counts, rows),
             [*names, *places],
-            sizes,
             payloads,
+            sizes,
         )
         self._write_block(block, rows)
 

@@ -34,7 +34,6 @@ __all__ = [
     "accept",
     "bound_address",
     "connect",
-    "connect_stream",
     "grow_send_buffer",
     "peer_credentials",
     "peer_groups",
@@ -321,15 +320,3 @@ def send_datagram(address: str, data: bytes) -> None:
         sock.send(data, ONE_PACKET_FLAGS)
     finally:
         sock.close()
-
-
-def connect_stream(path: str, timeout: float) -> socket.socket:
-    """A blocking connection to a Unix-domain stream socket, of a program that is no hub. Raises :exc:`OSError`."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.settimeout(timeout)
-        sock.connect(path)
-    except BaseException:
-        sock.close()
-        raise
-    return sock

@@ -34,22 +34,24 @@ def resolve_group(group: str) -> int:
 
 
 def resolve_users(name: str, users: Iterable[int | str] | str | bytes) -> list[int]:
-    """The ids of some users; ``name`` is what the error calls the list.
-
-    Raises :exc:`~sbuslib.errors.UsageError` for what is no list, and for a user that does not exist.
-    """
-    if isinstance(users, (str, bytes)) or not isinstance(users, Iterable):
-        raise UsageError(f"{name} is a list of names and ids, not {users!r}")
-    return [resolve_user(user) for user in users]
+    """The ids of some users; ``name`` is what the error calls the list. Raises as :func:`resolve_users_and_groups`."""
+    return [resolve_user(user) for user in _listed(name, users)]
 
 
 def resolve_users_and_groups(
     name: str, members: Iterable[int | str] | str | bytes
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """The ids of some users, and of those that are groups, named ``@group``. Raises as :func:`resolve_users`."""
-    if isinstance(members, (str, bytes)) or not isinstance(members, Iterable):
-        raise UsageError(f"{name} is a list of names and ids, not {members!r}")
-    listed = list(members)
+    """The ids of some users, and of those that are groups, named ``@group``; ``name`` is what the error calls the list.
+
+    Raises :exc:`~sbuslib.errors.UsageError` for what is no list, and for a user or group that does not exist.
+    """
+    listed = _listed(name, members)
     groups = [one for one in listed if isinstance(one, str) and one.startswith("@")]
     users = [one for one in listed if one not in groups]
-    return frozenset(resolve_users(name, users)), frozenset(resolve_group(group[1:]) for group in groups)
+    return frozenset(map(resolve_user, users)), frozenset(resolve_group(group[1:]) for group in groups)
+
+
+def _listed(name: str, members: Iterable[int | str] | str | bytes) -> list[int | str]:
+    if isinstance(members, (str, bytes)) or not isinstance(members, Iterable):
+        raise UsageError(f"{name} is a list of names and ids, not {members!r}")
+    return list(members)

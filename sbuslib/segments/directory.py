@@ -10,13 +10,12 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from io import FileIO
 from typing import Literal, NamedTuple, TypeAlias
 
 from ..errors import CorruptJournalError, JournalError, JournalInUseError
 from .layout import SEGMENT_HEADER_BYTES, Block, End, Record, SegmentHeader, Skipped, first_sequence_of, segment_name
-from .reading import decode_block, read_blocks, walk
+from .reading import read_blocks, sound_blocks, walk
 
 __all__ = [
     "LOCK_NAME",
@@ -145,20 +144,13 @@ def read_segment(
 
 def _whole_blocks(file: FileIO, salt: int, expected: int | None, position: int) -> Iterator[Block]:
     """The blocks of a segment up to damage, a cut, a wrong number or the end."""
-    while True:
+    start = -1
+    while position != start:  # most often a block is cut at the end of the window
+        start = position
         file.seek(position)
-        data = file.read(_WINDOW)
-        at = 0
-        with suppress(CorruptJournalError):  # most often a block is cut at the end of the window
-            while isinstance(block := decode_block(data, at, salt, position + at), Block):
-                if expected is not None and block.sequences[0] != expected:
-                    return
-                yield block
-                at += block.length
-                expected = block.next_sequence
-        if not at:
-            return
-        position += at
+        for block in sound_blocks(file.read(_WINDOW), salt, expected, position):
+            yield block
+            position, expected = block.end, block.next_sequence
 
 
 def end_of(segment: Segment, start: int = SEGMENT_HEADER_BYTES) -> tuple[int, bool]:

@@ -25,13 +25,7 @@ from .layout import (
     pack,
 )
 
-__all__ = [
-    "encode_block",
-    "encode_columns",
-    "encode_end",
-    "encode_gaps",
-    "widened",
-]
+__all__ = ["encode_block", "encode_end", "encode_gaps", "widened"]
 
 _PADDING = [bytes(n) for n in (0, 7, 6, 5, 4, 3, 2, 1)]
 
@@ -78,39 +72,21 @@ def encode_block(
     gids: bytes,
     uids: bytes,
     pids: bytes,
-    keys: bytes,
+    keys: Buffer,
     senders: bytes,
     names: Sequence[bytes],
-    payloads: Sequence[bytes],
+    payloads: Sequence[Buffer],
+    sizes: bytes | None = None,
     kind: Literal["message", "gap"] = MESSAGE,
 ) -> bytearray:
     """A block of rows that are numbered from ``first_sequence`` on.
 
     The columns are as :func:`pack` makes them: the first four of type ``q``, ``keys`` and ``senders``, which are
-    indices of ``names``, of type ``i``; each has as many numbers as there are ``payloads``.
+    indices of ``names``, of type ``i``. ``sizes``, of type ``i``, has the length of each payload, where several lie
+    together in one of ``payloads``.
     """
-    sizes = pack("i", [*map(len, payloads)])
-    return encode_columns(
-        salt, first_sequence, times, gids, uids, pids, keys, senders, names, sizes, payloads, kind=kind
-    )
-
-
-def encode_columns(
-    salt: int,
-    first_sequence: int,
-    times: bytes,
-    gids: bytes,
-    uids: bytes,
-    pids: bytes,
-    keys: Buffer,
-    senders: bytes,
-    names: Sequence[bytes],
-    sizes: bytes,
-    payloads: Sequence[Buffer],
-    *,
-    kind: Literal["message", "gap"] = MESSAGE,
-) -> bytearray:
-    """As :func:`encode_block`, for payloads that may lie together: ``sizes``, of type ``i``, has the length of each."""
+    if sizes is None:
+        sizes = pack("i", [*map(len, payloads)])
     rows = len(sizes) // 4
     payload_offsets, payload_bytes = _offsets(sizes)
     name_offsets = [*accumulate(map(len, names), initial=0)]
@@ -143,7 +119,7 @@ def encode_gaps(salt: int, first_sequence: int, gaps: Sequence[tuple[int, str, i
         pack("i", [NULL]) * len(gaps),
         [cause.encode() for cause in causes],
         [SEQUENCE.pack(NULL if lost is None else lost) for _, _, lost in gaps],
-        GAP,
+        kind=GAP,
     )
 
 

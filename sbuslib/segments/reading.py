@@ -33,12 +33,7 @@ from .layout import (
     padded,
 )
 
-__all__ = [
-    "decode_block",
-    "read_blocks",
-    "sound_blocks",
-    "walk",
-]
+__all__ = ["decode_block", "read_blocks", "sound_blocks", "walk"]
 
 
 class _Header(NamedTuple):
@@ -110,27 +105,9 @@ def _block_of(header: _Header, view: memoryview, at: int, position: int) -> Bloc
     names = view[at : at + header.names_bytes]
     at += padded(header.names_bytes)
     payloads = view[at : at + header.payload_bytes]
-    times, sequences, gids, uids, pids = wide
     if not 0 < wide[1][0] <= wide[1][-1] <= MOST_ROWS:
         raise CorruptJournalError("a block numbers its rows as no recorder does", position)
-    keys, senders, payload_offsets, name_offsets = narrow
-    return Block(
-        position,
-        header.length,
-        KINDS[header.magic],
-        rows,
-        times,
-        sequences,
-        gids,
-        uids,
-        pids,
-        keys,
-        senders,
-        payload_offsets,
-        name_offsets,
-        names,
-        payloads,
-    )
+    return Block._make((position, header.length, KINDS[header.magic], rows, *wide, *narrow, names, payloads))
 
 
 def walk(read_at: Callable[[int, int], Buffer], size: int, at: int = SEGMENT_HEADER_BYTES) -> Iterator[Extent]:

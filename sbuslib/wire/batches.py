@@ -164,41 +164,40 @@ class Batch:
             return memoryview(self.packet)
         return memoryview(self._data)[self._start : self._start + self._length]
 
+    def _places(self) -> tuple[int, int]:
+        """Where the lengths of the payloads and the payloads begin in the packet."""
+        at_sizes = _COLUMNS + 4 * len(self.keys)
+        return at_sizes, at_sizes + 4 * self.count + len(self.numbers or b"") + sum(map(len, self.keys))
+
+    def _sizes(self) -> bytes:
+        """The column of lengths, of a batch that was parsed."""
+        at_sizes = self._start + self._places()[0]
+        return self._data[at_sizes : at_sizes + 4 * self.count]
+
     @property
     def payloads(self) -> list[bytes]:
         """The payload of each message."""
         if self._payloads is None:
-            at_sizes = self._start + _COLUMNS + 4 * len(self.keys)
-            at_numbers = at_sizes + 4 * self.count
-            at_payloads = at_numbers + len(self.numbers or b"") + sum(map(len, self.keys))
-            joined = self._data[at_payloads : self._start + self._length]
-            self._payloads = cut(joined, self._data[at_sizes:at_numbers], self.count)
+            joined = self._data[self._start + self._places()[1] : self._start + self._length]
+            self._payloads = cut(joined, self._sizes(), self.count)
         return self._payloads
 
     @property
     def columns(self) -> tuple[list[bytes], bytes | None, bytes, memoryview]:
         """Keys, numbers, the lengths of the payloads, and the payloads one after another, as a copy."""
         packet = self.packet
-        at_numbers = _COLUMNS + 4 * (len(self.keys) + self.count)
-        at_payloads = at_numbers + len(self.numbers or b"") + sum(map(len, self.keys))
-        return (
-            self.keys,
-            self.numbers,
-            packet[at_numbers - 4 * self.count : at_numbers],
-            memoryview(packet)[at_payloads:],
-        )
+        at_sizes, at_payloads = self._places()
+        return self.keys, self.numbers, packet[at_sizes : at_sizes + 4 * self.count], memoryview(packet)[at_payloads:]
 
     @property
     def least(self) -> int:
         """The length of the shortest payload."""
         if self._payloads is not None:
             return min(map(len, self._payloads))
-        at_sizes = self._start + _COLUMNS + 4 * len(self.keys)
-        sizes = self._data[at_sizes : at_sizes + 4 * self.count]
+        sizes = self._sizes()
         if sizes == sizes[:4] * self.count:
             return int.from_bytes(sizes[:4], "little")
-        every: tuple[int, ...] = struct.unpack(f"<{self.count}I", sizes)
-        return min(every)
+        return int(min(struct.unpack(f"<{self.count}I", sizes)))
 
     @property
     def plain(self) -> list[bytes]:

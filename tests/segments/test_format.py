@@ -17,7 +17,7 @@ from segments.journals import EXAMPLE, SALT, SENDER, block, gap, message, record
 from sbuslib.errors import CorruptJournalError
 from sbuslib.segments import directory
 from sbuslib.segments.directory import read_journal
-from sbuslib.segments.encoding import encode_columns, encode_end
+from sbuslib.segments.encoding import encode_block, encode_end
 from sbuslib.segments.layout import (
     SEGMENT_HEADER_BYTES,
     Block,
@@ -166,9 +166,9 @@ COLUMN = st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(-2, 4), min_siz
 def test_forged_columns_that_do_not_agree_are_an_error_or_rows(
     keys: list[int], senders: list[int], sizes: list[int], payloads: int, kind: Literal["message", "gap"]
 ) -> None:
-    data = encode_columns(
+    data = encode_block(
         SALT, 1, FIVES, FIVES, FIVES, FIVES, pack("i", keys), pack("i", senders), [b"name", b"sender"],
-        pack("i", [payloads, 0, 0]), [bytes(payloads)], kind=kind,
+        [bytes(payloads)], pack("i", [payloads, 0, 0]), kind,
     )  # fmt: skip
     at = len(data) - (payloads + 7 & ~7) - 16 - 16 - 16  # the payloads, names, their offsets, those of the payloads
     data[at : at + 16] = pack("i", [0, *sizes])
