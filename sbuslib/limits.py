@@ -61,7 +61,7 @@ KNOWN_KEY_BYTES: Final = 256
 """Longest key that a client remembers, in bytes. Longer keys are rare, and many of them would take much memory."""
 
 
-class _Numbers(msgspec.Struct, frozen=True, kw_only=True):
+class _Numbers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A struct whose fields are all positive numbers."""
 
     def __post_init__(self) -> None:

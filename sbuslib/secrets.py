@@ -82,7 +82,8 @@ class Namespace:
             for at in range(0, len(fields), 5)
         )
 
-    def _uses_reserved(self, key: bytes) -> bool:
+    def uses_reserved(self, key: bytes) -> bool:
+        """Whether the reserved token is in a key or pattern: it is that of a secret, or nobody may use it."""
         return RESERVED in key and self._lone in self.separator + key + self.separator
 
     def _ids(self, secret: bytes) -> list[bytes]:
@@ -97,7 +98,7 @@ class Namespace:
 
         Raises :exc:`~sbuslib.errors.ReservedKeyError` when it uses the reserved token in any other way.
         """
-        if not self._uses_reserved(key):
+        if not self.uses_reserved(key):
             return False
         if not self.is_secret(key):
             raise ReservedKeyError("reserved token in a key")
@@ -111,7 +112,7 @@ class Namespace:
         Raises :exc:`~sbuslib.errors.ReservedKeyError` unless it is plain, or a secret pattern under our
         own prefix in which each id is the client's own or empty.
         """
-        if not self._uses_reserved(pattern):
+        if not self.uses_reserved(pattern):
             return False
         if not pattern.startswith(self.prefix + self.start):
             raise ReservedKeyError("reserved token in a pattern")

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "sbuslib"
 FLOORS = [
     "errors lazy limits matcher statistics",
     "covering secrets wire",
-    "kernel segments",
+    "kernel policy segments",
     "core clients",
     "client blocking aio topic",
     "tree",
@@ -45,6 +45,7 @@ PURE = {
     "limits",
     "covering",
     "matcher",
+    "policy",
     "statistics",
     "secrets",
     "topic",

@@ -15,9 +15,12 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..wire.addresses import SYSTEM_ADDRESS
+from .config import Settings, add_config_arguments, read_settings
 from .console import EXIT_SUCCESS, STOPPING, complain, explain, on_stop
+from .values import separator
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -120,16 +123,30 @@ def add_hub_arguments(parser: ArgumentParser) -> None:
         "of the keys that they published are not wanted, and nothing else about other clients. Relays of the hub's own "
         "user and of root may always join",
     )
+    parser.add_argument(
+        "--trusted",
+        action="append",
+        metavar="USER",
+        help="let USER ask for the statistics, and hold back publishers of other users; may be repeated. The hub's own "
+        "user and root always may",
+    )
+    parser.add_argument(
+        "--separator",
+        type=separator,
+        metavar="BYTE",
+        help="the byte between the segments of a key, / unless given. Clients of the protocol's edition of 2017 need a "
+        "full stop",
+    )
+    add_config_arguments(parser)
 
 
 def build_parser() -> ArgumentParser:
     """The arguments of ``sbusd``."""
     from .. import __version__
-    from ..wire.addresses import SYSTEM_ADDRESS
     from .arguments import Parser
 
     parser = Parser(prog="sbusd", description=_DESCRIPTION, epilog=_EPILOG)
-    parser.add_argument("-a", "--address", default=SYSTEM_ADDRESS, help="where to listen: %(default)s unless given")
+    parser.add_argument("-a", "--address", help=f"where to listen: {SYSTEM_ADDRESS} unless given")
     parser.add_argument(
         "-f",
         "--foreground",
@@ -197,14 +214,24 @@ def run_hub(
     *,
     background: bool = False,
     on_ready: Callable[[str], None] | None = None,
-    on_hub: Callable[[Hub], object] | None = None,
+    on_hub: Callable[[Hub, Settings], object] | None = None,
+    default: str | None = SYSTEM_ADDRESS,
 ) -> int:
     """Serve a hub until a signal stops it, here or in the background; the exit status.
 
     ``arguments`` are those of :func:`add_hub_arguments` with ``address``, and ``pid_file`` for ``background``.
-    ``on_ready`` is called with the address once the hub serves, and ``on_hub`` before with the hub itself.
+    ``on_ready`` is called with the address once the hub serves, and ``on_hub`` before with the hub itself. ``default``
+    is the address where neither an option nor the file has one.
     """
     from ..errors import SbusError
+
+    try:
+        settings = read_settings(arguments, default)
+    except (SbusError, OSError) as error:
+        return complain(program, explain(error))
+    if arguments.check_config:
+        print(f"{arguments.config}: correct")
+        return EXIT_SUCCESS
 
     _fill_standard_descriptors()
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
@@ -212,23 +239,19 @@ def run_hub(
     try:
         with ExitStack() as undo:
             from ..kernel.sockets import Listener
-            from ..kernel.users import resolve_group, resolve_user
             from ..wire.addresses import parse_address
 
-            for user in arguments.relay or ():
-                resolve_group(user[1:]) if user.startswith("@") else resolve_user(user)
-            users = None if arguments.user is None else [resolve_user(user) for user in arguments.user]
-            parsed = parse_address(arguments.address)
+            parsed = parse_address(settings.address)
             _allow_many_files()
             pid_file = None
             if background and arguments.pid_file != NO_PID_FILE:
                 pid_file = _PidFile(arguments.pid_file)
                 undo.callback(pid_file.remove)
             address = str(parsed)
-            mode = 0o700 | (0o070 if arguments.group else 0) | (0o007 if arguments.others else 0)
+            mode = settings.mode
             listener = Listener(parsed, mode=mode, reuse=arguments.reuse)
             undo.callback(listener.close)
-            if parsed != parse_address(arguments.address):  # only a random one differs
+            if parsed != parse_address(settings.address):  # only a random one differs
                 _print_address(address)
             _settle_passed_descriptor(listener, mode, program)
 
@@ -249,13 +272,7 @@ def run_hub(
                 if on_ready is not None:
                     on_ready(address or "")
 
-            options = {
-                "mode": mode,
-                "users": users,
-                "stop_when_empty": arguments.close,
-                "relays": arguments.relay or (),
-            }
-            _serve(program, listener, options, background, ready, on_hub)
+            _serve(program, listener, settings, arguments, background, ready, on_hub)
     except (SbusError, OSError) as error:
         return complain(program, explain(error, address))
     return EXIT_SUCCESS
@@ -264,10 +281,11 @@ def run_hub(
 def _serve(
     program: str,
     listener: Listener,
-    options: dict[str, Any],
+    settings: Settings,
+    arguments: Namespace,
     background: bool,
     ready: Callable[[], None],
-    on_hub: Callable[[Hub], object] | None,
+    on_hub: Callable[[Hub, Settings], object] | None,
 ) -> None:
     import logging
 
@@ -278,10 +296,20 @@ def _serve(
     from .heap import HeapTrimmer
 
     logging.basicConfig(format=f"{program}: %(message)s")
-    hub = Hub(listener, **options)
+    hub = Hub(
+        listener,
+        mode=settings.mode,
+        users=settings.users,
+        trusted=settings.trusted,
+        relays=settings.relays,
+        separator=settings.separator,
+        limits=settings.limits,
+        authorize=settings.policy,
+        stop_when_empty=arguments.close,
+    )
     hub.start()
     if on_hub is not None:
-        on_hub(hub)
+        on_hub(hub, settings)
     if background:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     on_stop(hub.stop, gevent.signal_handler)

@@ -31,14 +31,17 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def _hub(arguments: Namespace) -> int:
-    if arguments.address is None:
-        from ..wire.addresses import default_addresses
+    from ..wire.addresses import default_addresses
 
-        arguments.address = default_addresses()[0]
-        if not os.environ.get("SBUS_ADDRESS") and os.environ.get("XDG_RUNTIME_DIR"):
-            # Clients look there first, and no other program makes the folder.
-            try:
-                os.makedirs(os.path.dirname(arguments.address), mode=0o700, exist_ok=True)
-            except OSError as error:
-                return complain("sbus", explain(error))
-    return run_hub("sbus", arguments, on_ready=lambda address: tell(f"listening at {address} (Ctrl-C ends it)"))
+    default = default_addresses()[0]
+    if arguments.address is None and not os.environ.get("SBUS_ADDRESS") and os.environ.get("XDG_RUNTIME_DIR"):
+        # Clients look there first, and no other program makes the folder.
+        try:
+            os.makedirs(os.path.dirname(default), mode=0o700, exist_ok=True)
+        except OSError as error:
+            return complain("sbus", explain(error))
+
+    def announce(address: str) -> None:
+        tell(f"listening at {address} (Ctrl-C ends it)")
+
+    return run_hub("sbus", arguments, on_ready=announce, default=default)

@@ -52,6 +52,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
     "service": (
         "this machine",
         {
+            "explain": "what a configuration file allows a user, and by which rule",
             "bench": "measure what a hub costs on this machine",
             "units": "print or install systemd units",
             "completion": "print what makes a shell complete the commands and options of sbus",

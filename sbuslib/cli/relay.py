@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
     from ..hub import Hub
     from ..relay import Relay
+    from .config import Settings
 
 __all__ = ["build_parser", "main"]
 
@@ -54,11 +54,10 @@ def build_parser() -> ArgumentParser:
     parser.add_argument(
         "--upstream",
         action="append",
-        required=True,
         metavar="ADDRESS",
-        help="the hub above; may be repeated, then they are tried in order",
+        help="the hub above, unless the file has it; may be repeated, then they are tried in order",
     )
-    parser.add_argument("--listen", dest="address", required=True, metavar="ADDRESS", help="where to listen")
+    parser.add_argument("--listen", dest="address", metavar="ADDRESS", help="where to listen, unless the file has it")
     parser.add_argument(
         "--export",
         action="append",
@@ -80,37 +79,28 @@ def build_parser() -> ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``sbus-relay``; its exit status."""
-    from ..errors import SbusError
-    from ..kernel.users import resolve_user
-    from ..wire.addresses import parse_address
-
-    arguments = build_parser().parse_args(argv)
-    try:
-        for address in arguments.upstream:
-            parse_address(address)
-        if arguments.upstream_user is not None:
-            resolve_user(arguments.upstream_user)
-    except SbusError as error:
-        return complain("sbus-relay", explain(error, None))
-
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.config is None and not (arguments.upstream and arguments.address):
+        parser.error("--upstream and --listen are required, unless --config is given")
     relays: list[Relay] = []
 
-    def join(hub: Hub) -> None:
+    def join(hub: Hub, settings: Settings) -> None:
         import gevent
 
         from ..relay import Relay
 
         relay = Relay(
             hub,
-            arguments.upstream,
-            export=None if arguments.export is None else [os.fsencode(pattern) for pattern in arguments.export],
-            import_=None if arguments.import_ is None else [os.fsencode(pattern) for pattern in arguments.import_],
-            upstream_user=arguments.upstream_user,
+            settings.upstream,
+            export=settings.export,
+            import_=settings.import_,
+            upstream_user=settings.upstream_user,
         ).start()
         relay.service.failed.rawlink(lambda _: gevent.spawn(hub.stop))
         relays.append(relay)
 
-    status = run_hub("sbus-relay", arguments, on_hub=join)
+    status = run_hub("sbus-relay", arguments, on_hub=join, default=None)
     for relay in relays:
         if relay.service.error is not None:
             return complain("sbus-relay", explain(relay.service.error))

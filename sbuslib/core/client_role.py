@@ -27,6 +27,10 @@ MOST_DIGITS: Final = 18
 TOKEN_BYTES: Final = 64
 """Longest token of a ``hub/sync``. The hub sends it back, so it must not be long."""
 
+PREFIX: Final = b"prefix"
+"""In the place of ``whoami``: how clients of the protocol's edition of 2017 ask for the part of their credential key
+that they cannot know. They separate by a full stop."""
+
 
 class Neighbours(Protocol):
     """What clients may ask of the tree that the hub belongs to."""
@@ -89,6 +93,7 @@ class ClientRole:
         if isinstance(packet, Control):
             self._control(publisher, packet)
         elif isinstance(packet, Subscribe):
+            context.router.check_size(packet.pattern)  # first: the answer about a long pattern would take long
             if not context.authorization.allows(client.credentials, "subscribe", packet.pattern):
                 raise PacketError("subscription refused")
             if client.closed:
@@ -125,6 +130,8 @@ class ClientRole:
                 self._neighbours.sync(client, token, scope)
             case control.INTEREST_ON:
                 self._neighbours.add_link(publisher)
+            case key if key == context.router.namespace.start + PREFIX:
+                client.answer(encode_control(key, context.router.namespace.prefix))
             case key:
                 if not self._choose_mode(client, key):
                     context.ignored += 1

@@ -85,17 +85,21 @@ class Router(Generic[S]):
         """How many distinct patterns ``subscriber`` holds."""
         return self._plain.count(subscriber) + self._secret.count(subscriber)
 
+    def check_size(self, pattern: bytes) -> None:
+        """Raise :exc:`~sbuslib.errors.PacketError` for a pattern beyond the limits."""
+        limits = self._limits
+        if len(pattern) > limits.pattern_bytes:
+            raise PacketError("pattern too long")
+        if pattern.count(self.namespace.separator) >= limits.pattern_segments:
+            raise PacketError("pattern of too many segments")
+
     def subscribe(self, pattern: bytes, subscriber: S, credentials: Credentials, account: Account) -> None:
         """Put a ``SUB`` in force, charged to the subscriber's account.
 
         Raises :exc:`~sbuslib.errors.ReservedKeyError` for a use of the reserved token that these
         credentials do not allow, and :exc:`~sbuslib.errors.PacketError` beyond the limits.
         """
-        limits = self._limits
-        if len(pattern) > limits.pattern_bytes:
-            raise PacketError("pattern too long")
-        if pattern.count(self.namespace.separator) >= limits.pattern_segments:
-            raise PacketError("pattern of too many segments")
+        self.check_size(pattern)
         index = self._secret if self.namespace.check_pattern(pattern, credentials) else self._plain
         if not index.holds(pattern, subscriber) and not self._quotas.take_pattern(account, *self._price(pattern)):
             raise PacketError("too many patterns")

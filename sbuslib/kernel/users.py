@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import grp
+import os
 import pwd
 from collections.abc import Iterable
 
 from ..errors import UsageError
 
-__all__ = ["resolve_group", "resolve_user", "resolve_users", "resolve_users_and_groups"]
+__all__ = ["know_user", "resolve_group", "resolve_user", "resolve_users", "resolve_users_and_groups"]
 
 
 def resolve_user(user: int | str) -> int:
@@ -55,3 +56,12 @@ def _listed(name: str, members: Iterable[int | str] | str | bytes) -> list[int |
     if isinstance(members, (str, bytes)) or not isinstance(members, Iterable):
         raise UsageError(f"{name} is a list of names and ids, not {members!r}")
     return list(members)
+
+
+def know_user(uid: int) -> tuple[bytes, frozenset[int]]:
+    """The name of a user, empty if there is none, and the ids of all groups that the user is in. It may block."""
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        return b"", frozenset()
+    return os.fsencode(entry.pw_name), frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid))

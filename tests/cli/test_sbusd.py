@@ -19,6 +19,7 @@ import pytest
 from support import PATIENCE, WHOAMI, own_key
 
 from sbuslib.blocking import Client
+from sbuslib.cli.config import read_settings
 from sbuslib.cli.daemon import build_parser
 from sbuslib.wire.addresses import AbstractAddress, parse_address
 
@@ -132,7 +133,8 @@ def as_user(uid: int, path: str) -> str:
 
 def test_the_defaults_are_those_of_the_c_daemon() -> None:
     arguments = build_parser().parse_args([])
-    assert (arguments.address, arguments.pid_file, arguments.foreground) == ("/run/sbus.socket", "/run/sbus.pid", False)
+    assert read_settings(arguments).address == "/run/sbus.socket"
+    assert (arguments.pid_file, arguments.foreground) == ("/run/sbus.pid", False)
 
 
 def test_the_daemon_listens_when_it_closes_its_output(serve: Serve, path: str) -> None:

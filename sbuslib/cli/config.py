@@ -1,0 +1,271 @@
+"""The configuration file of ``sbusd``, ``sbus hub`` and ``sbus-relay``, in TOML, and the options that win over it.
+
+What the file may hold is the fields of :class:`HubTable`, :class:`RelayTable` and :class:`RuleTable`. All of it is
+checked before any of it is used. An error names the file, the key and what was expected.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from ..errors import UsageError
+from ..kernel.users import know_user, resolve_user, resolve_users_and_groups
+from ..limits import Limits
+from ..matcher import SEPARATOR, check_separator
+from ..policy import Policy, Rule, check_template
+from ..wire.addresses import SYSTEM_ADDRESS, parse_address
+from ..wire.packets import check_key
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+__all__ = ["HubTable", "RelayTable", "RuleTable", "Settings", "add_config_arguments", "read_policy", "read_settings"]
+
+T = TypeVar("T")
+
+EVERYBODY: Final = "*"
+"""In the ``users`` of a rule: all users."""
+
+
+class RuleTable(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """``[[rules]]``: users, groups as ``@group``, ``*`` for everybody, and what they may do."""
+
+    users: list[str | int]
+    publish: list[str] = []
+    subscribe: list[str] = []
+
+
+class HubTable(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The file of a hub."""
+
+    address: str | None = None
+    mode: int | None = None
+    users: list[str | int] | None = None
+    trusted: list[str | int] | None = None
+    relays: list[str | int] | None = None
+    separator: str | None = None
+    limits: Limits = Limits()
+    rules: list[RuleTable] | None = None
+
+
+class RelayTable(HubTable, forbid_unknown_fields=True, kw_only=True):
+    """The file of a hub with a relay."""
+
+    upstream: str | list[str] | None = None
+    upstream_user: str | int | None = None
+    export: list[str] | None = None
+    import_: list[str] | None = msgspec.field(default=None, name="import")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What file and options say together, checked."""
+
+    address: str
+    mode: int
+    users: list[int] | None
+    trusted: list[int | str]
+    relays: list[int | str]
+    separator: bytes
+    limits: Limits
+    policy: Policy | None
+    upstream: list[str]
+    upstream_user: int | None
+    export: list[bytes] | None
+    import_: list[bytes] | None
+
+
+def add_config_arguments(parser: ArgumentParser) -> None:
+    """Add the options that tell where the file is."""
+    parser.add_argument(
+        "--config", metavar="FILE", help="take what no option says from FILE: see docs/configuration.md"
+    )
+    parser.add_argument("--check-config", action="store_true", help="only say whether the file is correct")
+
+
+def read_settings(arguments: Namespace, default: str | None = SYSTEM_ADDRESS) -> Settings:
+    """What the options and the file that they name say together.
+
+    Raises :exc:`~sbuslib.errors.UsageError`, and :exc:`OSError` for a file that cannot be read.
+    """
+    path: str | None = arguments.config
+    is_relay = hasattr(arguments, "upstream")
+    if arguments.check_config and path is None:
+        raise UsageError("--check-config needs --config")
+    form = RelayTable if is_relay else HubTable
+    table, lines = (form(), []) if path is None else _read(path, form)
+    relay = table if isinstance(table, RelayTable) else RelayTable()
+    check = _Checks(path)
+    separator = arguments.separator or check("separator", _separator, table.separator, SEPARATOR)
+    mode = check("mode", _mode, table.mode, 0o700)
+    if arguments.group or arguments.others:
+        mode = 0o700 | (0o070 if arguments.group else 0) | (0o007 if arguments.others else 0)
+    upstream = [relay.upstream] if isinstance(relay.upstream, str) else relay.upstream
+    option = vars(arguments).get
+    address, above = arguments.address, option("upstream_user")
+    settings = Settings(
+        address=check("address", _address, table.address, default) if address is None else _address(address),
+        mode=mode,
+        users=check.each("users", resolve_user, arguments.user, table.users),
+        trusted=check.each("trusted", resolve_user, arguments.trusted, table.trusted) or [],
+        relays=check.each("relays", _member, arguments.relay, table.relays) or [],
+        separator=separator,
+        limits=table.limits,
+        policy=_policy(check, lines, table.rules, separator),
+        upstream=check.each("upstream", _address, option("upstream"), upstream) or [],
+        upstream_user=check("upstream_user", resolve_user, relay.upstream_user, None)
+        if above is None
+        else resolve_user(above),
+        export=check.each("export", _pattern, option("export"), relay.export),
+        import_=check.each("import", _pattern, option("import_"), relay.import_),
+    )
+    if is_relay and not settings.upstream:
+        raise UsageError(f"{path}: upstream: missing, and there is no --upstream")
+    if settings.address is None:
+        raise UsageError(f"{path}: address: missing, and there is no --listen")
+    return settings
+
+
+def read_policy(path: str) -> Policy | None:
+    """The policy of a hub's or relay's file; ``None`` if it has no rules. Raises as :func:`read_settings`."""
+    table, lines = _read(path, RelayTable)
+    check = _Checks(path)
+    separator = check("separator", _separator, table.separator, SEPARATOR)
+    return _policy(check, lines, table.rules, separator)
+
+
+# ---------------------------------------------------------------------------------------------------
+# The file
+
+
+def _read(path: str, form: type[T]) -> tuple[T, list[int]]:
+    """What the file tells, and the lines on which its rules begin, if they are written as ``[[rules]]``."""
+    import tomllib
+
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        text = data.decode()
+        told = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: this is no TOML: {error}") from None
+    try:
+        table = msgspec.convert(told, form)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path}: {_plain(str(error), form)}") from None
+    return table, [number for number, line in enumerate(text.splitlines(), 1) if _RULES.match(line)]
+
+
+_RULES = re.compile(r"\s*\[\[\s*rules\s*\]\]")
+_AT = re.compile(r"^(.*?)(?: - at `\$\.?(.*)`)?$", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
+_MISSING = re.compile(r"Object missing required field `(.*)`")
+
+
+def _plain(text: str, form: Any) -> str:
+    """An error of msgspec as the key and what was expected."""
+    from difflib import get_close_matches
+
+    found = _AT.match(text)
+    assert found is not None
+    what, where = found[1], found[2] or ""
+    if unknown := _UNKNOWN.fullmatch(what):
+        place: Any = {"": form, "limits": Limits}.get(where, RuleTable)
+        near = get_close_matches(unknown[1], [field.encode_name for field in msgspec.structs.fields(place)], 1)
+        of_relays = place is HubTable and unknown[1] in RelayTable.__struct_encode_fields__
+        hint = f": did you mean {near[0]!r}?" if near else ": that is for sbus-relay" if of_relays else ""
+        return f"{where}{'.' if where else ''}{unknown[1]}: there is no such key{hint}"
+    if missing := _MISSING.fullmatch(what):
+        return f"{where}.{missing[1]}: missing"
+    what = what.replace("`", "").replace("array", "list").replace("object", "table").replace(" | null", "")
+    return f"{where}: {what[0].lower()}{what[1:]}" if what.startswith("Expected") else f"{where}: {what}"
+
+
+class _Checks:
+    """Checks values, and names file and key where one of the file is wrong."""
+
+    def __init__(self, path: str | None) -> None:
+        self.path = path
+
+    def __call__(self, key: str, function: Callable[[Any], T], told: Any, default: Any) -> T:
+        """What the file tells, checked; ``default`` if it tells nothing."""
+        if told is None:
+            return default  # type: ignore[no-any-return]
+        try:
+            return function(told)
+        except UsageError as error:
+            raise UsageError(f"{self.path}: {key}: {error}") from None
+
+    def each(
+        self, key: str, function: Callable[[Any], T], option: Iterable[Any] | None, told: Iterable[Any] | None
+    ) -> list[T] | None:
+        """The values of an option if it was given, else those that the file tells; ``None`` if neither is there."""
+        if option is not None:
+            return [function(value) for value in option]
+        if told is None:
+            return None
+        return [self(f"{key}[{number}]", function, value, None) for number, value in enumerate(told)]
+
+
+def _mode(mode: int) -> int:
+    if not 0 <= mode <= 0o777:
+        raise UsageError(f"expected permission bits such as 0o770, got {mode}")
+    return mode
+
+
+def _separator(text: str) -> bytes:
+    return check_separator(text.encode())
+
+
+def _address(text: str) -> str:
+    parse_address(text)
+    return text
+
+
+def _member(member: str | int) -> str | int:
+    resolve_users_and_groups("a member", [member])
+    return member
+
+
+def _pattern(text: str) -> bytes:
+    pattern = text.encode(
+        errors="surrogateescape"
+    )  # which is how Python reads bytes of a command line that are no text
+    check_key(pattern, "pattern")
+    return pattern
+
+
+def _template(text: str) -> bytes:
+    pattern = _pattern(text)
+    check_template(pattern)
+    return pattern
+
+
+# ---------------------------------------------------------------------------------------------------
+# The rules
+
+
+def _policy(check: _Checks, lines: list[int], tables: list[RuleTable] | None, separator: bytes) -> Policy | None:
+    if tables is None:
+        return None
+    known = len(lines) == len(tables)  # else they are written in another way
+    made = []
+    for number, table in enumerate(tables):
+        key = f"rules[{number}]"
+        named = [user for user in table.users if user != EVERYBODY]
+        check.each(f"{key}.users", _member, None, named)
+        users, groups = resolve_users_and_groups(f"{key}.users", named)
+        made.append(
+            Rule(
+                users=users,
+                groups=groups,
+                everybody=EVERYBODY in table.users,
+                publish=tuple(check.each(f"{key}.publish", _template, None, table.publish) or ()),
+                subscribe=tuple(check.each(f"{key}.subscribe", _template, None, table.subscribe) or ()),
+                label=f"{check.path}:{lines[number]}" if known else f"{check.path}: rule {number + 1}",
+            )
+        )
+    return Policy(made, know_user, separator)

@@ -1,0 +1,181 @@
+"""Who may publish and subscribe to what, by user and group: the rules of a configuration file.
+
+A rule names users and groups, and the patterns that they may publish and subscribe to. In a pattern, ``%u`` stands for
+the name of the user at hand. What several rules give to a user adds up, and nothing takes anything away. So:
+
+* A user may publish a key that one of these patterns matches.
+* A user may subscribe to a pattern that one of these patterns *covers* (:mod:`sbuslib.covering`): whatever it matches,
+  the user may read. A pattern that two of them cover only together is refused.
+* A user whom no rule names may do neither.
+
+**Secrets are no matter of the rules.** Anybody may publish under a secret key, and only those may subscribe to it whose
+credentials are in it: :mod:`sbuslib.secrets` sees to both. So a policy says yes to all that uses the reserved token.
+
+A :class:`Policy` is a value for ``Hub(authorize=)``. It asks for a user's name and groups once, when it is first asked
+about that user, and remembers what the user may do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from .covering import covers
+from .errors import UsageError
+from .matcher import SEPARATOR, cut, segments_match
+from .secrets import OVERFLOW_ID, Credentials, Namespace
+
+__all__ = ["Answer", "Policy", "Rule", "Scope", "User", "Verb", "check_template"]
+
+Verb: TypeAlias = Literal["publish", "subscribe"]
+
+_USERS: Final = 4_096
+"""Users who are remembered. Each of them has a client, or had one. When one more comes, all are forgotten."""
+
+
+class User(NamedTuple):
+    """A user as the system's database knows it. The name is empty for a user that has none."""
+
+    name: bytes
+    groups: frozenset[int]
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """What some users may do.
+
+    ``users`` and ``groups`` are ids; ``everybody`` names all users. ``publish`` and ``subscribe`` are patterns that may
+    have ``%u`` in them. ``label`` says where the rule stands, for who asks.
+    """
+
+    users: frozenset[int] = frozenset()
+    groups: frozenset[int] = frozenset()
+    everybody: bool = False
+    publish: tuple[bytes, ...] = ()
+    subscribe: tuple[bytes, ...] = ()
+    label: str = ""
+
+    def names(self, uid: int, user: User) -> bool:
+        """Whether the rule is about a user."""
+        return self.everybody or uid in self.users or not self.groups.isdisjoint(user.groups)
+
+    def templates(self, verb: Verb) -> tuple[bytes, ...]:
+        """The patterns of this rule for a verb, as they are written."""
+        return self.publish if verb == "publish" else self.subscribe
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a policy says, with the rule that decided, and its pattern as written and as it is for this user.
+
+    There is no rule where the answer is no, and where it is about a secret.
+    """
+
+    allowed: bool
+    rule: Rule | None = None
+    template: bytes = b""
+    pattern: bytes = b""
+    is_secret: bool = False
+
+
+def check_template(pattern: bytes) -> None:
+    """Raise :exc:`~sbuslib.errors.UsageError` for a pattern of a rule in which ``%`` stands for nothing."""
+    if b"%" in pattern.replace(b"%%", b"").replace(b"%u", b""):
+        raise UsageError("'%u' is the user's name and '%%' a percent sign; nothing else may follow a '%'")
+
+
+def _fill_in(template: bytes, name: bytes) -> bytes | None:
+    """The pattern for a user of this name; ``None`` if it needs a name and there is none."""
+    parts = template.split(b"%%")
+    if not name and any(b"%u" in part for part in parts):
+        return None
+    return b"%".join(part.replace(b"%u", name) for part in parts)
+
+
+class Scope:
+    """What one user may do. Two scopes are equal if they allow the same by the same patterns."""
+
+    def __init__(self, publish: Iterable[bytes], subscribe: Iterable[bytes], separator: bytes = SEPARATOR) -> None:
+        self.publish = tuple(dict.fromkeys(publish))
+        self.subscribe = tuple(dict.fromkeys(subscribe))
+        self._separator = separator
+        self._cut = [cut(pattern, separator) for pattern in self.publish]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Scope):
+            return NotImplemented
+        return self.publish == other.publish and self.subscribe == other.subscribe
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def allows(self, verb: Verb, key: bytes) -> bool:
+        """Whether the user may publish under a key, or subscribe to a pattern."""
+        if verb == "publish":
+            return any(segments_match(segments, below, key, self._separator) for segments, below in self._cut)
+        return any(covers(pattern, key, self._separator) for pattern in self.subscribe)
+
+
+class Policy:
+    """Decides by rules. A value for ``Hub(authorize=)``.
+
+    :param rules: see :class:`Rule`.
+    :param look_up: returns the name of a user, given by id, and the ids of its groups. It may block, and is called once
+        for each user.
+    :param separator: the hub's.
+    """
+
+    def __init__(
+        self,
+        rules: Iterable[Rule],
+        look_up: Callable[[int], tuple[bytes, frozenset[int]]],
+        separator: bytes = SEPARATOR,
+    ) -> None:
+        self.rules = tuple(rules)
+        self._look_up = look_up
+        self._separator = separator
+        self._namespace = Namespace(separator)
+        self._scopes: dict[int, Scope] = {}
+
+    def __call__(self, credentials: Credentials, verb: Verb, key: bytes) -> bool:
+        """Whether a client may publish under a key, or subscribe to a pattern."""
+        return self._namespace.uses_reserved(key) or self.scope(credentials.uid).allows(verb, key)
+
+    def scope(self, uid: int) -> Scope:
+        """What a user may do, beside secrets."""
+        found = self._scopes.get(uid)
+        if found is None:
+            user = self._user(uid)
+            mine = [rule for rule in self.rules if rule.names(uid, user)]
+            publish = (_fill_in(one, user.name) for rule in mine for one in rule.publish)
+            subscribe = (_fill_in(one, user.name) for rule in mine for one in rule.subscribe)
+            found = Scope(
+                (one for one in publish if one is not None),
+                (one for one in subscribe if one is not None),
+                self._separator,
+            )
+            if len(self._scopes) >= _USERS:
+                self._scopes.clear()
+            self._scopes[uid] = found
+        return found
+
+    def _user(self, uid: int) -> User:
+        """A user, with a name only if it can stand in a pattern."""
+        if uid == OVERFLOW_ID:  # it may be any user
+            return User(b"", frozenset())
+        user = User(*self._look_up(uid))
+        # One segment, and no wildcard: with the separator '.', a user "ann.x" could else read what is below "ann".
+        if self._separator in user.name or b"*" in user.name or b"\0" in user.name or user.name == b"!":
+            return User(b"", user.groups)
+        return user
+
+    def explain(self, uid: int, verb: Verb, key: bytes) -> Answer:
+        """The answer for a user, and why. Asks the system about the user anew."""
+        if self._namespace.uses_reserved(key):
+            return Answer(True, is_secret=True)
+        user = self._user(uid)
+        for rule in self.rules:
+            for template in rule.templates(verb) if rule.names(uid, user) else ():
+                pattern = _fill_in(template, user.name)
+                if pattern is not None and Scope([pattern], [pattern], self._separator).allows(verb, key):
+                    return Answer(True, rule, template, pattern)
+        return Answer(False)

@@ -1,0 +1,166 @@
+"""The rules of a policy, one by one, and against a plain model."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sbuslib.errors import UsageError
+from sbuslib.matcher import matches
+from sbuslib.policy import Policy, Rule, Scope, User, Verb, check_template
+from sbuslib.secrets import OVERFLOW_ID, Credentials
+
+NOBODY = User(b"", frozenset())
+USERS = {1: User(b"ann", frozenset({10})), 2: User(b"bob", frozenset({10, 20})), 3: User(b"", frozenset())}
+
+
+def policy(*rules: Rule, separator: bytes = b"/") -> Policy:
+    return Policy(rules, lambda uid: USERS.get(uid, NOBODY), separator)
+
+
+def ask(policy: Policy, uid: int, verb: Verb, key: bytes) -> bool:
+    return policy(Credentials(gid=0, uid=uid, pid=1), verb, key)
+
+
+def test_a_rule_is_for_the_users_and_groups_that_it_names() -> None:
+    one = policy(
+        Rule(users=frozenset({1}), publish=(b"a/",)),
+        Rule(groups=frozenset({20}), publish=(b"b/",)),
+        Rule(everybody=True, publish=(b"c/",)),
+    )
+    for uid, allowed in (1, {b"a/x", b"c/x"}), (2, {b"b/x", b"c/x"}), (3, {b"c/x"}):
+        assert {key for key in (b"a/x", b"b/x", b"c/x", b"d") if ask(one, uid, "publish", key)} == allowed
+        assert not ask(one, uid, "subscribe", b"c/x")
+
+
+def test_a_pattern_may_be_subscribed_to_if_all_that_it_matches_may_be_read() -> None:
+    one = policy(Rule(everybody=True, subscribe=(b"room/*/temp", b"log/")))
+    for pattern in (b"room/*/temp", b"room/1/temp", b"log/", b"log/x/"):
+        assert ask(one, 1, "subscribe", pattern)
+    for pattern in (b"", b"room/", b"*/1/temp", b"log", b"l*/", b"room/**/temp"):
+        assert not ask(one, 1, "subscribe", pattern)
+    assert not ask(one, 1, "publish", b"log/x")
+
+
+def test_the_users_name_stands_in_a_pattern() -> None:
+    one = policy(Rule(everybody=True, publish=(b"tenants/%u/", b"100%%/%u")))
+    assert ask(one, 1, "publish", b"tenants/ann/x")
+    assert not ask(one, 1, "publish", b"tenants/bob/x")
+    assert ask(one, 2, "publish", b"100%/bob")
+    assert not ask(one, 3, "publish", b"tenants//x"), "a user without a name"
+
+
+@pytest.mark.parametrize("name", [b"ann.x", b"*", b"a*", b"!", b"", b"x\0"])
+def test_a_name_that_is_more_than_one_plain_segment_stands_in_no_pattern(name: bytes) -> None:
+    one = Policy([Rule(everybody=True, publish=(b"t.%u.", b"own.%u"))], lambda uid: User(name, frozenset()), b".")
+    assert one.scope(1) == Scope([], [])
+
+
+def test_an_unknown_user_is_one_of_everybody_and_no_more() -> None:
+    def look_up(uid: int) -> User:
+        raise AssertionError("it may be any user")
+
+    one = Policy([Rule(users=frozenset({OVERFLOW_ID}), publish=(b"a",))], look_up)
+    assert ask(one, OVERFLOW_ID, "publish", b"a"), "somebody wrote down just this number"
+    other = Policy([Rule(everybody=True, publish=(b"b", b"%u")), Rule(users=frozenset({1}), publish=(b"c",))], look_up)
+    assert other.scope(OVERFLOW_ID) == Scope([b"b"], [])
+
+
+def test_a_user_is_looked_up_once() -> None:
+    asked: list[int] = []
+
+    def look_up(uid: int) -> User:
+        asked.append(uid)
+        return NOBODY
+
+    one = Policy([Rule(everybody=True, publish=(b"",))], look_up)
+    for _ in range(3):
+        assert ask(one, 1, "publish", b"a")
+        assert ask(one, 2, "publish", b"a")
+    assert asked == [1, 2]
+
+
+def test_only_a_number_of_users_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sbuslib.policy._USERS", 10)
+    one = policy(Rule(everybody=True))
+    for uid in range(100):
+        one.scope(uid)
+        assert len(one._scopes) <= 10
+
+
+def test_the_rule_that_decided_is_named() -> None:
+    first = Rule(users=frozenset({1}), publish=(b"a",))
+    second = Rule(groups=frozenset({10}), publish=(b"x", b"t/%u/"), subscribe=(b"t/",))
+    one = policy(first, second)
+    answer = one.explain(1, "publish", b"t/ann/1")
+    assert (answer.allowed, answer.rule, answer.template, answer.pattern) == (True, second, b"t/%u/", b"t/ann/")
+    assert one.explain(2, "subscribe", b"t/*").rule is second
+    assert not one.explain(3, "publish", b"a").allowed
+    assert one.explain(3, "subscribe", b"!/cred/1/2/3/x").is_secret
+
+
+@pytest.mark.parametrize("pattern", [b"%g", b"%", b"a%%%", b"%%%U"])
+def test_a_percent_sign_that_stands_for_nothing_is_an_error(pattern: bytes) -> None:
+    with pytest.raises(UsageError, match="percent"):
+        check_template(pattern)
+
+
+# -- against a plain model ------------------------------------------------------------------------------
+
+SEGMENTS = [b"a", b"*", b"a*", b"**", b"!", b"cred", b"ann", b"bob", b""]
+KEYS = [
+    b"/".join(parts) for size in (1, 2, 3) for parts in itertools.product([b"a", b"ab", b"*", b"ann", b""], repeat=size)
+]
+template = st.lists(st.sampled_from([*SEGMENTS, b"%u", b"%u*"]), min_size=1, max_size=3).map(b"/".join)
+pattern = st.lists(st.sampled_from(SEGMENTS), min_size=1, max_size=3).map(b"/".join)
+templates = st.lists(template, max_size=3).map(tuple)
+rules = st.lists(
+    st.builds(
+        Rule,
+        users=st.frozensets(st.sampled_from([1, 2, 3])),
+        groups=st.frozensets(st.sampled_from([10, 20])),
+        everybody=st.booleans(),
+        publish=templates,
+        subscribe=templates,
+    ),
+    max_size=3,
+)
+
+
+def is_reserved(key: bytes) -> bool:
+    return b"!" in key.split(b"/")
+
+
+@settings(max_examples=500)
+@given(
+    rules,
+    st.sampled_from([1, 2, 3]),
+    st.lists(pattern, min_size=1, max_size=5),
+    st.sampled_from(["publish", "subscribe"]),
+)
+def test_answers_are_those_of_a_plain_model(made: list[Rule], uid: int, asked: list[bytes], verb: Verb) -> None:
+    """The model walks through the rules, and tries out all short keys where the policy compares patterns."""
+    user = USERS[uid]
+    mine = [
+        one.replace(b"%u", user.name)
+        for rule in made
+        if rule.everybody or uid in rule.users or user.groups & rule.groups
+        for one in (rule.publish if verb == "publish" else rule.subscribe)
+        if user.name or b"%u" not in one
+    ]
+    for key in asked:
+        said = ask(policy(*made), uid, verb, key)
+        why = policy(*made).explain(uid, verb, key)
+        assert why.allowed is said
+        if is_reserved(key):
+            assert said
+            assert why.is_secret
+        elif verb == "publish":
+            assert said is any(matches(one, key) for one in mine)
+        elif said:
+            assert all(any(matches(one, some) for one in mine) for some in KEYS if matches(key, some))
+        else:
+            assert not any(one in (b"", key) for one in mine)
