@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from itertools import islice
 from typing import Final, Protocol
@@ -17,6 +17,7 @@ from .context import Context
 from .inbox import Inbox
 from .members import Clients, Totals
 from .quotas import Account
+from .violations import Violations
 
 __all__ = ["Reporter"]
 
@@ -28,7 +29,7 @@ class About(Protocol):
     """What the hub's tree knows of the hub."""
 
     hub_id: bytes
-    dropped: Counter[str]
+    dropped: Violations
 
     def features(self) -> bytes:
         """What the hub can do, and its path."""
@@ -72,7 +73,7 @@ class Reporter:
             lost=dict(total.lost),
             ignored=context.ignored,
             breaches=dict(members.violations.counts),
-            dropped=dict(self._about.dropped),
+            dropped=dict(self._about.dropped.counts),
             per_client=self._tell_clients(members.connections.values(), inboxes=True) if clients else (),
             per_user=tuple(
                 _statistics_of_user(context, uid, accounts.get(uid, nothing), by_user[uid])

@@ -16,9 +16,9 @@ class Violations:
         self._remembered = remembered
         self._told: set[tuple[str, Hashable]] = set()
 
-    def note(self, reason: str, who: Hashable) -> bool:
-        """Count one violation of ``who``, such as the id of a user; ``True`` when it is to be logged."""
-        self.counts[reason] += 1
+    def note(self, reason: str, who: Hashable, times: int = 1) -> bool:
+        """Count violations of ``who``, such as the id of a user; ``True`` when the first is to be logged."""
+        self.counts[reason] += times
         if (reason, who) in self._told or len(self._told) >= self._remembered:
             return False
         self._told.add((reason, who))

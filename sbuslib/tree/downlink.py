@@ -7,18 +7,21 @@ clients behind it does not end for one packet, unless it forges a sender.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+import logging
+from collections import deque
 from collections.abc import Iterator
 from time import monotonic
 from typing import Final, Literal, Protocol, TypeAlias
 
 from ..core.batch_routing import take_batch
+from ..core.callbacks import log
 from ..core.client_role import ClientRole
 from ..core.context import Context
 from ..core.messages import Copied
 from ..core.outgoing import Outgoing
 from ..core.protocols import Routes
 from ..core.publisher import Publisher
+from ..core.violations import Violations
 from ..errors import PacketError, ReservedKeyError
 from ..limits import CONTROL_EXTRA, PACKET_BYTES
 from ..matcher import is_literal
@@ -50,7 +53,7 @@ class HubTree(Protocol):
 
     context: Context
     client_role: ClientRole
-    dropped: Counter[str]
+    dropped: Violations
     has_settled: bool
 
     def wanted_above(self) -> list[bytes]:
@@ -94,6 +97,7 @@ class Link:
         self._feed = Feed()
         self._lost: dict[str, tuple[int, float]] = {}
         self._telling = False
+        self._to_log: list[str] = []
         self._told_senders = False
         self._sweeps: dict[int, deque[Iterator[bytes | None]]] = {}  # by the user whose patterns they are for
         self._account = connection.account
@@ -131,8 +135,9 @@ class Link:
         return found
 
     def drop(self, reason: str, times: int = 1) -> None:
-        """Count wrong packets or messages of this link, which have no effect."""
-        self._tree.dropped[reason] += times
+        """Count wrong packets or messages of this link, which have no effect. The first is logged after the turn."""
+        if self._tree.dropped.note(reason, self._account.uid, times):
+            self._to_log.append(reason)
 
     def command(self, publisher: Publisher, data: bytes) -> None:
         """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError` only for a forged sender."""
@@ -165,7 +170,13 @@ class Link:
                     context.router.subscribe_anyway(b"", connection, connection.account)
 
     def _note_lost(self, payload: bytes) -> None:
-        """Pass on a notice of losses below, at most once in a while: each goes to many clients."""
+        """Pass on a notice of losses below, at most once in a while: each goes to many clients.
+
+        A link that is not trusted could make losses up, so nobody is told.
+        """
+        if not self.trusted:
+            self.drop("notice of losses by a link that is not trusted")
+            return
         try:
             notice = control.decode_notice(control.NOTICE_LOST, payload)
         except PacketError:
@@ -227,7 +238,11 @@ class Link:
         self._context.members.close(publisher.outgoing, why)
 
     def after_turn(self, publisher: Publisher) -> None:
-        """Do nothing: no packet waits for the end of a turn."""
+        """Log what was dropped for the first time."""
+        while self._to_log:
+            text = "sbus hub at %s dropped what the relay %d of user %d sent: %s (further ones are only counted)"
+            who = self.connection.credentials
+            log(logging.WARNING, text, self._context.address(), who.pid, who.uid, self._to_log.pop())
 
     # -- keys that nobody wants ---------------------------------------------------------------------
 

@@ -233,7 +233,7 @@ class Conversation:
             if after_outage:
                 text = "sbus hub at %s: %d messages to the hub above: %s"
                 log(logging.WARNING, text, self._context.address(), notice.count, notice.cause)
-            if self.mode in ("announce", "prune"):
+            if self.mode == "announce":  # else the hub above does not trust this one, and tells nobody
                 self._up.say(notice.encode())
 
     @property

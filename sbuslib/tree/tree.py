@@ -31,14 +31,19 @@ from ..core.publisher import Publisher
 from ..core.quotas import Account
 from ..core.send_watcher import SEND_RETRY
 from ..core.user_work import UserWork
-from ..errors import StateError
+from ..core.violations import Violations
+from ..errors import PacketError, StateError
 from ..wire import control
 from ..wire.packets import encode_control
 from .downlink import Link, Mode
 from .prefixes import Prefix
 from .questions import Questions, Reply
 
-__all__ = ["STEPS_A_TURN", "Above", "Tree"]
+__all__ = ["LINKS_OF_A_USER", "STEPS_A_TURN", "Above", "Tree"]
+
+LINKS_OF_A_USER: Final = 8
+"""Links that a user who is not trusted may have. A user has a hub or two, and each link costs others: what they change
+is worked out for each link, which holds a table of keys."""
 
 STEPS_A_TURN: Final = 256
 """Steps, of some microseconds each, of one turn that works out a user's changes for the links: about a millisecond."""
@@ -104,8 +109,9 @@ class Tree:
         context.on_senders = self._on_senders
         self.above: Above | None = None
         self.links: dict[Outgoing, Link] = {}
-        self.dropped: Counter[str] = Counter()
-        """Packets that links should not have sent, by reason."""
+        self._links_of: Counter[int] = Counter()  # by user
+        self.dropped = Violations(context.limits.logged_breaches)
+        """Packets that links should not have sent."""
         self.path: tuple[bytes, ...] = (self.hub_id,)
         self.has_settled = False
         self.questions = Questions(self, context)
@@ -169,7 +175,8 @@ class Tree:
         """A client said ``interest/on``: answer in which mode it is served, and begin.
 
         Any client may say so. A client that must not learn what others want gets no link. The hub only tells it when
-        the path to the root changes, so that loops are found.
+        the path to the root changes, so that loops are found. Raises :exc:`~sbuslib.errors.PacketError` where a user
+        who is not trusted has as many links as it may.
         """
         connection = publisher.outgoing
         if connection in self.links:
@@ -179,10 +186,13 @@ class Tree:
             mode = "announce"
         elif self._may_relay(connection):
             mode = "prune"
+            if self._links_of[connection.account.uid] >= LINKS_OF_A_USER:
+                raise PacketError("too many links")
         connection.answer(encode_control(control.INTEREST_ON, mode.encode()))
         self._told_path.add(connection)
         if mode == "plain":
             return
+        self._links_of[connection.account.uid] += 1
         self.links[connection] = Link(self, publisher, mode)
         self._watch()
         self.wake(connection.account)
@@ -198,6 +208,7 @@ class Tree:
         self._told_path.discard(connection)
         link = self.links.pop(connection, None)
         if link is not None:
+            self._links_of -= Counter([connection.account.uid])
             self._watch()
         self.prefix.forget(connection)
         self.questions.forget(connection, link, connection.account.uid)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 
 import gevent
@@ -13,6 +14,7 @@ from worlds import FAST, World, received, settle
 
 from sbuslib.secrets import Credentials
 from sbuslib.tree import downlink, tree
+from sbuslib.wire.control import Notice
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def test_a_forged_sender_ends_the_link(world: World, slave: Callable[[], Peer], 
     key = own(link)
     forged = sender % key if b"%s" in sender else sender
     link.send(b"CMSG from\0%b\0MSG k\0forged" % forged)
-    assert all(packet.startswith(b"CMSG senders/on") for packet in iter(link.receive, b""))
+    assert not [packet for packet in iter(link.receive, b"") if b"forged" in packet]
     assert received(victim) == []
 
 
@@ -185,16 +187,66 @@ def test_the_table_of_pruned_keys_is_bounded(world: World, slave: Callable[[], P
     eventually(lambda: (link.pending(), len(table))[1] == 0)
 
 
-def test_notices_of_a_slave_about_losses_are_merged(world: World, slave: Callable[[], Peer]) -> None:
-    listener = world.peer("top")
+def test_notices_of_a_slave_about_losses_are_merged(world: World) -> None:
+    world.hub("top")
+    listener, link = world.peer("top"), world.peer("top")
     listener.send(b"CMSG notices/on")
     listener.barrier()
-    link = slave()
+    link.send(b"CMSG interest/on")
     for _ in range(5_000):
         link.send(b"CMSG notice/lost\0upstream 1 1.0")
     own(link)
     told = listener.pending()
     assert told == [b"CMSG notice/lost\0upstream 1 1.000000"]
+
+
+def test_notices_of_a_slave_that_is_not_trusted_reach_nobody(
+    world: World, slave: Callable[[], Peer], caplog: pytest.LogCaptureFixture
+) -> None:
+    link, other = slave(), slave()
+    heard: list[Notice] = []
+    client = world.client("top", on_notice=heard.append)
+    for n in range(100):
+        link.send(b"CMSG notice/lost\0upstream 1 %d.0" % n, b"CMSG notice/lost\0uncertain 999999999999999 1.0")
+    own(link)
+    client.sync()
+    assert not heard
+    assert not [packet for packet in other.pending() if b"notice" in packet]
+    reason = "notice of losses by a link that is not trusted"
+    assert world.hubs["top"].statistics().dropped == {reason: 200}
+    assert sum(reason in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_user_that_is_not_trusted_has_a_handful_of_links(
+    world: World, slave: Callable[[], Peer], caplog: pytest.LogCaptureFixture
+) -> None:
+    links = [slave() for _ in range(tree.LINKS_OF_A_USER)]
+    hub = world.hubs["top"]
+    world.hub("left")
+    world.uids["top"] = 12_345
+    for _ in range(100):
+        refused = world.peer("top")
+        refused.send(b"CMSG notices/on", b"CMSG interest/on")
+        assert refused.receive() == b"CMSG notice/kicked\0too many links"
+        assert refused.is_disconnected()
+    relay = world.relay("left", "top", wait=False)
+    eventually(lambda: "too many links" in relay._last_reason)
+    assert len(hub.tree.links) == tree.LINKS_OF_A_USER
+    assert hub.statistics().breaches["too many links"] >= 101
+    assert sum("of user 12345: too many links" in record.getMessage() for record in caplog.records) == 1
+    links[0].send(b"CMSG interest/on")  # said twice, it means nothing
+    own(links[0])
+    links.pop().close()
+    relay.wait(PATIENCE)
+    world.uids["top"] = os.getuid()
+    trusted = [world.peer("top") for _ in range(2 * tree.LINKS_OF_A_USER)]
+    for link in trusted:
+        link.send(b"CMSG interest/on")
+        assert link.receive() == b"CMSG interest/on\0announce"
+    for link in links:
+        link.close()
+    relay.stop()
+    eventually(lambda: +hub.tree._links_of == {os.getuid(): len(trusted)})
 
 
 def test_a_link_is_never_held_back(world: World) -> None:
