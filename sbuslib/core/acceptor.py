@@ -66,7 +66,6 @@ class Acceptor:
         return bool(self._accepted)
 
     def close(self) -> None:
-        """Accept no more, and close the connections that are not served yet."""
         self.closed = True
         self._watcher.stop()
         self._watcher.close()
@@ -122,7 +121,6 @@ class Acceptor:
                 context.scheduler.postpone(account.uid, partial(self._serve, sock))
 
     def _serve(self, sock: socket.SocketType) -> None:
-        """Make a client of a connection that was accepted, unless that was done already."""
         if sock in self._accepted:
             self._clients.admit(sock, *self._accepted.pop(sock))
 

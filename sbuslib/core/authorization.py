@@ -25,7 +25,6 @@ class Authorization:
 
     @property
     def is_asked(self) -> bool:
-        """Whether there is anything to ask."""
         return self.function is not None
 
     def allows(self, credentials: Credentials, verb: Literal["publish", "subscribe"], key: bytes) -> bool:

@@ -68,7 +68,6 @@ def take_batch(
 
 
 def _known_routes(publisher: Publisher, batch: Batch) -> dict[bytes, Routes | None]:
-    """The receivers of each key; ``None`` if they are not remembered."""
     publisher.refresh()
     get = publisher.routes.get
     return {key: get(b"MSG %b\0" % key) for key in batch.keys}

@@ -37,15 +37,12 @@ class Neighbours(Protocol):
 
     def whoami(self, client: Outgoing) -> None:
         """Answer a ``whoami``, once the first prefix is known."""
-        ...
 
     def sync(self, client: Outgoing, token: bytes, scope: bytes) -> None:
         """Answer a ``hub/sync``. Raises :exc:`~sbuslib.errors.PacketError` where too many wait."""
-        ...
 
     def add_link(self, publisher: Publisher) -> None:
         """A client says that it is the relay of a hub below."""
-        ...
 
 
 class Answers(Protocol):
@@ -53,15 +50,12 @@ class Answers(Protocol):
 
     def features(self) -> bytes:
         """What it can do, and its path."""
-        ...
 
     def statistics(self) -> bytes:
         """Its counts."""
-        ...
 
     def clients(self, start: int) -> bytes:
         """The counts of some clients, from a number on."""
-        ...
 
 
 class ClientRole:

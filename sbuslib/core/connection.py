@@ -70,28 +70,23 @@ class Connection:
 
     @property
     def key(self) -> bytes:
-        """The credential key of this client, under the hub's prefix."""
         return self.publisher.role.key_of(self.credentials)
 
     @property
     def wrapper(self) -> bytes:
-        """What goes before this client's packets on the way to a receiver that asked for senders."""
         return control.wrapper_from(self.key)
 
     def holdable_by(self, receiver: Receiver) -> Holdable | None:
-        """This client, if ``receiver`` may hold it back; else ``None``."""
         # A client may not hold itself: while it waits to send, it reads nothing. A link speaks for many clients.
         if receiver is self.outgoing or self.publisher.role.is_link:
             return None
         return self if self._context.may_hold(self.credentials, receiver.credentials) else None
 
     def hold(self, by: Holder) -> None:
-        """Read no more until ``by`` lets go."""
         self.publisher.hold(by)
         self._reader.stop()
 
     def let_go(self, by: Holder) -> None:
-        """``by`` has room again."""
         self.publisher.let_go(by)
         self._read_on()
 
@@ -117,7 +112,6 @@ class Connection:
         self._context.scheduler.postpone(self.outgoing.account.uid, self._resume_reading)
 
     def _resume_reading(self) -> None:
-        """The scheduler gives this client its postponed turn."""
         self._postponed = False
         try:
             if not self.publisher.holders and not self.outgoing.closed:
@@ -240,7 +234,6 @@ class Connection:
     # -- the rest -----------------------------------------------------------------------------------
 
     def statistics(self) -> ClientStatistics:
-        """This client at this instant."""
         outgoing = self.outgoing
         outbox = outgoing.outbox if outgoing.has_outbox else None
         return ClientStatistics(

@@ -37,36 +37,28 @@ class Members(Protocol):
 
     def kick(self, member: Receiver, reason: str) -> None:
         """Disconnect a client for a violation, tell it why, and count that. Not while the area is in use."""
-        ...
 
     def close(self, member: Receiver, why: str) -> None:
         """A client has left: close its connection."""
-        ...
 
     def kick_later(self, member: Receiver, reason: str) -> None:
         """Kick a client as soon as the turn at hand has ended."""
-        ...
 
     def end_turn(self) -> None:
         """A turn has ended: kick the clients that :meth:`kick_later` noted."""
-        ...
 
     def count_lost(self, account: Account, cause: Cause, count: int) -> None:
         """Count messages that were lost for a client of this user that has left meanwhile."""
-        ...
 
     def add_inbox(self, inbox: Receiver) -> None:
         """The embedder, or a recorder, receives from now on."""
-        ...
 
     def forget_inbox(self, inbox: Receiver) -> None:
         """An inbox of the embedder was closed."""
-        ...
 
     @property
     def on_outbox_empty(self) -> Callable[[], None]:
         """To be called when the outbox of a receiver has become empty."""
-        ...
 
 
 class FanOut(Protocol):
@@ -74,15 +66,12 @@ class FanOut(Protocol):
 
     def with_groups(self, receivers: Routes, sender: Sender) -> Routes:
         """``receivers``, but with one group in place of many clients of one user that is not the sender's."""
-        ...
 
     def routes_with_groups(self, routes: list[Routes], sender: Sender) -> list[Routes]:
         """The same for several messages. If anything changes, they have to be handed on in order, one after another."""
-        ...
 
     def forget(self) -> None:
         """Forget all groups: a client left, or became a link."""
-        ...
 
 
 class Context:
@@ -134,7 +123,6 @@ class Context:
     # -- the event loop -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """The hub is about to serve from the event loop of this thread."""
         self._pid = os.getpid()
         self.credentials = Credentials(gid=os.getgid(), uid=os.getuid(), pid=self._pid)
         self._event_loop = gevent.get_hub()
@@ -145,13 +133,11 @@ class Context:
         self.scheduler = Scheduler(self.loop)
 
     def stop(self) -> None:
-        """The hub serves no more."""
         self._pid = 0
         self.cancel_all()
         self.area.close()
 
     def cancel_all(self) -> None:
-        """Cancel all timers, postponed turns and waiting questions."""
         self.scheduler.close()
         for timer in list(self._timers):
             self.cancel(timer)
@@ -159,7 +145,6 @@ class Context:
 
     @property
     def is_serving(self) -> bool:
-        """Whether the hub is started."""
         return bool(self._pid)
 
     def check_here(self) -> None:
@@ -192,7 +177,6 @@ class Context:
         return timer
 
     def cancel(self, timer: Any) -> None:
-        """Stop a timer of :meth:`after`."""
         if timer in self._timers:
             self._timers.discard(timer)
             timer.stop()

@@ -42,7 +42,6 @@ class FanOuts:
         """The queues in which something waits."""
 
     def with_groups(self, receivers: Routes, sender: Sender) -> Routes:
-        """``receivers``, but with one group in place of many clients of one user that is not the sender's."""
         if len(receivers) < self._context.limits.fanout or not self._is_in_force():
             return receivers
         found = self._groups.get(id(receivers))
@@ -103,12 +102,10 @@ class FanOuts:
         return queue
 
     def forget(self) -> None:
-        """Forget all groups: a client left, or became a link."""
         self._groups.clear()
         self._remembered = 0
 
     def clear(self) -> None:
-        """The hub stops."""
         self.forget()
         for queue in list(self.waiting):
             queue.clear()

@@ -47,11 +47,9 @@ class Group:
 
     @property
     def credentials(self) -> Credentials:
-        """The credentials of one of the clients: all are of one user."""
         return self.receivers[0].credentials
 
     def deliver(self, sender: Sender, messages: Messages) -> None:
-        """Put messages into the queue."""
         self._queue.put(self, sender, messages)
 
 
@@ -103,11 +101,9 @@ class FanOutQueue:
     # -- in -----------------------------------------------------------------------------------------
 
     def takes(self, sender: Sender) -> bool:
-        """Whether messages of ``sender`` have to wait here: those of the user's own clients do not."""
         return sender.credentials.uid != self._account.uid
 
     def add(self, receiver: Receiver, sender: Sender, messages: Messages) -> None:
-        """Put messages for one client at the end."""
         assert isinstance(receiver, Outgoing)
         if self._account.fan_out.take_room(sender.credentials.uid, messages.count, messages.size):
             self._add((receiver,), None, sender, messages)
@@ -203,7 +199,6 @@ class FanOutQueue:
             self._context.members.end_turn()
 
     def _take_turn(self) -> None:
-        """Hand on waiting messages, for one turn."""
         most, spent, clients = self._context.limits.turn_deliveries, 0, 1
         until = monotonic() + TURN
         self._account.queue = None  # else what is handed on would go to the end of this queue again
@@ -261,7 +256,6 @@ class FanOutQueue:
             self._context.unsent.check()
 
     def _end(self) -> None:
-        """Nothing waits any more."""
         self._waiting.discard(self)
         self._context.unsent.note(self, False)
         self._context.quotas.tidy(self._account)

@@ -35,7 +35,6 @@ class HeaderGroups:
         self._groups: dict[bytes, _First] = {}
 
     def add(self, header: bytes) -> None:
-        """Put a header into its group."""
         pieces = header.split(self._separator, 2)
         alike = self._groups.get(pieces[0])
         if alike is None or alike == header:
@@ -52,7 +51,6 @@ class HeaderGroups:
             group[header] = None
 
     def discard(self, header: bytes) -> None:
-        """Take a header out, if it is there."""
         pieces = header.split(self._separator, 2)
         alike = self._groups.get(pieces[0])
         if isinstance(alike, dict):
@@ -86,7 +84,6 @@ class HeaderGroups:
         return found if len(found) <= most else None
 
     def clear(self) -> None:
-        """Forget all headers."""
         self._groups.clear()
 
 

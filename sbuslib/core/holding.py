@@ -31,7 +31,6 @@ class Holding:
         """Each publisher, and since when it is held; the one that is held for longest comes first."""
 
     def hold(self, publisher: Holdable) -> None:
-        """Stop reading from a publisher."""
         self.publishers.setdefault(publisher, monotonic())
         publisher.hold(self._receiver)
         if self._timer is None:
@@ -54,7 +53,6 @@ class Holding:
                 publisher.let_go(self._receiver)
 
     def forget(self, publisher: Holdable) -> None:
-        """A publisher has gone, or is released."""
         self.publishers.pop(publisher, None)
         if not self.publishers and self._timer is not None:
             self._context.cancel(self._timer)

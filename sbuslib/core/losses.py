@@ -28,7 +28,6 @@ class Losses:
         self._untold: dict[Cause, tuple[int, float]] = {}
 
     def add(self, cause: Cause, count: int, now: float) -> None:
-        """Count ``count`` messages as lost at time ``now``."""
         if count:
             self.total[cause] += count
             self._add_untold(cause, count, now)

@@ -97,14 +97,12 @@ class Clients:
         self.peak = max(self.peak, len(self.connections))
 
     def close(self, member: Receiver, why: str) -> None:
-        """A client has left: close its connection."""
         log(logging.DEBUG, "client %s of %s: %s", member.credentials, self._context.address(), why)
         self.forget(member)
         if not self.connections:
             self.on_last()
 
     def kick(self, member: Receiver, reason: str) -> None:
-        """Disconnect a client for a violation, tell it why, and count that. Not while the area is in use."""
         connection = self.connections.get(member)
         if connection is not None and not connection.outgoing.closed:
             connection.outgoing.notify_last(control.Kicked(reason).encode())
@@ -112,11 +110,9 @@ class Clients:
             self.report(reason, member.credentials)
 
     def kick_later(self, member: Receiver, reason: str) -> None:
-        """Kick a client as soon as the turn at hand has ended."""
         self._to_kick.append((member, reason))
 
     def end_turn(self) -> None:
-        """A turn has ended: kick the clients that :meth:`kick_later` noted."""
         while self._to_kick:
             self.kick(*self._to_kick.pop())
 
@@ -141,7 +137,6 @@ class Clients:
         self._add_up(client.account, connection.publisher.received, client.routed, client.delivered, client.lost)
 
     def count_lost(self, account: Account, cause: Cause, count: int) -> None:
-        """Count messages that were lost for a client of this user that has left meanwhile."""
         self._add_up(account, 0, count, 0, {cause: count})
 
     def _add_up(self, account: Account, received: int, routed: int, delivered: int, lost: Mapping[str, int]) -> None:
@@ -170,13 +165,11 @@ class Clients:
     # -- inboxes ------------------------------------------------------------------------------------
 
     def add_inbox(self, inbox: Receiver) -> None:
-        """The embedder, or a recorder, receives from now on."""
         assert isinstance(inbox, Inbox)
         self.inboxes.add(inbox)
         self._context.count_senders(1)
 
     def forget_inbox(self, inbox: Receiver) -> None:
-        """An inbox was closed."""
         assert isinstance(inbox, Inbox)
         self.inboxes.discard(inbox)
         self._context.count_senders(-1)
@@ -186,7 +179,6 @@ class Clients:
     # -- patterns of clients that left --------------------------------------------------------------
 
     def start(self) -> None:
-        """The hub serves from now on."""
         self._forgetting = UserWork(self._context.scheduler, self._forget_some)
 
     def _retire(self, receiver: Receiver, account: Account) -> None:

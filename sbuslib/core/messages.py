@@ -92,24 +92,20 @@ class Received:
 
     @property
     def shortest(self) -> int:
-        """The length of the shortest packet."""
         if not self._shortest:
             self._shortest = min(self.lengths)
         return self._shortest
 
     def slice(self, slots: range) -> InArea:
-        """The packets in neighbouring slots, as messages."""
         return InArea(self, slots)
 
     def packet(self, slot: int) -> bytes:
-        """A copy of one packet."""
         copy = self._copies.get(slot)
         if copy is None:
             copy = self._copies[slot] = self.area.packet(slot, self.lengths[slot])
         return copy
 
     def packets(self, slots: Sequence[int]) -> list[bytes]:
-        """Copies of several packets."""
         copies = self._copies
         if copies:
             return [self.packet(slot) for slot in slots]

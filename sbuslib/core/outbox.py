@@ -227,11 +227,9 @@ class Outbox:
         return action
 
     def _fits(self, packets: int, size: int) -> bool:
-        """Whether the queue has room for so many more packets, of so many bytes together."""
         return len(self) + packets <= self._limits.queued_packets and self.bytes + size <= self._limits.queued_bytes
 
     def is_below_share(self, sender: int, packets: int = 1, size: int = 1) -> bool:
-        """Whether user ``sender`` is below its share of this queue, with so much more in it."""
         return self._by_user.is_below_share(sender, packets, size)
 
     def _tell(self) -> None:
@@ -261,12 +259,10 @@ class Outbox:
 
     @property
     def messages(self) -> int:
-        """How many messages wait, answers left out."""
         return len(self) - self._answers
 
     @property
     def answers(self) -> int:
-        """How many answers wait."""
         return self._answers
 
     # -- out ----------------------------------------------------------------------------------------
@@ -353,7 +349,6 @@ class Outbox:
                     (room.force_room if sign > 0 else room.give_room)(sender, *charged)
 
     def clear(self, cause: Cause, now: float) -> None:
-        """Lose everything that waits."""
         items = [*self._items, *self._urgent, *(entry[2] for entry in self._heap or ())]
         self._items.clear()
         self._urgent.clear()

@@ -191,7 +191,6 @@ class Outgoing:
         self._refusal = None
 
     def _count_refused(self) -> None:
-        """Count what was lost for the same reason as the messages before."""
         if self._refusal is not None and self._outbox is not None:
             self._refusal.move_to(self._outbox.losses)
 
@@ -212,7 +211,6 @@ class Outgoing:
         return self._mute or bool(self._outbox) or not self._report()
 
     def _carry_out(self, action: Action, publisher: Holdable | None) -> None:
-        """Do what the table says."""
         if action is Action.HOLD:
             assert publisher is not None
             self._hold(publisher)
@@ -313,12 +311,10 @@ class Outgoing:
 
     @property
     def answers(self) -> int:
-        """Answers and notices that wait for this client."""
         return self._queued_answers + (self._outbox.answers if self._outbox is not None else 0)
 
     @property
     def queued(self) -> int:
-        """Messages that wait for this client."""
         return self._outbox.messages if self._outbox is not None else 0
 
     @property
@@ -332,7 +328,6 @@ class Outgoing:
 
     @property
     def lost(self) -> dict[str, int]:
-        """Messages lost, by cause."""
         self._count_refused()
         return dict[str, int](self._outbox.losses.total.items()) if self._outbox is not None else {}
 
@@ -353,7 +348,6 @@ class Outgoing:
 
     @property
     def key(self) -> bytes:
-        """The credential key of this client, under the hub's prefix."""
         return self._context.router.namespace.credential_key(self.credentials)
 
     def become_link(self, owner: Sender) -> None:
@@ -370,7 +364,6 @@ class Outgoing:
         self._owner = owner
 
     def set_senders(self, on: bool) -> None:
-        """Choose whether messages are delivered with their sender."""
         if on is not self._senders:
             self._context.count_senders(1 if on else -1)
         self._senders = on
@@ -384,7 +377,6 @@ class Outgoing:
         self._update()
 
     def set_notices(self, on: bool) -> None:
-        """Choose whether this client gets notices, such as those of losses."""
         self.wants_notices = on
         if self._outbox is not None:
             self._outbox.tells = on
@@ -466,7 +458,6 @@ class Outgoing:
         self._update()
 
     def _on_empty(self) -> None:
-        """Nothing waits any more."""
         self._end_refusal()
         self._context.members.on_outbox_empty()
 
@@ -492,7 +483,6 @@ class Outgoing:
 
     @property
     def held(self) -> Set[Holdable]:
-        """The publishers that this receiver holds back."""
         return self._holding.publishers.keys() if self._holding is not None else frozenset()
 
     def _on_block_timeout(self) -> None:
@@ -505,7 +495,6 @@ class Outgoing:
             self._holding.release(lambda publisher: anyway or self._mute or self._has_room(publisher))
 
     def _has_room(self, publisher: Holdable) -> bool:
-        """Whether there is room for a held publisher."""
         outbox = self.outbox
         if not outbox:
             return True
@@ -516,6 +505,5 @@ class Outgoing:
         return outbox.is_below_share(uid) or (outbox.soft != "block" and outbox.is_half_empty())
 
     def forget_held(self, publisher: Holdable) -> None:
-        """A publisher that was held has left."""
         if self._holding is not None:
             self._holding.forget(publisher)

@@ -34,7 +34,6 @@ class PacketRow:
         return zip(self._packets, chain.from_iterable(repeat(*run) for run in self._runs), strict=True)
 
     def extend(self, packets: Sequence[bytes], sender: int | None) -> None:
-        """Put packets of one user at the end."""
         self._packets.extend(packets)
         runs, count = self._runs, len(packets)
         if runs and runs[-1][0] == sender:
@@ -42,11 +41,9 @@ class PacketRow:
         runs.append((sender, count))
 
     def append(self, item: SentPacket) -> None:
-        """Put one packet at the end."""
         self.extend(item[:1], item[1])
 
     def appendleft(self, item: SentPacket) -> None:
-        """Put one packet at the beginning."""
         packet, sender = item
         self._packets.appendleft(packet)
         runs, count = self._runs, 1
@@ -71,6 +68,5 @@ class PacketRow:
         return taken
 
     def clear(self) -> None:
-        """Forget all packets."""
         self._packets.clear()
         self._runs.clear()

@@ -21,7 +21,6 @@ class Holder(Protocol):
 
     def forget_held(self, publisher: Holdable) -> None:
         """A publisher that was held has left."""
-        ...
 
 
 class Holdable(Protocol):
@@ -32,15 +31,12 @@ class Holdable(Protocol):
     @property
     def credentials(self) -> Credentials:
         """What the kernel says of it."""
-        ...
 
     def hold(self, by: Holder) -> None:
         """Read no more from this publisher until ``by`` lets go."""
-        ...
 
     def let_go(self, by: Holder) -> None:
         """``by`` has room again."""
-        ...
 
 
 class Sender(Protocol):
@@ -49,21 +45,17 @@ class Sender(Protocol):
     @property
     def credentials(self) -> Credentials:
         """What the kernel says of it."""
-        ...
 
     @property
     def key(self) -> bytes:
         """Its credential key."""
-        ...
 
     @property
     def wrapper(self) -> bytes:
         """What goes before its packets on the way to a receiver that asked for senders."""
-        ...
 
     def holdable_by(self, receiver: Receiver) -> Holdable | None:
         """What a receiver in ``block`` mode has to hold for this sender; ``None`` if it may not hold it back."""
-        ...
 
 
 class Receiver(Protocol):
@@ -74,21 +66,17 @@ class Receiver(Protocol):
     @property
     def credentials(self) -> Credentials:
         """What the kernel says of it."""
-        ...
 
     @property
     def refuses(self) -> bool:
         """Whether the next messages will probably be lost. Losing them takes next to no time."""
-        ...
 
     @property
     def takes_batches(self) -> bool:
         """Whether a batch costs this receiver no more than a packet."""
-        ...
 
     def deliver(self, sender: Sender, messages: Messages) -> None:
         """Send or copy messages, now."""
-        ...
 
 
 Routes: TypeAlias = tuple[Receiver, ...]
@@ -103,12 +91,9 @@ class Queue(Protocol):
 
     def takes(self, sender: Sender) -> bool:
         """Whether messages of ``sender`` have to wait here, so that they keep their order."""
-        ...
 
     def add(self, receiver: Receiver, sender: Sender, messages: Messages) -> None:
         """Put messages for one client at the end."""
-        ...
 
     def add_answer(self, receiver: Receiver, packet: bytes) -> bool:
         """Put an answer at the end; ``False``, and nothing put, when so many wait that the client is to be kicked."""
-        ...

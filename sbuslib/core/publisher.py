@@ -40,31 +40,24 @@ class Role(Protocol):
 
     def key_of(self, credentials: Credentials) -> bytes:
         """The credential key that goes with what it publishes."""
-        ...
 
     def look_up(self, publisher: Publisher, header: bytes, times: int) -> Routes:
         """The receivers of so many messages with this header. Raises :exc:`~sbuslib.errors.PacketError`."""
-        ...
 
     def command(self, publisher: Publisher, packet: bytes) -> None:
         """Act on a packet that is no message. Raises :exc:`~sbuslib.errors.PacketError` for a violation."""
-        ...
 
     def drop(self, reason: str, times: int = 1) -> None:
         """Count messages that a link should not have sent."""
-        ...
 
     def violated(self, publisher: Publisher, reason: str) -> None:
         """The client did something that is not allowed. The turn has ended."""
-        ...
 
     def ended(self, publisher: Publisher, why: str) -> None:
         """The other end closed the connection, or it broke. The turn has ended."""
-        ...
 
     def after_turn(self, publisher: Publisher) -> None:
         """The turn of a link has ended, and the hub's area is free: do what was put off."""
-        ...
 
 
 class Publisher:
@@ -115,12 +108,10 @@ class Publisher:
 
     @property
     def closed(self) -> bool:
-        """Whether the connection was closed."""
         return self.outgoing.closed
 
     @property
     def batches(self) -> bool:
-        """Whether this client may send many messages in one packet."""
         return self.outgoing.takes_batches
 
     @property
@@ -129,13 +120,11 @@ class Publisher:
         return bool(self.holders) or self.spent >= self.context.limits.turn_deliveries
 
     def hold(self, by: Holder) -> None:
-        """``by`` holds this client."""
         if not isinstance(self.holders, set):
             self.holders = set()
         self.holders.add(by)  # not a new set each time: thousands of receivers of one message may hold it
 
     def let_go(self, by: Holder) -> None:
-        """``by`` has room again, or has gone."""
         if isinstance(self.holders, set):
             self.holders.discard(by)
         if not self.holders:
@@ -179,7 +168,6 @@ class Publisher:
             self.routes.pop(header, None)
 
     def look_up(self, header: bytes, times: int = 1) -> Routes:
-        """The receivers of so many messages with this header. Raises :exc:`~sbuslib.errors.PacketError`."""
         return self.role.look_up(self, header, times)
 
     def deliver(self, receivers: Routes, sender: Sender, messages: Messages) -> None:

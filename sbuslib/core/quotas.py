@@ -50,13 +50,11 @@ class Shares:
         return True
 
     def could_take(self, user: int, units: int) -> bool:
-        """Whether :meth:`take` would charge ``units`` to ``user``."""
         share = self._held.get(user, 0)
         users = len(self._held) + (0 if share else 1)
         return share + units <= (self.remaining + share) // (users + 1)
 
     def force(self, user: int, units: int) -> None:
-        """Charge ``units`` whether or not there is room."""
         if units:
             self._held[user] = self._held.get(user, 0) + units
             self.remaining -= units
@@ -73,17 +71,14 @@ class Shares:
             self.remaining += units
 
     def held(self, user: int) -> int:
-        """What is charged to ``user`` now."""
         return self._held.get(user, 0)
 
     @property
     def users(self) -> int:
-        """How many users hold some."""
         return len(self._held)
 
     @property
     def used(self) -> int:
-        """What is charged to all."""
         return self.maximum - self.remaining
 
 
@@ -116,12 +111,10 @@ class Room:
         return self.packets.remaining >= 1 and self.queued_bytes.remaining >= size
 
     def force_room(self, sender: int, packets: int, size: int) -> None:
-        """Charge room whether or not there is any."""
         self.packets.force(sender, packets)
         self.queued_bytes.force(sender, size)
 
     def give_room(self, sender: int, packets: int, size: int) -> None:
-        """Release room."""
         self.releases += 1
         self.packets.give(sender, packets)
         self.queued_bytes.give(sender, size)
@@ -136,7 +129,6 @@ class Room:
         )
 
     def is_empty(self) -> bool:
-        """Whether nothing is charged."""
         return not (self.packets.used or self.queued_bytes.used)
 
 
@@ -159,7 +151,6 @@ class Account(Room):
         """The fan-out queue (:class:`~.protocols.Queue`), while anything waits in it."""
 
     def is_clear(self) -> bool:
-        """Whether nothing is charged."""
         charged = self.connections or self.patterns or self.pattern_bytes or self.shapes.steps
         return not charged and self.is_empty() and self.fan_out.is_empty() and self.queue is None
 
@@ -182,7 +173,6 @@ class Quotas:
         """Bytes of send buffers: for :class:`~sbuslib.core.send_buffers.SendBuffers`."""
 
     def account(self, uid: int) -> Account:
-        """The account of a user."""
         account = self._accounts.get(uid)
         if account is None:
             account = self._accounts[uid] = Account(uid, self._limits)
@@ -213,7 +203,6 @@ class Quotas:
         return account
 
     def close(self, account: Account) -> None:
-        """Release a connection."""
         self.connections.give(account.uid, 1)
         account.connections -= 1
         self.tidy(account)
@@ -237,18 +226,15 @@ class Quotas:
         return True
 
     def force_pattern(self, account: Account, size: int, shape: bytes = b"") -> None:
-        """Charge a pattern whether or not there is room."""
         account.patterns += 1
         account.pattern_bytes += size
         account.shapes.add(shape)
 
     def give_pattern(self, account: Account, size: int, shape: bytes = b"") -> None:
-        """Release a pattern."""
         account.patterns -= 1
         account.pattern_bytes -= size
         account.shapes.remove(shape)
         self.tidy(account)
 
     def is_clear(self) -> bool:
-        """Whether nothing is charged to anybody."""
         return not (self.accounts() or self.connections.used or self.allowed.used or self.send_buffers.used)

@@ -33,7 +33,6 @@ class About(Protocol):
 
     def features(self) -> bytes:
         """What the hub can do, and its path."""
-        ...
 
 
 class Reporter:

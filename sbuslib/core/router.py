@@ -165,7 +165,6 @@ class Router(Generic[S]):
         return user in self._retired
 
     def forget_all_retired(self) -> None:
-        """Take all patterns of retired subscribers out of the index, at once."""
         for user in list(self._retired):
             while self.forget_some(1_024, user):
                 pass
@@ -269,7 +268,6 @@ class Router(Generic[S]):
         self._forget([header for header in alike if segments_match(segments, below, header[len(MSG) : -1], separator)])
 
     def _forget(self, headers: Iterable[bytes]) -> None:
-        """Forget the routes of these headers."""
         for header in headers:
             known, was_known = self.routes.pop(header, None), self._older.pop(header, None)
             if known is not None or was_known is not None:
@@ -296,7 +294,6 @@ class Router(Generic[S]):
             self._tuples.pop(distinct[number], None)
 
     def reconsider_all(self) -> None:
-        """Forget all routes."""
         self.version += 1
         self._remembered = 0
         self.routes.clear()

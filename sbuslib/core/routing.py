@@ -59,7 +59,6 @@ def route(publisher: Publisher, received: Received) -> list[bytes]:
 
 
 def _left_from(received: Received, slot: int | None, stop: int | None = None) -> list[bytes]:
-    """Copies of the packets from a slot on."""
     stop = len(received.lengths) if stop is None else stop
     return received.packets(range(slot, stop)) if slot is not None and slot < stop else []
 

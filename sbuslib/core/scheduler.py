@@ -95,7 +95,6 @@ class Scheduler:
         return True
 
     def went(self) -> None:
-        """The turn that :meth:`may_go` allowed has ended."""
         if self._running is not None and not self._resuming:
             share = self._running
             self._end(share)
@@ -122,7 +121,6 @@ class Scheduler:
             self._look_soon()
 
     def anybody_waits(self) -> bool:
-        """Whether a turn was postponed and has not come yet."""
         return any(share.waiting for share in self._shares.values())
 
     def close(self) -> None:
@@ -151,7 +149,6 @@ class Scheduler:
         return share
 
     def _is_least(self, share: _Share) -> bool:
-        """Whether no busy user has a smaller tag."""
         if self._queue and self._queue[0][0] < share.tag:
             return False
         return len(self._shares) == 1 or self._least_absent(share) >= share.tag

@@ -28,7 +28,6 @@ class SendWatcher:
         self._writer.start(on_writable)
 
     def pause(self) -> None:
-        """Do not call the function until :meth:`go_on`."""
         self._writer.stop()
 
     def go_on(self) -> None:
@@ -55,7 +54,6 @@ class SendWatcher:
             self._retry = None
 
     def close(self) -> None:
-        """Call nothing any more."""
         self._close_retry()
         self._writer.stop()
         self._writer.close()

@@ -36,7 +36,6 @@ class ServiceGreenlets:
         self._stop = stop
 
     def spawn(self, work: Callable[..., object], *arguments: Any) -> gevent.Greenlet[..., Any]:
-        """Run ``work`` in a greenlet of its own."""
         return gevent.spawn(self.run, work, *arguments)
 
     def run(self, work: Callable[..., object], *arguments: Any) -> None:

@@ -26,27 +26,22 @@ class Waiting(Protocol):
     @property
     def queued(self) -> int:
         """How many wait."""
-        ...
 
     @property
     def delivered(self) -> int:
         """How many were sent to it, ever."""
-        ...
 
     @property
     def in_order(self) -> bool:
         """Whether those that wait are sent oldest first."""
-        ...
 
     @property
     def hands_on(self) -> bool:
         """Whether those that leave it may wait for another receiver then."""
-        ...
 
     @property
     def is_hub(self) -> bool:
         """Whether it is a hub, for which questions wait however long it takes."""
-        ...
 
 
 class Unsent:
@@ -138,7 +133,6 @@ class Unsent:
         self._keep_time()
 
     def clear(self) -> None:
-        """The hub has stopped: forget all questions."""
         self._behind.clear()
         self._lagging.clear()
         self._answers.clear()

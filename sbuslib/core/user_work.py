@@ -29,7 +29,6 @@ class UserWork:
 
     @property
     def waits(self) -> bool:
-        """Whether any user has work left."""
         return bool(self._waiting)
 
     def begin(self, account: Account) -> None:
@@ -46,5 +45,4 @@ class UserWork:
             self.begin(account)
 
     def end(self) -> None:
-        """Do no more."""
         self._waiting.clear()
