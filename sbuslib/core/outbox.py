@@ -104,7 +104,6 @@ class Outbox:
         # In place of _items while the order is "random": largest first, oldest first among equals.
         self._heap: list[tuple[int, int, SentPacket]] | None = None
         self._urgent: deque[SentPacket] = deque()  # answers, while the order is not "queue"
-        self._answers = 0
         self._batches_waiting = 0  # batches that wait or were taken
         self._extra = 0  # messages in the batches that wait, less one for each batch
         self._taken: list[SentPacket] = []
@@ -116,6 +115,7 @@ class Outbox:
         self.tells = False
         """Whether the receiver is told of losses, by notices in the queue."""
         self.bytes = 0
+        self.answers = 0
         self.peak = 0
         self.losses = Losses()
 
@@ -146,15 +146,8 @@ class Outbox:
         seconds since the epoch.
         """
         size = sum(map(len, packets))
-        is_below = self.is_below_share(sender, len(packets), size)
-        action = decide(False, self.soft, self.hard, may_hold and not is_below)
-        if (
-            action in _KEPT
-            and (is_below or self._fits(len(packets), size))
-            and self._account.take_room(sender, len(packets), size)
-        ):
-            self._by_user.force_room(sender, len(packets), size)
-            self._tell()
+        action = self._take_room(len(packets), size, sender, may_hold)
+        if action is not None:
             if self._heap is None:
                 self._items.extend(packets, sender)
                 self.bytes += size
@@ -174,56 +167,52 @@ class Outbox:
                 worst = action
         return worst
 
-    def offer_batch(self, batch: QueuedBatch, sender: int, may_hold: bool, now: float) -> Action | None:
+    def offer_batch(self, batch: QueuedBatch, sender: int, may_hold: bool) -> Action | None:
         """As :meth:`offer`, for a batch. ``None``: nothing was done, and its messages have to be offered instead."""
-        is_below = self.is_below_share(sender, batch.messages, batch.charge)
-        action = decide(False, self.soft, self.hard, may_hold and not is_below)
-        if action not in _KEPT:
-            self.losses.add("discard", batch.messages, now)
-            return action
         if self.order != "queue" or self._heap is not None:
             return None
-        if not (is_below or self._fits(batch.messages, batch.charge)):
+        action = self._take_room(batch.messages, batch.charge, sender, may_hold)
+        if action is not None:
+            self._items.append((batch, sender))
+            self.bytes += batch.charge
+            self._work += batch.messages
+            self._batches_waiting += 1
+            self._extra += batch.messages - 1
+            self.peak = max(self.peak, len(self))
+        return action
+
+    def _take_room(self, count: int, size: int, sender: int, may_hold: bool) -> Action | None:
+        """Charge room for messages that are kept, all of them, and say what to do. ``None``: they are not kept so."""
+        is_below = self.is_below_share(sender, count, size)
+        action = decide(False, self.soft, self.hard, may_hold and not is_below)
+        if action not in _KEPT or not (is_below or self._fits(count, size)):
             return None
-        if not self._account.take_room(sender, batch.messages, batch.charge):
+        if not self._account.take_room(sender, count, size):
             return None
-        self._by_user.force_room(sender, batch.messages, batch.charge)
+        self._by_user.force_room(sender, count, size)
         self._tell()
-        self._items.append((batch, sender))
-        self.bytes += batch.charge
-        self._work += batch.messages
-        self._batches_waiting += 1
-        self._extra += batch.messages - 1
-        self.peak = max(self.peak, len(self))
         return action
 
     def _offer_one(self, packet: bytes, sender: int, may_hold: bool, now: float) -> Action:
-        cause: Cause = "discard"
-        charged = False
         size = len(packet)
-        is_below = self.is_below_share(sender, 1, size)
-        action = decide(False, self.soft, self.hard, may_hold and not is_below)
-        if action in _KEPT:
-            if not (is_below or self._fits(1, size)):
-                cause = "overflow"
-            elif self._account.take_room(sender, 1, size):
-                charged = True
-            else:
-                cause = "quota"
-            if not charged:
+        action = self._take_room(1, size, sender, may_hold)
+        if action is None:
+            cause: Cause = "discard"
+            action = decide(False, self.soft, self.hard, may_hold)
+            if action in _KEPT:
+                cause = "quota" if self._fits(1, size) or self.is_below_share(sender, 1, size) else "overflow"
                 action = decide(True, self.soft, self.hard, may_hold)
-        if action in _KEPT:
-            if not charged:
-                if not self._account.has_any_room(size):
-                    self.losses.add("quota", 1, now)
-                    return action if len(self) else Action.LOSE  # a publisher held for an empty queue would stay so
-                self._account.force_room(sender, 1, size)
+            if action not in _KEPT:
+                self.losses.add(cause, 1, now)
+                return action
+            if not self._account.has_any_room(size):
+                self.losses.add("quota", 1, now)
+                return action if len(self) else Action.LOSE  # a publisher held for an empty queue would stay so
+            self._account.force_room(sender, 1, size)
             self._by_user.force_room(sender, 1, size)
             self._tell()
-            self._push((packet, sender))
-            self.peak = max(self.peak, len(self))
-        else:
-            self.losses.add(cause, 1, now)
+        self._push((packet, sender))
+        self.peak = max(self.peak, len(self))
         return action
 
     def _fits(self, packets: int, size: int) -> bool:
@@ -234,7 +223,7 @@ class Outbox:
 
     def _tell(self) -> None:
         """Queue a notice of the messages that were lost, before the message that is about to be kept."""
-        if self.tells and self.losses.has_report and not self._answers and self.is_half_empty():
+        if self.tells and self.losses.has_report and not self.answers and self.is_half_empty():
             for report in self.losses.take_report():
                 self.push_answer(Lost(*report).encode())
 
@@ -250,20 +239,16 @@ class Outbox:
     def push_answer(self, packet: bytes) -> bool:
         """Queue an answer or a notice. ``False``: so many wait that the client is to be kicked."""
         self._tell()
-        self._answers += 1
+        self.answers += 1
         self.bytes += len(packet)
         in_order = self.order == "queue" and self._heap is None
         (self._items if in_order else self._urgent).append((packet, None))
         self.peak = max(self.peak, len(self))
-        return self._answers <= self._limits.queued_answers
+        return self.answers <= self._limits.queued_answers
 
     @property
     def messages(self) -> int:
-        return len(self) - self._answers
-
-    @property
-    def answers(self) -> int:
-        return self._answers
+        return len(self) - self.answers
 
     # -- out ----------------------------------------------------------------------------------------
 
@@ -342,7 +327,7 @@ class Outbox:
             # Nearly always there is only one sender.
             mine = packets if len(senders) == 1 else [packet for packet, other in items if other == sender]
             if sender is None:
-                self._answers += sign * len(mine)
+                self.answers += sign * len(mine)
             else:
                 charged = self._size(mine)
                 for room in rooms:

@@ -22,12 +22,11 @@ from ..wire.batches import QueuedBatch
 from ..wire.control import Lost
 from .context import Context
 from .holding import Holding
-from .losses import Cause
+from .losses import Cause, Refusal
 from .messages import Batched, Messages
 from .outbox import Action, Outbox
 from .protocols import Holdable, Queue, Sender
 from .quotas import Account
-from .refusal import Refusal
 from .send_watcher import SendWatcher
 
 __all__ = ["READ", "Outgoing"]
@@ -166,7 +165,7 @@ class Outgoing:
         wrapper = sender.wrapper if self._senders else b""
         if isinstance(messages, Batched):
             batch = QueuedBatch.of(messages.batch, wrapper)
-            action = outbox.offer_batch(batch, uid, publisher is not None, time())
+            action = outbox.offer_batch(batch, uid, publisher is not None)
             if action is not None:
                 self._carry_out(action, publisher)
                 return

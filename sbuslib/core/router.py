@@ -103,20 +103,19 @@ class Router(Generic[S]):
         index = self._secret if self.namespace.check_pattern(pattern, credentials) else self._plain
         if not index.holds(pattern, subscriber) and not self._quotas.take_pattern(account, *self._price(pattern)):
             raise PacketError("too many patterns")
-        if index.add(pattern, subscriber):
-            self._subscribers.add(subscriber)
-            self.reconsider(pattern)
-            if self.watch is not None and index is self._plain:
-                self.watch(subscriber, account, pattern, True)
+        self._add(index, pattern, subscriber, account)
 
     def subscribe_anyway(self, pattern: bytes, subscriber: S, account: Account) -> None:
         """Put a plain pattern in force even beyond the quota: for a link."""
         if not self._plain.holds(pattern, subscriber):
             self._quotas.force_pattern(account, *self._price(pattern))
-            self._plain.add(pattern, subscriber)
+            self._add(self._plain, pattern, subscriber, account)
+
+    def _add(self, index: Subscriptions[S], pattern: bytes, subscriber: S, account: Account) -> None:
+        if index.add(pattern, subscriber):
             self._subscribers.add(subscriber)
             self.reconsider(pattern)
-            if self.watch is not None:
+            if self.watch is not None and index is self._plain:
                 self.watch(subscriber, account, pattern, True)
 
     def unsubscribe(self, pattern: bytes, subscriber: S, account: Account) -> bool:

@@ -144,7 +144,7 @@ class BatchMachine(RuleBasedStateMachine):
         assert batch is not None
         packets = [wrapper + packet for packet in plain]
         batched, other = self.boxes
-        action = None if one_by_one else batched.offer_batch(QueuedBatch.of(batch, wrapper), sender, may_hold, 0.0)
+        action = None if one_by_one else batched.offer_batch(QueuedBatch.of(batch, wrapper), sender, may_hold)
         if action is None:
             action = batched.offer(packets, sender, may_hold, 0.0)
         assert other.offer(packets, sender, may_hold, 0.0) is action
