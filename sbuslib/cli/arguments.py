@@ -55,12 +55,16 @@ class Parser(ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": _Formatter, **options})
+        self.late: str | None = None
+        """An argument that may be left out, and may come after options: argparse gives it up at the first option."""
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Namespace, list[str]]:
         """As the method of the base class, but what is not known is an error of this very command."""
         arguments, unknown = super().parse_known_args(args, namespace)
+        if self.late and len(unknown) == 1 and getattr(arguments, self.late) is None and unknown[0][:1] != "-":
+            setattr(arguments, self.late, unknown.pop())
         if unknown:
             self._refuse(unknown)
         return arguments, unknown

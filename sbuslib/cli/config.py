@@ -17,7 +17,8 @@ from ..kernel.users import know_user, resolve_user, resolve_users_and_groups
 from ..limits import Limits
 from ..matcher import SEPARATOR, check_separator
 from ..policy import Policy, Rule, check_template
-from ..wire.addresses import SYSTEM_ADDRESS, parse_address
+from ..wire.addresses import parse_address
+from ..wire.defaults import SYSTEM_ADDRESS
 from ..wire.packets import check_key
 
 if TYPE_CHECKING:

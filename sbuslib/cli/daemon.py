@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from ..wire.addresses import SYSTEM_ADDRESS
+from ..wire.defaults import SYSTEM_ADDRESS
 from .config import Settings, add_config_arguments, read_settings
 from .console import EXIT_SUCCESS, STOPPING, complain, explain, on_stop
 from .values import separator

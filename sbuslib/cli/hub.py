@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def _hub(arguments: Namespace) -> int:
-    from ..wire.addresses import default_addresses
+    from ..wire.defaults import default_addresses
 
     default = default_addresses()[0]
     if arguments.address is None and not os.environ.get("SBUS_ADDRESS") and os.environ.get("XDG_RUNTIME_DIR"):

@@ -1,133 +1,251 @@
-"""``sbus pub``, ``sbus sub`` and ``sbus whoami``. They block, and never load gevent."""
+"""What ``sbus pub``, ``sbus sub`` and ``sbus whoami`` do with a client. They block, and never load gevent."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import select
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from io import BufferedReader
+from itertools import chain, repeat
+from time import monotonic, sleep
+from typing import Any
+
+import msgspec
 
 from ..blocking import Client
 from ..errors import PayloadError, SbusError
 from ..limits import PACKET_BYTES
+from ..wire import control
 from ..wire.packets import Message
 from ..wire.text import printable
 from .console import EXIT_SUCCESS, complain, explain, yield_to_signals
 
-__all__ = ["publish", "run", "subscribe", "whoami"]
+__all__ = [
+    "FIELDS",
+    "from_arguments",
+    "from_json",
+    "publish",
+    "run",
+    "shower",
+    "subscribe",
+    "tell_notice",
+    "to_json",
+]
 
 CHUNK_BYTES = 65_536
 """Bytes that are read from standard input at once: as many as a pipe holds."""
 
+_AWAY = 0.2
+"""Seconds between two looks for a hub that is away, while standard output is watched too."""
 
-def run(command: Callable[[Client, Namespace], None], arguments: Namespace) -> int:
-    """Connect, run one of the commands below, and tell an error in one line. Returns the exit status."""
+Pair = tuple[bytes, bytes]
+
+
+def run(command: Callable[[Client], object], address: str | None, **options: Any) -> int:
+    """Connect, call ``command``, and tell an error in one line; the exit status. ``options`` are the client's."""
     yield_to_signals()
-    address: str | None = arguments.address
     try:
-        with Client(address) as client:
+        with Client(address, **options) as client:
             address = client.address
-            command(client, arguments)
+            command(client)
     except (SbusError, OSError) as error:
         return complain("sbus", explain(error, address))
     return EXIT_SUCCESS
 
 
-def publish(client: Client, arguments: Namespace) -> None:
-    """Publish one payload, or each line of standard input, and return once the hub has taken all."""
-    key = os.fsencode(arguments.key)
-    if arguments.payload == "-":
-        for lines in _lines():
-            client.publish_many((key, line) for line in lines)
+# -- publishing -----------------------------------------------------------------------------------------------
+
+
+def publish(client: Client, batches: Iterable[Iterable[Pair]], rate: float | None = None) -> None:
+    """Publish pairs of key and payload, at most ``rate`` a second; return once the hub has taken all."""
+    if rate is None:
+        for batch in batches:
+            client.publish_many(batch)
     else:
-        client.publish(key, os.fsencode(arguments.payload))
+        due = monotonic()
+        for key, payload in chain.from_iterable(batches):
+            sleep(max(0.0, due - monotonic()))
+            client.publish(key, payload)
+            due = max(due, monotonic() - 1) + 1 / rate
     client.sync()
 
 
-def _lines() -> Iterator[list[bytes]]:
-    """The lines of standard input without their ends, as many at a time as there are."""
+def from_arguments(arguments: Namespace) -> Iterator[Iterable[Pair]]:
+    """What ``sbus pub`` was asked to publish."""
+    if arguments.json:
+        for lines in _lines(2 * PACKET_BYTES):  # Base64 is longer than what it stands for
+            yield map(from_json, lines)
+        return
+    key = os.fsencode(arguments.key)
+    if arguments.lines:
+        for lines in _lines(PACKET_BYTES):
+            yield [(key, line) for line in lines]
+        return
+    if arguments.stdin:
+        payload = _stdin().read(PACKET_BYTES + 1)  # which is too long, and told so
+    elif arguments.file is not None:
+        with open(arguments.file, "rb") as file:
+            payload = file.read(PACKET_BYTES + 1)
+    else:
+        payload = os.fsencode(arguments.payload)
+    yield repeat((key, payload), arguments.repeat)
+
+
+def _stdin() -> BufferedReader:
     if sys.stdin is None:
         raise OSError("standard input is closed")
     stdin = sys.stdin.buffer
     assert isinstance(stdin, BufferedReader)
-    rest = b""
+    return stdin
+
+
+def _lines(longest: int) -> Iterator[list[bytes]]:
+    """The lines of standard input without their ends, as many at a time as there are."""
+    stdin, rest = _stdin(), b""
     while chunk := stdin.read1(CHUNK_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")
         yield lines
-        if len(rest) > PACKET_BYTES:
-            raise PayloadError(f"a line of more than {PACKET_BYTES:,} bytes does not fit a message")
+        if len(rest) > longest:
+            raise PayloadError(f"a line of more than {longest:,} bytes does not fit a message")
     if rest:
         yield [rest]
 
 
-def subscribe(client: Client, arguments: Namespace) -> None:
-    """Show messages until the count is reached, or standard output is closed."""
-    if sys.stdout is None:
-        raise OSError("standard output is closed")
-    out = sys.stdout.buffer
-    show = _show_raw if arguments.raw else _show_json if arguments.json else _show_text
-    if arguments.senders:
-        client.senders()
-    client.subscribe(*map(os.fsencode, arguments.patterns))
-    left: int | None = arguments.count
-    for batch in _batches(client):
-        messages = batch[:left]
-        try:
-            out.write(b"".join(map(show, messages)))
-            out.flush()
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, "standard output") from None
-        if left is not None:
-            left -= len(messages)
-            if not left:
-                return
+class _Line(msgspec.Struct):
+    """A message in JSON. msgspec reads Base64 where bytes are wanted."""
+
+    key: str | None = None
+    key_base64: bytes | None = None
+    payload: str | None = None
+    payload_base64: bytes | None = None
 
 
-def _batches(client: Client) -> Iterator[list[Message]]:
-    """Messages as they come, until standard output is closed."""
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)  # errors and hang-ups are always told
-    poll.register(client.fileno(), select.POLLIN)
-    while True:
-        try:
-            yield client.receive_many(timeout=0)  # before poll(2): a client may hold messages already
-        except TimeoutError:
-            if any(fd != client.fileno() for fd, _ in poll.poll()):
-                signal.raise_signal(signal.SIGPIPE)
+def from_json(line: bytes) -> Pair:
+    """Key and payload of a line as :func:`to_json` makes it. Raises :exc:`~sbuslib.errors.PayloadError`."""
+    try:
+        fields = msgspec.json.decode(line, type=_Line)
+        key = fields.key_base64 if fields.key is None else fields.key.encode()
+        payload = fields.payload_base64 if fields.payload is None else fields.payload.encode()
+    except (ValueError, RecursionError):
+        key = payload = None
+    if key is None or payload is None:
+        raise PayloadError(f"not a message in JSON, with key and payload: {printable(line[:80])}")
+    return key, payload
 
 
-def _show_text(message: Message) -> bytes:
-    fields = [message.key, message.payload]
-    if message.sender is not None:
-        fields.insert(0, message.sender)
-    return ("\t".join(map(printable, fields)) + "\n").encode(sys.stdout.encoding, "backslashreplace")
-
-
-def _show_raw(message: Message) -> bytes:
-    return message.payload
-
-
-def _show_json(message: Message) -> bytes:
-    import json
-
+def to_json(message: Message, time: str | None = None) -> bytes:
+    """A message as a JSON object on a line of its own, in ASCII, so that it cannot steer a terminal either."""
     fields = {**_json_field("key", message.key), **_json_field("payload", message.payload)}
     if message.sender is not None:
         fields.update(_json_field("sender", message.sender))
-    return json.dumps(fields).encode() + b"\n"  # ASCII, so that it cannot steer a terminal either
+    if time is not None:
+        fields["time"] = time
+    return json.dumps(fields).encode() + b"\n"
 
 
 def _json_field(name: str, data: bytes) -> dict[str, str]:
     try:
         return {name: data.decode()}
     except UnicodeDecodeError:
-        import base64
-
-        return {f"{name}_base64": base64.b64encode(data).decode()}
+        return {f"{name}_base64": b64encode(data).decode()}
 
 
-def whoami(client: Client, arguments: Namespace) -> None:
-    """Print the credential key of this process."""
-    print(printable(client.whoami()))
+# -- subscribing ----------------------------------------------------------------------------------------------
+
+
+def subscribe(
+    client: Client, show: Callable[[Message], bytes], count: int | None = None, timeout: float | None = None
+) -> None:
+    """Write messages to standard output until there were ``count``, or it is closed.
+
+    Raises :exc:`TimeoutError` when none comes for ``timeout`` seconds.
+    """
+    if sys.stdout is None:
+        raise OSError("standard output is closed")
+    out = sys.stdout.buffer
+    for batch in _batches(client, timeout):
+        messages = batch[:count]
+        try:
+            out.write(b"".join(map(show, messages)))
+            out.flush()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, "standard output") from None
+        if count is not None:
+            count -= len(messages)
+            if not count:
+                return
+
+
+def _batches(client: Client, timeout: float | None) -> Iterator[list[Message]]:
+    """Messages as they come, until standard output is closed."""
+    latest = monotonic()
+    while True:
+        try:
+            batch = client.receive_many(timeout=0)  # before poll(2): a client may hold messages already
+        except TimeoutError:
+            left = None if timeout is None else latest + timeout - monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError(f"no message within {timeout:g} s") from None
+            if not _wait(client.fileno(), left):
+                signal.raise_signal(signal.SIGPIPE)
+        else:
+            yield batch
+            latest = monotonic()
+
+
+def _wait(fd: int, seconds: float | None) -> bool:
+    """Wait until a client can read, or for ``seconds``; ``False`` when standard output was closed."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)  # errors and hang-ups are always told
+    if fd >= 0:
+        poll.register(fd, select.POLLIN)
+    else:  # the hub is away
+        seconds = _AWAY if seconds is None else min(seconds, _AWAY)
+    return all(ready == fd for ready, _ in poll.poll(None if seconds is None else seconds * 1_000))
+
+
+def shower(arguments: Namespace) -> Callable[[Message], bytes] | None:
+    """How ``sbus sub`` shows a message; ``None`` for a format with fields that nobody knows."""
+    if arguments.raw:
+        return lambda message: message.payload
+    if arguments.json:
+        return lambda message: to_json(message, _now() if arguments.timestamps else None)
+    form: str | None = arguments.format
+    if form is None:
+        form = "\t".join(["{time}"] * arguments.timestamps + ["{sender}"] * arguments.senders + ["{key}", "{payload}"])
+    parts = re.split(r"(\{\w*\})", form)
+    if not set(parts[1::2]) <= set(FIELDS):
+        return None
+
+    def show(message: Message) -> bytes:
+        line = "".join(FIELDS[part](message) if part in FIELDS else part for part in parts)
+        return f"{line}\n".encode(sys.stdout.encoding, "backslashreplace")
+
+    return show
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="microseconds")
+
+
+FIELDS: dict[str, Callable[[Message], str]] = {
+    "{key}": lambda message: printable(message.key),
+    "{payload}": lambda message: printable(message.payload),
+    "{size}": lambda message: str(len(message.payload)),
+    "{sender}": lambda message: printable(message.sender or b""),
+    "{time}": lambda _: _now(),
+}
+"""What ``sbus sub --format`` fills in."""
+
+
+def tell_notice(notice: control.Notice) -> None:
+    """Tell on standard error what the hub lost for this client."""
+    if isinstance(notice, control.Lost):
+        complain("sbus", f"{notice.count:,} messages were lost: {printable(notice.cause.encode())}")

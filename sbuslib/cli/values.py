@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentTypeError
-from datetime import datetime
 
-__all__ = ["count", "moment", "seconds", "separator", "size", "speed"]
+__all__ = ["count", "moment", "rate", "seconds", "separator", "size", "speed"]
 
 _SIZES = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 _SPANS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
@@ -43,8 +42,15 @@ def speed(text: str) -> float:
     return _with_unit(text.removesuffix("x"), {"": 1})
 
 
+def rate(text: str) -> float:
+    """So many a second, more than none."""
+    return _with_unit(text, {"": 1})
+
+
 def moment(text: str) -> int:
     """A point of time in nanoseconds since the epoch: ISO 8601, local time unless it says, or ``@`` and seconds."""
+    from datetime import datetime
+
     if text.startswith("@"):
         return int(float(text[1:]) * 1_000_000_000)
     return int(datetime.fromisoformat(text).astimezone().timestamp() * 1_000_000) * 1_000
@@ -61,6 +67,6 @@ def separator(text: str) -> bytes:
         raise ArgumentTypeError(str(error)) from None
 
 
-_NAMES = {count: "positive number", size: "size", seconds: "span of time", speed: "speed", moment: "time"}
+_NAMES = {count: "positive number", size: "size", seconds: "span of time", speed: "speed", rate: "rate", moment: "time"}
 for _function, _name in _NAMES.items():
     _function.__name__ = _name  # what argparse calls it

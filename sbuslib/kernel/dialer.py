@@ -8,7 +8,8 @@ import socket
 
 from ..errors import HubIdentityError, NoHubError
 from ..limits import ClientLimits
-from ..wire.addresses import default_addresses, parse_address
+from ..wire.addresses import parse_address
+from ..wire.defaults import default_addresses
 from .sockets import connect, peer_credentials
 from .users import resolve_user
 

@@ -1,4 +1,4 @@
-"""The address grammar, and which address is meant when none is given.
+"""The address grammar.
 
 ============================  ==========================================================================
 ``/run/sbus.socket``          a path
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -24,17 +23,14 @@ import msgspec
 from ..errors import AddressError
 
 __all__ = [
-    "SYSTEM_ADDRESS",
     "AbstractAddress",
     "Address",
     "DescriptorAddress",
     "PathAddress",
-    "default_addresses",
     "parse_address",
 ]
 
 SUN_PATH_BYTES = 108  # unix(7)
-SYSTEM_ADDRESS = "/run/sbus.socket"
 _DESCRIPTOR = "/dev/fd/"
 _ABSTRACT = "/dev/unix/abstract"
 
@@ -105,18 +101,3 @@ def parse_address(text: str | bytes | os.PathLike[str]) -> Address:
     if len(os.fsencode(address)) >= SUN_PATH_BYTES:
         raise AddressError(f"{address}: the path of a socket has at most {SUN_PATH_BYTES - 1} bytes")
     return PathAddress(address)
-
-
-def default_addresses(environ: Mapping[str, str] | None = None) -> list[str]:
-    """Where a client looks when it was given no address, in order.
-
-    ``SBUS_ADDRESS`` alone where it is set; else ``$XDG_RUNTIME_DIR/sbus/bus`` and ``/run/sbus.socket``.
-    """
-    if environ is None:
-        environ = os.environ
-    if environ.get("SBUS_ADDRESS"):
-        return [environ["SBUS_ADDRESS"]]
-    found = []
-    if environ.get("XDG_RUNTIME_DIR"):
-        found.append(os.path.join(environ["XDG_RUNTIME_DIR"], "sbus", "bus"))
-    return [*found, SYSTEM_ADDRESS]

@@ -430,7 +430,7 @@ def test_no_hub(make: Make, address: str, monkeypatch: pytest.MonkeyPatch, folde
         make()
     monkeypatch.delenv("SBUS_ADDRESS", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-    monkeypatch.setattr("sbuslib.wire.addresses.SYSTEM_ADDRESS", folder + "/system")
+    monkeypatch.setattr("sbuslib.wire.defaults.SYSTEM_ADDRESS", folder + "/system")
     with pytest.raises(NoHubError) as caught:
         make(None)
     assert f"{folder}/sbus/bus" in str(caught.value)
@@ -449,7 +449,7 @@ def test_the_default_address(
     assert make(None).address == address
     monkeypatch.delenv("SBUS_ADDRESS")
     monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-    monkeypatch.setattr("sbuslib.wire.addresses.SYSTEM_ADDRESS", address)
+    monkeypatch.setattr("sbuslib.wire.defaults.SYSTEM_ADDRESS", address)
     assert make(None).address == address  # the second of two
 
 

@@ -8,11 +8,9 @@ import pytest
 
 from sbuslib.errors import AddressError
 from sbuslib.wire.addresses import (
-    SYSTEM_ADDRESS,
     AbstractAddress,
     DescriptorAddress,
     PathAddress,
-    default_addresses,
     parse_address,
 )
 
@@ -64,23 +62,3 @@ def test_text_that_is_no_address_is_refused(text: object) -> None:
 def test_the_length_of_a_path_is_counted_in_bytes() -> None:
     with pytest.raises(AddressError, match="107 bytes"):
         parse_address("/" + "ä" * 54)
-
-
-@pytest.mark.parametrize(
-    ("environ", "addresses"),
-    [
-        ({}, [SYSTEM_ADDRESS]),
-        ({"XDG_RUNTIME_DIR": "/run/user/1"}, ["/run/user/1/sbus/bus", SYSTEM_ADDRESS]),
-        ({"XDG_RUNTIME_DIR": ""}, [SYSTEM_ADDRESS]),
-        ({"SBUS_ADDRESS": "/x", "XDG_RUNTIME_DIR": "/run/user/1"}, ["/x"]),
-        ({"SBUS_ADDRESS": "", "XDG_RUNTIME_DIR": "/r"}, ["/r/sbus/bus", SYSTEM_ADDRESS]),
-    ],
-)
-def test_the_default_addresses_come_from_the_environment(environ: dict[str, str], addresses: list[str]) -> None:
-    assert default_addresses(environ) == addresses
-
-
-def test_the_default_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SBUS_ADDRESS", "/tmp/x")
-    assert default_addresses() == ["/tmp/x"]
-    assert SYSTEM_ADDRESS == "/run/sbus.socket"

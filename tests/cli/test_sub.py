@@ -1,0 +1,107 @@
+"""``sbus sub`` as a program: forms, the end of waiting, and what was lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+from collections.abc import Callable
+from datetime import datetime
+
+import pytest
+from support import PATIENCE, HubThread
+
+from sbuslib.blocking import Client
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Start = Callable[..., "subprocess.Popen[bytes]"]
+Await = Callable[[int], None]
+
+
+@pytest.fixture
+def subscribed(start: Start, path: str, await_patterns: Await) -> Start:
+    """Start ``sbus sub`` with arguments, the last of which is its only pattern, and return when that is in force."""
+
+    def subscribed(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
+        process = start("sbuslib", "sub", "-a", path, *arguments, **options)
+        await_patterns(1)
+        return process
+
+    return subscribed
+
+
+def publish(path: str, *messages: tuple[bytes, bytes]) -> None:
+    with Client(path) as client:
+        client.publish_many(messages)
+
+
+def test_timestamps_come_first(subscribed: Start, path: str) -> None:
+    before = datetime.now().astimezone()
+    subscriber = subscribed("-n", "1", "--timestamps", "")
+    publish(path, (b"key", b"payload"))
+    moment, key, payload = subscriber.communicate(timeout=PATIENCE)[0].decode().split("\t")
+    assert (key, payload) == ("key", "payload\n")
+    assert before <= datetime.fromisoformat(moment) <= datetime.now().astimezone()
+
+
+def test_timestamps_are_members_of_json(subscribed: Start, path: str) -> None:
+    subscriber = subscribed("-n", "1", "-t", "--json", "")
+    publish(path, (b"key", b"payload"))
+    fields = json.loads(subscriber.communicate(timeout=PATIENCE)[0])
+    assert datetime.fromisoformat(fields.pop("time")).tzinfo is not None
+    assert fields == {"key": "key", "payload": "payload"}
+
+
+def test_a_format_is_filled_in(subscribed: Start, path: str) -> None:
+    subscriber = subscribed("-n", "1", "--format", "{size}|{key}={payload}|{sender}|{", "")
+    publish(path, (b"key", b"pay\nload"))
+    shown = subscriber.communicate(timeout=PATIENCE)[0].decode()
+    assert shown.startswith("8|key=pay\\nload|!/cred/")
+    assert shown.endswith("|{\n")
+
+
+def test_a_format_with_unknown_fields_is_refused(run: Run) -> None:
+    done = run("sbuslib", "sub", "--format", "{kye}", "")
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: sbus sub ")
+    assert "--format fills in {key}, {payload}, {size}, {sender}, {time} alone" in done.stderr
+
+
+def test_raw_writes_exactly_the_payloads(subscribed: Start, path: str) -> None:
+    subscriber = subscribed("-n", "3", "--raw", "")
+    publish(path, (b"key", b"a\n\0\xff"), (b"key", b""), (b"key", b"b"))
+    assert subscriber.communicate(timeout=PATIENCE)[0] == b"a\n\0\xffb"
+
+
+def test_waiting_ends_with_the_timeout(run: Run, bus: HubThread, path: str) -> None:
+    done = run("sbuslib", "sub", "-a", path, "-n", "1", "--timeout", "0.05", "")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"sbus: {path}: no message within 0.05 s\n"
+
+
+def test_flood_control_is_chosen_and_losses_are_told(
+    start: Start, bus: HubThread, path: str, await_patterns: Await
+) -> None:
+    """The subscriber cannot write, so it does not read; the hub discards what it may not queue."""
+    subscriber = start(
+        "sbuslib", "sub", "-a", path, "--soft", "discard", "--hard", "discard", "--order", "queue", "--raw", ""
+    )
+    await_patterns(1)
+    assert subscriber.stderr is not None
+    assert subscriber.stdout is not None
+    with Client(path) as client:
+        while not bus.call(lambda: bus.hub.statistics().lost):
+            client.publish_many([(b"key", bytes(10_000))] * 100)
+    while subscriber.stderr not in select.select([subscriber.stdout, subscriber.stderr], [], [], PATIENCE)[0]:
+        assert os.read(subscriber.stdout.fileno(), 1 << 20)
+    told = subscriber.stderr.readline().decode()
+    assert told.startswith("sbus: ")
+    assert " messages were lost: " in told
+
+
+@pytest.mark.parametrize(("option", "word"), [("--soft", "sotf"), ("--hard", "queue"), ("--order", "newest")])
+def test_modes_that_do_not_exist_are_refused(run: Run, option: str, word: str) -> None:
+    done = run("sbuslib", "sub", option, word, "")
+    assert done.returncode == 2
+    assert f"argument {option}: invalid choice: '{word}'" in done.stderr
