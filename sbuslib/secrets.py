@@ -31,6 +31,9 @@ secret keys."""
 _DEEPEST = 64
 """Most hubs in a sender's credential key: no tree is deeper, and longer keys would take long to check."""
 
+_DIGITS = 10
+"""Most digits of an id, which the kernel keeps in 32 bits."""
+
 
 class Credentials(msgspec.Struct, frozen=True, order=True):
     """What the kernel says of the process at the other end of a Unix-domain socket (``SO_PEERCRED``).
@@ -72,13 +75,15 @@ class Namespace:
 
     def is_below(self, sender: bytes, above: bytes) -> bool:
         """Whether ``sender`` is the credential key ``above``, extended by one or more credentials."""
-        if not sender.startswith(above + self.separator + self.start):
-            return False
-        fields = sender[len(above) + len(self.separator) :].split(self.separator, 5 * _DEEPEST)
+        return sender.startswith(above + self.separator) and self.is_credential(sender[len(above) + 1 :])
+
+    def is_credential(self, key: bytes) -> bool:
+        """Whether ``key`` is a credential key: one ``!/cred/<gid>/<uid>/<pid>`` or several, one behind the other."""
+        fields = key.split(self.separator, 5 * _DEEPEST)
         return len(fields) % 5 == 0 and all(
             fields[at] == RESERVED
             and fields[at + 1] == b"cred"
-            and all(field.isdigit() for field in fields[at + 2 : at + 5])
+            and all(len(field) <= _DIGITS and field.isdigit() for field in fields[at + 2 : at + 5])
             for at in range(0, len(fields), 5)
         )
 

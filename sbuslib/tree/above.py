@@ -15,6 +15,7 @@ them there.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections import Counter
@@ -23,21 +24,23 @@ from typing import Literal, Protocol, TypeAlias
 
 from gevent.event import Event
 
+from ..core.callbacks import log
 from ..covering import narrow
 from ..wire.packets import Control
 from .above_role import AboveRole
 from .demand import Demand, index
-from .handshake import Conversation, LinkError, LoopError, SecretsRefusedError
+from .greeting import ApartError, LinkError, SecretsRefusedError
+from .handshake import Conversation
 from .interest import Feed, Interest
 from .tree import Tree
 from .uplink import Up
 
 __all__ = ["STATES", "HubAbove", "Keeper", "State"]
 
-State: TypeAlias = Literal["stopped", "connecting", "joining", "joined", "outage", "loop"]
-STATES: tuple[State, ...] = ("stopped", "connecting", "joining", "joined", "outage", "loop")
-"""States of the link to the hub above: ``connecting`` until it first joins, ``outage`` between two epochs, and ``loop``
-while the hub above is below this one."""
+State: TypeAlias = Literal["stopped", "connecting", "joining", "joined", "outage", "loop", "deep"]
+STATES: tuple[State, ...] = ("stopped", "connecting", "joining", "joined", "outage", "loop", "deep")
+"""States of the link to the hub above: ``connecting`` until it first joins, ``outage`` between two epochs, ``loop``
+while the hub above is below this one, and ``deep`` while it is so deep in its tree that no hub may join it."""
 
 
 class Keeper(Protocol):
@@ -83,6 +86,7 @@ class HubAbove:
         self.settled = True
         self.epoch = 0
         self.dropped: Counter[str] = Counter()
+        self._logged: set[str] = set()  # which of these reasons were logged
         self.lost_above = 0
         self._received = 0
         self._address = ""
@@ -166,8 +170,12 @@ class HubAbove:
             self._joined(talk)
             while not talk.ended:
                 self.wait_for_change()
-        except LoopError as error:
-            self.stand_apart(error)
+            raise talk.error or LinkError(f"the link ended: {talk.why}")
+        except ApartError as error:
+            self.end_link(str(error))
+            self.state = error.state
+            self._apart = True
+            self._keeper.report(f"{address}: {error}")
         except SecretsRefusedError as error:
             self._refusing.add(address)
             self.end_link(str(error))
@@ -179,12 +187,9 @@ class HubAbove:
         except BaseException:
             self.end_link("stopped")
             raise
-        if self.state not in ("loop", "stopped"):
+        if self.state in ("joining", "outage"):
             self.state = "outage" if self.epoch else "connecting"
-        if joined_at is not None:
-            lasted = monotonic() - joined_at
-            self._keeper.report(f"{address}: the link ended: {talk.why}")
-        return lasted
+        return monotonic() - joined_at if joined_at is not None else lasted
 
     def found_nobody(self, address: str) -> None:
         """No hub listens there: the next one may be another program, which knows secrets."""
@@ -209,13 +214,6 @@ class HubAbove:
             self.tree.answered(token, self, b"partial")
         self.tree.joined()
 
-    def stand_apart(self, error: LoopError) -> None:
-        """The hub above is below this one: end the link."""
-        self.end_link(str(error))
-        self.state = "loop"
-        self._apart = True
-        self._keeper.report(f"{self._address}: {error}")
-
     def link_ended(self, role: AboveRole, why: str) -> None:
         """The connection ended. Implements :class:`~sbuslib.tree.above_role.Owner`."""
         if self.talk is not None and role is self.talk.role:
@@ -238,6 +236,14 @@ class HubAbove:
             self.tree.answered(token, self, b"partial")
         self.tree.wake()
         self.note_change()
+
+    def count_rubbish(self, reason: str, times: int = 1) -> None:
+        """The hub above said something that means nothing, which has no effect. It is logged once."""
+        self.dropped[reason] += times
+        if reason not in self._logged:
+            self._logged.add(reason)
+            text = "sbus hub at %s: the hub above at %s sent what means nothing: %s (further ones are only counted)"
+            log(logging.WARNING, text, self.tree.context.address(), self._address, reason)
 
     def take_control(self, packet: Control) -> None:
         """Act on a control packet from above. Implements :class:`~sbuslib.tree.above_role.Owner`."""
@@ -332,7 +338,7 @@ class HubAbove:
 
     @property
     def stands_apart(self) -> bool:
-        """Whether joining would make a loop, so that this hub is the root of its tree."""
+        """Whether joining would make a loop or too deep a tree, so that this hub is the root of its own."""
         return self._apart
 
     def is_sending(self) -> bool:

@@ -36,6 +36,10 @@ class Owner(Protocol):
     dropped: Counter[str]
     """Packets from above that should not have come, by reason."""
 
+    def count_rubbish(self, reason: str, times: int = 1) -> None:
+        """Count packets that mean nothing, and log that."""
+        ...
+
     def take_control(self, packet: Control) -> None:
         """Act on a control packet from above."""
         ...
@@ -64,11 +68,19 @@ class AboveRole:
         self._context = owner.tree.context
         self._relay = relay
         self._controls: deque[Control] = deque()
+        self._rubbish: Counter[str] = Counter()  # of one turn
 
     def connect(self, sock: socket.SocketType) -> Connection:
         """Read from a connection to the hub above."""
         credentials = peer_credentials(sock)
-        self._vouchers = Vouchers(lambda sender: Voucher(bytes, credentials, sender))
+
+        def vouch(sender: bytes) -> Voucher:
+            # Empty is a sender that nobody above knows: one beyond a hub without features.
+            if sender and not self._context.router.namespace.is_credential(sender):
+                raise PacketError("malformed sender")
+            return Voucher(bytes, credentials, sender)
+
+        self._vouchers = Vouchers(vouch)
         account = self._context.quotas.account(credentials.uid)
         return Connection(self._context, sock, credentials, account, self)
 
@@ -78,6 +90,10 @@ class AboveRole:
 
     def after_turn(self, publisher: Publisher) -> None:
         """Act on control packets, now that the hub's area is free again."""
+        if self._rubbish:
+            rubbish, self._rubbish = self._rubbish, Counter()
+            for reason, times in rubbish.items():
+                self._owner.count_rubbish(reason, times)
         while self._controls and not publisher.closed:
             self._owner.take_control(self._controls.popleft())
 
@@ -92,8 +108,8 @@ class AboveRole:
         self._owner.link_ended(self, why)
 
     def drop(self, reason: str, times: int = 1) -> None:
-        """Count what should not have come."""
-        self._owner.dropped[reason] += times
+        """Count what means nothing. It is logged after the turn."""
+        self._rubbish[reason] += times
 
     def look_up(self, publisher: Publisher, header: bytes, times: int) -> Routes:
         """The receivers here but the relay. Nobody receives what this hub did not ask for."""
@@ -103,7 +119,8 @@ class AboveRole:
             self.drop(error.reason, times)
             return ()
         if not self._owner.may_come(header[len(MSG) : -1]):
-            self.drop("not asked for", times)
+            # No rubbish: a wider pattern may have been asked for, and the C daemon delivers secrets to wildcards.
+            self._owner.dropped["not asked for"] += times
             return ()
         remember(self._context, publisher.routes, header, found)
         return found
@@ -124,10 +141,10 @@ class AboveRole:
             header = inner[: inner.find(b"\0") + 1]
             if (header != BATCH and not header.startswith(MSG)) or len(inner) > PACKET_BYTES:
                 raise PacketError("wrapped packet is no message")
+            voucher = self._vouchers.of(sender)
         except PacketError as error:
             self.drop(error.reason)
             return
-        voucher = self._vouchers.of(sender)
         if header == BATCH:
             take_batch(publisher, inner, voucher, control.wrapper_from(sender))
             return

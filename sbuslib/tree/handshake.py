@@ -15,7 +15,8 @@ from typing import Protocol
 from gevent.timeout import Timeout
 
 from ..core.callbacks import log
-from ..errors import PacketError, PeerError
+from ..core.client_role import TOKEN_BYTES
+from ..errors import PacketError
 from ..wire import control
 from ..wire.packets import (
     Control,
@@ -25,23 +26,12 @@ from ..wire.packets import (
 )
 from .above_role import AboveRole, Owner
 from .demand import Demand
-from .interest import Interest, in_loop
+from .greeting import LinkError, SecretsRefusedError, check_features, check_key
+from .interest import Interest
 from .tree import Above
 from .uplink import Up, Uplink
 
-__all__ = ["Conversation", "Lasting", "LinkError", "LoopError", "SecretsRefusedError"]
-
-
-class LinkError(PeerError):
-    """This hub cannot join the hub above, or the hub above has gone."""
-
-
-class LoopError(LinkError):
-    """Joining would put this hub above itself."""
-
-
-class SecretsRefusedError(LinkError):
-    """The hub above disconnected this hub because it subscribed to its secrets."""
+__all__ = ["Conversation", "Lasting"]
 
 
 class Lasting(Owner, Uplink, Above, Protocol):
@@ -72,8 +62,8 @@ class Lasting(Owner, Uplink, Above, Protocol):
         """Something has changed."""
         ...
 
-    def stand_apart(self, error: LoopError) -> None:
-        """The hub above is below this one: end the link."""
+    def end_link(self, why: str) -> None:
+        """End the connection."""
         ...
 
 
@@ -92,7 +82,8 @@ class Conversation:
         self.joined = False
         self.why = ""
         """Why the hub above kicked this hub, if it said so."""
-        self._loop: LoopError | None = None
+        self.error: LinkError | None = None
+        """What this hub ended the link for."""
         self._key = b""
         self._keys_seen = 0
         self._secrets = b""  # the pattern for secrets, once the hub above was asked for them
@@ -102,6 +93,7 @@ class Conversation:
         self._confirmed = self._answered = self._complete = False
         self._questions: deque[bytes] = deque()
         self._rounds: dict[bytes, bytes] = {}
+        self._questions_below = 0  # those of the hub above that are open
         self._told_senders = False
         self.role = AboveRole(lasting, up)
         self._connection = self.role.connect(sock)
@@ -117,7 +109,8 @@ class Conversation:
     def join(self) -> None:
         """Greet the hub above and join it.
 
-        Raises :exc:`LinkError`, :exc:`LoopError` and :exc:`TimeoutError`. The caller then has to end the connection.
+        Raises :exc:`~sbuslib.tree.greeting.LinkError` and :exc:`TimeoutError`. The caller then has to end the
+        connection.
         """
         tree, up = self._tree, self._up
         # A hub without features does not answer the first of these. So its first answer tells whether it has them.
@@ -126,10 +119,7 @@ class Conversation:
         self._await(lambda: bool(self._key), "no answer to whoami")
         features = self._features
         if features is not None and control.INTEREST_ON in features.words:
-            separator = self._context.router.namespace.separator
-            if features.separator != separator:
-                raise LinkError(f"its separator is {features.separator!r}, ours {separator!r}")
-            self._check_path(features)
+            self._check(features)
             # Set the path first, then ask again: so of two hubs that join each other, at least one sees the loop.
             tree.set_path(features.path)
             seen = self._features_seen
@@ -139,7 +129,7 @@ class Conversation:
             self._await(lambda: self._confirmed and self._features_seen > seen, "its path to the root is not settled")
             self._await(lambda: self._answered, "no answer to interest/on")
         elif features is not None:
-            self._check_path(features)
+            self._check(features)
             tree.set_path(features.path)
         else:
             tree.set_path(())
@@ -175,12 +165,12 @@ class Conversation:
         with Timeout(self._context.limits.link_wait, TimeoutError(what)):
             while not condition():
                 if self.ended:
-                    raise self._loop or LinkError(self.why)
+                    raise self.error or LinkError(self.why)
                 self._lasting.wait_for_change()
 
-    def _check_path(self, features: control.Features) -> None:
-        if in_loop(self._tree.hub_id, features.path, self._context.limits.path_hubs):
-            raise LoopError("this hub is above that one: joining it would make a loop, so it stays apart")
+    def _check(self, features: control.Features) -> None:
+        separator = self._context.router.namespace.separator
+        check_features(features, self._tree.hub_id, separator, self._context.limits.path_hubs)
 
     def begin(self) -> None:
         """This hub has joined: take its prefix, tell the losses of the outage, and send what was kept."""
@@ -288,20 +278,28 @@ class Conversation:
 
     def take_control(self, packet: Control) -> None:
         """Act on a control packet from above."""
-        payload = packet.payload or b""
+        try:
+            self._act_on(packet.key, packet.payload or b"")
+        except PacketError as error:
+            self._lasting.count_rubbish(error.reason)
+        except LinkError as error:
+            self.error = error
+            self._lasting.end_link(str(error))
+        self._lasting.note_change()
+
+    def _act_on(self, key: bytes, payload: bytes) -> None:
         lasting, demand = self._lasting, self._lasting.demand
-        match packet.key:
+        match key:
             case control.WHOAMI:
-                if self._key and not self.has_features:
-                    self._up.take_answer(control.WHOAMI)
-                self._key = payload
-                self._keys_seen += 1
+                self._take_key(payload)
             case control.FEATURES:
                 self._take_features(payload)
             case control.SYNC:
                 self._take_sync(*payload.partition(b"\0")[::2])
             case control.INTEREST_ON:
-                self.mode = payload.decode("ascii", "replace")
+                if payload not in (b"announce", b"prune", b"plain"):
+                    raise PacketError("unknown mode")
+                self.mode = payload.decode()
                 self._answered = True
             case control.INTEREST_ADD:
                 demand.announce(payload)
@@ -319,51 +317,46 @@ class Conversation:
                 lasting.interest.widen(os.getuid())
                 self._tree.wake()
             case control.INTEREST_SYNC:
-                self._tree.sync_below(lambda scope, token=payload: self._say_synced(token, scope))  # type: ignore[misc]
+                self._take_question(payload)
             case control.SENDERS_ON | control.SENDERS_OFF:
-                self._up.wrap = packet.key == control.SENDERS_ON
-            case control.NOTICE_CREDENTIALS:
-                self._key = payload
-                if self.joined:
-                    self.take_key()
-            case control.NOTICE_KICKED:
-                self._kicked = True
-                self.why = payload.decode(errors="replace")
-            case control.NOTICE_LOST:
-                self._take_lost(payload)
+                self._up.wrap = key == control.SENDERS_ON
+            case control.NOTICE_LOST | control.NOTICE_KICKED | control.NOTICE_CREDENTIALS:
+                self._take_notice(control.decode_notice(key, payload))
             case _:
                 self._context.ignored += 1
-        lasting.note_change()
+
+    def _take_key(self, payload: bytes) -> None:
+        if self._key and not self.has_features:
+            self._up.take_answer(control.WHOAMI)
+        self._key = check_key(payload, self._context.router.namespace)
+        self._keys_seen += 1
 
     def _take_features(self, payload: bytes) -> None:
         try:
-            self._features = control.Features.decode(payload)
+            features = self._features = control.Features.decode(payload)
         except PacketError as error:
-            self._lasting.dropped[error.reason] += 1
-            return
+            if self.joined:
+                raise
+            raise LinkError(f"its features cannot be read: {error.reason}") from None
         self.has_features = True
         self._features_seen += 1
-        if self._features_seen == 1:
-            return
-        try:
-            self._check_path(self._features)
-        except LoopError as error:
-            self._loop = error
-            self._lasting.stand_apart(error)
-            return
-        self._tree.set_path(self._features.path)
+        if self._features_seen > 1:
+            self._check(features)
+            self._tree.set_path(features.path)
 
-    def _take_lost(self, payload: bytes) -> None:
-        try:
-            notice = control.decode_notice(control.NOTICE_LOST, payload)
-        except PacketError as error:
-            self._lasting.dropped[error.reason] += 1
-            return
-        # With any other cause, the messages were for this link, and the hub above could not queue them.
-        if isinstance(notice, control.Lost) and notice.cause in control.LINK_CAUSES:
-            self._tree.pass_notice(notice, None)
-        elif isinstance(notice, control.Lost):
-            self._lasting.lost_above += notice.count
+    def _take_notice(self, notice: control.Notice | None) -> None:
+        match notice:
+            case control.Kicked():
+                self._kicked = True
+                self.why = notice.reason
+            case control.NewCredentials():
+                self._key = check_key(notice.credentials, self._context.router.namespace)
+                if self.joined:
+                    self.take_key()
+            case control.Lost(cause=cause) if cause in control.LINK_CAUSES:
+                self._tree.pass_notice(notice, None)
+            case control.Lost():  # the messages were for this link, and the hub above could not queue them
+                self._lasting.lost_above += notice.count
 
     def _take_sync(self, token: bytes, scope: bytes) -> None:
         if token == b"root":
@@ -375,6 +368,16 @@ class Conversation:
         else:
             self._up.take_answer(token)
 
+    def _take_question(self, token: bytes) -> None:
+        """The hub above asks when all that it told is in force below."""
+        if len(token) > TOKEN_BYTES:
+            raise PacketError("token too long")
+        if self._questions_below >= self._context.limits.queued_answers:
+            raise PacketError("too many questions")
+        self._questions_below += 1
+        self._tree.sync_below(lambda scope: self._say_synced(token, scope))
+
     def _say_synced(self, token: bytes, scope: bytes) -> None:
+        self._questions_below -= 1
         if not self.ended:  # perhaps before this hub has joined: the hub above takes it for a link already
             self._up.say(encode_control(control.INTEREST_SYNC, token + b"\0" + scope))

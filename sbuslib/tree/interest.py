@@ -25,19 +25,10 @@ from typing import Final
 from ..covering import segment_covers
 from ..matcher import SEPARATOR, _Node, cut, is_literal, matches, stars_after
 
-__all__ = ["Feed", "Interest", "KeyTable", "in_loop"]
+__all__ = ["Feed", "Interest", "KeyTable"]
 
 TABLE_BYTES: Final = 1024 * 1024
 """Bytes of the keys in one :class:`KeyTable`. Keys that are longer than most make it forget others sooner."""
-
-
-def in_loop(hub_id: bytes, path: Iterable[bytes], most: int) -> bool:
-    """Whether a hub that joined a hub with this ``path`` to its root would stand above itself.
-
-    Paths of more than ``most`` hubs count as loops too: they are either that or a mistake.
-    """
-    hubs = list(path)
-    return hub_id in hubs or len(hubs) >= most
 
 
 class Interest:

@@ -166,7 +166,9 @@ class Features(msgspec.Struct, frozen=True):
                     raise PacketError("malformed id")
             elif word.startswith(b"path="):
                 path = tuple(filter(None, word[5:].split(b",")))
-                if len(path) > _PATH_MOST or not all(map(_ID.fullmatch, path)):
+                if len(path) > _PATH_MOST:
+                    raise PacketError("path too long")
+                if not all(map(_ID.fullmatch, path)):
                     raise PacketError("malformed path")
             elif word.startswith(b"separator="):
                 try:

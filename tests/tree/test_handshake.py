@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import gevent
 import msgspec
 import pytest
-from support import PATIENCE, WHOAMI, FakeHub, PlainDaemon, eventually
+from support import PATIENCE, WHOAMI, FakeHub, Peer, PlainDaemon, eventually
 from worlds import FAST, World, key_of, received, settle
 
 from sbuslib.clients import reconnect
@@ -141,6 +142,117 @@ def test_pauses_grow_unless_the_link_was_stable_for_a_while(
             eventually(lambda seen=epoch: relay.epoch == seen)  # type: ignore[misc]
     grown = [pauses[0] * 3**n for n in range(len(pauses))]
     assert pauses == ([1e-6] * len(pauses) if stable else pytest.approx(grown))
+
+
+# -- what a hub above should not say ----------------------------------------------------------------
+
+FEATURES = b"CMSG hub/features\0hub/sync interest/on id=1 path=1"
+OWN = WHOAMI + b"\0!/cred/1/2/3"
+
+
+def join(world: World, master: FakeHub) -> Peer:
+    """A hub whose relay has joined a fake hub, and the fake hub's end of the link."""
+    world.hub("left", limits=msgspec.structs.replace(FAST, prefix_wait=0.001))
+    relay = world.relay("left", "top", wait=False)
+    link = master.accept()
+    link.send(FEATURES, OWN)
+    while not (packet := link.receive()).startswith(b"CMSG hub/sync\0root\0"):
+        pass
+    link.send(FEATURES, packet, b"CMSG interest/on\0announce", b"CMSG interest/complete")
+    relay.wait(PATIENCE)
+    return link
+
+
+RUBBISH = {
+    b"nonsense": "unknown verb",
+    b"MSG no end": "message without NUL",
+    b"SUB k": "not for a relay",
+    b"MSG a/!/b\0": "reserved token in a key",
+    b"CMSG from\0": "wrapper without packet",
+    b"CMSG from\0!/cred/1/2/3\0SUB k": "wrapped packet is no message",
+    b"CMSG from\0somebody\0MSG k\0": "malformed sender",
+    b"CMSG hub/features\0path=" + b",".join([b"1"] * 257): "path too long",
+    b"CMSG interest/on\0master": "unknown mode",
+    b"CMSG interest/sync\0" + bytes(65): "token too long",
+    b"CMSG notice/lost\0nonsense": "malformed notice",
+}
+
+
+@pytest.mark.parametrize(("packet", "reason"), RUBBISH.items())
+def test_rubbish_from_above_is_logged_once_and_ends_no_link(
+    world: World, caplog: pytest.LogCaptureFixture, packet: bytes, reason: str
+) -> None:
+    with FakeHub(world.address("top")) as master:
+        link = join(world, master)
+        client = world.client("left")
+        client.subscribe(b"k")
+        for _ in range(3):
+            link.send(packet)
+            link.send(b"MSG k\0")
+            client.receive(PATIENCE)
+        statistics = world.relays["left"].statistics()
+        assert (statistics.state, statistics.epoch, statistics.mode) == ("joined", 1, "announce")
+        assert statistics.dropped == {reason: 3}
+        told = [record.message for record in caplog.records]
+        assert len(told) == 1
+        assert f"sent what means nothing: {reason}" in told[0]
+
+
+def test_open_questions_of_the_hub_above_are_bounded(world: World) -> None:
+    with FakeHub(world.address("top")) as master:
+        link = join(world, master)
+        silent = world.peer("left")
+        silent.send(b"CMSG interest/on")  # so that questions stay open
+        silent.barrier()
+        most = FAST.queued_answers
+        for n in range(most + 5):
+            link.send(b"CMSG interest/sync\0%d" % n)
+            gevent.sleep(0)
+        relay = world.relays["left"]
+        eventually(lambda: relay.statistics().dropped == {"too many questions": 5})
+        assert len(world.hubs["left"].tree.questions._rounds) == most
+
+
+@pytest.mark.parametrize("answer", [b"nonsense", b"", b"!/cred/1/2/x", b"!.cred.1.2.3", b"3" * 100_000])
+def test_an_answer_to_whoami_that_is_no_credential_key_ends_the_link(
+    world: World, caplog: pytest.LogCaptureFixture, answer: bytes
+) -> None:
+    with FakeHub(world.address("top")) as master:
+        world.hub("left", limits=msgspec.structs.replace(FAST, prefix_wait=0.001))
+        relay = world.relay("left", "top", wait=False)
+        for _ in range(2):
+            link = master.accept()
+            link.send(FEATURES, WHOAMI + b"\0" + answer)
+            while link.receive():
+                pass
+        assert relay.epoch == 0
+        assert key_of(world.client("left")).count(b"!/cred/") == 1
+        told = [record.message for record in caplog.records]
+        assert len(told) == 1, "the same reason is told once"
+        assert "its answer to whoami is no credential key" in told[0]
+        assert len(told[0]) < 250
+
+
+def test_new_credentials_that_are_none_end_the_link(world: World) -> None:
+    with FakeHub(world.address("top")) as master:
+        link = join(world, master)
+        prefix = world.hubs["left"].context.router.namespace.prefix
+        link.send(b"CMSG notice/credentials\0nonsense")
+        while link.receive():
+            pass
+        assert world.hubs["left"].context.router.namespace.prefix == prefix
+        assert world.relays["left"].state != "joined"
+
+
+def test_features_that_cannot_be_read_end_the_greeting(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    with FakeHub(world.address("top")) as master:
+        world.hub("left", limits=msgspec.structs.replace(FAST, prefix_wait=0.001))
+        world.relay("left", "top", wait=False)
+        link = master.accept()
+        link.send(b"CMSG hub/features\0interest/on path=" + b",".join([b"1"] * 257), OWN)
+        while link.receive():
+            pass
+        assert "its features cannot be read: path too long" in caplog.text
 
 
 # -- the end ----------------------------------------------------------------------------------------

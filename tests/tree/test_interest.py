@@ -13,16 +13,10 @@ from visits import count_visits
 
 from sbuslib.covering import covers
 from sbuslib.matcher import Shapes, shape_of
-from sbuslib.tree.interest import Interest, KeyTable, in_loop
+from sbuslib.tree.interest import Interest, KeyTable
 
 segment = st.text("*ab", max_size=4).map(str.encode)
 pattern = st.lists(segment, max_size=4).map(b"/".join)
-
-
-def test_loops() -> None:
-    assert in_loop(b"1", [b"2", b"1"], 16)
-    assert not in_loop(b"1", [b"2", b"3"], 16)
-    assert in_loop(b"1", [b"2", b"3"], 2)
 
 
 USERS = (0, 1, 2)

@@ -85,3 +85,36 @@ def test_a_path_that_changes_above_is_checked_again(world: World) -> None:
     eventually(lambda: relay.state == "loop")
     world.relays["b"].stop()
     eventually(lambda: relay.state == "joined")
+
+
+def test_a_tree_that_is_too_deep_is_no_loop(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    limits = msgspec.structs.replace(FAST, path_hubs=3, prefix_wait=0.01)
+    names = ["a", "b", "c", "d", "e"]
+    for name in names:
+        world.hub(name, limits=limits)
+    for below, above in zip(names[1:], names, strict=False):
+        relay = world.relay(below, above, wait=False)
+        eventually(lambda: relay.state in ("joined", "deep"))  # noqa: B023
+    assert joined(world) == set("bce")
+    (told,) = [record.message for record in caplog.records]
+    assert told.endswith("3 hubs are above this one, and a path may have 3 (path_hubs): it stays apart")
+    clients = [world.client(name) for name in "de"]
+    for client in clients:
+        client.subscribe(b"k")
+    settle(*clients)  # they are a tree of their own
+    clients[0].publish(b"k")
+    settle(*clients)
+    assert [len(received(client)) for client in clients] == [1, 1]
+    world.relays["b"].stop()  # the tree above is less deep now
+    eventually(lambda: joined(world) == set("cd") and world.relays["e"].state == "deep")
+
+
+def test_a_tree_that_becomes_too_deep_lets_the_lowest_hubs_go(world: World) -> None:
+    limits = msgspec.structs.replace(FAST, path_hubs=3)
+    for name in "abcd":
+        world.hub(name, limits=limits)
+    world.relay("c", "b")
+    world.relay("d", "c")
+    world.relay("b", "a")
+    eventually(lambda: world.relays["d"].state == "deep")
+    assert joined(world) == set("bc")

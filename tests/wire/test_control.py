@@ -29,12 +29,15 @@ def test_features_of_another_hub(line: bytes, features: Features) -> None:
     assert Features.decode(line) == features
 
 
-@pytest.mark.parametrize(
-    "line", [b"id=\xff", b"id=" + b"a" * 65, b"path=a,b/c", b"path=" + b"a," * 300, b"separator=00", b"separator=2f2f"]
-)
+@pytest.mark.parametrize("line", [b"id=\xff", b"id=" + b"a" * 65, b"path=a,b/c", b"separator=00", b"separator=2f2f"])
 def test_malformed_features_are_refused(line: bytes) -> None:
     with pytest.raises(PacketError, match="malformed"):
         Features.decode(line)
+
+
+def test_a_path_of_too_many_hubs_is_refused() -> None:
+    with pytest.raises(PacketError, match="path too long"):
+        Features.decode(b"path=" + b"a," * 300)
 
 
 def lost(payload: bytes) -> control.Notice | None:

@@ -1,0 +1,67 @@
+"""What a hub above says of itself when a relay greets it, and what about that ends the link.
+
+Everything here comes from another process, so it is checked, and bounded, before anything else sees it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from ..errors import PeerError
+from ..secrets import Namespace
+from ..wire import control
+from ..wire.text import printable
+
+__all__ = ["ApartError", "DeepError", "LinkError", "LoopError", "SecretsRefusedError", "check_features", "check_key"]
+
+_SHOWN = 80
+"""Bytes of a wrong answer that are shown."""
+
+
+class LinkError(PeerError):
+    """This hub cannot join the hub above, or the hub above has gone."""
+
+
+class SecretsRefusedError(LinkError):
+    """The hub above disconnected this hub because it subscribed to its secrets."""
+
+
+class ApartError(LinkError):
+    """This hub has to stay apart from the hub above, and is the root of its own tree."""
+
+    state: ClassVar[Literal["loop", "deep"]]
+    """What the state of the link is then."""
+
+
+class LoopError(ApartError):
+    """Joining would put this hub above itself."""
+
+    state = "loop"
+
+
+class DeepError(ApartError):
+    """The tree would be deeper than :attr:`~sbuslib.limits.Limits.path_hubs`."""
+
+    state = "deep"
+
+
+def check_features(features: control.Features, hub_id: bytes, separator: bytes, most: int) -> None:
+    """Raise :exc:`LinkError` when the hub with ``hub_id`` and ``separator`` cannot join a hub with these features.
+
+    :param most: how many hubs the path from a hub to its root may have.
+    """
+    if features.separator != separator:
+        raise LinkError(f"its separator is {features.separator!r}, ours {separator!r}")
+    if hub_id in features.path:
+        raise LoopError("this hub is above that one: joining it would make a loop, so it stays apart")
+    if len(features.path) >= most:
+        raise DeepError(
+            f"{len(features.path)} hubs are above this one, and a path may have {most} (path_hubs): it stays apart"
+        )
+
+
+def check_key(key: bytes, namespace: Namespace) -> bytes:
+    """The credential key of a link, as the hub above tells it. Raises :exc:`LinkError` when it is none."""
+    if not namespace.is_credential(key):
+        raise LinkError(f"its answer to whoami is no credential key: {printable(key[:_SHOWN])!r}")
+    return key
