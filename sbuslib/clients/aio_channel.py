@@ -11,7 +11,6 @@ import socket
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from threading import get_ident
-from types import TracebackType
 from typing import Self
 
 from ..errors import DisconnectedError, PeerError, StateError
@@ -79,9 +78,7 @@ class AioChannel(ClientBase):
     async def __aenter__(self) -> Self:
         return await self._open()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     async def _open(self) -> Self:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import chain, islice
-from types import TracebackType
 from typing import Self
 
 from ..errors import StateError
@@ -132,9 +131,7 @@ class BatchPublisher:
         self._room = self._most
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         pairs = self._take(-1)
         if pairs and (error is None or isinstance(error, Exception)):
             self._send(pairs)
@@ -167,9 +164,7 @@ class AioBatchPublisher:
         self._batch.__enter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._batch.__exit__(kind, error, trace)
         if self._full:
             await self._send(self._full.pop())

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from itertools import repeat, starmap
 from time import monotonic
-from types import TracebackType
 from typing import Self
 
 from ..errors import DisconnectedError, PeerError
@@ -357,7 +356,5 @@ class Channel(ClientBase):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from ..errors import DisconnectedError, KeyFormatError, PacketError, PeerError, UsageError
@@ -95,9 +94,7 @@ class Subscribing:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self in self._session.unconfirmed:
             self._session.unconfirmed.remove(self)
         if self.refused is not None and (error is None or isinstance(error, DisconnectedError)):
