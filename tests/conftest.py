@@ -20,7 +20,7 @@ from typing import Any
 import gevent
 import hypothesis
 import pytest
-from support import LONGEST, ROOT, Peer, open_descriptors
+from support import LONGEST, ROOT, FakeHub, HubThread, Peer, open_descriptors
 
 import sbuslib
 from sbuslib.hub import Hub
@@ -178,3 +178,17 @@ def client(address: str) -> Iterator[Callable[..., sbuslib.Client]]:
             return stack.enter_context(sbuslib.Client(to, **options))
 
         yield make
+
+
+@pytest.fixture
+def server(address: str) -> Iterator[HubThread]:
+    """A hub that listens at :func:`address`, in a thread of its own."""
+    with HubThread(address) as server:
+        yield server
+
+
+@pytest.fixture
+def fake(address: str) -> Iterator[FakeHub]:
+    """What listens at :func:`address` and says what the test says."""
+    with FakeHub(address) as fake:
+        yield fake

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import gevent
 import pytest
-from support import PATIENCE, ROOT, HubThread, in_thread, python
+from support import PATIENCE, HubThread, in_thread, python
 
-from sbuslib import Client, Hub, aio, blocking
+from sbuslib import Client, aio, blocking
 from sbuslib.clients.endpoint import Endpoint
 from sbuslib.errors import StateError
-
-
-@pytest.fixture
-def server(address: str) -> Iterator[HubThread]:
-    with HubThread(address) as server:
-        yield server
-
+from sbuslib.kernel.areas import SLOT_BYTES
+from sbuslib.limits import PACKET_BYTES
 
 # -- forks ----------------------------------------------------------------------------------------------
 
@@ -279,57 +269,15 @@ def test_an_asyncio_client_belongs_to_its_event_loop(server: HubThread, address:
     asyncio.run(test())
 
 
-# -- a hub of the same process whose event loop does not run -------------------------------------------
-
-CONNECT: dict[str, Callable[[str], object]] = {
-    "gevent": lambda address: Client(address, timeout=0.05),
-    "blocking": lambda address: blocking.Client(address, timeout=0.05),
-    "aio": lambda address: asyncio.run(_connect(address)),
-}
-
-
-async def _connect(address: str) -> object:
-    return await aio.Client(address, timeout=0.05)
-
-
-@pytest.mark.parametrize("kind", CONNECT)
-def test_a_hub_whose_event_loop_does_not_run_is_named_as_the_reason(address: str, kind: str) -> None:
-    hub = Hub(address)
-    started, done = threading.Event(), threading.Event()
-
-    def start_and_do_something_else() -> None:
-        hub.start()
-        started.set()
-        done.wait()
-        hub.stop(0)
-        gevent.get_hub().destroy(destroy_loop=True)
-
-    thread = threading.Thread(target=start_and_do_something_else)
-    thread.start()
-    started.wait()
-    try:
-        with pytest.raises(TimeoutError, match=r"its event loop does not run: .*serve_forever"):
-            CONNECT[kind](address)
-    finally:
-        done.set()
-        thread.join()
-
-
-@pytest.mark.parametrize("kind", CONNECT)
-def test_a_hub_of_another_process_that_does_not_answer(address: str, kind: str) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sbuslib", "hub", "-a", address],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=ROOT,
-    )
-    assert process.stdout is not None
-    try:
-        process.stdout.read()  # closed once it listens
-        os.kill(process.pid, signal.SIGSTOP)
-        with pytest.raises(TimeoutError, match=address) as caught:
-            CONNECT[kind](address)
-        assert "event loop" not in str(caught.value)
-    finally:
-        process.kill()
-        process.communicate()
+def test_memory_of_a_client_is_bounded_by_its_area(server: HubThread, address: str) -> None:
+    """A client that receives small messages must not use memory for the longest packet in each slot."""
+    with blocking.Client(address) as client:
+        client.subscribe(b"a")
+        client.publish(b"a", b"x")
+        client.receive(PATIENCE)
+        area = client._area
+        client.publish(b"a", b"x" * (PACKET_BYTES - 6))
+        assert len(client.receive(PATIENCE).payload) == PACKET_BYTES - 6
+        assert client._area is area
+        assert area is not None
+        assert len(area.data) < (SLOT_BYTES + 8_192) * client.limits.batch

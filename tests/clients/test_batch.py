@@ -7,11 +7,12 @@ import contextlib
 import inspect
 import os
 import socket
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import gevent
 import pytest
+from clients.makers import run
 from support import PATIENCE, FakeHub, HubThread, Peer
 
 import sbuslib
@@ -26,18 +27,6 @@ Make: TypeAlias = Callable[..., Client]
 
 FOUR = ClientLimits(batch_messages=4, batch_bytes=1_000)
 """Four short messages fill a packet."""
-
-
-@pytest.fixture
-def fake(address: str) -> Iterator[FakeHub]:
-    with FakeHub(address) as fake:
-        yield fake
-
-
-@pytest.fixture
-def server(address: str) -> Iterator[HubThread]:
-    with HubThread(address) as server:
-        yield server
 
 
 def greeted(fake: FakeHub, client: Make, features: bytes = b"batch/on", **options: Any) -> tuple[Client, Peer]:
@@ -60,14 +49,6 @@ def arrived(peer: Peer) -> list[list[bytes]]:
             break
         packets.append(Batch.parse(packet).payloads if packet.startswith(BATCH) else [packet.partition(b"\0")[2]])
     return packets
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    async def whole() -> None:
-        async with asyncio.timeout(PATIENCE):
-            await test
-
-    asyncio.run(whole())
 
 
 def test_the_kernel_has_a_message_when_publish_returns(fake: FakeHub, client: Make) -> None:

@@ -1,0 +1,57 @@
+"""Helpers for tests of clients: fixtures that make them, fake hubs that greet them, event loops that run them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
+
+import gevent
+from support import PATIENCE, FakeHub, Peer
+
+from sbuslib import Client
+from sbuslib.clients.endpoint import Endpoint
+
+Make: TypeAlias = Callable[..., Endpoint]
+"""The fixture ``make``: a client of the kind that is tested."""
+
+MakeClient: TypeAlias = Callable[..., Client]
+"""The fixture ``client``."""
+
+
+def greeted(fake: FakeHub, client: MakeClient, features: bytes = b"", **options: Any) -> tuple[Client, Peer]:
+    """A client of a fake hub, and the hub's end of the connection."""
+    greeting = gevent.spawn(fake.greet, features)
+    connected = client(**options)
+    return connected, greeting.get()
+
+
+def fill(client: Client) -> None:
+    """Send until the other end, which does not read, takes no more."""
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            client.publish(b"a", bytes(10_000), flags=socket.MSG_DONTWAIT)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    """Run a test in an event loop of its own. No task or watcher may be left in it."""
+
+    async def whole() -> None:
+        failures: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
+        async with asyncio.timeout(2 * PATIENCE):
+            await test
+        await asyncio.sleep(0)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not others
+        assert not failures
+
+    asyncio.run(whole())
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.001)

@@ -1,0 +1,370 @@
+"""The connection of the asyncio client: tasks that wait for it, cancellation, hubs that go away, reconnection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from clients.makers import run
+from support import PATIENCE, HubThread, own_key
+
+from sbuslib import Limits, aio, blocking
+from sbuslib.errors import (
+    DisconnectedError,
+    NoHubError,
+)
+from sbuslib.limits import ClientLimits
+from sbuslib.wire.packets import Message
+
+SWIFT = ClientLimits(reconnect_pause=0.005, reconnect_pause_most=0.01)
+
+
+WAITING: dict[str, Callable[[aio.Client], Awaitable[object]]] = {
+    "receive": lambda client: client.receive(),
+    "receive_many": lambda client: client.receive_many(),
+    "iteration": lambda client: anext(aiter(client)),
+}
+
+
+ASKING: dict[str, Callable[[aio.Client], Awaitable[object]]] = {
+    "whoami": lambda client: client.whoami(),
+    "sync": lambda client: client.sync(),
+    "subscribe": lambda client: client.subscribe(b"other"),
+    "statistics": lambda client: client.statistics(),
+}
+
+
+@pytest.mark.parametrize("verb", [*WAITING, *ASKING])
+def test_a_cancelled_task_leaves_the_client_usable(server: HubThread, address: str, verb: str) -> None:
+    async def test() -> None:
+        async with aio.Client(address) as client:
+            await client.subscribe(b"a")
+            for steps in range(6):
+                task = asyncio.ensure_future((WAITING | ASKING)[verb](client))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+                await client.publish(b"a", b"%d" % steps)
+                assert (await client.receive(PATIENCE)).payload == b"%d" % steps
+                assert await client.whoami() == own_key()
+
+    run(test())
+
+
+def test_the_lead_passes_on_when_its_holder_is_cancelled(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        async with aio.Client(address) as client:
+            await client.subscribe(b"a")
+            leader = asyncio.create_task(client.receive())
+            await asyncio.sleep(0)
+            others = [asyncio.create_task(client.receive(PATIENCE)) for _ in range(3)]
+            await asyncio.sleep(0)
+            leader.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await leader
+            await client.publish_many([(b"a", b"%d" % number) for number in range(3)])
+            assert sorted([(await other).payload for other in others]) == [b"0", b"1", b"2"]
+
+    run(test())
+
+
+def test_a_publisher_that_is_cancelled_while_it_waits_for_room(address: str, engine: str) -> None:
+    async def test() -> None:
+        with listening(address) as listener:
+            connecting = asyncio.ensure_future(opened(address))
+            peer = await greet(listener)
+            client = await connecting
+            with peer:
+                messages = [(b"k", bytes(10_000))] * 10_000
+                task = asyncio.create_task(client.publish_many(messages))
+                other = asyncio.create_task(client.publish(b"k", bytes(10_000)))
+                await asyncio.sleep(0.01)
+                assert not task.done()
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                while not other.done():  # the other one still gets through
+                    with contextlib.suppress(BlockingIOError):
+                        peer.recv(500_000)
+                    await asyncio.sleep(0)
+                await other
+                client.close()
+
+    run(test())
+
+
+def test_a_timeout_of_the_caller_reaches_the_caller(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        async with aio.Client(address) as client:
+            with pytest.raises(TimeoutError) as caught:
+                async with asyncio.timeout(0.01):
+                    await client.receive(PATIENCE)
+            assert str(caught.value) == ""
+            assert await client.whoami() == own_key()
+
+    run(test())
+
+
+def test_close_wakes_tasks_that_wait_for_a_message(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        client = await aio.Client(address, timeout=None)
+
+        async def iterate() -> list[Message]:
+            return [message async for message in client]
+
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(client.receive()) for _ in range(3)]
+        iterating = asyncio.create_task(iterate())
+        await asyncio.sleep(0.01)
+        client.close()
+        async with asyncio.timeout(PATIENCE):
+            assert await iterating == []
+            for task in tasks:
+                with pytest.raises(DisconnectedError, match="closed"):
+                    await task
+
+    run(test())
+
+
+@pytest.mark.parametrize("loop_is", ["idle", "closed", "closed under a task that waits"])
+def test_close_where_no_event_loop_runs(server: HubThread, address: str, loop_is: str) -> None:
+    async def open_one() -> aio.Client:
+        client = await aio.Client(address)
+        await client.subscribe(b"k")
+        return client
+
+    loop = asyncio.new_event_loop()
+    loop.set_debug(True)
+    client = loop.run_until_complete(open_one())
+    waiting = None
+    if loop_is == "closed under a task that waits":
+        waiting = loop.create_task(client.receive())
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.set_exception_handler(lambda loop, context: None)
+    if loop_is != "idle":
+        loop.close()
+    client.close()
+    client.close()
+    assert client.closed
+    if waiting is not None:
+        waiting._log_destroy_pending = False  # type: ignore[attr-defined]
+    if loop_is == "idle":
+        with pytest.raises(DisconnectedError):
+            loop.run_until_complete(client.receive())
+        loop.close()
+    with blocking.Client(address) as asking:
+        while asking.statistics().clients > 1:
+            pass  # the hub sees the end in its own time
+
+
+def test_close_before_the_first_connection(address: str, engine: str) -> None:
+    client = aio.Client(address)
+    client.close()
+    assert client.closed
+
+
+def test_close_wakes_tasks_that_wait_for_room(address: str, engine: str) -> None:
+    async def test() -> None:
+        with listening(address) as listener:
+            connecting = asyncio.ensure_future(opened(address))
+            peer = await greet(listener)
+            client = await connecting
+            with peer:
+                tasks = [
+                    asyncio.create_task(client.publish_many((b"k", bytes(10_000)) for _ in range(10_000)))
+                    for _ in range(2)
+                ]
+                await asyncio.sleep(0.01)
+                client.close()
+                async with asyncio.timeout(PATIENCE):
+                    for task in tasks:
+                        with pytest.raises(DisconnectedError):
+                            await task
+
+    run(test())
+
+
+def test_a_refused_subscription(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        async with aio.Client(address) as client:
+            with pytest.raises(DisconnectedError):
+                await client.subscribe(b"!/cred/*/*/*/x")
+        async with aio.Client(address, reconnect=True, limits=SWIFT) as client:
+            await client.subscribe(b"a")
+            with pytest.raises(DisconnectedError, match="refused"):
+                await client.subscribe(b"b", b"!/cred/*/*/*/x")
+            assert await client.whoami() == own_key()
+            await client.publish(b"a", b"x")
+            assert (await client.receive(PATIENCE)).payload == b"x"
+            assert server.call(server.hub.statistics).patterns == 1
+            assert server.call(server.hub.statistics).breaches == {"secret pattern of another": 2}
+
+    run(test())
+
+
+def test_the_client_counts_messages_that_the_hub_lost(address: str, engine: str) -> None:
+    async def test() -> None:
+        with HubThread(address, limits=Limits(queued_packets=10)) as server:
+            async with aio.Client(address) as client:
+                await client.notices()
+                await client.subscribe(b"k")
+                publish = [(b"k", bytes(4_000))] * 2_000
+
+                def publish_all() -> None:
+                    with blocking.Client(address) as publisher:
+                        publisher.publish_many(publish)
+                        publisher.sync()
+
+                await asyncio.to_thread(publish_all)
+                lost = server.call(server.hub.statistics).lost
+                for _ in range(2_000 - lost["overflow"]):
+                    await client.receive(PATIENCE)
+                await client.sync()
+                assert client.lost == lost
+
+    run(test())
+
+
+def test_reconnect_restores_everything(address: str, engine: str) -> None:
+    async def test() -> None:
+        epochs: list[int] = []
+
+        async def on_reconnect(client: aio.Client) -> None:
+            assert await client.whoami() == own_key()
+            epochs.append(client.epoch)
+
+        with HubThread(address):
+            client = await aio.Client(address, reconnect=True, limits=SWIFT, on_reconnect=on_reconnect)
+            await client.subscribe(b"a", client.credentials + b"/x")
+            await client.flood_control(hard="block")
+        for epoch in (2, 3):
+            with HubThread(address) as server:
+                await client.sync()
+                assert epochs[-1] == client.epoch == epoch
+                await client.publish(b"a", b"1")
+                await client.publish(client.credentials + b"/x", b"2")
+                assert [(await client.receive(PATIENCE)).payload for _ in range(2)] == [b"1", b"2"]
+                (told,) = server.call(server.hub.statistics).per_client
+                assert (told.patterns, told.hard) == (2, "block")
+        client.close()
+
+    run(test())
+
+
+def test_secrets_are_renewed_when_the_prefix_changes(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        async with aio.Client(address, reconnect=True, limits=SWIFT) as client:
+            await client.subscribe(client.credentials + b"/x")
+            for prefix in (b"!/cred/1/2/3/", b""):
+                server.call(server.hub.tree.set_prefix, prefix)
+                await client.sync()
+                await client.sync()  # by now what it said on hearing of that is in force
+                await client.publish(client.credentials + b"/x", prefix)
+                assert (await client.receive(PATIENCE)).payload == prefix
+
+    run(test())
+
+
+def test_without_reconnect_a_client_does_not_connect_again(address: str, engine: str) -> None:
+    async def test() -> None:
+        with HubThread(address):
+            client = await aio.Client(address)
+        with HubThread(address):
+            with pytest.raises(DisconnectedError):
+                await client.receive(PATIENCE)
+            with pytest.raises(DisconnectedError):
+                await client.publish(b"a")
+        client.close()
+
+    run(test())
+
+
+def test_a_hub_that_stays_away(address: str, engine: str) -> None:
+    async def test() -> None:
+        with pytest.raises(NoHubError):
+            await aio.Client(address)
+        with HubThread(address):
+            client = await aio.Client(address, reconnect=True, limits=SWIFT, timeout=0.05)
+        for verb in (client.receive(0.05), client.whoami(), client.publish(b"a")):
+            with pytest.raises(TimeoutError):
+                await verb
+        with HubThread(address):
+            client.timeout = PATIENCE
+            assert await client.whoami() == own_key()
+        client.close()
+
+    run(test())
+
+
+@contextlib.contextmanager
+def listening(address: str, backlog: int = 16) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(address)
+        listener.listen(backlog)
+        listener.setblocking(False)
+        yield listener
+
+
+async def opened(address: str, **options: Any) -> aio.Client:
+    return await aio.Client(address, **options)
+
+
+async def greet(listener: socket.socket) -> socket.socket:
+    """Accept a client and answer its whoami, as the C daemon would."""
+    peer, _ = await asyncio.get_running_loop().sock_accept(listener)
+    peer.setblocking(False)
+    while not (await asyncio.get_running_loop().sock_recv(peer, 1_000)).startswith(b"CMSG !/cred/whoami"):
+        pass
+    peer.send(b"CMSG !/cred/whoami\0" + own_key())
+    return peer
+
+
+def test_a_full_backlog_is_waited_out(address: str, engine: str) -> None:
+    async def test() -> None:
+        with listening(address, 0) as listener, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
+            first.connect(address)
+            connecting = asyncio.create_task(opened(address))
+            await asyncio.sleep(0.02)
+            assert not connecting.done()
+            await asyncio.get_running_loop().sock_accept(listener)
+            with await greet(listener):
+                client = await connecting
+                assert client.features is None
+                client.close()
+
+    run(test())
+
+
+def test_a_backlog_that_stays_full(address: str, engine: str) -> None:
+    async def test() -> None:
+        with listening(address, 0), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
+            first.connect(address)
+            with pytest.raises(TimeoutError):
+                await aio.Client(address, timeout=0.02)
+
+    run(test())
+
+
+def test_a_hub_that_says_nothing(address: str, engine: str) -> None:
+    async def test() -> None:
+        with listening(address), pytest.raises(TimeoutError):
+            await aio.Client(address, timeout=0.02)
+
+    run(test())
+
+
+def test_a_hub_that_hangs_up_at_once(address: str, engine: str) -> None:
+    async def test() -> None:
+        with listening(address) as listener:
+            connecting = asyncio.create_task(opened(address))
+            peer, _ = await asyncio.get_running_loop().sock_accept(listener)
+            peer.close()
+            with pytest.raises(DisconnectedError):
+                await connecting
+
+    run(test())

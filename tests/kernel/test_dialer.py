@@ -1,0 +1,115 @@
+"""Which addresses are tried, and whether the hub there is the one that is meant."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import gevent
+import pytest
+from support import ROOT
+
+from sbuslib import Client, Hub, aio, blocking
+from sbuslib.errors import (
+    HubIdentityError,
+    NoHubError,
+)
+from sbuslib.kernel.dialer import Dialer
+from sbuslib.limits import ClientLimits
+
+
+def dial(address: str | None, hub_user: int | str | None = None) -> str:
+    """The address that answers."""
+    dialer = Dialer(address, hub_user, ClientLimits())
+    dialer.dial().close()
+    return dialer.address
+
+
+def test_the_error_names_all_addresses_that_were_tried(
+    address: str, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    with pytest.raises(NoHubError, match=address):
+        dial(address)
+    monkeypatch.delenv("SBUS_ADDRESS", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+    monkeypatch.setattr("sbuslib.wire.defaults.SYSTEM_ADDRESS", folder + "/system")
+    with pytest.raises(NoHubError, match=f"{folder}/sbus/bus.*{folder}/system"):
+        dial(None)
+    monkeypatch.setenv("SBUS_ADDRESS", folder + "/elsewhere")
+    with pytest.raises(NoHubError, match="elsewhere") as caught:
+        dial(None)
+    assert "system" not in str(caught.value)
+
+
+def test_the_default_address(hub: Hub, address: str, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+    monkeypatch.setenv("SBUS_ADDRESS", address)
+    assert dial(None) == address
+    monkeypatch.delenv("SBUS_ADDRESS")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+    monkeypatch.setattr("sbuslib.wire.defaults.SYSTEM_ADDRESS", address)
+    assert dial(None) == address  # the second of two
+
+
+def test_a_hub_of_another_user_is_refused(hub: Hub, address: str) -> None:
+    assert dial(address, os.getuid()) == address
+    with pytest.raises(HubIdentityError, match=str(os.getuid())):
+        dial(address, os.getuid() + 1)
+
+
+CONNECT: dict[str, Callable[[str], object]] = {
+    "gevent": lambda address: Client(address, timeout=0.05),
+    "blocking": lambda address: blocking.Client(address, timeout=0.05),
+    "aio": lambda address: asyncio.run(_connect(address)),
+}
+
+
+async def _connect(address: str) -> object:
+    return await aio.Client(address, timeout=0.05)
+
+
+@pytest.mark.parametrize("kind", CONNECT)
+def test_a_hub_whose_event_loop_does_not_run_is_named_as_the_reason(address: str, kind: str) -> None:
+    hub = Hub(address)
+    started, done = threading.Event(), threading.Event()
+
+    def start_and_do_something_else() -> None:
+        hub.start()
+        started.set()
+        done.wait()
+        hub.stop(0)
+        gevent.get_hub().destroy(destroy_loop=True)
+
+    thread = threading.Thread(target=start_and_do_something_else)
+    thread.start()
+    started.wait()
+    try:
+        with pytest.raises(TimeoutError, match=r"its event loop does not run: .*serve_forever"):
+            CONNECT[kind](address)
+    finally:
+        done.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("kind", CONNECT)
+def test_a_hub_of_another_process_that_does_not_answer(address: str, kind: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sbuslib", "hub", "-a", address],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+    )
+    assert process.stdout is not None
+    try:
+        process.stdout.read()  # closed once it listens
+        os.kill(process.pid, signal.SIGSTOP)
+        with pytest.raises(TimeoutError, match=address) as caught:
+            CONNECT[kind](address)
+        assert "event loop" not in str(caught.value)
+    finally:
+        process.kill()
+        process.communicate()
