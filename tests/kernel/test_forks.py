@@ -32,7 +32,7 @@ def test_an_owner_that_has_gone_is_not_called() -> None:
     def tell(owner: object) -> None:
         os.write(there, b"called")
 
-    owner = {"owner"}  # a set, to which there are weak references
+    owner = Owner(socket.SocketType())
     abandon_in_child(owner, tell)
     del owner
     child = os.fork()
