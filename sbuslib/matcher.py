@@ -304,6 +304,10 @@ class Subscriptions(Generic[S]):
         """How many distinct patterns ``subscriber`` holds."""
         return len(self._held.get(subscriber, ()))
 
+    def times(self, pattern: bytes, subscriber: S) -> int:
+        """How many times ``subscriber`` subscribed to just this pattern."""
+        return self._held.get(subscriber, {}).get(pattern, 0)
+
     def add(self, pattern: bytes, subscriber: S) -> bool:
         """Subscribe; ``True`` when ``subscriber`` did not hold this pattern before."""
         held = self._held.setdefault(subscriber, {})
@@ -337,6 +341,14 @@ class Subscriptions(Generic[S]):
             del self._held[subscriber]
         self._forget(pattern, subscriber)
         return True
+
+    def withdraw(self, pattern: bytes, subscriber: S, left: int = 0) -> bool:
+        """Unsubscribe until ``left`` are left, which takes no longer for many; ``True`` when none is."""
+        held = self._held.get(subscriber, {})
+        if held.get(pattern, 0) <= left:
+            return False
+        held[pattern] = max(1, left)
+        return not left and bool(self.remove(pattern, subscriber))
 
     def discard_one(self, subscriber: S) -> bytes | None:
         """Take out one of ``subscriber``'s patterns, whatever its count, and return it. ``None``: none is left."""

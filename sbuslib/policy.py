@@ -22,7 +22,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from .covering import covers
+from .covering import covers, narrow
 from .errors import UsageError
 from .matcher import SEPARATOR, cut, segments_match
 from .secrets import OVERFLOW_ID, Credentials, Namespace
@@ -157,6 +157,15 @@ class Policy:
                 self._scopes.clear()
             self._scopes[uid] = found
         return found
+
+    def narrow(self, uid: int, pattern: bytes) -> list[bytes]:
+        """What the user may subscribe to so that all comes that ``pattern`` matches and the user may read.
+
+        That is ``pattern`` itself if one of the user's patterns covers it, else those of them that it may meet.
+        """
+        if self._namespace.uses_reserved(pattern):
+            return [pattern]
+        return narrow(pattern, self.scope(uid).subscribe, self._separator)
 
     def _user(self, uid: int) -> User:
         """A user, with a name only if it can stand in a pattern."""

@@ -283,6 +283,17 @@ def test_authorize_is_asked_for_each_verb(make_hub: MakeHub, connect: Connect, a
     assert asked.questions == [("subscribe", b"a/"), ("subscribe", b"b"), ("publish", b"a/1")]
 
 
+def test_authorize_is_not_asked_about_a_pattern_beyond_the_limits(
+    make_hub: MakeHub, connect: Connect, asked: Asked
+) -> None:
+    """The answer about one of 400,000 segments may take long."""
+    make_hub(authorize=asked)
+    peer = connect()
+    peer.send(b"SUB " + b"/" * 400_000)
+    assert peer.is_disconnected()
+    assert asked.questions == []
+
+
 def test_authorize_answers_are_remembered(make_hub: MakeHub, connect: Connect, asked: Asked) -> None:
     make_hub(authorize=asked)
     one, other = connect(), connect()

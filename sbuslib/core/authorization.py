@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
+from ..policy import Policy, Verb
 from ..secrets import Credentials
 from .callbacks import log, tell_event_loop
 
 __all__ = ["Authorization", "Authorize"]
 
-Authorize: TypeAlias = Callable[[Credentials, Literal["publish", "subscribe"], bytes], bool]
+Authorize: TypeAlias = Callable[[Credentials, Verb, bytes], bool]
 """``authorize(credentials, verb, key_or_pattern)``: asked for each ``SUB``, and for a client's first ``MSG`` under
 a key; its yes is remembered, within :attr:`~sbuslib.limits.Limits.allowed_bytes`."""
 
@@ -27,16 +28,32 @@ class Authorization:
     def is_asked(self) -> bool:
         return self.function is not None
 
-    def allows(self, credentials: Credentials, verb: Literal["publish", "subscribe"], key: bytes) -> bool:
+    def allows(self, credentials: Credentials, verb: Verb, key: bytes) -> bool:
         """What the function says. Whatever it raises counts as a no, and is logged once."""
         if self.function is None:
             return True
         try:
             return bool(self.function(credentials, verb, key))
         except BaseException as error:
-            self.failures += 1
-            if self.failures == 1:
-                log(logging.ERROR, "authorize= failed, which counts as a no", exc_info=True)
-            if isinstance(error, (KeyboardInterrupt, SystemExit)):
-                tell_event_loop(error)
+            self._failed(error)
             return False
+
+    def narrow(self, credentials: Credentials, pattern: bytes) -> list[bytes]:
+        """What a link may subscribe to in place of a pattern: itself, parts of it, or nothing.
+
+        A policy knows the parts. Any other function says yes or no to all of it.
+        """
+        if not isinstance(self.function, Policy):
+            return [pattern] if self.allows(credentials, "subscribe", pattern) else []
+        try:
+            return self.function.narrow(credentials.uid, pattern)
+        except BaseException as error:
+            self._failed(error)
+            return []
+
+    def _failed(self, error: BaseException) -> None:
+        self.failures += 1
+        if self.failures == 1:
+            log(logging.ERROR, "authorize= failed, which counts as a no", exc_info=True)
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            tell_event_loop(error)

@@ -109,7 +109,7 @@ class Router(Generic[S]):
         """Put a plain pattern in force even beyond the quota: for a link."""
         if not self._plain.holds(pattern, subscriber):
             self._quotas.force_pattern(account, *self._price(pattern))
-            self._add(self._plain, pattern, subscriber, account)
+        self._add(self._plain, pattern, subscriber, account)
 
     def _add(self, index: Subscriptions[S], pattern: bytes, subscriber: S, account: Account) -> None:
         if index.add(pattern, subscriber):
@@ -128,6 +128,18 @@ class Router(Generic[S]):
             if self.watch is not None and index is self._plain:
                 self.watch(subscriber, account, pattern, False)
         return gone is not None
+
+    def times(self, pattern: bytes, subscriber: S) -> int:
+        """How many times ``subscriber`` subscribed to a plain pattern."""
+        return self._plain.times(pattern, subscriber)
+
+    def withdraw(self, pattern: bytes, subscriber: S, account: Account, left: int = 0) -> None:
+        """Take plain subscriptions to a pattern back until there are ``left``, however many there were."""
+        if self._plain.withdraw(pattern, subscriber, left):
+            self._quotas.give_pattern(account, *self._price(pattern))
+            self.reconsider(pattern)
+            if self.watch is not None:
+                self.watch(subscriber, account, pattern, False)
 
     def retire(self, subscriber: S, account: Account) -> bool:
         """``subscriber`` leaves. Returns whether :meth:`forget_some` has work to do for its user.
@@ -240,6 +252,10 @@ class Router(Generic[S]):
     def is_tap(self, receiver: S) -> bool:
         """Whether a receiver only listens in."""
         return receiver in self._taps
+
+    def plain_patterns_of(self, subscriber: S) -> list[bytes]:
+        """The plain patterns of one subscriber."""
+        return list(self._plain.patterns(subscriber))
 
     def plain_patterns(self) -> list[tuple[S, list[bytes]]]:
         """Every subscriber with its plain patterns, as they are now."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from time import monotonic
 from typing import Final, Literal, Protocol, TypeAlias
 
@@ -28,9 +29,10 @@ from ..matcher import is_literal
 from ..secrets import Credentials
 from ..wire import control
 from ..wire.batches import BATCH
-from ..wire.packets import MSG, Control, encode_control, parse
+from ..wire.packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_control, parse
 from .interest import Feed, Interest, KeyTable
 from .link_routes import receivers_of, remember
+from .narrowing import Narrowed
 from .vouchers import Voucher, Vouchers
 
 __all__ = ["PRUNES_PER_SECOND", "SEARCHES", "Link", "Mode"]
@@ -89,6 +91,8 @@ class Link:
         self.pruned: KeyTable | None = None
         self._tree = tree
         self._tuples: dict[Routes, Routes] = {}
+        self.narrowed = Narrowed(context, connection)
+        """What the link asked for and may read only parts of."""
         self._vouchers = Vouchers(self._vouch)
         self._old_key = connection.key  # its key under the hub's last prefix
         self._key = connection.key
@@ -160,14 +164,26 @@ class Link:
                     self._note_lost(packet.payload or b"")
                     return
         try:
-            self._tree.client_role.act_on(publisher, packet)
+            self._act_on(publisher, packet)
         except PacketError as error:
             self.drop(error.reason)
             if error.reason == "too many patterns":
                 self.connection.answer(encode_control(control.INTEREST_WIDEN))
-                context, connection = self._context, self.connection
-                if context.authorization.allows(connection.credentials, "subscribe", b""):
-                    context.router.subscribe_anyway(b"", connection, connection.account)
+                if not self.narrowed.holds(b""):
+                    with suppress(PacketError):  # the link may read nothing at all
+                        self.narrowed.subscribe(b"", anyway=True)
+
+    def _act_on(self, publisher: Publisher, packet: Packet) -> None:
+        """Act on a packet as on that of a client, but give the link what it may read of what it asks for."""
+        reserved = self._context.router.namespace.uses_reserved
+        if not isinstance(packet, (Subscribe, Unsubscribe)) or reserved(packet.pattern):
+            self._tree.client_role.act_on(publisher, packet)
+            return
+        if isinstance(packet, Unsubscribe) and not self.narrowed.unsubscribe(packet.pattern):
+            self._context.ignored += 1
+        elif isinstance(packet, Subscribe):
+            self.narrowed.subscribe(packet.pattern)
+        publisher.refresh()
 
     def _note_lost(self, payload: bytes) -> None:
         """Pass on a notice of losses below, at most once in a while: each goes to many clients.

@@ -208,6 +208,7 @@ class Tree:
         self._told_path.discard(connection)
         link = self.links.pop(connection, None)
         if link is not None:
+            link.narrowed.close()
             self._links_of -= Counter([connection.account.uid])
             self._watch()
         self.prefix.forget(connection)

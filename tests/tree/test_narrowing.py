@@ -1,0 +1,271 @@
+"""What a link gets of what it asks for: over real links, and against a model."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from support import PATIENCE, Peer, eventually
+from worlds import FAST, World, received, settle
+
+from sbuslib import Hub
+from sbuslib.errors import PacketError
+from sbuslib.matcher import matches
+from sbuslib.policy import Policy, Rule, User
+from sbuslib.secrets import Credentials
+from sbuslib.tree.narrowing import Narrowed
+
+TENANT = 12_345
+RULES = [
+    Rule(users=frozenset({os.getuid()}), publish=(b"",), subscribe=(b"",)),
+    Rule(users=frozenset({TENANT}), publish=(b"tenants/%u/",), subscribe=(b"tenants/%u/", b"host/")),
+]
+
+
+def policy(*rules: Rule) -> Policy:
+    return Policy(rules or RULES, lambda uid: User(b"ann" if uid == TENANT else b"", frozenset()))
+
+
+@pytest.fixture
+def link(world: World) -> Callable[[], Peer]:
+    """A raw link of a tenant, below a hub with rules."""
+    world.hub("top", relays=[TENANT], authorize=policy())
+    return lambda: join(world)
+
+
+def join(world: World) -> Peer:
+    peer = world.peer_of("top", TENANT)
+    peer.send(b"CMSG interest/on")
+    assert peer.receive() == b"CMSG interest/on\0prune"
+    assert peer.receive() == b"CMSG interest/complete\0"
+    return peer
+
+
+def held(world: World) -> list[bytes]:
+    """The patterns that the only link of the hub holds."""
+    hub = world.hubs["top"]
+    (connection,) = hub.tree.links
+    return sorted(hub.context.router.plain_patterns_of(connection))
+
+
+def test_a_subscription_to_everything_brings_what_the_user_may_read(world: World, link: Callable[[], Peer]) -> None:
+    tenant = link()
+    tenant.send(b"SUB ", b"SUB */")
+    publisher = world.client("top")
+    tenant.barrier()
+    for key in (b"tenants/bob/secret", b"tenants/ann/x", b"host/load", b"hosts", b"other", b"host"):
+        publisher.publish(key)
+    publisher.sync()
+    assert tenant.pending() == [b"MSG tenants/ann/x\0", b"MSG host/load\0"]
+    assert held(world) == [b"host/", b"tenants/ann/"]
+
+
+def test_an_unsubscription_takes_back_what_came_in_place_of_the_pattern(world: World, link: Callable[[], Peer]) -> None:
+    tenant = link()
+    tenant.subscribe(b"", b"*/", b"", b"host/load", b"host/")
+    assert held(world) == [b"host/", b"host/load", b"tenants/ann/"]
+    for pattern, left in (
+        (b"", [b"host/", b"host/load", b"tenants/ann/"]),
+        (b"*/", [b"host/", b"host/load", b"tenants/ann/"]),
+        (b"tenants/ann/", [b"host/", b"host/load", b"tenants/ann/"]),  # it never asked for this
+        (b"", [b"host/", b"host/load"]),
+        (b"host/", [b"host/load"]),
+        (b"host/", [b"host/load"]),
+        (b"host/load", []),
+    ):
+        tenant.send(b"UNSUB " + pattern)
+        tenant.barrier()
+        assert held(world) == left
+    assert world.hubs["top"].context.quotas.account(TENANT).patterns == 0
+
+
+def test_what_a_link_asked_for_is_charged_until_it_ends(world: World, link: Callable[[], Peer]) -> None:
+    tenant = link()
+    tenant.subscribe(*(b"*/%d" % n for n in range(50)), *(b"nothing/%d" % n for n in range(50)))
+    quotas = world.hubs["top"].context.quotas
+    assert quotas.account(TENANT).patterns == 101
+    assert world.hubs["top"].statistics().dropped == {"subscription refused": 50}
+    tenant.close()
+    eventually(lambda: not quotas.account(TENANT).patterns)
+    assert quotas.account(TENANT).pattern_bytes == 0
+
+
+def test_a_link_with_too_many_patterns_is_widened_to_what_it_may_read(world: World) -> None:
+    world.hub("top", relays=[TENANT], authorize=policy(), limits=msgspec.structs.replace(FAST, user_patterns=20))
+    tenant = join(world)
+    tenant.subscribe(*(b"*/%d" % n for n in range(200)))
+    assert b"CMSG interest/widen\0" in tenant.pending()
+    assert held(world) == [b"host/", b"tenants/ann/"]
+    assert world.hubs["top"].context.quotas.account(TENANT).patterns <= 23
+
+
+def test_messages_outside_of_the_scope_are_dropped_and_the_link_stays(world: World, link: Callable[[], Peer]) -> None:
+    everybody = world.client("top")
+    everybody.subscribe(b"")
+    tenant = link()
+    key = tenant_key(tenant)
+    tenant.publish(b"host/reboot")
+    tenant.publish(b"tenants/bob/status", b"in another's name")
+    tenant.send(b"CMSG from\0%b/!/cred/1/2/3\0MSG tenants/bob/status\0x" % key)
+    tenant.publish(b"tenants/ann/status", b"mine")
+    message = everybody.receive(PATIENCE)
+    assert (message.key, message.payload) == (b"tenants/ann/status", b"mine")
+    assert received(everybody) == []
+    assert world.hubs["top"].statistics().dropped == {"publishing refused": 3}
+    assert tenant_key(tenant) == key
+
+
+def tenant_key(peer: Peer) -> bytes:
+    peer.send(b"CMSG !/cred/whoami")
+    while not (packet := peer.receive()).startswith(b"CMSG !/cred/whoami"):
+        pass
+    return packet.partition(b"\0")[2]
+
+
+def test_a_link_learns_nothing_of_who_wants_a_key_outside_of_its_scope(world: World, link: Callable[[], Peer]) -> None:
+    """The same packets come whether a neighbour wants the key or not, before, meanwhile and afterwards."""
+    told = []
+    for wanted in (False, True):
+        tenant = link()
+        tenant.send(b"CMSG notices/on")
+        neighbour = world.client("top")
+        if wanted:
+            neighbour.subscribe(b"tenants/bob/guess")
+        for _ in range(3):
+            tenant.publish(b"tenants/bob/guess")
+        packets = tenant.pending()
+        if wanted:
+            neighbour.unsubscribe(b"tenants/bob/guess")
+        else:
+            neighbour.subscribe(b"tenants/bob/guess")
+            neighbour.unsubscribe(b"tenants/bob/guess")
+        neighbour.sync()
+        for _ in range(3):
+            tenant.publish(b"tenants/bob/guess")
+        told.append([*packets, *tenant.pending()])
+        tenant.close()
+        neighbour.close()
+    assert told[0] == told[1] == []
+    # Of its own keys it is told.
+    tenant = link()
+    tenant.publish(b"tenants/ann/x")
+    assert tenant.pending() == [b"CMSG interest/prune\0tenants/ann/x"]
+    neighbour = world.client("top")
+    neighbour.subscribe(b"tenants/*/x")
+    assert tenant.receive() == b"CMSG interest/graft\0tenants/ann/x"
+
+
+def test_secrets_pass_whatever_the_rules_say(world: World) -> None:
+    world.hub("top", relays=[TENANT], authorize=policy(Rule(users=frozenset({TENANT}))))
+    world.hub("left")
+    world.uids["top"] = TENANT
+    world.relay("left", "top")
+    world.uids.clear()
+    above, below = world.client("top"), world.client("left")
+    for client in (above, below):
+        client.subscribe(client.whoami() + b"/box")
+    settle(above, below)
+    above.publish(below.whoami() + b"/box", b"down")
+    below.publish(above.whoami() + b"/box", b"up")
+    assert (below.receive(PATIENCE).payload, above.receive(PATIENCE).payload) == (b"down", b"up")
+
+
+def test_a_slave_works_below_a_hub_with_rules(world: World) -> None:
+    world.hub("top", relays=[TENANT], authorize=policy())
+    world.hub("left")
+    world.uids["top"] = TENANT
+    relay = world.relay("left", "top")
+    world.uids.clear()
+    above, below = world.client("top"), world.client("left")
+    above.subscribe(b"")
+    below.subscribe(b"")
+    settle(above, below)
+    above.publish(b"tenants/bob/x")
+    above.publish(b"host/load", b"1")
+    assert below.receive(PATIENCE).key == b"host/load"
+    below.publish(b"host/reboot")
+    below.publish(b"tenants/ann/x")
+    assert [above.receive(PATIENCE).key for _ in range(3)] == [b"tenants/bob/x", b"host/load", b"tenants/ann/x"]
+    assert relay.statistics().epoch == 1
+    below.unsubscribe(b"")
+    eventually(lambda: held(world) == [])
+
+
+# -- against a model ------------------------------------------------------------------------------------
+
+segment = st.sampled_from([b"a", b"b", b"*", b"a*", b""])
+pattern = st.lists(segment, min_size=1, max_size=3).map(b"/".join)
+bounds = st.none() | st.lists(pattern, max_size=3)
+KEYS = [b"a", b"b", b"a/b", b"a/a", b"b/a", b"a/b/b", b"b/b/a", b"ab", b"ab/b", b"*", b"a/", b"c/c"]
+
+
+class Connection:
+    """What :class:`Narrowed` has to know of a link."""
+
+    closed = False
+
+    def __init__(self, hub: Hub) -> None:
+        self.credentials = Credentials(gid=1, uid=TENANT, pid=1)
+        self.account = hub.context.quotas.account(TENANT)
+
+
+class NarrowingMachine(RuleBasedStateMachine):
+    """Patterns come and go, and rules change: what is held matches all that may be read of it, and nothing else."""
+
+    @initialize(bounds=bounds)
+    def begin(self, bounds: list[bytes] | None) -> None:
+        self.hub = Hub("/nowhere")  # which is never started
+        self.connection = Connection(self.hub)
+        self.asked: Counter[bytes] = Counter()
+        self.narrowed = Narrowed(self.hub.context, self.connection)  # type: ignore[arg-type]
+        self._rule(bounds)
+
+    def _rule(self, bounds: list[bytes] | None) -> None:
+        self.bounds = bounds
+        rules = None if bounds is None else policy(Rule(everybody=True, subscribe=tuple(bounds)))
+        self.hub.context.authorization.function = rules
+
+    @rule(pattern=pattern)
+    def subscribe(self, pattern: bytes) -> None:
+        self.asked[pattern] += 1
+        try:
+            self.narrowed.subscribe(pattern)
+        except PacketError as error:
+            assert error.reason == "subscription refused"  # noqa: PT017
+
+    @rule(pattern=pattern)
+    def unsubscribe(self, pattern: bytes) -> None:
+        assert self.narrowed.unsubscribe(pattern) is (self.asked[pattern] > 0)
+        if self.asked[pattern]:
+            self.asked[pattern] -= 1
+
+    @rule(bounds=bounds)
+    def change(self, bounds: list[bytes] | None) -> None:
+        self._rule(bounds)
+        for _ in self.narrowed.review():
+            pass
+
+    @invariant()
+    def check(self) -> None:
+        if not hasattr(self, "hub"):
+            return
+        router = self.hub.context.router
+        patterns = router.plain_patterns_of(self.connection)  # type: ignore[arg-type]
+        for key in KEYS:
+            may_read = self.bounds is None or any(matches(bound, key) for bound in self.bounds)
+            wanted = any(matches(one, key) for one in +self.asked)
+            got = any(matches(one, key) for one in patterns)
+            assert got or not (wanted and may_read)
+            assert may_read or not got
+        account = self.hub.context.quotas.account(TENANT)
+        if not +self.asked:
+            assert patterns == []
+            assert (account.patterns, account.pattern_bytes, account.shapes.steps) == (0, 0, 0)
+
+
+TestNarrowing = NarrowingMachine.TestCase
