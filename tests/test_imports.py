@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -216,36 +215,6 @@ def test_a_pure_module_reads_no_clock_and_does_no_input_or_output(name: str) -> 
 @pytest.mark.parametrize("name", [name for name in modules() if is_in(name, WITHOUT_GEVENT)])
 def test_what_never_loads_gevent(name: str) -> None:
     assert loads(name, "gevent", "greenlet") == []
-
-
-def test_importing_the_package_is_lazy() -> None:
-    loaded = python("-c", "import sbuslib, sys; print(*sorted(m for m in sys.modules if m.startswith('sbuslib')))")
-    assert loaded.split() == ["sbuslib", "sbuslib.lazy"]
-    assert loads("__init__", "gevent", "socket", "msgspec") == []
-
-
-def test_naming_what_needs_no_gevent_loads_none() -> None:
-    code = """
-import sys, sbuslib
-sbuslib.matches, sbuslib.Message, sbuslib.Limits, sbuslib.Credentials, sbuslib.Topic, sbuslib.errors
-print("socket" in sys.modules)
-sbuslib.blocking, sbuslib.aio
-print("gevent" in sys.modules)
-sbuslib.Hub, sbuslib.Client
-print("gevent" in sys.modules)
-"""
-    assert python("-c", code).split() == ["False", "False", "True"]
-
-
-def test_what_the_package_offers_is_there() -> None:
-    import sbuslib
-
-    for name in sbuslib.__all__:
-        assert getattr(sbuslib, name) is not None
-        assert name in dir(sbuslib)
-    with pytest.raises(AttributeError, match="nonsense"):
-        _ = sbuslib.nonsense
-    assert sbuslib.Hub is sys.modules["sbuslib.hub"].Hub
 
 
 @pytest.mark.parametrize("name", modules())

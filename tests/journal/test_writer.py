@@ -151,54 +151,6 @@ def test_a_segment_is_closed_at_its_maximum_age(hub: Hub, journal: str) -> None:
     assert len(records_of(journal)) == 2
 
 
-@pytest.mark.parametrize("torn", [0, 1, 23, 24, 100])
-def test_start_repairs_the_segment_that_a_crash_left(
-    hub: Hub, journal: str, torn: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    with Recorder(hub, journal):
-        hub.publish(b"k", b"1")
-    (one,) = list_segments(journal)
-    data = Path(one.path).read_bytes()
-    Path(one.path).write_bytes(data[:-32] + data[112 : 112 + torn])  # no end mark, and a part of another block
-    with caplog.at_level(logging.WARNING, "sbuslib"), Recorder(hub, journal) as recorder:
-        assert recorder.durable_sequence == 1
-        hub.publish(b"k", b"2")
-    assert (f"cut {torn} bytes at {len(data) - 32}" in caplog.text) is (torn > 0)
-    assert [record.payload for record in records_of(journal)] == [b"1", b"2"]
-    assert Path(one.path).read_bytes() == data
-
-
-@pytest.mark.parametrize("size", [0, 50, 112])
-def test_start_after_a_crash_that_came_right_after_a_segment_was_made(hub: Hub, journal: str, size: int) -> None:
-    recorder = Recorder(hub, journal)
-    for _ in range(2):
-        with recorder:
-            hub.publish(b"k", b"v")
-        identity = recorder.journal
-    last = list_segments(journal)[-1]
-    Path(last.path).write_bytes(Path(last.path).read_bytes()[:size])
-    with recorder:
-        assert recorder.journal == identity
-        hub.publish(b"k", b"again")
-    assert [record.payload for record in records_of(journal)] == [b"v", b"again"]
-
-
-def test_start_leaves_damage_before_the_end_as_it_is(hub: Hub, journal: str, caplog: pytest.LogCaptureFixture) -> None:
-    with Recorder(hub, journal) as recorder:
-        for number in range(1, 4):
-            hub.publish(b"k", b"%d" % number)
-            recorder.flush()
-            eventually(partial(has_come_to, recorder, number))
-    (one,) = list_segments(journal)
-    data = bytearray(Path(one.path).read_bytes()[:-32])
-    data[130] ^= 1
-    Path(one.path).write_bytes(data)
-    with caplog.at_level(logging.WARNING, "sbuslib"), Recorder(hub, journal) as recorder:
-        assert recorder.durable_sequence == 3
-    assert "damaged bytes at 112" in caplog.text
-    assert Path(one.path).read_bytes()[:-32] == data
-
-
 def test_start_is_refused_where_the_header_of_the_last_segment_is_damaged(hub: Hub, journal: str) -> None:
     with Recorder(hub, journal):
         hub.publish(b"k", b"v")
