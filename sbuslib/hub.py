@@ -370,9 +370,12 @@ class Hub:
         self._clients.add_inbox(inbox)
         return inbox
 
-    def statistics(self) -> HubStatistics:
-        """Counts since the hub was made. Frozen, and true for this instant only."""
-        return self._reporter.hub()
+    def statistics(self, *, clients: bool = True) -> HubStatistics:
+        """Counts since the hub was made. Frozen, and true for this instant only.
+
+        Without ``clients``, those of each client are left out: of ten thousand clients they take some 60 ms.
+        """
+        return self._reporter.hub(clients)
 
 
 def _abandon_all() -> None:

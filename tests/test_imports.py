@@ -20,7 +20,7 @@ FLOORS = [
     "tree",
     "hub",
     "relay",
-    "tcp journal spark bench",
+    "tcp journal spark bench web",
     "cli",
 ]
 """Modules of the top level and folders, the lowest floor first. A folder stands for all that is in it."""

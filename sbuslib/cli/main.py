@@ -53,6 +53,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
         "this machine",
         {
             "explain": "what a configuration file allows a user, and by which rule",
+            "web": "show the bus on a live page, for a browser on this machine",
             "bench": "measure what a hub costs on this machine",
             "units": "print or install systemd units",
             "completion": "print what makes a shell complete the commands and options of sbus",

@@ -1,0 +1,152 @@
+"""Metrics of a hub for Prometheus: :func:`serve_metrics`.
+
+The numbers are those of :mod:`sbuslib.statistics`, which the hub counts anyway. They are gathered when somebody asks
+for them, and cost nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+import msgspec
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ..hub import Hub
+from ..relay import Relay
+from ..statistics import HubStatistics, RelayStatistics
+from .serving import LocalServer
+
+__all__ = ["HubCollector", "Records", "serve_metrics"]
+
+
+class Records(Protocol):
+    """A recorder of the hub."""
+
+    def statistics(self) -> msgspec.Struct:
+        """What it did and holds: a ``RecorderStatistics``."""
+        ...
+
+
+def serve_metrics(
+    hub: Hub, address: str, *, relay: Relay | None = None, recorder: Records | None = None
+) -> LocalServer:
+    """Serve the metrics of a hub, its relay and its recorder at ``address``, which no other machine can reach.
+
+    Returns the server, which is started; ``stop()`` it before the hub. Raises as :class:`~.serving.LocalServer`.
+    """
+    registry = CollectorRegistry()
+    registry.register(HubCollector(hub, relay, recorder))
+    server = LocalServer(address, make_wsgi_app(registry))
+    server.start()
+    return server
+
+
+class HubCollector(Collector):
+    """Makes metrics of one hub's statistics, for a registry of ``prometheus-client``."""
+
+    def __init__(self, hub: Hub, relay: Relay | None = None, recorder: Records | None = None) -> None:
+        self._hub = hub
+        self._relay = relay
+        self._recorder = recorder
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: so a registry does not ask for numbers before the hub has started."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of this instant; none of a hub that is not started."""
+        if not self._hub.started:
+            return
+        told = self._hub.statistics(clients=False)
+        yield from _of_hub(told)
+        yield from _of_users(told)
+        if self._relay is not None:
+            yield from _of_relay(self._relay.statistics())
+        if self._recorder is not None:
+            yield from _of_journal(msgspec.structs.asdict(self._recorder.statistics()))
+
+
+def _of_hub(told: HubStatistics) -> Iterator[Metric]:
+    yield _gauge("clients", "Clients that are connected.", told.clients)
+    yield _counter("clients_connected", "Clients that have ever connected.", told.clients_total)
+    yield _gauge("patterns", "Patterns in force.", told.patterns)
+    yield _counter("received_messages", "Messages that were published.", told.received)
+    yield _counter("routed_messages", "Messages, once for each receiver.", told.routed)
+    yield _counter("delivered_messages", "Messages handed to the kernel or the program.", told.delivered)
+    yield _gauge("queued_messages", "Messages that wait for receivers.", told.queued)
+    yield _counters("lost_messages", "Messages lost.", "cause", told.lost)
+    yield _counters("violations", "Clients disconnected for a violation.", "reason", told.breaches)
+    yield _counter("ignored_packets", "Packets without a meaning.", told.ignored)
+    yield _counters("dropped_packets", "Packets that relays should not have sent.", "reason", told.dropped)
+
+
+def _of_users(told: HubStatistics) -> Iterator[Metric]:
+    gauges = {
+        "connections": "Clients of a user that are connected.",
+        "patterns": "Patterns of a user in force.",
+        "queued_packets": "Packets that wait for clients of a user.",
+        "queued_bytes": "Bytes that wait for clients of a user.",
+        "buffer_bytes": "Bytes of the larger send buffers of a user.",
+    }
+    counters = {
+        "received": "Messages that a user's clients published.",
+        "routed": "Messages for clients of a user.",
+        "delivered": "Messages handed to clients of a user.",
+    }
+    for name, text in gauges.items():
+        gauge = GaugeMetricFamily(f"sbus_user_{name}", text, labels=["uid"])
+        for user in told.per_user:
+            gauge.add_metric([str(user.uid)], getattr(user, name))
+        yield gauge
+    for name, text in counters.items():
+        counter = CounterMetricFamily(f"sbus_user_{name}_messages", text, labels=["uid"])
+        for user in told.per_user:
+            counter.add_metric([str(user.uid)], getattr(user, name))
+        yield counter
+    lost = CounterMetricFamily(
+        "sbus_user_lost_messages", "Messages lost for clients of a user.", labels=["uid", "cause"]
+    )
+    for user in told.per_user:
+        for cause, count in user.lost.items():
+            lost.add_metric([str(user.uid), cause], count)
+    yield lost
+
+
+def _of_relay(told: RelayStatistics) -> Iterator[Metric]:
+    yield _gauge("relay_joined", "Whether the hub is joined to the one above it.", told.state == "joined")
+    yield _counter("relay_joins", "Times that the hub was joined to the one above it.", told.epoch)
+    yield _counter("relay_forwarded_messages", "Messages sent up.", told.forwarded)
+    yield _counter("relay_received_messages", "Messages that came down.", told.received)
+    yield _gauge("relay_kept_messages", "Messages that wait to go up.", told.buffered)
+    yield _gauge("relay_kept_bytes", "Bytes of messages that wait to go up.", told.buffered_bytes)
+    yield _counter("relay_lost_messages", "Messages lost on their way up.", told.lost)
+    yield _counter("relay_uncertain_messages", "Messages sent up and never acknowledged.", told.uncertain)
+    yield _counter("relay_lost_above_messages", "Messages that the hub above lost.", told.lost_above)
+
+
+def _of_journal(told: Mapping[str, Any]) -> Iterator[Metric]:
+    yield _counter("journal_received_messages", "Messages taken for the journal.", told["received"])
+    yield _counter("journal_written_messages", "Messages written.", told["written"])
+    yield _counter("journal_written_bytes", "Bytes written.", told["written_bytes"])
+    yield _gauge("journal_queued_messages", "Messages that wait to be written.", told["queued"])
+    yield _gauge("journal_queued_bytes", "Bytes that wait to be written.", told["queued_bytes"])
+    yield _gauge("journal_held_publishers", "Publishers that wait for the journal.", told["held"])
+    yield _counters("journal_lost_messages", "Messages that the journal lacks.", "cause", told["lost"])
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"sbus_{name}", text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"sbus_{name}", text, value=value)
+
+
+def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(f"sbus_{name}", text, labels=[label])
+    for one, value in values.items():
+        family.add_metric([one], value)
+    return family

@@ -1,0 +1,257 @@
+// The live page of `sbus web`. All text that came over the bus is put in with textContent, never as markup.
+"use strict";
+
+const $ = (id) => document.getElementById(id);
+const SVG = "http://www.w3.org/2000/svg";
+
+function make(name, text, cls) {
+  const element = document.createElement(name);
+  if (text !== undefined) element.textContent = text;
+  if (cls) element.className = cls;
+  return element;
+}
+
+function draw(name, attributes, text) {
+  const element = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+
+const number = (value) =>
+  typeof value !== "number" ? value : value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 1 : 0 });
+
+// -- state ------------------------------------------------------------------------------------------
+
+let moment = null;
+let paused = false;
+
+function tell(text, bad) {
+  $("state").textContent = text;
+  $("state").classList.toggle("bad", bad);
+}
+
+// -- rates ------------------------------------------------------------------------------------------
+
+const points = [[], [], [], []]; // time, in, out, lost
+const KEPT = 600;
+let chart = null;
+
+function addPoint(time, coming, going, lost) {
+  [time, coming, going, lost].forEach((value, at) => points[at].push(value));
+  if (points[0].length > KEPT) points.forEach((column) => column.shift());
+}
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+function makeChart() {
+  if (chart) chart.destroy();
+  const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
+  const line = (label, name) => ({ label, stroke: colour(name), width: 2, value: (_, value) => number(value ?? 0) });
+  chart = new uPlot({
+    width: $("chart").clientWidth, height: 230, cursor: { drag: { x: false, y: false } },
+    scales: { y: { range: (_, low, high) => [0, Math.max(10, high * 1.1)] } },
+    axes: [axis, { ...axis, size: 70, values: (_, values) => values.map(number) }],
+    series: [{}, line("in", "--one"), line("out", "--two"), line("lost", "--three")],
+  }, points, $("chart"));
+}
+
+addEventListener("resize", () => chart && chart.setSize({ width: $("chart").clientWidth, height: 230 }));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", makeChart);
+
+// -- totals, tables ---------------------------------------------------------------------------------
+
+function showTiles(now) {
+  const lost = Object.values(now.hub.lost).reduce((sum, count) => sum + count, 0);
+  const tiles = [
+    ["clients", now.hub.clients], ["patterns", now.hub.patterns], ["in a second", now.rates.in],
+    ["out a second", now.rates.out], ["waiting", now.hub.queued], ["lost in all", lost],
+  ];
+  $("tiles").replaceChildren(...tiles.map(([name, value]) => {
+    const tile = make("div", undefined, "tile");
+    tile.append(make("b", number(value)), make("span", name));
+    return tile;
+  }));
+}
+
+const COLUMNS = {
+  users: [["uid", "user"], ["connections", "clients"], ["patterns", "patterns"], ["in", "in/s"], ["out", "out/s"],
+    ["queued", "waiting"], ["queued_bytes", "bytes waiting"], ["lost", "lost"]],
+  clients: [["who", "client"], ["patterns", "patterns"], ["in", "in/s"], ["out", "out/s"], ["queued", "waiting"],
+    ["lost", "lost"], ["modes", "soft, hard, order"]],
+};
+const order = { users: ["out", -1], clients: ["queued", -1] };
+
+function makeTable(name) {
+  const table = $(name);
+  const row = make("tr");
+  for (const [column, title] of COLUMNS[name]) {
+    const cell = make("th");
+    const button = make("button", title);
+    button.type = "button";
+    button.addEventListener("click", () => {
+      order[name] = [column, order[name][0] === column ? -order[name][1] : -1];
+      showTable(name);
+    });
+    cell.dataset.column = column;
+    cell.append(button);
+    row.append(cell);
+  }
+  table.append(make("thead"), make("tbody"));
+  table.tHead.append(row);
+}
+
+function showTable(name) {
+  if (!moment || !moment.connected) return;
+  const [by, direction] = order[name];
+  const wanted = name === "clients" ? $("filter").value : "";
+  const rows = moment[name].filter((row) => !wanted || row.who.includes(wanted));
+  rows.sort((one, other) => (one[by] < other[by] ? -1 : one[by] > other[by] ? 1 : 0) * direction);
+  for (const cell of $(name).tHead.rows[0].cells) {
+    cell.ariaSort = cell.dataset.column === by ? (direction < 0 ? "descending" : "ascending") : "none";
+  }
+  $(name).tBodies[0].replaceChildren(...rows.map((row) => {
+    const line = make("tr");
+    for (const [column] of COLUMNS[name]) {
+      line.append(make("td", number(row[column]), (column === "lost" || column === "queued") && row[column] ? "bad" : ""));
+    }
+    return line;
+  }));
+  if (name === "clients") {
+    $("shown").textContent = `${number(rows.length)} of ${number(moment.hub.clients)} shown, the busiest first`;
+  }
+}
+
+// -- the tree ---------------------------------------------------------------------------------------
+
+function showTree(now) {
+  const svg = $("tree");
+  const width = svg.clientWidth || 600, height = svg.clientHeight || 288, x = width / 2;
+  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  const above = now.links.filter((link) => link.direction === "up");
+  const below = now.links.filter((link) => link.direction === "down");
+  const middle = above.length ? height / 2 : 50;
+  const parts = [];
+  const place = (link, at, count, y) => {
+    const px = (width * (at + 1)) / (count + 1), up = y < middle;
+    const group = draw("g", { class: link.connected ? "good" : "bad", "data-link": link.name });
+    group.append(
+      draw("line", { x1: x, y1: middle, x2: px, y2: y, "stroke-width": 1.5 + Math.log10(1 + link.in + link.out) }),
+      draw("circle", { cx: px, cy: y, r: 12 }),
+      draw("text", { x: px, y: up ? y - 18 : y + 28, "text-anchor": "middle" }, link.name),
+      draw("text", { x: px, y: up ? y + 34 : y - 22, "text-anchor": "middle", class: "soft" },
+        link.connected ? `${number(link.out)}/s out, ${number(link.in)}/s in` : link.state),
+    );
+    parts.push(group);
+  };
+  above.forEach((link, at) => place(link, at, above.length, 36));
+  below.forEach((link, at) => place(link, at, below.length, height - 40));
+  parts.push(
+    draw("circle", { cx: x, cy: middle, r: 16 }),
+    draw("text", { x: x + 24, y: middle + 4 }, now.address),
+  );
+  svg.replaceChildren(...parts);
+}
+
+// -- what comes -------------------------------------------------------------------------------------
+
+function show(now) {
+  moment = now;
+  $("address").textContent = now.address;
+  if (!now.connected) {
+    tell(`no hub: ${now.why}; trying again`, true);
+    return;
+  }
+  tell("connected", false);
+  if (paused) return;
+  showTiles(now);
+  showTable("users");
+  showTable("clients");
+  showTree(now);
+}
+
+function listen() {
+  const source = new EventSource("events");
+  source.addEventListener("history", (event) => {
+    points.forEach((column) => column.splice(0));
+    JSON.parse(event.data).forEach((point) => addPoint(...point.slice(0, 4)));
+    makeChart();
+  });
+  source.addEventListener("moment", (event) => {
+    const now = JSON.parse(event.data);
+    show(now);
+    if (!now.connected) return;
+    if (!points[0].length || now.time > points[0][points[0].length - 1]) {
+      addPoint(now.time, now.rates.in, now.rates.out, now.rates.lost);
+    }
+    if (chart && !paused) chart.setData(points);
+  });
+  source.onerror = () => tell("the program that serves this page is away; trying again", true); // the browser does
+}
+
+// -- a tail of messages -----------------------------------------------------------------------------
+
+let tail = null;
+const MESSAGES_KEPT = 200;
+
+function follow(event) {
+  event.preventDefault();
+  if (tail) {
+    endTail("stopped");
+    return;
+  }
+  $("messages").replaceChildren();
+  $("follow").textContent = "Stop";
+  tail = new EventSource("tail?pattern=" + encodeURIComponent($("pattern").value));
+  tail.addEventListener("begin", () => { $("tail-state").textContent = "following"; });
+  tail.addEventListener("messages", (sent) => showMessages(JSON.parse(sent.data)));
+  tail.addEventListener("end", (sent) => endTail(JSON.parse(sent.data).why));
+  tail.onerror = () => endTail("the connection ended");
+}
+
+function endTail(why) {
+  if (tail) tail.close();
+  tail = null;
+  $("follow").textContent = "Follow";
+  $("tail-state").textContent = why;
+}
+
+function showMessages(told) {
+  if (paused) return;
+  const list = $("messages");
+  if (told.more) list.prepend(make("li", `${number(told.more)} more`, "more"));
+  for (const message of told.shown) {
+    const line = make("li");
+    line.append(make("span", message.key, "key"), make("span", message.payload, "payload"),
+      make("span", message.sender, "sender"));
+    list.prepend(line);
+  }
+  while (list.children.length > MESSAGES_KEPT) list.lastChild.remove();
+}
+
+// -- keys -------------------------------------------------------------------------------------------
+
+function pause() {
+  paused = !paused;
+  $("pause").setAttribute("aria-pressed", paused);
+  $("pause").firstChild.textContent = paused ? "Go on " : "Pause ";
+  if (!paused && moment) show(moment);
+}
+
+addEventListener("keydown", (event) => {
+  if (event.target.tagName === "INPUT" || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "/") {
+    event.preventDefault();
+    $("filter").focus();
+  } else if (event.key === "p") {
+    pause();
+  }
+});
+$("pause").addEventListener("click", pause);
+$("filter").addEventListener("input", () => showTable("clients"));
+$("tail").addEventListener("submit", follow);
+makeTable("users");
+makeTable("clients");
+listen();

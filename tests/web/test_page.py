@@ -1,0 +1,177 @@
+"""The live page in a real browser, served by the real command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support import PATIENCE
+from web.http import get
+
+from sbuslib import blocking
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+Serve = Callable[..., str]
+
+HOSTILE = b"evil/<script>document.title='taken'</script>\n\x1b[31m\xff" + b"k" * 4_000
+
+
+def see(browser: Any, what: Callable[[], object]) -> None:
+    """Wait until the page shows something."""
+    deadline = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < deadline, browser.find_element("tag name", "body").text
+        time.sleep(0.02)
+
+
+def text(browser: Any, name: str) -> str:
+    return str(browser.find_element("id", name).text)
+
+
+def texts(browser: Any, selector: str) -> list[str]:
+    """The text of each such element, all of one instant: the page makes them anew all the time."""
+    script = "return [...document.querySelectorAll(arguments[0])].map((element) => element.innerText)"
+    return [str(one) for one in browser.execute_script(script, selector)]
+
+
+def tile(browser: Any, name: str) -> int:
+    """The number over this name."""
+    tiles = dict(reversed(one.split("\n")) for one in texts(browser, ".tile"))
+    return int(tiles.get(name, "-1").replace(",", ""))
+
+
+def waiting(browser: Any) -> list[int]:
+    """How many messages wait for each client."""
+    return [int(cell.replace(",", "")) for cell in texts(browser, "#clients tbody td:nth-child(5)")]
+
+
+def serve_hub(start: Start, address: str, *options: str) -> subprocess.Popen[bytes]:
+    hub = start("sbuslib", "hub", "-a", address, *options)
+    assert hub.stderr is not None
+    assert b"listening" in hub.stderr.readline()
+    return hub
+
+
+@pytest.fixture
+def serve(start: Start, address: str) -> Serve:
+    """Serve the page about a hub. Returns its address."""
+
+    def run(hub: str = address) -> str:
+        page = start("sbuslib", "web", "-a", hub)
+        assert page.stdout is not None
+        return page.stdout.readline().decode().strip()
+
+    return run
+
+
+@pytest.fixture
+def address(folder: str) -> str:
+    return os.path.join(folder, "bus")
+
+
+def test_clients_appear_and_their_queues_grow(
+    browser: Any, start: Start, serve: Serve, address: str, screenshots: str
+) -> None:
+    serve_hub(start, address)
+    browser.get(serve())
+    see(browser, lambda: text(browser, "state") == "connected")
+    before = tile(browser, "clients")
+    with blocking.Client(address) as reader, blocking.Client(address) as publisher:
+        see(browser, lambda: tile(browser, "clients") == before + 2)
+        reader.subscribe(b"room/")
+        for _ in range(2_000):
+            publisher.publish(b"room/1", b"x" * 1_000)
+        see(browser, lambda: max(waiting(browser), default=0) > 100)
+        assert tile(browser, "waiting") > 100
+        browser.save_screenshot(os.path.join(screenshots, "page.png"))
+        browser.find_element("id", "filter").send_keys("nobody")
+        assert waiting(browser) == []
+    see(browser, lambda: tile(browser, "clients") == before)
+
+
+def test_hostile_keys_and_payloads_show_as_text(
+    browser: Any, start: Start, serve: Serve, address: str, screenshots: str
+) -> None:
+    serve_hub(start, address)
+    browser.get(serve())
+    see(browser, lambda: text(browser, "state") == "connected")
+    browser.find_element("id", "pattern").send_keys("evil/")
+    browser.find_element("id", "follow").click()
+    see(browser, lambda: text(browser, "tail-state") == "following")
+    with blocking.Client(address) as publisher:
+        publisher.publish(HOSTILE, b"<img src=x onerror=\"document.title='taken'\">")
+    see(browser, lambda: texts(browser, "#messages .key"))
+    (key,) = texts(browser, "#messages .key")
+    assert key.startswith("evil/<script>document.title='taken'</script>\\n\\x1b[31m\\xffkkk")
+    assert len(key) > 4_000
+    assert texts(browser, "#messages .payload")[0].startswith("<img src=x")
+    assert browser.find_elements("css selector", "#messages script, #messages img") == []
+    assert browser.title == "sbus"
+    browser.save_screenshot(os.path.join(screenshots, "hostile.png"))
+
+
+def test_the_page_says_when_the_hub_is_away_and_goes_on_when_it_is_back(
+    browser: Any, start: Start, serve: Serve, address: str
+) -> None:
+    hub = serve_hub(start, address)
+    browser.get(serve())
+    see(browser, lambda: text(browser, "state") == "connected")
+    hub.kill()
+    hub.wait()
+    see(browser, lambda: "no hub" in text(browser, "state"))
+    assert "bad" in browser.find_element("id", "state").get_attribute("class")
+    serve_hub(start, address, "-r")
+    see(browser, lambda: text(browser, "state") == "connected")
+
+
+def test_keys_and_a_narrow_window_in_the_dark(
+    browser: Any, start: Start, serve: Serve, address: str, screenshots: str
+) -> None:
+    serve_hub(start, address)
+    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+    size = browser.get_window_size()
+    browser.set_window_size(500, 1_400)
+    try:
+        browser.get(serve())
+        see(browser, lambda: text(browser, "state") == "connected")
+        body = browser.find_element("tag name", "body")
+        assert body.value_of_css_property("background-color") == "rgba(13, 17, 23, 1)"
+        assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+        body.send_keys("/")
+        assert browser.switch_to.active_element.get_attribute("id") == "filter"
+        browser.find_element("tag name", "h1").click()
+        body.send_keys("p")
+        assert browser.find_element("id", "pause").get_attribute("aria-pressed") == "true"
+        browser.save_screenshot(os.path.join(screenshots, "narrow.png"))
+    finally:
+        browser.set_window_size(size["width"], size["height"])
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_a_wrong_token_gets_nothing(start: Start, serve: Serve, address: str) -> None:
+    serve_hub(start, address)
+    url, token = serve().rstrip("/").rsplit("/", 1)
+    good = get(url, f"/{token}/")
+    assert (good.status, b"<title>sbus</title>" in good.body) == (200, True)
+    assert "script-src 'self'" in good.headers["content-security-policy"]
+    for path in ("/", "/events", "/page.js", f"/{token[:-1]}/", f"/{token}x/events", "//", f"/{token}/../x", "/%00/"):
+        response = get(url, path)
+        assert (response.status, response.body) == (404, b""), path
+
+
+def test_secrets_are_not_followed(start: Start, serve: Serve, address: str) -> None:
+    serve_hub(start, address)
+    url, token = serve().rstrip("/").rsplit("/", 1)
+    response = get(url, f"/{token}/tail?pattern=!/cred////")
+    assert b'"secrets are not shown"' in response.body
+
+
+def test_a_hub_that_does_not_trust_this_user_is_told_at_once(start: Start, folder: str) -> None:
+    page = start("sbuslib", "web", "-a", os.path.join(folder, "none"))
+    _, errors = page.communicate(timeout=PATIENCE)
+    assert (page.returncode, b"none" in errors) == (1, True)
