@@ -14,6 +14,17 @@ from cli.conftest import start as start
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
+WORDS = (
+    "headless=new",
+    "no-sandbox",
+    "disable-gpu",
+    "disable-quic",
+    "no-first-run",
+    "disable-background-networking",
+    "disable-component-update",
+    "disable-sync",
+    "window-size=1300,1200",
+)
 
 
 @pytest.fixture(scope="session")
@@ -25,11 +36,9 @@ def browser() -> Iterator[Any]:
     with tempfile.TemporaryDirectory() as profile:
         options = webdriver.ChromeOptions()
         options.binary_location = BROWSER
-        for word in (
-            "headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run",
-            "disable-background-networking", "disable-component-update", "disable-sync", "window-size=1300,1200", f"user-data-dir={profile}",
-        ):  # fmt: skip
+        for word in WORDS:
             options.add_argument(f"--{word}")
+        options.add_argument(f"--user-data-dir={profile}")
         driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
         driver.set_page_load_timeout(60)
         try:
