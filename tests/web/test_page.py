@@ -40,8 +40,8 @@ def texts(browser: Any, selector: str) -> list[str]:
 
 def tile(browser: Any, name: str) -> int:
     """The number over this name."""
-    tiles = dict(reversed(one.split("\n")) for one in texts(browser, ".tile"))
-    return int(tiles.get(name, "-1").replace(",", ""))
+    tiles = [one.split("\n") for one in texts(browser, ".tile")]
+    return next((int(number.replace(",", "")) for number, label in tiles if label == name), -1)
 
 
 def waiting(browser: Any) -> list[int]:
