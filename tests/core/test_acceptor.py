@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -15,11 +17,26 @@ import pytest
 from support import ROOT, Peer, eventually
 
 from sbuslib import Hub
+from sbuslib.core import acceptor
 from sbuslib.core import acceptor as acceptor_module
 from sbuslib.core.acceptor import Acceptor
 from sbuslib.core.quotas import Account
 from sbuslib.kernel.sockets import accept as accept_one
 from sbuslib.secrets import Credentials
+
+MakeHub = Callable[..., Hub]
+STRANGER = """
+import os, socket, sys
+os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[3]))
+name = bytes.fromhex(sys.argv[1])
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+    try:
+        sock.connect(name if name[:1] == bytes(1) else name.decode())
+        sock.send(b"CMSG !/cred/whoami")
+        print(sock.recv(999)[19:].decode() or "turned away")
+    except (PermissionError, ConnectionResetError, BrokenPipeError):
+        print("turned away")
+"""
 
 pytest_plugins = ["accounting_fixtures"]
 
@@ -324,3 +341,98 @@ def test_a_closed_acceptor_closes_connections_that_were_not_served(
     hub._acceptor.close()
     assert not peer.receive()
     assert hub.context.quotas.connections.used == 0
+
+
+def test_users_lets_in_the_users_that_it_names(make_hub: MakeHub, connect: Connect) -> None:
+    make_hub(users=["root", 12345])
+    connect().barrier()  # the hub's own user always may
+
+
+def test_users_turns_others_away(
+    make_hub: MakeHub, connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hub = make_hub(users=[os.getuid() + 1])
+    hub._acceptor._users = {os.getuid() + 1}  # as another user would find it
+    for _ in range(3):
+        assert connect().is_disconnected()
+    assert hub.statistics().breaches == {"user not allowed": 3}
+    assert len(caplog.records) == 1
+    assert hub.statistics().clients_total == 0
+
+
+def as_stranger(hub: Hub, gid: int, uid: int) -> str:
+    """Who a process of another user is to the hub, or ``turned away``."""
+    if os.getuid() != 0:
+        pytest.skip("only root can act as another user")
+    if hub.address.startswith("/dev/unix/abstract/"):
+        name = bytes.fromhex(hub.address.removeprefix("/dev/unix/abstract/"))
+    else:
+        name = os.fsencode(hub.address)
+    arguments = [sys.executable, "-S", "-E", "-c", STRANGER, name.hex(), str(gid), str(uid)]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd="/")
+    with process:
+        try:
+            eventually(lambda: process.poll() is not None)
+        finally:
+            process.kill()
+        assert process.stdout is not None
+        return process.stdout.read().strip()
+
+
+@pytest.mark.parametrize(
+    ("options", "gid", "uid", "enters"),
+    [
+        ({}, 4242, 4242, False),
+        ({}, 0, 4242, False),  # the hub's group, but not asked for
+        ({"mode": 0o770}, 0, 4242, True),
+        ({"mode": 0o770}, 4242, 4242, False),
+        ({"mode": 0o777}, 4242, 4242, True),
+        ({"users": [4242]}, 4242, 4242, True),
+        ({"users": [4243]}, 4242, 4242, False),
+        ({"users": [4243], "mode": 0o777}, 4242, 4242, False),
+    ],
+)
+def test_users_that_may_connect_to_an_abstract_address(
+    make_hub: MakeHub, options: dict[str, object], gid: int, uid: int, enters: bool
+) -> None:
+    if os.getgid() != 0:
+        pytest.skip("written for a hub of root's")
+    hub = make_hub("/dev/unix/abstract", **options)
+    answer = as_stranger(hub, gid, uid)
+    assert answer.startswith(f"!/cred/{gid}/{uid}/") if enters else answer == "turned away"
+
+
+@pytest.mark.parametrize(("mode", "enters"), [(0o700, False), (0o777, True)])
+def test_users_that_may_connect_to_a_path(make_hub: MakeHub, folder: str, mode: int, enters: bool) -> None:
+    os.chmod(folder, 0o755)
+    answer = as_stranger(make_hub(mode=mode), 4242, 4242)
+    assert answer.startswith("!/cred/4242/4242/") if enters else answer == "turned away"
+
+
+def test_out_of_descriptors(
+    make_hub: MakeHub, connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The one too many is turned away, the others stay, and once there is room again all is as before."""
+    monkeypatch.setattr(acceptor, "ACCEPT_PAUSE", 0.01)
+    hub = make_hub()
+    good = connect()
+    good.barrier()
+    late = connect()  # connected in the kernel, accepted once the loop runs
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), hard))
+    fillers = []
+    try:
+        while True:
+            try:
+                fillers.append(os.open(os.devnull, os.O_RDONLY))
+            except OSError:
+                break
+        assert late.is_disconnected()
+        good.barrier()
+    finally:
+        for fd in fillers:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    connect().barrier()
+    assert hub.statistics().breaches["accept failed"] >= 1
+    assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1

@@ -103,19 +103,3 @@ def test_messages_that_were_delivered_are_freed_at_once(hub: Hub, connect: Conne
     publisher.barrier()
     assert len(plain.pending()) > 60
     assert not [one for one in gc.get_objects() if type(one) is kind]
-
-
-def test_set_of_those_who_hold_a_publisher_is_not_copied_for_each(hub: Hub, connect: Connect) -> None:
-    """One message may go to thousands of receivers of its publisher's user, all of which hold it in one turn."""
-    publishing, *receivers = (connection_of(hub, connect()) for _ in range(4))
-    publisher = publishing.publisher
-    publisher.hold(receivers[0].outgoing)
-    holders = publisher.holders
-    for receiver in receivers[1:]:
-        publisher.hold(receiver.outgoing)
-    assert publisher.holders is holders
-    assert len(holders) == 3
-    for receiver in receivers:
-        publisher.let_go(receiver.outgoing)
-    assert not publisher.holders
-    assert not isinstance(publisher.holders, set)  # an empty one would be some two hundred bytes for each idle client

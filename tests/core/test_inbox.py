@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import gevent
 import pytest
-from support import Peer
+from support import Peer, eventually, own_key
 
 from sbuslib import Hub, Limits
 from sbuslib.errors import DisconnectedError
@@ -101,3 +101,30 @@ def test_a_message_to_the_embedder_is_a_copy(hub: Hub, connect: Connect) -> None
         peer.publish(b"a", b"%03d" % number)
     peer.barrier()
     assert [inbox.get(0).payload for _ in range(200)] == [b"%03d" % number for number in range(200)]
+
+
+def test_a_closed_inbox(hub: Hub) -> None:
+    with hub.subscribe(b"a") as inbox:
+        hub.publish(b"a", b"1")
+    hub.publish(b"a", b"2")
+    assert inbox.get(0).payload == b"1"
+    with pytest.raises(DisconnectedError):
+        inbox.get()
+    assert list(inbox) == []
+    eventually(lambda: not hub.statistics().patterns)
+
+
+def test_a_tap_is_no_interest(hub: Hub, connect: Connect) -> None:
+    tap, secrets = hub.tap(), hub.tap(secrets=True)
+    peer = connect()
+    peer.publish(b"a", b"1")
+    peer.publish(own_key() + b"/x", b"2")
+    peer.barrier()
+    assert [message.payload for message in (tap.get(5),)] == [b"1"]
+    assert [secrets.get(5).payload for _ in range(2)] == [b"1", b"2"]
+    assert (len(tap), hub.statistics().patterns) == (0, 0)
+    tap.close()
+    secrets.close()
+    peer.publish(b"a", b"3")
+    peer.barrier()
+    assert len(tap) == len(secrets) == 0

@@ -1,0 +1,312 @@
+"""Publishers that a receiver holds back: which of them, and how a hold ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from accounting import balance, big, connection_of, numbers, settle
+from flooding import flood, is_held, slow, timer_of
+from support import PATIENCE, HubThread, Peer, eventually
+
+from sbuslib import Hub, Limits, blocking
+
+pytest_plugins = ["accounting_fixtures"]
+Bus = Callable[..., Hub]
+Connect = Callable[..., Peer]
+ConnectAs = Callable[..., Peer]
+ROOM = 4
+
+
+@pytest.mark.parametrize("soft_before", ["block", "queue"])
+@pytest.mark.parametrize(
+    "after", [b"blocking/soft/queue", b"blocking/hard/discard", b"order/stack", b"blocking/soft/x"]
+)
+def test_a_held_publisher_is_held_again_if_the_new_mode_says_so(
+    bus: Bus, connect: Connect, soft_before: str, after: bytes
+) -> None:
+    hub = bus(queued_packets=2)
+    reader, publisher = connect(), connect()
+    receiving = slow(hub, reader, b"blocking/soft/" + soft_before.encode(), b"blocking/hard/block")
+    publishing = connection_of(hub, publisher)
+    flood(publisher, 0, 5)
+    eventually(lambda: is_held(publishing))
+    reader.send(b"CMSG " + after)
+    publisher.publish(b"other")  # which no receiver holds anybody for
+    settle(hub)
+    unknown = after.endswith(b"/x")
+    assert is_held(publishing) is unknown
+    flood(publisher, 5, 6)
+    settle(hub)
+    stays = soft_before if after != b"blocking/soft/queue" else "queue"
+    discards = after == b"blocking/hard/discard"
+    assert is_held(publishing) is (unknown or not discards)
+    assert receiving.outgoing.lost == ({"overflow": 1} if discards and not unknown else {})
+    assert receiving.outgoing.outbox.soft == stays
+    while receiving.outgoing.queued or is_held(publishing):
+        reader.receive()
+    publisher.barrier()
+
+
+def test_block_holds_only_the_publisher_at_hand(bus: Bus, connect: Connect) -> None:
+    hub = bus()
+    reader, held, free, other = connect(), connect(), connect(), connect()
+    slow(hub, reader, b"blocking/soft/block")
+    other.subscribe(b"", b"k")
+    flood(held, 0, 3)
+    eventually(lambda: sum(is_held(connection) for connection in hub._clients.connections.values()) == 1)
+    held.send(b"CMSG !/cred/whoami")
+    for number in range(200):
+        free.publish(b"free", b"%d" % number)
+    free.barrier()
+    assert sum(is_held(connection) for connection in hub._clients.connections.values()) == 1
+    assert other.pending()[3:] == [b"MSG free\0%d" % number for number in range(200)]
+    other.publish(b"free", b"of the other")
+    assert other.receive() == b"MSG free\0of the other"
+    hub.publish(b"k", big(99))  # of the embedder, who never waits
+    assert numbers([reader.receive() for _ in range(4)]) == [0, 1, 2, 99]
+    assert held.receive().startswith(b"CMSG !/cred/whoami\0")  # it was not read before
+
+
+def test_one_publisher_held_by_two_receivers(bus: Bus, connect: Connect) -> None:
+    hub = bus()
+    first, second, publisher = connect(), connect(), connect()
+    slow(hub, first, b"blocking/soft/block")
+    slow(hub, second, b"blocking/soft/block")
+    publishing = connection_of(hub, publisher)
+    flood(publisher, 0, 2)
+    eventually(lambda: len(publishing.publisher.holders) == 2)
+    flood(publisher, 2, 3)
+    assert numbers([first.receive() for _ in range(2)]) == [0, 1]
+    settle(hub)
+    assert len(publishing.publisher.holders) == 1
+    assert publishing.publisher.received == 2
+    assert numbers([second.receive() for _ in range(2)]) == [0, 1]
+    publisher.barrier()
+    assert numbers([first.receive(), second.receive()]) == [2, 2]
+
+
+def test_soft_block_lets_go_when_nothing_waits_and_hard_block_at_half(bus: Bus, connect: Connect) -> None:
+    hub = bus(queued_packets=4)
+    for modes, at in (((b"blocking/soft/block",), 0), ((b"blocking/hard/block",), 2)):
+        reader, publisher = connect(), connect()
+        receiving = slow(hub, reader, *modes)
+        publishing = connection_of(hub, publisher)
+        flood(publisher, 0, 6)
+        eventually(partial(is_held, publishing))
+        assert receiving.outgoing.queued == (5 if at else 4)
+        while is_held(publishing):
+            reader.receive()
+            settle(hub)
+        assert receiving.outgoing.queued == at
+        publisher.close()
+        reader.close()
+        eventually(lambda: hub.statistics().clients == 0)
+
+
+def test_no_publisher_is_held_for_ever(bus: Bus, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    """A receiver that makes no room is kicked after ``Limits.block_timeout``; its waiting messages are counted."""
+    hub = bus(block_timeout=0.01)
+    reader, publisher, witness = connect(), connect(), connect()
+    receiving = slow(hub, reader, b"blocking/soft/block")
+    witness.subscribe(b"k")
+    flood(publisher, 0, 3)
+    eventually(lambda: receiving.outgoing.closed)
+    assert receiving.outgoing.lost == {"outage": 2}
+    assert hub.statistics().breaches == {"held publishers back for too long": 1}
+    (record,) = caplog.records
+    assert "held publishers back for too long" in record.getMessage()
+    flood(publisher, 3, 5)
+    publisher.barrier()
+    assert numbers(witness.pending()) == [0, 1, 2, 3, 4]
+    assert numbers([reader.receive()]) == [0]
+    assert reader.is_disconnected()
+
+
+def test_a_receiver_that_makes_room_now_and_then_is_not_kicked(bus: Bus, connect: Connect) -> None:
+    """The time limit is for each hold, not for all of them together."""
+    hub = bus(block_timeout=5.0)
+    reader, publisher = connect(), connect()
+    receiving = slow(hub, reader, b"blocking/soft/block")
+    publishing = connection_of(hub, publisher)
+    timers = set()
+    for number in range(5):
+        flood(publisher, 2 * number, 2 * number + 2)
+        eventually(lambda: is_held(publishing))
+        timers.add(id(timer_of(receiving)))
+        kept = timer_of(receiving)
+        assert numbers([reader.receive(), reader.receive()]) == [2 * number, 2 * number + 1]
+        eventually(lambda: not is_held(publishing))
+        assert timer_of(receiving) is None
+        assert not kept.active
+    assert not receiving.outgoing.closed
+
+
+@pytest.mark.parametrize("modes", [(b"blocking/soft/block",), (b"blocking/hard/block",)])
+def test_a_client_cannot_block_on_itself(bus: Bus, connect: Connect, modes: tuple[bytes, ...]) -> None:
+    hub = bus(queued_packets=ROOM)
+    peer = connect()
+    connection = slow(hub, peer, *modes)
+    flood(peer, 0, 10)
+    eventually(lambda: connection.publisher.received == 10)
+    assert not is_held(connection)
+    assert connection.outgoing.lost == {"overflow": 5}
+    assert numbers([peer.receive() for _ in range(5)]) == [0, 1, 2, 3, 4]
+    peer.barrier()
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_two_clients_that_block_on_each_other(bus: Bus, connect: Connect, reads: bool) -> None:
+    hub = bus(block_timeout=PATIENCE if reads else 0.02)
+    one, other = connect(), connect()
+    first = slow(hub, one, b"blocking/soft/block", pattern=b"one")
+    second = slow(hub, other, b"blocking/soft/block", pattern=b"other")
+    flood(one, 0, 3, b"other")
+    flood(other, 0, 3, b"one")
+    if reads:
+        eventually(lambda: is_held(first) and is_held(second))
+        assert numbers([one.receive() for _ in range(3)]) == [0, 1, 2]
+        assert numbers([other.receive() for _ in range(3)]) == [0, 1, 2]
+        one.barrier()
+        other.barrier()
+        assert not is_held(first)
+        assert not is_held(second)
+    else:
+        eventually(lambda: first.outgoing.closed or second.outgoing.closed)
+        eventually(lambda: not (is_held(first) or is_held(second)))
+
+
+def test_a_ring_of_clients_that_block_on_each_other_is_broken(bus: Bus, connect: Connect) -> None:
+    """Each of five floods the next and reads nothing: the hub lets some go, and the others are free."""
+    hub = bus(block_timeout=0.02)
+    witness = connect()
+    witness.barrier()
+    peers = [connect() for _ in range(5)]
+    ring = [slow(hub, peer, b"blocking/soft/block", pattern=b"%d" % n) for n, peer in enumerate(peers)]
+    for n, peer in enumerate(peers):
+        flood(peer, 0, 3, b"%d" % ((n + 1) % 5))
+    eventually(lambda: any(connection.outgoing.closed for connection in ring))
+    eventually(lambda: not any(is_held(connection) for connection in hub._clients.connections.values()))
+    witness.barrier()
+
+
+def test_a_held_publisher_that_disconnects(bus: Bus, connect: Connect) -> None:
+    """What it sent before is read once the receiver has room, and its end is seen then."""
+    hub = bus()
+    reader, publisher = connect(), connect()
+    receiving = slow(hub, reader, b"blocking/soft/block")
+    publishing = connection_of(hub, publisher)
+    flood(publisher, 0, 3)
+    eventually(lambda: is_held(publishing))
+    flood(publisher, 3, 6)
+    publisher.close()
+    settle(hub)
+    assert not publishing.outgoing.closed
+    assert numbers([reader.receive() for _ in range(6)]) == [0, 1, 2, 3, 4, 5]
+    eventually(lambda: publishing.outgoing.closed)
+    assert not receiving.outgoing.held
+    assert timer_of(receiving) is None
+    reader.barrier()
+
+
+def test_a_held_publisher_that_is_kicked(bus: Bus, connect: Connect) -> None:
+    """The holder forgets it, and does not release it later."""
+    hub = bus()
+    reader, publisher = connect(), connect()
+    receiving = slow(hub, reader, b"blocking/soft/block")
+    publishing = connection_of(hub, publisher)
+    flood(publisher, 0, 3)
+    publisher.send(b"nonsense")  # in the turn that gets it held
+    eventually(lambda: publishing.outgoing.closed)
+    assert not receiving.outgoing.held
+    assert timer_of(receiving) is None
+    assert numbers([reader.receive() for _ in range(3)]) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("how", ["close", "violation"])
+def test_a_holder_that_disconnects(bus: Bus, connect: Connect, how: str) -> None:
+    hub = bus()
+    reader, publisher = connect(), connect()
+    receiving = slow(hub, reader, b"blocking/soft/block")
+    publishing = connection_of(hub, publisher)
+    flood(publisher, 0, 3)
+    eventually(lambda: is_held(publishing))
+    if how == "close":
+        reader.close()
+    else:
+        reader.send(b"nonsense")
+    eventually(lambda: not is_held(publishing))
+    publisher.barrier()
+    eventually(lambda: receiving.outgoing.closed)
+    assert receiving.outgoing.lost == {"outage": 2}
+    assert timer_of(receiving) is None
+
+
+def test_two_clients_that_hold_each_other_and_disconnect(bus: Bus, connect: Connect) -> None:
+    hub = bus()
+    one, other = connect(), connect()
+    first = slow(hub, one, b"blocking/soft/block", pattern=b"one")
+    second = slow(hub, other, b"blocking/soft/block", pattern=b"other")
+    flood(one, 0, 3, b"other")
+    flood(other, 0, 3, b"one")
+    eventually(lambda: is_held(first) and is_held(second))
+    one.close()
+    other.close()
+    eventually(lambda: hub.statistics().clients == 0)
+    assert hub.statistics().breaches == {}
+
+
+def test_a_hub_that_stops_while_publishers_are_held(bus: Bus, connect: Connect) -> None:
+    hub = bus()
+    reader, publisher = connect(), connect()
+    receiving = slow(hub, reader, b"blocking/soft/block")
+    flood(publisher, 0, 3)
+    eventually(lambda: receiving.outgoing.held)
+    hub.stop(0)
+    assert timer_of(receiving) is None
+    assert hub.context.quotas.is_clear()
+    balance(hub)
+
+
+def test_a_clients_own_send_waits_while_it_is_held(address: str, engine: str) -> None:
+    """A publisher that floods a slow reader in block mode has its speed, and nothing is lost."""
+    with HubThread(address, limits=Limits(queued_packets=16)) as server:
+        with blocking.Client(address) as reader, blocking.Client(address) as publisher:
+            reader.flood_control(hard="block")
+            reader.subscribe(b"k")
+            count = 3_000
+            sending = threading.Thread(
+                target=publisher.publish_many, args=([(b"k", b"%06d" % n + bytes(2_000)) for n in range(count)],)
+            )
+            sending.start()
+            got = [int(reader.receive(PATIENCE).payload[:6]) for _ in range(count)]
+            sending.join()
+            assert got == list(range(count))
+        assert server.call(server.hub.statistics).lost == {}
+
+
+def test_receiver_that_releases_one_publisher_while_it_holds_another_is_not_kicked(
+    bus: Bus, connect_as: ConnectAs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time limit is for each publisher: two users are held in turns here, so one is held at any time."""
+    hub = bus({"mode": 0o777, "trusted": [1003]}, queued_packets=4, block_timeout=100.0)
+    clock = [0.0]
+    monkeypatch.setattr("sbuslib.core.holding.monotonic", lambda: clock[0])
+    reader = connect_as(1003)
+    receiving = slow(hub, reader, b"blocking/soft/block")
+    one, other = connect_as(1001), connect_as(1002)
+    flood(one, 0, 2)
+    eventually(lambda: len(receiving.outgoing.held) == 1)
+    clock[0] = 60.0
+    flood(other, 10, 13)
+    eventually(lambda: len(receiving.outgoing.held) == 2)
+    assert numbers([reader.receive()]) == [0]
+    eventually(lambda: len(receiving.outgoing.held) == 1)
+    holding: Any = receiving.outgoing._holding
+    clock[0] = 110.0
+    holding._on_time()
+    settle(hub)
+    assert not receiving.outgoing.closed

@@ -1,0 +1,157 @@
+"""From the packets of one receive call to their receivers, and turns that are cut short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import gevent
+import pytest
+from support import Peer, eventually
+
+from sbuslib import Hub, Limits
+from sbuslib.limits import PACKET_BYTES
+
+Connect = Callable[..., Peer]
+MakeHub = Callable[..., Hub]
+
+
+def test_runs_to_different_receivers_keep_each_ones_order(hub: Hub, connect: Connect) -> None:
+    """Several kinds of key and command within one batch, and receivers that want some of them."""
+    everything, evens, own = connect(), connect(), connect()
+    everything.subscribe(b"")
+    evens.subscribe(b"even", b"both/*")
+    packets = []
+    for number in range(300):
+        key = (b"even", b"odd", b"both/%d" % (number % 3), b"odd", b"even")[number % 5]
+        packets.append(b"MSG %b\0%d" % (key, number))
+        if number % 7 == 0:
+            packets += [b"SUB own/%d" % number, b"MSG own/%d\0" % number, b"CMSG nothing", b"UNSUB own/%d" % number]
+    own.send(*packets)
+    published = [packet for packet in packets if packet.startswith(b"MSG")]
+    assert own.pending() == [packet for packet in published if packet.startswith(b"MSG own")]
+    assert everything.pending() == published
+    assert evens.pending() == [packet for packet in published if packet[4:8] in (b"even", b"both")]
+
+
+@pytest.mark.parametrize("last", [b"MSG k", b"SUB other", b"MSG k\0" + bytes(PACKET_BYTES), None])
+def test_packets_that_come_one_at_a_time(hub: Hub, connect: Connect, last: bytes | None) -> None:
+    """Known and unknown keys, and packets that are no messages, each in a round of its own."""
+    inbox, publisher = connect(), connect()
+    inbox.subscribe(b"")
+    sent = []
+    for number in range(30):
+        packet = (b"MSG k\0%d" if number % 3 else b"MSG k%d\0") % number
+        if number % 10 == 9:
+            publisher.send(b"SUB never/%d" % number)
+        else:
+            publisher.send(packet)
+            sent.append(packet)
+        for _ in range(4):
+            gevent.idle()
+    if last == b"SUB other":
+        publisher.send(b"MSG k\0a", last, b"MSG k\0b")  # more than one after all
+        sent += [b"MSG k\0a", b"MSG k\0b"]
+        publisher.barrier()
+    elif last is None:
+        publisher.close()
+        eventually(lambda: hub.statistics().clients == 1)
+    else:
+        publisher.send(last)
+        assert publisher.is_disconnected()
+    assert inbox.pending() == sent
+    assert hub.statistics().received == len(sent)
+
+
+def test_a_client_that_subscribes_between_single_packets(hub: Hub, connect: Connect) -> None:
+    """Also to a link, which remembers routes of its own."""
+    first, second, link = connect(), connect(), connect()
+    first.subscribe(b"k")
+    link.send(b"CMSG interest/on")
+    link.barrier()
+    for number in range(9):
+        if number == 4:
+            second.subscribe(b"k")
+        if number == 7:
+            first.send(b"UNSUB k")
+            first.barrier()
+        link.publish(b"k", b"%d" % number)
+        for _ in range(4):
+            gevent.idle()
+    assert first.pending() == [b"MSG k\0%d" % number for number in range(7)]
+    assert second.pending() == [b"MSG k\0%d" % number for number in range(4, 9)]
+
+
+@pytest.mark.parametrize("ending", [b"", b"nonsense"], ids=["closed", "kicked"])
+def test_a_turn_that_is_too_much_goes_on_later(make_hub: MakeHub, connect: Connect, ending: bytes) -> None:
+    """Everything still goes to everybody, once and in order, whatever comes after it."""
+    hub = make_hub(limits=Limits(turn_deliveries=5))
+    receivers = [connect() for _ in range(3)]
+    for number, receiver in enumerate(receivers):
+        receiver.subscribe(b"all", b"own/%d" % number)
+    publisher, other = connect(), connect()
+    packets = [
+        b"MSG all\0%d" % number if number % 4 else b"MSG own/%d\0%d" % (number // 4 % 3, number) for number in range(40)
+    ]
+    packets[20:20] = [b"SUB all", b"UNSUB all"]
+    for packet in packets:
+        publisher.send(packet)
+    if ending:
+        publisher.send(ending)
+        publisher.send(b"MSG all\0after the violation")
+    else:
+        publisher.socket.close()
+    other.barrier()
+    eventually(lambda: hub.statistics().clients == 4)
+    other.publish(b"all", b"last")
+    messages = [packet for packet in packets if packet.startswith(b"MSG")]
+    for number, receiver in enumerate(receivers):
+        mine = [packet for packet in messages if packet.startswith((b"MSG all", b"MSG own/%d" % number))]
+        assert [receiver.receive() for _ in range(len(mine) + 1)] == [*mine, b"MSG all\0last"]
+    assert hub.statistics().received == 41
+    assert hub.statistics().breaches == ({"unknown verb": 1} if ending else {})
+
+
+def test_a_turn_that_is_too_much_lets_others_go_before_it_goes_on(make_hub: MakeHub, connect: Connect) -> None:
+    make_hub(limits=Limits(turn_deliveries=4))
+    inbox, noisy, quiet = connect(), connect(), connect()
+    inbox.subscribe(b"")
+    for number in range(40):
+        noisy.publish(b"noisy", b"%d" % number)
+    quiet.publish(b"quiet")
+    got = [inbox.receive() for _ in range(41)]
+    assert got.index(b"MSG quiet\0") <= 12
+
+
+def test_keys_that_take_long_to_look_up_end_a_turn(make_hub: MakeHub, connect: Connect) -> None:
+    make_hub(limits=Limits(turn_time=1e-9))
+    inbox, noisy, quiet = connect(), connect(), connect()
+    inbox.subscribe(b"")
+    for number in range(40):
+        noisy.publish(b"noisy/%d" % number)
+    quiet.publish(b"quiet")
+    got = [inbox.receive() for _ in range(41)]
+    assert got.index(b"MSG quiet\0") <= 6
+    got.remove(b"MSG quiet\0")
+    assert got == [b"MSG noisy/%d\0" % number for number in range(40)]
+
+
+def test_orders_of_several_publishers_are_each_kept(hub: Hub, connect: Connect) -> None:
+    receiver = connect()
+    receiver.subscribe(b"")
+    publishers = [connect() for _ in range(5)]
+
+    def publish(number: int) -> None:
+        for count in range(200):
+            publishers[number].publish(b"k%d" % (count % 3), b"%d %d" % (number, count))
+            if count % 10 == number:
+                gevent.sleep(0)
+
+    gevent.joinall([gevent.spawn(publish, number) for number in range(5)], raise_error=True)
+    for publisher in publishers:
+        publisher.barrier()
+    got = [tuple(map(int, packet.partition(b"\0")[2].split())) for packet in receiver.pending()]
+    assert len(got) == 1_000
+    for number in range(5):
+        counts = [count for who, count in got if who == number]
+        assert all(after == before + 1 for before, after in pairwise(counts))
