@@ -10,11 +10,12 @@ import logging
 import os
 from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import gevent
 from gevent.timeout import Timeout
 
+from .client import Client
 from .clients.reconnect import Backoff
 from .core.service import ServiceGreenlets
 from .errors import NoHubError, SbusError, StateError, UsageError
@@ -22,6 +23,7 @@ from .kernel.dialer import Dialer
 from .limits import ClientLimits
 from .statistics import RelayStatistics
 from .tree.above import HubAbove, State
+from .tree.greeting import check_features
 from .tree.uplink import Up
 from .wire.packets import check_key
 
@@ -32,6 +34,10 @@ __all__ = ["Relay"]
 
 logger = logging.getLogger("sbuslib")
 
+LOOK_PAUSES: Final = 12
+"""How many times ``Limits.link_pause_most`` a relay waits at most before it looks again for the hub at an earlier
+address. The pauses only grow while there is a hub which cannot be joined, or does not keep the link."""
+
 
 class Relay:
     """Joins ``hub`` to the one above it, for as long as it is started.
@@ -40,10 +46,12 @@ class Relay:
 
         relay = Relay(hub, upstream="/run/master.sock").start()
 
-    **Greenlets:** one, which dials and waits. What passes between the hubs does so in callbacks of the event
-    loop, as between clients. One relay a hub, in the hub's thread; it ends with the hub.
+    **Greenlets:** one, which dials and waits, and another that looks for a hub at an earlier address. What passes
+    between the hubs does so in callbacks of the event loop, as between clients. One relay a hub, in the hub's thread;
+    it ends with the hub.
 
-    :param upstream: the address of the hub above, or several, which are tried in order.
+    :param upstream: the address of the hub above, or several, which are tried in order. From a later one it goes back
+        to an earlier one whose hub is there again and stable.
     :param export: patterns that may go up; ``None``: all. Secrets always may.
     :param import_: patterns that may come down, likewise.
     :param upstream_user: name or id of the user that the hub above must run as.
@@ -66,14 +74,18 @@ class Relay:
         addresses = [upstream] if isinstance(upstream, (str, os.PathLike)) else list(upstream)
         if not addresses:
             raise UsageError("a relay needs the address of a hub above")
-        client_limits = client_limits if client_limits is not None else ClientLimits()
-        self._dialers = [Dialer(address, upstream_user, client_limits) for address in addresses]
+        self._client_limits = client_limits if client_limits is not None else ClientLimits()
+        self._upstream_user = upstream_user
+        self._dialers = [Dialer(address, upstream_user, self._client_limits) for address in addresses]
         self.above = HubAbove(hub.tree, self, _patterns("export", export), _patterns("import_", import_))
         self._greenlet: gevent.Greenlet[..., object] | None = None
         self.service = ServiceGreenlets("relay", self.stop)
         self._address = self._dialers[0].address
         self._baseline = 0
         self._last_reason = ""
+        self._moving = False  # from the hub that it has joined to one that comes before it
+        most = hub.limits.link_pause_most
+        self._looks = Backoff(most, LOOK_PAUSES * most)
 
     @property
     def state(self) -> State:
@@ -146,22 +158,71 @@ class Relay:
         limits = self.hub.limits
         backoff = Backoff(limits.link_pause, limits.link_pause_most)
         while self._greenlet is gevent.getcurrent():  # not in the child of a fork
-            for dialer in self._dialers:
-                try:
-                    sock = dialer.dial()
-                except (OSError, SbusError) as error:
-                    if isinstance(error, NoHubError):
-                        self.above.found_nobody(dialer.address)
-                    self.report(f"{dialer.address}: {error}")
-                    continue
-                self._address = dialer.address
-                lasted = self.above.stay(sock, dialer.address)
+            self._moving = False
+            for at in range(len(self._dialers)):
+                lasted = self._stay_at(at)
                 if lasted is not None:
                     if lasted >= limits.link_pause_most:
                         backoff.reset()  # a hub that lets relays join and then ends the link is not joined ever faster
                     break  # the first of the addresses comes first again
-            self.above.missed()
-            gevent.sleep(backoff.next())
+            if not self._moving:
+                self.above.missed()
+                gevent.sleep(backoff.next())
+
+    def _stay_at(self, at: int) -> float | None:
+        """Join the hub at one of the addresses. Returns what :meth:`~sbuslib.tree.above.HubAbove.stay` does."""
+        dialer = self._dialers[at]
+        try:
+            sock = dialer.dial()
+        except (OSError, SbusError) as error:
+            if isinstance(error, NoHubError):
+                self.above.found_nobody(dialer.address)
+            self.report(f"{dialer.address}: {error}")
+            return None
+        self._address = dialer.address
+        looking = self.service.spawn(self._look, self._dialers[:at]) if at else None
+        try:
+            return self.above.stay(sock, dialer.address)
+        finally:
+            if looking is not None:
+                looking.kill(block=False)
+
+    # -- back to an earlier address -----------------------------------------------------------------
+
+    def _look(self, preferred: list[Dialer]) -> None:
+        """Go back to a hub at one of these addresses, once there is one that is stable."""
+        while self._greenlet is not None:
+            gevent.sleep(self._looks.next())
+            if self.state != "joined":
+                continue
+            for dialer in preferred:
+                if self._is_stable(dialer):
+                    self._moving = True
+                    self.above.leave_for(dialer.address)
+                    return
+
+    def _is_stable(self, dialer: Dialer) -> bool:
+        """Whether the hub there can be joined, and keeps a connection for as long as our longest pause."""
+        hub, address, user = self.hub, dialer.address, self._upstream_user
+        limits = hub.limits
+        try:
+            client = Client(address, timeout=limits.link_wait, hub_user=user, limits=self._client_limits)
+        except NoHubError:
+            self._looks.reset()  # nobody listens, which costs nothing to find out
+            return False
+        except (OSError, SbusError):
+            return False
+        with client:
+            try:
+                if client.features is not None:
+                    separator = hub.context.router.namespace.separator
+                    check_features(client.features, hub.tree.hub_id, separator, limits.path_hubs)
+                client.receive(limits.link_pause_most)
+            except TimeoutError:
+                return True
+            except (OSError, SbusError):
+                return False
+        return False  # it sends what nobody asked for
 
     def abandoned(self) -> None:
         """This is the child of a fork. Implements :class:`~sbuslib.tree.above.Keeper`."""

@@ -10,6 +10,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from gevent.timeout import Timeout
@@ -79,7 +80,7 @@ class Conversation:
         """How the hub above serves this one."""
         self.has_features = False
         self.ended = False
-        self.joined = False
+        self.joined = self._leaving = False
         self.why = ""
         """Why the hub above kicked this hub, if it said so."""
         self.error: LinkError | None = None
@@ -181,7 +182,7 @@ class Conversation:
 
     def let_through(self) -> None:
         """Send messages up, once this hub has joined and the hub above has said what it wants."""
-        if not self.joined:
+        if not self.joined or self._leaving:
             return
         if self.mode not in ("announce", "prune"):
             self._up.let_through()
@@ -189,6 +190,17 @@ class Conversation:
             if self.mode == "announce":
                 self._lasting.demand.want_all(False)
             self._up.let_through()
+
+    def hold(self) -> None:
+        """This hub is about to leave: send no more messages, and ask about those that were sent."""
+        self._leaving = True
+        self._up.hold()
+
+    def say_goodbye(self) -> None:
+        """Send nothing more. The hub above then ends the connection, and all that it has sent before is received."""
+        if self._up.socket is not None and not self.ended:
+            with suppress(OSError):
+                self._up.socket.shutdown(socket.SHUT_WR)
 
     def end(self, why: str) -> None:
         """Close the connection."""

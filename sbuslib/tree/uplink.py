@@ -186,6 +186,11 @@ class Up:
             self.open = True
             self._flush()
 
+    def hold(self) -> None:
+        """Keep messages from now on, and ask about those that were sent."""
+        self.open = False
+        self._consider_asking(waited=True)
+
     # The next five implement Waiting of sbuslib.core.unsent. A hub below is told that its messages were passed on when
     # the hub above has acknowledged them. Those that were lost on the way were told then.
 

@@ -9,7 +9,7 @@ from typing import Any
 import gevent
 import msgspec
 import pytest
-from support import PATIENCE, WHOAMI, eventually, own_key, python
+from support import PATIENCE, WHOAMI, FakeHub, PlainDaemon, eventually, own_key, python
 from worlds import FAST, World, key_of, received, settle
 
 from sbuslib import Hub, Relay
@@ -287,3 +287,107 @@ def test_waiting_for_a_relay_that_is_stopped_ends(world: World) -> None:
     relay.stop()
     with pytest.raises(StateError, match="start it first"):
         waiting.get(timeout=PATIENCE)
+
+
+# -- several addresses ------------------------------------------------------------------------------
+
+
+def is_at(world: World, name: str) -> bool:
+    statistics = world.relays["left"].statistics()
+    return statistics.state == "joined" and statistics.upstream == world.address(name)
+
+
+def test_a_relay_goes_back_to_the_first_address_and_loses_nothing(world: World) -> None:
+    world.hub("second")
+    world.hub("left")
+    relay = world.relay("left", "first", "second")
+    publisher = world.client("left")
+    below = world.client("left")
+    below.subscribe(b"down")
+    second = world.client("second")
+    second.subscribe(b"up")
+    settle(publisher, below, second)
+    assert is_at(world, "second")
+    world.hub("first")
+    first = world.client("first")
+    first.subscribe(b"up")
+    published = 0
+    while not is_at(world, "first"):
+        for _ in range(20):
+            publisher.publish(b"up", b"%d" % published)
+            second.publish(b"down", b"")
+            published += 1
+        publisher.sync()
+        second.sync()
+    settle(publisher)
+    here, there = ([int(message.payload) for message in received(client)] for client in (second, first))
+    assert here, "it went on at the second while it waited"
+    assert here + there == list(range(published))
+    statistics = relay.statistics()
+    assert (statistics.epoch, statistics.lost, statistics.uncertain, statistics.lost_above) == (2, 0, 0, 0)
+    counts = world.hubs["second"].statistics()
+    to_second = len(here)
+    assert counts.delivered == to_second + len(received(below)), "what was sent down before it left came"
+
+
+def test_messages_that_the_hub_it_leaves_does_not_acknowledge_are_uncertain(world: World) -> None:
+    with FakeHub(world.address("second")) as daemon:
+        world.hub("left", limits=msgspec.structs.replace(FAST, link_wait=0.05))
+        relay = world.relay("left", "first", "second", wait=False)
+        link = daemon.accept_relay()
+        relay.wait(PATIENCE)
+        publisher = world.client("left")
+        for n in range(10):
+            publisher.publish(b"k", b"%d" % n)
+        publisher.sync()
+        eventually(lambda: relay.statistics().forwarded == 10)
+        world.hub("first")
+        client = world.client("first")
+        client.subscribe(b"k")
+        eventually(lambda: is_at(world, "first"))
+        publisher.publish(b"k", b"10")
+        assert client.receive(PATIENCE).payload == b"10"
+        statistics = relay.statistics()
+        assert (statistics.lost, statistics.uncertain) == (0, 10)
+        while link.receive():  # until the end
+            pass
+
+
+def test_a_hub_that_does_not_keep_connections_is_not_gone_back_to(world: World) -> None:
+    world.hub("second")
+    world.hub("left", limits=msgspec.structs.replace(FAST, link_pause_most=0.05))
+    relay = world.relay("left", "first", "second")
+    with PlainDaemon(world.address("first")) as daemon:
+        for seen in range(1, 4):
+            eventually(lambda seen=seen: daemon.accepted == seen)  # type: ignore[misc]
+            daemon.disconnect()
+    assert relay.epoch == 1
+    assert is_at(world, "second")
+
+
+def test_a_hub_that_is_below_this_one_is_not_gone_back_to(world: World) -> None:
+    for name in ("second", "left", "first"):
+        world.hub(name, limits=msgspec.structs.replace(FAST, prefix_wait=0.001))
+    world.hubs["first"].stop(0)
+    relay = world.relay("left", "first", "second")
+    world.hubs["first"].start()
+    world.relay("first", "left")
+    looks = world.hubs["first"].statistics
+    before = looks().clients_total
+    eventually(lambda: looks().clients_total > before + 2)
+    assert relay.epoch == 1
+    assert is_at(world, "second")
+
+
+def test_the_hub_that_it_leaves_may_end_the_link_itself(world: World) -> None:
+    with FakeHub(world.address("second")) as daemon:
+        world.hub("left")
+        relay = world.relay("left", "first", "second", wait=False)
+        link = daemon.accept_relay()
+        relay.wait(PATIENCE)
+        world.client("left").publish(b"k", b"1")  # which is never acknowledged
+        eventually(lambda: relay.statistics().forwarded == 1)
+        world.hub("first")
+        eventually(lambda: relay.up is not None and not relay.up.open)
+        link.close()
+        eventually(lambda: is_at(world, "first"))
