@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import signal
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from ..wire.text import escape
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Final
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "complain",
     "explain",
     "on_stop",
+    "progress",
     "set_verbosity",
     "tell",
     "yield_to_ctrl_c",
@@ -110,3 +111,25 @@ def tell(text: str) -> None:
     """Print a sign of life on standard error, unless the user chose ``--quiet``."""
     if not _told["quiet"]:
         complain("sbus", text)
+
+
+@contextmanager
+def progress(text: Callable[[], str]) -> Iterator[None]:
+    """Tell ``text()`` after a second, and then now and then, until the block ends."""
+    import threading
+
+    ended = threading.Event()
+
+    def run() -> None:
+        pause = 1.0
+        while not ended.wait(pause):
+            tell(f"{text()} ...")
+            pause = 10.0
+
+    thread = threading.Thread(target=run, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

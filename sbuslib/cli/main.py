@@ -36,6 +36,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
         {
             "record": "record what a bus carries into a journal",
             "replay": "publish again what was recorded",
+            "journal": "what a journal holds, and whether it is whole",
             "lake": "keep journals as Parquet files, for reports and plans",
             "report": "pages and tables about what was recorded: traffic, subscriptions, latency",
             "plan": "what every link of a tree of hubs would carry, and where clients would better sit",

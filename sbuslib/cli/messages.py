@@ -15,7 +15,7 @@ from datetime import datetime
 from io import BufferedReader
 from itertools import chain, repeat
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -45,7 +45,13 @@ CHUNK_BYTES = 65_536
 _AWAY = 0.2
 """Seconds between two looks for a hub that is away, while standard output is watched too."""
 
-Pair = tuple[bytes, bytes]
+Pair: TypeAlias = tuple[bytes, bytes]
+
+
+class Show(Protocol):
+    """Shows a message as bytes, with the time when it came: in nanoseconds since the epoch, or now."""
+
+    def __call__(self, message: Message, time: int | None = None) -> bytes: ...
 
 
 def run(command: Callable[[Client], object], address: str | None, **options: Any) -> int:
@@ -160,9 +166,7 @@ def _json_field(name: str, data: bytes) -> dict[str, str]:
 # -- subscribing ----------------------------------------------------------------------------------------------
 
 
-def subscribe(
-    client: Client, show: Callable[[Message], bytes], count: int | None = None, timeout: float | None = None
-) -> None:
+def subscribe(client: Client, show: Show, count: int | None = None, timeout: float | None = None) -> None:
     """Write messages to standard output until there were ``count``, or it is closed.
 
     Raises :exc:`TimeoutError` when none comes for ``timeout`` seconds.
@@ -211,38 +215,40 @@ def _wait(fd: int, seconds: float | None) -> bool:
     return all(ready == fd for ready, _ in poll.poll(None if seconds is None else seconds * 1_000))
 
 
-def shower(arguments: Namespace) -> Callable[[Message], bytes] | None:
-    """How ``sbus sub`` shows a message; ``None`` for a format with fields that nobody knows."""
+def shower(arguments: Namespace) -> Show:
+    """How messages are shown, by the options of :func:`~sbuslib.cli.sub.add_forms`; exits if the format is wrong."""
     if arguments.raw:
-        return lambda message: message.payload
+        return lambda message, time=None: message.payload
     if arguments.json:
-        return lambda message: to_json(message, _now() if arguments.timestamps else None)
+        return lambda message, time=None: to_json(message, _moment(time) if arguments.timestamps else None)
     form: str | None = arguments.format
     if form is None:
         form = "\t".join(["{time}"] * arguments.timestamps + ["{sender}"] * arguments.senders + ["{key}", "{payload}"])
     parts = re.split(r"(\{\w*\})", form)
-    if not set(parts[1::2]) <= set(FIELDS):
-        return None
+    if not set(parts[1::2]) <= {*FIELDS}:
+        arguments.parser.error(f"--format fills in {', '.join(FIELDS)} alone")
 
-    def show(message: Message) -> bytes:
-        line = "".join(FIELDS[part](message) if part in FIELDS else part for part in parts)
+    def show(message: Message, time: int | None = None) -> bytes:
+        line = "".join(FIELDS[part](message, time) if part in FIELDS else part for part in parts)
         return f"{line}\n".encode(sys.stdout.encoding, "backslashreplace")
 
     return show
 
 
-def _now() -> str:
-    return datetime.now().astimezone().isoformat(timespec="microseconds")
+def _moment(time: int | None) -> str:
+    """A time in nanoseconds since the epoch, or now, as it is shown."""
+    moment = datetime.now() if time is None else datetime.fromtimestamp(time / 1e9)
+    return moment.astimezone().isoformat(timespec="microseconds")
 
 
-FIELDS: dict[str, Callable[[Message], str]] = {
-    "{key}": lambda message: printable(message.key),
-    "{payload}": lambda message: printable(message.payload),
-    "{size}": lambda message: str(len(message.payload)),
-    "{sender}": lambda message: printable(message.sender or b""),
-    "{time}": lambda _: _now(),
+FIELDS: dict[str, Callable[[Message, int | None], str]] = {
+    "{key}": lambda message, _: printable(message.key),
+    "{payload}": lambda message, _: printable(message.payload),
+    "{size}": lambda message, _: str(len(message.payload)),
+    "{sender}": lambda message, _: printable(message.sender or b""),
+    "{time}": lambda _, time: _moment(time),
 }
-"""What ``sbus sub --format`` fills in."""
+"""What ``--format`` fills in."""
 
 
 def tell_notice(notice: control.Notice) -> None:

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .console import EXIT_SUCCESS, advise, complain, explain, yield_to_signals
-from .values import moment, speed
+from .console import EXIT_SUCCESS, advise, complain, explain, progress, tell, yield_to_signals
+from .journal import add_selection, tell_skipped
+from .values import prefixes, speed
 
 if TYPE_CHECKING:
-    from ..journal.replay import Run, Selection
-    from ..segments.directory import Piece
+    from ..journal.replay import Publisher, Run, Selection
+    from ..segments.directory import OnCorrupt, Piece
     from ..wire.columns import Columns
 
 __all__ = ["add_arguments", "from_lake"]
@@ -32,68 +33,91 @@ def add_arguments(parser: ArgumentParser) -> None:
         "  sbus replay journal --to /tmp/bus\n"
         "  sbus replay journal --to /tmp/bus --speed 10 --pattern 'room/*/temp'\n"
         "  sbus replay lake --to /tmp/bus --flat-out --start 2026-01-31T12:00 --end 2026-01-31T13:00\n"
+        "  sbus replay journal --to /tmp/bus --loop --remap room/=demo/room/\n"
         "\n"
         "A time is as in ISO 8601, local unless it says, or @ and seconds since the epoch."
     )
     parser.add_argument("recording", metavar="JOURNAL|LAKE", help="directory of a journal, or of a lake")
     parser.add_argument("--to", required=True, metavar="ADDRESS", help="where the hub listens")
-    parser.add_argument(
-        "-p", "--pattern", action="append", metavar="PATTERN", help="publish what matches; may be repeated"
-    )
-    parser.add_argument("--start", type=moment, metavar="TIME", help="leave out earlier messages")
-    parser.add_argument("--end", type=moment, metavar="TIME", help="leave out messages from then on")
+    add_selection(parser, "publish")
     pace = parser.add_mutually_exclusive_group()
     pace.add_argument("--speed", type=speed, default=1.0, metavar="N", help="N times as fast as it was recorded")
     pace.add_argument("--flat-out", action="store_true", help="as fast as the hub takes it")
     parser.add_argument("--skip-corrupt", action="store_true", help="go on after what is damaged, and count it")
+    parser.add_argument(
+        "--remap",
+        type=prefixes,
+        action="append",
+        default=[],
+        metavar="OLD=NEW",
+        help="let keys begin with NEW that begin with OLD; may be repeated, the first that fits counts",
+    )
+    parser.add_argument("--loop", action="store_true", help="begin again at the end, until Ctrl-C")
     parser.set_defaults(run=_replay)
 
 
 def _replay(arguments: Namespace) -> int:
     from ..blocking import Client
     from ..errors import SbusError
-    from ..journal.replay import Selection, from_journal, replay
-    from ..segments.directory import list_segments
+    from ..journal.replay import Renaming, Selection, replay
+    from ..matcher import SEPARATOR
 
     yield_to_signals()
-    skipped = bytes_skipped = 0
-
-    def note(piece: Piece) -> None:
-        nonlocal skipped, bytes_skipped
-        skipped += getattr(piece.block, "rows", None) or 0
-        bytes_skipped += piece.block.length
-        complain("sbus", f"{piece.segment.path}: {piece.block.length} bytes at {piece.block.position} skipped")
-
-    published = 0
-
-    class Counting:
-        """Hands on to a client, and counts what that took."""
-
-        def __init__(self, client: Client) -> None:
-            self._client = client
-
-        def send_columns(self, columns: Columns) -> None:
-            nonlocal published
-            self._client.send_columns(columns)
-            published += len(columns)
-
+    count = _Count()
     selection = Selection(map(os.fsencode, arguments.pattern or [""]), arguments.start, arguments.end)
     try:
-        if list_segments(arguments.recording):
-            on_corrupt = "skip" if arguments.skip_corrupt else "error"
-            runs = from_journal(arguments.recording, selection, on_corrupt=on_corrupt, on_skip=note)  # type: ignore[arg-type]
-        else:
-            runs = from_lake(arguments.recording, selection)
-        with Client(arguments.to) as client:
-            done = replay(runs, Counting(client), speed=None if arguments.flat_out else arguments.speed)
+        with Client(arguments.to) as client, progress(count.tell):
+            count.publisher = client
+            separator = client.features.separator if client.features is not None else SEPARATOR
+            publisher = Renaming(count, arguments.remap, separator) if arguments.remap else count
+            while True:
+                before = count.published
+                runs = _runs(arguments, selection, count)
+                count.lost += replay(runs, publisher, speed=None if arguments.flat_out else arguments.speed).lost
+                if not arguments.loop or count.published == before:
+                    break
             client.sync()
     except (SbusError, OSError) as error:
-        before = f"; {published:,} messages were published before" if published else ""
-        return complain("sbus", explain(error) + before + advise(error, arguments))
-    more = f"; {done.lost:,} were lost when it was recorded" if done.lost else ""
-    more += f"; {skipped:,} rows and more, of {bytes_skipped:,} bytes, were damaged" if bytes_skipped else ""
-    complain("sbus", f"{done.messages:,} messages published{more}")
+        before_it = f"; {count.published:,} messages were published before" if count.published else ""
+        return complain("sbus", explain(error) + before_it + advise(error, arguments))
+    tell(count.tell())
     return EXIT_SUCCESS
+
+
+def _runs(arguments: Namespace, selection: Selection, count: _Count) -> Iterator[Run]:
+    from ..journal.replay import from_journal
+    from ..segments.directory import list_segments
+
+    if list_segments(arguments.recording):
+        on_corrupt: OnCorrupt = "skip" if arguments.skip_corrupt else "error"
+        return from_journal(arguments.recording, selection, on_corrupt=on_corrupt, on_skip=count.skip)
+    return from_lake(arguments.recording, selection)
+
+
+class _Count:
+    """Hands messages on to a client, and counts what that took and what the recording does not have."""
+
+    publisher: Publisher
+
+    def __init__(self) -> None:
+        self.published = self.lost = self._rows = self._bytes = 0
+
+    def send_columns(self, columns: Columns) -> None:
+        """Send messages in order, waiting for room."""
+        self.publisher.send_columns(columns)
+        self.published += len(columns)
+
+    def skip(self, piece: Piece) -> None:
+        """Tell and count a piece of the journal that is damaged."""
+        tell_skipped(piece)
+        self._rows += getattr(piece.block, "rows", None) or 0
+        self._bytes += piece.block.length
+
+    def tell(self) -> str:
+        """What was done so far."""
+        more = f"; {self.lost:,} were lost when it was recorded" if self.lost else ""
+        more += f"; {self._rows:,} rows and more, of {self._bytes:,} bytes, were damaged" if self._bytes else ""
+        return f"{self.published:,} messages published{more}"
 
 
 def from_lake(lake: str | os.PathLike[str], selection: Selection) -> Iterator[Run]:

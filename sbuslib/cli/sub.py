@@ -13,7 +13,7 @@ from .values import count, seconds
 if TYPE_CHECKING:
     from ..blocking import Client
 
-__all__ = ["add_arguments"]
+__all__ = ["add_arguments", "add_forms"]
 
 
 def add_arguments(parser: Parser) -> None:
@@ -43,6 +43,23 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--timeout", type=seconds, metavar="TIME", help="exit with status 1 when no message comes for so long: 5, 2m"
     )
+    add_forms(parser)
+    parser.add_argument(
+        "--reconnect", action="store_true", help="wait for a hub that is not there yet, or comes back, and go on"
+    )
+    for mode, words, what in (
+        ("soft", SOFT, "while its queue for this client has room"),
+        ("hard", HARD, "when that queue is full"),
+        ("order", ORDER, "with which message of the queue comes next"),
+    ):
+        parser.add_argument(
+            f"--{mode}", choices=words, help=f"what the hub does with messages that are not read in time, {what}"
+        )
+    parser.set_defaults(run=_subscribe)
+
+
+def add_forms(parser: Parser) -> None:
+    """Add the options that say how messages are shown."""
     parser.add_argument(
         "-s", "--senders", action="store_true", help="show who sent each message, first; the hub vouches for it"
     )
@@ -62,26 +79,13 @@ def add_arguments(parser: Parser) -> None:
     form.add_argument(
         "--format", metavar="TEXT", help="a line with {key}, {payload}, {size}, {sender} and {time} filled in"
     )
-    parser.add_argument(
-        "--reconnect", action="store_true", help="wait for a hub that is not there yet, or comes back, and go on"
-    )
-    for mode, words, what in (
-        ("soft", SOFT, "while its queue for this client has room"),
-        ("hard", HARD, "when that queue is full"),
-        ("order", ORDER, "with which message of the queue comes next"),
-    ):
-        parser.add_argument(
-            f"--{mode}", choices=words, help=f"what the hub does with messages that are not read in time, {what}"
-        )
-    parser.set_defaults(run=lambda arguments: _subscribe(arguments, parser))
+    parser.set_defaults(parser=parser)
 
 
-def _subscribe(arguments: Namespace, parser: Parser) -> int:
+def _subscribe(arguments: Namespace) -> int:
     from . import messages
 
     show = messages.shower(arguments)
-    if show is None:
-        parser.error(f"--format fills in {', '.join(messages.FIELDS)} alone")
 
     def subscribe(client: Client) -> None:
         if arguments.senders or "{sender}" in (arguments.format or ""):

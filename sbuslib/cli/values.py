@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from argparse import ArgumentTypeError
 
-__all__ = ["count", "moment", "rate", "seconds", "separator", "size", "speed"]
+__all__ = ["count", "moment", "prefixes", "rate", "seconds", "separator", "size", "speed"]
 
 _SIZES = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 _SPANS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
@@ -47,6 +47,14 @@ def rate(text: str) -> float:
     return _with_unit(text, {"": 1})
 
 
+def prefixes(text: str) -> tuple[bytes, bytes]:
+    """Two prefixes of keys: ``OLD=NEW``."""
+    old, equals, new = text.partition("=")
+    if not equals:
+        raise ValueError
+    return os.fsencode(old), os.fsencode(new)
+
+
 def moment(text: str) -> int:
     """A point of time in nanoseconds since the epoch: ISO 8601, local time unless it says, or ``@`` and seconds."""
     from datetime import datetime
@@ -67,6 +75,14 @@ def separator(text: str) -> bytes:
         raise ArgumentTypeError(str(error)) from None
 
 
-_NAMES = {count: "positive number", size: "size", seconds: "span of time", speed: "speed", rate: "rate", moment: "time"}
+_NAMES = {
+    count: "positive number",
+    size: "size",
+    seconds: "span of time",
+    speed: "speed",
+    rate: "rate",
+    prefixes: "pair of prefixes",
+    moment: "time",
+}
 for _function, _name in _NAMES.items():
     _function.__name__ = _name  # what argparse calls it

@@ -31,8 +31,9 @@ from ..segments.directory import OnCorrupt, Piece, read_journal
 from ..segments.layout import GAP, Block, Skipped, packed
 from ..wire.columns import Columns, lengths
 from ..wire.packets import check_key
+from ..wire.text import printable
 
-__all__ = ["Replayed", "Run", "Selection", "from_journal", "replay"]
+__all__ = ["Renaming", "Replayed", "Run", "Selection", "from_journal", "replay"]
 
 _KEYS_KEPT = 65_536
 _KEY_BYTES_KEPT = 16_777_216
@@ -88,6 +89,10 @@ class Selection:
         if not covers:
             mask = bytes(map(and_, mask, map(self.has, times)))
         return Run([*compress(times, mask)], columns.select(mask))
+
+    def wants(self, key: bytes, separator: bytes = SEPARATOR) -> bool:
+        """Whether messages under this key are played back."""
+        return self._wanted([key], separator) == b"\1"
 
     def _wanted(self, keys: Sequence[bytes], separator: bytes) -> bytes:
         """For each key, 1 where messages under it are played back, and else 0."""
@@ -186,6 +191,43 @@ class Publisher(Protocol):
     def send_columns(self, columns: Columns) -> None:
         """Send messages in order, waiting for room."""
         ...
+
+
+class Renaming:
+    """A publisher that gives keys another prefix, and hands the messages on.
+
+    ``prefixes`` are pairs of old and new; the first old one with which a key begins counts. Raises
+    :exc:`~sbuslib.errors.KeyFormatError` for a new key that nobody may publish under, or that is secret.
+    """
+
+    def __init__(
+        self, publisher: Publisher, prefixes: Sequence[tuple[bytes, bytes]], separator: bytes = SEPARATOR
+    ) -> None:
+        self._publisher = publisher
+        self._prefixes = prefixes
+        self._namespace = Namespace(separator)
+
+    def send_columns(self, columns: Columns) -> None:
+        """Send messages in order under their new keys, waiting for room."""
+        keys = [self._rename(key) for key in columns.keys]
+        renamed = Columns(keys, columns.numbers, columns.sizes, columns.payloads)
+        # The keys of columns are distinct; of packets, columns are made anew.
+        together = [renamed] if len({*keys}) == len(keys) else Columns.of_packets(renamed.packets())
+        for part in together:
+            self._publisher.send_columns(part)
+
+    def _rename(self, key: bytes) -> bytes:
+        for old, new in self._prefixes:
+            if key.startswith(old):
+                renamed = new + key[len(old) :]
+                try:
+                    check_key(renamed)
+                    if not self._namespace.check_key(renamed):
+                        return renamed
+                except PacketError:
+                    pass
+                raise KeyFormatError(f"{printable(renamed)}: nobody may replay under this key")
+        return key
 
 
 def replay(

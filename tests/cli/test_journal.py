@@ -1,0 +1,125 @@
+"""``sbus journal`` as a program."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from segments.journals import EXAMPLE, write
+from support import PATIENCE, HubThread
+
+from sbuslib.blocking import Client
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def journal(folder: str) -> str:
+    write(f"{folder}/journal", *EXAMPLE)
+    return f"{folder}/journal"
+
+
+def damage(journal: str) -> str:
+    path = os.path.join(journal, min(os.listdir(journal)))
+    with open(path, "r+b") as file:
+        file.seek(250)
+        file.write(b"\xee")
+    return path
+
+
+def test_info_tells_what_a_journal_holds(run: Run, journal: str) -> None:
+    done = run("sbuslib", "journal", "info", journal)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = dict(line.split(None, 1) for line in done.stdout.splitlines())
+    assert told["segments"].startswith("2, ")
+    assert told["rows"] == "9, the first is row 1"
+    assert told["recorder"] == "none at work"
+    found = json.loads(run("sbuslib", "journal", "info", "--json", journal).stdout)
+    assert [segment["rows"] for segment in found["segments"]] == [3, 6]
+    assert found["journal"] == told["journal"]
+
+
+def test_list_has_a_line_for_each_segment(run: Run, journal: str) -> None:
+    lines = run("sbuslib", "journal", "list", journal).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == sorted(os.listdir(journal))
+    assert all(line.endswith("sealed") for line in lines)
+    rows = [
+        json.loads(line)["rows"] for line in run("sbuslib", "journal", "list", "--json", journal).stdout.splitlines()
+    ]
+    assert rows == [3, 6]
+
+
+def test_cat_shows_messages_and_tells_gaps(run: Run, journal: str) -> None:
+    done = run("sbuslib", "journal", "cat", journal, "-p", "room/*/temp", "-n", "2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "room/1/temp\t21.5\nroom/1/temp\t" + r"\x00\xff" * 20 + "\n"
+    done = run("sbuslib", "journal", "cat", journal)
+    assert done.stdout.count("\n") == 6
+    assert done.stderr.splitlines() == [
+        "sbus: row 5: 7 messages were lost: overflow",
+        "sbus: row 6: an unknown number of messages were lost: outage",
+        "sbus: row 7: 1 messages were lost: overflow",
+    ]
+
+
+def test_cat_shows_the_time_and_the_sender_that_were_recorded(run: Run, journal: str) -> None:
+    done = run("sbuslib", "journal", "cat", journal, "-t", "-s", "-n", "1", env={"TZ": "UTC"})
+    moment, sender, key, payload = done.stdout.split("\t")
+    assert moment.startswith("20")
+    assert (sender, key, payload) == ("!/cred/100/1000/4711", "room/1/temp", "21.5\n")
+    again = run("sbuslib", "journal", "cat", journal, "-t", "-s", "-n", "1", env={"TZ": "UTC"})
+    assert again.stdout == done.stdout, "the time is not that of the command"
+
+
+def test_what_cat_writes_as_json_can_be_published(run: Run, journal: str, bus: HubThread, path: str) -> None:
+    lines = run("sbuslib", "journal", "cat", "--json", "--timestamps", "--senders", journal).stdout
+    with Client(path) as client:
+        client.subscribe(b"")
+        assert run("sbuslib", "pub", "-a", path, "--json", input=lines).returncode == 0
+        found = [client.receive(PATIENCE) for _ in range(6)]
+    rows = [row for segment in EXAMPLE for block in segment for row in block if row.key is not None]
+    assert [(one.key, one.payload) for one in found] == [(row.key, row.payload) for row in rows]
+
+
+def test_damage_ends_cat_unless_it_is_skipped(run: Run, journal: str) -> None:
+    path = damage(journal)
+    done = run("sbuslib", "journal", "cat", journal)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"sbus: {path}: byte ")
+    assert done.stderr.endswith("; --skip-corrupt goes on after it\n")
+    done = run("sbuslib", "journal", "cat", "--skip-corrupt", journal)
+    assert done.returncode == 0
+    assert done.stdout.startswith("room/2/temp\t19\n")
+    assert "bytes at 112 skipped" in done.stderr
+
+
+def test_verify_finds_damage(run: Run, journal: str) -> None:
+    done = run("sbuslib", "journal", "verify", journal)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "9 rows in 2 segments: 6 messages, and gaps of 8; all of it is whole\n"
+    path = damage(journal)
+    done = run("sbuslib", "journal", "verify", journal)
+    assert (done.returncode, done.stderr) == (1, "")
+    first, last = done.stdout.splitlines()
+    assert first.startswith(f"{path}: byte 112: a block is damaged (")
+    assert last == "6 rows in 2 segments: 3 messages, and gaps of 8; 1 places are damaged"
+
+
+@pytest.mark.parametrize("verb", ["info", "list", "cat", "verify"])
+def test_what_is_no_journal_is_told(run: Run, folder: str, verb: str) -> None:
+    done = run("sbuslib", "journal", verb, folder)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"sbus: {folder}: there is no segment of a journal here\n"
+    done = run("sbuslib", "journal", verb, f"{folder}/none")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"sbus: {folder}/none: No such file or directory\n"
+
+
+def test_it_loads_neither_spark_nor_gevent(run: Run, journal: str) -> None:
+    done = run("sbuslib", "journal", "verify", journal, env={"PYTHONPROFILEIMPORTTIME": "1"})
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "sbuslib.journal.inspection" in loaded
+    assert not loaded & {"gevent", "pyspark", "pyarrow", "asyncio"}

@@ -1,0 +1,81 @@
+"""``sbus replay`` as a program: other keys, again and again, and what it tells meanwhile."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from segments.journals import EXAMPLE, message, write
+from support import PATIENCE, HubThread
+
+from sbuslib.blocking import Client
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def journal(folder: str) -> str:
+    write(f"{folder}/journal", *EXAMPLE)
+    return f"{folder}/journal"
+
+
+def test_keys_get_other_prefixes(run: Run, journal: str, bus: HubThread, path: str) -> None:
+    with Client(path) as client:
+        client.subscribe(b"")
+        done = run("sbuslib", "replay", journal, "--to", path, "--remap", "room/2=new", "--remap", "room/=k/")
+        assert (done.returncode, done.stdout) == (0, "")
+        assert done.stderr == "sbus: 6 messages published; 8 were lost when it was recorded\n"
+        found = [client.receive(PATIENCE).key for _ in range(6)]
+    assert found == [b"k/1/temp", b"log/a", b"k/1/temp", b"new/temp", b"new/temp", b"k"]
+
+
+def test_keys_that_become_one_stay_in_order(run: Run, journal: str, bus: HubThread, path: str) -> None:
+    with Client(path) as client:
+        client.subscribe(b"")
+        arguments = ["--flat-out", "--remap", "room/1=room/2", "--remap", "log/a=room/2/temp"]
+        assert run("sbuslib", "replay", journal, "--to", path, *arguments).returncode == 0
+        found = [client.receive(PATIENCE) for _ in range(6)]
+    assert [one.key for one in found] == [b"room/2/temp"] * 5 + [b"k"]
+    assert [one.payload for one in found][:3] == [b"21.5", b"", b"\0\xff" * 20]
+
+
+def test_keys_that_nobody_may_publish_under_are_refused(run: Run, journal: str, bus: HubThread, path: str) -> None:
+    for new in ("!/cred/1/2/3/", "a/!/"):
+        done = run("sbuslib", "replay", journal, "--to", path, "--remap", f"room/={new}")
+        assert done.returncode == 1
+        assert done.stderr == f"sbus: {new}1/temp: nobody may replay under this key\n"
+    done = run("sbuslib", "replay", journal, "--to", path, "--remap", "room")
+    assert done.returncode == 2
+    assert "argument --remap: invalid pair of prefixes value: 'room'" in done.stderr
+
+
+def test_a_loop_begins_again_at_the_end(start: Start, journal: str, bus: HubThread, path: str) -> None:
+    with Client(path) as client:
+        client.subscribe(b"k", b"log/a")
+        player = start("sbuslib", "replay", journal, "--to", path, "--loop", "--flat-out")
+        assert [client.receive(PATIENCE).key for _ in range(6)] == [b"log/a", b"k"] * 3
+        player.terminate()
+        assert player.wait(PATIENCE) < 0
+
+
+def test_a_loop_over_nothing_ends(run: Run, journal: str, bus: HubThread, path: str) -> None:
+    done = run("sbuslib", "replay", journal, "--to", path, "--loop", "-p", "none")
+    assert (done.returncode, done.stderr) == (
+        0,
+        "sbus: 0 messages published; 8 were lost when it was recorded\n",
+    )
+
+
+def test_a_long_replay_gives_a_sign_of_life(start: Start, folder: str, bus: HubThread, path: str) -> None:
+    first = message(1, b"a", b"1")
+    write(f"{folder}/slow", [[first, message(2, b"a", b"2")._replace(time_ns=first.time_ns + 3_600_000_000_000)]])
+    player = start("sbuslib", "replay", f"{folder}/slow", "--to", path)
+    assert player.stderr is not None
+    assert player.stderr.readline() == b"sbus: 1 messages published ...\n"
+
+
+def test_quiet_tells_nothing(run: Run, journal: str, bus: HubThread, path: str) -> None:
+    done = run("sbuslib", "replay", "-q", journal, "--to", path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
