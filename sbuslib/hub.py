@@ -34,6 +34,7 @@ from .kernel.users import resolve_users, resolve_users_and_groups
 from .limits import ClientLimits, Limits
 from .matcher import SEPARATOR
 from .statistics import HubStatistics
+from .tree.links import Links
 from .tree.tree import Tree
 from .wire.addresses import Address, parse_address
 from .wire.packets import check_key
@@ -129,7 +130,7 @@ class Hub:
         self._fan_outs = context.fan_out = FanOuts(context)
         self.tree = Tree(context, self._clients, resolve_users_and_groups("relays", relays))
         """The hubs above and below. An embedder does not need it: relays do."""
-        self._reporter = Reporter(context, self._clients, self.tree)
+        self._reporter = Reporter(context, self._clients, self.tree, Links(self.tree))
         self._clients.role = self.tree.client_role = ClientRole(context, self.tree, self._reporter)
         self._clients.on_forget = self.tree.forget
         self._clients.on_last = self._on_last

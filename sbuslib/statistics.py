@@ -12,9 +12,12 @@ __all__ = [
     "ClientPage",
     "ClientStatistics",
     "HubStatistics",
+    "LinkPage",
+    "LinkStatistics",
     "RelayStatistics",
     "UserStatistics",
     "decode_clients",
+    "decode_links",
     "decode_statistics",
 ]
 
@@ -72,6 +75,54 @@ class UserStatistics(msgspec.Struct, frozen=True, kw_only=True):
     lost: dict[str, Count]
 
 
+class LinkStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """One link of a hub: to the hub above (``direction`` is ``above``), or from a hub below (``below``).
+
+    Of a hub below, ``number`` is that of its relay as a client; the link above has 0. ``uid`` and ``pid`` are the
+    kernel's word about the process at the other end, and ``credentials`` is the credential key of the link in the upper
+    hub. ``hub`` names the hub at the other end, ``address`` is where it listens, and ``epoch`` goes up when the link is
+    made anew. Of a hub below these three are what its relay claims; empty, or 0, where it claims nothing.
+
+    ``state`` of the link above is one of :data:`sbuslib.tree.above.STATES`; that of a link below is ``joined``, or
+    ``lagging`` when it lets questions wait. ``mode`` is how the upper hub serves the lower: ``announce``, ``prune`` or
+    ``plain``. ``patterns`` is how many the lower hub holds in the upper, ``pruned`` how many of its keys the upper said
+    that nobody wants.
+
+    ``received`` counts messages from the other hub. Of those for it, ``delivered`` were handed to the kernel,
+    ``queued`` wait, and ``lost`` were lost, by cause. ``uncertain`` were sent up, and the link broke before they were
+    acknowledged. Of a trusted hub below, losses on its way up are what it told. The counts of a link below begin anew
+    when its relay connects. ``lag`` is for how many seconds the other hub owes the oldest answer, to what this hub asks
+    now and then. ``carries`` tells, if a key was asked about, whether a message under it goes from here to there.
+    """
+
+    direction: str
+    number: Count
+    uid: Annotated[int, msgspec.Meta(ge=-1, le=2**32)]
+    pid: Annotated[int, msgspec.Meta(ge=-1, le=2**32)]
+    credentials: str
+    hub: str
+    address: str
+    state: str
+    epoch: Count
+    mode: str
+    patterns: Count
+    pruned: Count
+    received: Count
+    delivered: Count
+    queued: Count
+    lost: dict[str, Count]
+    uncertain: Count
+    lag: Annotated[float, msgspec.Meta(ge=0)]
+    carries: bool | None
+
+
+class LinkPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some links of a hub, the one above first. ``next`` is where to ask for more; ``None``: there are no more."""
+
+    links: tuple[LinkStatistics, ...]
+    next: Count | None
+
+
 class HubStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """One hub at one instant.
 
@@ -99,6 +150,7 @@ class HubStatistics(msgspec.Struct, frozen=True, kw_only=True):
     dropped: dict[str, Count]
     per_client: tuple[ClientStatistics, ...]
     per_user: tuple[UserStatistics, ...]
+    per_link: tuple[LinkStatistics, ...]
 
 
 class RelayStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,9 +196,24 @@ def decode_statistics(encoded: bytes | None, address: str) -> HubStatistics:
     return _decode(encoded, address, HubStatistics)
 
 
-def decode_clients(encoded: bytes | None, address: str) -> ClientPage:
-    """Read a hub's answer to ``hub/clients``. Raises as :func:`decode_statistics`."""
-    return _decode(encoded, address, ClientPage)
+def decode_clients(encoded: bytes | None, address: str, start: int) -> ClientPage:
+    """Read a hub's answer to ``hub/clients`` from ``start`` on. Raises as :func:`decode_statistics`."""
+    page = _decode(encoded, address, ClientPage)
+    _check_progress(bool(page.clients), start, page.next, address)
+    return page
+
+
+def decode_links(encoded: bytes | None, address: str, start: int) -> LinkPage:
+    """Read a hub's answer to ``hub/links`` from ``start`` on. Raises as :func:`decode_statistics`."""
+    page = _decode(encoded, address, LinkPage)
+    _check_progress(bool(page.links), start, page.next, address)
+    return page
+
+
+def _check_progress(has_any: bool, start: int, following: int | None, address: str) -> None:
+    """Whoever asks until there is no more must come to an end."""
+    if following is not None and (following <= start or not has_any):
+        raise PeerError(f"{address}: the hub sent statistics that do not go on")
 
 
 def _decode(encoded: bytes | None, address: str, kind: type[T]) -> T:

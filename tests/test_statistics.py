@@ -195,7 +195,7 @@ def test_clients_are_told_to_the_trusted_only(bus: Bus, connect_as: ConnectAs) -
     assert stranger.receive() == b"CMSG hub/clients\0"
     for number, clients in ((b"0", 2), (b"2", 1), (b"3", 0), (b"9" * 18, 0)):
         friend.send(b"CMSG hub/clients\0" + number)
-        page = decode_clients(friend.receive().partition(b"\0")[2], "")
+        page = decode_clients(friend.receive().partition(b"\0")[2], "", 0)
         assert (len(page.clients), page.next) == (clients, None)
     assert hub.statistics().breaches == {}
     for number in (b"-1", b"x", b"1.5", b"9" * 19, b"\xb2"):

@@ -13,7 +13,14 @@ from ..errors import DisconnectedError, UsageError
 from ..kernel.descriptors import WITH_DESCRIPTORS
 from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import PACKET_BYTES, ClientLimits
-from ..statistics import ClientStatistics, HubStatistics, decode_clients, decode_statistics
+from ..statistics import (
+    ClientStatistics,
+    HubStatistics,
+    LinkStatistics,
+    decode_clients,
+    decode_links,
+    decode_statistics,
+)
 from ..wire import control
 from ..wire.batches import coalesce
 from ..wire.columns import Columns
@@ -260,10 +267,27 @@ class Endpoint(Channel):
         clients: list[ClientStatistics] = []
         start: int | None = 0
         while start is not None:
-            page = decode_clients(self._answer_to(control.CLIENTS, "tell its clients", b"%d" % start), self.address)
+            answer = self._answer_to(control.CLIENTS, "tell its clients", b"%d" % start)
+            page = decode_clients(answer, self.address, start)
             clients += page.clients
             start = page.next
         return clients
+
+    def link_statistics(self, key: bytes | None = None, *, most: int | None = None) -> list[LinkStatistics]:
+        """What the hub tells of each of its links, or of the first ``most``, and which of them carry ``key``.
+
+        Raises as :meth:`statistics`, and :exc:`~sbuslib.errors.KeyFormatError`.
+        """
+        if key is not None:
+            self._session.check_publishable(key)
+        links: list[LinkStatistics] = []
+        start: int | None = 0
+        while start is not None and (most is None or len(links) < most):
+            asked = b"%d" % start if key is None else b"%d\0%b" % (start, key)
+            page = decode_links(self._answer_to(control.LINKS, "tell its links", asked), self.address, start)
+            links += page.links
+            start = page.next
+        return links[:most]
 
     def _answer_to(self, key: bytes, what: str, payload: bytes = b"") -> bytes | None:
         """What the hub answers to a question."""

@@ -57,6 +57,13 @@ class Answers(Protocol):
     def clients(self, start: int) -> bytes:
         """The counts of some clients, from a number on."""
 
+    def links(self, start: int, key: bytes | None) -> bytes:
+        """The counts of some links, from a number on, and which of them carry a key.
+
+        Raises :exc:`~sbuslib.errors.PacketError` for a key under which nobody may publish.
+        """
+        ...
+
 
 class ClientRole:
     """The role of every client of one hub. Implements :class:`~.publisher.Role`."""
@@ -113,7 +120,7 @@ class ClientRole:
                 client.set_batches(packet.key == control.BATCH_ON)
             case control.NOTICES_ON | control.NOTICES_OFF:
                 client.set_notices(packet.key == control.NOTICES_ON)
-            case control.STATISTICS | control.CLIENTS:
+            case control.STATISTICS | control.CLIENTS | control.LINKS:
                 client.answer(encode_control(packet.key, self._tell(client, packet)))
             case control.FEATURES:
                 client.answer(encode_control(control.FEATURES, self._answers.features()))
@@ -136,10 +143,12 @@ class ClientRole:
             return b""
         if packet.key == control.STATISTICS:
             return self._answers.statistics()
-        start = packet.payload or b"0"
+        start, nul, key = (packet.payload or b"0").partition(b"\0")
         if not start.isdigit() or len(start) > MOST_DIGITS:
             raise PacketError("no number of a client")
-        return self._answers.clients(int(start))
+        if packet.key == control.CLIENTS:
+            return self._answers.clients(int(start))
+        return self._answers.links(int(start), key if nul else None)
 
     @staticmethod
     def _choose_mode(client: Outgoing, key: bytes) -> bool:

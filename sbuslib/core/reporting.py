@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import msgspec
 
 from ..limits import PACKET_BYTES
-from ..statistics import ClientPage, ClientStatistics, HubStatistics, UserStatistics
+from ..statistics import ClientPage, ClientStatistics, HubStatistics, LinkPage, UserStatistics
 from .connection import Connection
 from .context import Context
 from .inbox import Inbox
@@ -25,6 +25,10 @@ PAGE: Final = 500
 """Most clients in one answer: so an answer takes a few milliseconds of the hub, and fits a packet."""
 
 
+LINKS_PAGE: Final = 100
+"""Most links in one answer: each takes up to 4 KB, with an address that its hub claims."""
+
+
 class About(Protocol):
     """What the hub's tree knows of the hub."""
 
@@ -35,19 +39,28 @@ class About(Protocol):
         """What the hub can do, and its path."""
 
 
+class Links(Protocol):
+    """The links of the hub, to hubs above and below."""
+
+    def page(self, start: int, most: int | None, key: bytes | None = None) -> LinkPage:
+        """Up to ``most`` links from a number on, and which of them carry ``key``."""
+        ...
+
+
 class Reporter:
     """Gathers what a hub tells of itself. Implements :class:`~.client_role.Answers`."""
 
-    def __init__(self, context: Context, clients: Clients, about: About) -> None:
+    def __init__(self, context: Context, clients: Clients, about: About, links: Links) -> None:
         self._context = context
         self._clients = clients
         self._about = about
+        self._links = links
 
     def features(self) -> bytes:
         return self._about.features()
 
-    def hub(self, clients: bool = True) -> HubStatistics:
-        """Counts since the hub was made, true for this instant only; those of each client if that is wanted."""
+    def hub(self, clients: bool = True, links: bool = True) -> HubStatistics:
+        """Counts since the hub was made, true for this instant only; of each client and link if wanted."""
         context, members = self._context, self._clients
         by_user = defaultdict(Totals, copy.deepcopy(members.left_by_user))
         total = copy.deepcopy(members.left)
@@ -78,16 +91,20 @@ class Reporter:
                 _statistics_of_user(context, uid, accounts.get(uid, nothing), by_user[uid])
                 for uid in {**accounts, **by_user}
             ),
+            per_link=self._links.page(0, None).links if links else (),
         )
 
     def statistics(self) -> bytes:
-        """The same as JSON, less those of each client, and of each user, where they are too many for one packet."""
-        statistics = self.hub(clients=len(self._clients.connections) <= PAGE)
+        """The same as JSON, less those of each client, link and user, where they are too many for one packet."""
+        links = self._links.page(0, LINKS_PAGE)
+        statistics = self.hub(clients=len(self._clients.connections) <= PAGE, links=False)
+        if links.next is None:
+            statistics = msgspec.structs.replace(statistics, per_link=links.links)
         encoded = msgspec.json.encode(statistics)
         if len(encoded) > PACKET_BYTES:
             encoded = msgspec.json.encode(msgspec.structs.replace(statistics, per_client=()))
         if len(encoded) > PACKET_BYTES:
-            encoded = msgspec.json.encode(msgspec.structs.replace(statistics, per_client=(), per_user=()))
+            encoded = msgspec.json.encode(msgspec.structs.replace(statistics, per_client=(), per_user=(), per_link=()))
         return encoded
 
     def clients(self, start: int) -> bytes:
@@ -99,6 +116,10 @@ class Reporter:
         page = self._tell_clients(islice(later, PAGE), inboxes=start == 0)
         following = next(later, None)
         return msgspec.json.encode(ClientPage(clients=page, next=following.number if following is not None else None))
+
+    def links(self, start: int, key: bytes | None) -> bytes:
+        """Links from a number on, and where to go on, as JSON of a :class:`~sbuslib.statistics.LinkPage`."""
+        return msgspec.json.encode(self._links.page(start, LINKS_PAGE, key))
 
     def _tell_clients(self, connections: Iterable[Connection], inboxes: bool) -> tuple[ClientStatistics, ...]:
         members: list[Connection | Inbox] = [*(self._clients.inboxes if inboxes else ()), *connections]

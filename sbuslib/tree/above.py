@@ -27,7 +27,10 @@ import gevent
 from gevent.event import Event
 
 from ..core.callbacks import log
+from ..core.protocols import Routes
 from ..covering import narrow
+from ..secrets import Credentials
+from ..statistics import LinkStatistics
 from ..wire.packets import Control
 from .above_role import AboveRole
 from .demand import Demand, index
@@ -370,6 +373,33 @@ class HubAbove:
     def stands_apart(self) -> bool:
         """Whether joining would make a loop or too deep a tree, so that this hub is the root of its own."""
         return self._apart
+
+    def statistics(self, receivers: Routes | None = None) -> LinkStatistics:
+        """This link; it carries what has these receivers if it is one of them."""
+        up, talk = self.up, self.talk
+        peer = talk.peer if talk is not None else Credentials(gid=-1, uid=-1, pid=-1)
+        path = self.tree.path
+        return LinkStatistics(
+            direction="above",
+            number=0,
+            uid=peer.uid,
+            pid=peer.pid,
+            credentials=self._router.namespace.prefix[: -len(self._separator)].decode(),
+            hub=path[1].decode() if len(path) > 1 else "",
+            address=self._address,
+            state=self.state,
+            epoch=self.epoch,
+            mode=talk.mode if talk is not None else "plain",
+            patterns=len(self.interest),
+            pruned=len(self.demand.pruned),
+            received=self.received,
+            delivered=up.forwarded if up is not None else 0,
+            queued=up.waiting.messages if up is not None else 0,
+            lost={"upstream": up.losses.lost} if up is not None and up.losses.lost else {},
+            uncertain=up.losses.uncertain if up is not None else 0,
+            lag=up.lag if up is not None else 0.0,
+            carries=None if receivers is None else up in receivers,
+        )
 
     def is_sending(self) -> bool:
         """Whether something waits that can be sent."""

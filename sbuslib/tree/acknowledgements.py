@@ -7,6 +7,7 @@ not acknowledged when the connection breaks is *uncertain*: the hub above may ha
 from __future__ import annotations
 
 from collections import deque
+from time import monotonic
 
 from ..wire import control
 from ..wire.packets import encode_control
@@ -22,12 +23,17 @@ class Acknowledgements:
         """Messages about which the hub above was asked."""
         self.acknowledged = 0
         """Messages that it acknowledged."""
-        self._open: deque[tuple[bytes, int]] = deque()
+        self._open: deque[tuple[bytes, int, float]] = deque()  # each with when it was asked
         self._tokens = 0
 
     def __len__(self) -> int:
         """How many questions are open."""
         return len(self._open)
+
+    @property
+    def lag(self) -> float:
+        """For how many seconds the oldest question has been open; 0 if none is."""
+        return monotonic() - self._open[0][2] if self._open else 0.0
 
     def ask(self, sent: int, has_features: bool) -> bytes:
         """A question about the ``sent`` messages, as a packet for the hub above.
@@ -40,17 +46,17 @@ class Acknowledgements:
             packet = encode_control(control.SYNC, token + b"\0passed")
         else:
             token, packet = control.WHOAMI, encode_control(control.WHOAMI)
-        self._open.append((token, sent))
+        self._open.append((token, sent, monotonic()))
         self.asked = sent
         return packet
 
     def answered(self, token: bytes) -> None:
         """The hub above answered a question, and with it all that were asked before."""
-        if all(token != asked for asked, _ in self._open):
+        if all(token != asked for asked, _, _ in self._open):
             return
         asked = b""
         while asked != token:
-            asked, self.acknowledged = self._open.popleft()
+            asked, self.acknowledged, _ = self._open.popleft()
 
     def end(self, sent: int) -> int:
         """The connection has ended: how many of the ``sent`` messages are uncertain. These are never sent again."""

@@ -8,7 +8,7 @@ clients behind it does not end for one packet, unless it forges a sender.
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import suppress
 from time import monotonic
@@ -85,6 +85,8 @@ class Link:
         self._publisher = publisher
         self.mode = mode
         self.trusted = mode == "announce"
+        self.told_lost: Counter[str] = Counter()
+        """Messages of which a link that is trusted said that they were lost on their way up, by cause."""
         self.lagging = False
         self.complete = False
         self.interest: Interest | None = None
@@ -200,6 +202,8 @@ class Link:
         if not isinstance(notice, control.Lost) or notice.cause not in control.LINK_CAUSES:
             self.drop("notice that no link gives")
             return
+        told = self.told_lost[notice.cause] + notice.count
+        self.told_lost[notice.cause] = min(told, control.MOST_LOST)  # whoever is told reads 64 bits
         count, since = self._lost.get(notice.cause, (0, notice.since))
         self._lost[notice.cause] = count + notice.count, min(since, notice.since)
         if not self._telling:

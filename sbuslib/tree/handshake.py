@@ -18,6 +18,7 @@ from gevent.timeout import Timeout
 from ..core.callbacks import log
 from ..core.client_role import TOKEN_BYTES
 from ..errors import PacketError
+from ..secrets import Credentials
 from ..wire import control
 from ..wire.packets import (
     Control,
@@ -99,6 +100,11 @@ class Conversation:
         self.role = AboveRole(lasting, up)
         self._connection = self.role.connect(sock)
         up.connect(sock)
+
+    @property
+    def peer(self) -> Credentials:
+        """The process of the hub above."""
+        return self._connection.credentials
 
     @property
     def received(self) -> int:

@@ -26,13 +26,14 @@ from ..core.client_role import ClientRole
 from ..core.context import Context
 from ..core.members import Clients
 from ..core.outgoing import Outgoing
-from ..core.protocols import Receiver
+from ..core.protocols import Receiver, Routes
 from ..core.publisher import Publisher
 from ..core.quotas import Account
 from ..core.send_watcher import SEND_RETRY
 from ..core.user_work import UserWork
 from ..core.violations import Violations
 from ..errors import PacketError, StateError
+from ..statistics import LinkStatistics
 from ..wire import control
 from ..wire.packets import encode_control
 from .downlink import Link, Mode
@@ -83,6 +84,10 @@ class Above(Protocol):
 
     def is_sending(self) -> bool:
         """Whether something waits and can still be sent."""
+        ...
+
+    def statistics(self, receivers: Routes | None = None) -> LinkStatistics:
+        """The link to it, which carries what has these receivers if it is one of them."""
         ...
 
     def close(self) -> None:
@@ -196,6 +201,10 @@ class Tree:
         self.links[connection] = Link(self, publisher, mode)
         self._watch()
         self.wake(connection.account)
+
+    def is_relay(self, client: Outgoing) -> bool:
+        """Whether a client is the relay of a hub below, in whatever mode."""
+        return client in self._told_path
 
     def _may_relay(self, client: Outgoing) -> bool:
         """Whether a client's user may join hubs to this one in mode ``prune``."""

@@ -131,6 +131,11 @@ class Up:
         """Messages that the hub above passed on, as far as it is known."""
         return self._acknowledgements.acknowledged
 
+    @property
+    def lag(self) -> float:
+        """For how many seconds the hub above has owed an acknowledgement."""
+        return self._acknowledgements.lag
+
     def _consider_asking(self, waited: bool = False) -> None:
         """Ask for an acknowledgement, now or in a while, if there is anything to acknowledge."""
         count = self.forwarded - self._acknowledgements.asked

@@ -34,6 +34,7 @@ __all__ = [
     "INTEREST_REMOVE",
     "INTEREST_SYNC",
     "INTEREST_WIDEN",
+    "LINKS",
     "LINK_CAUSES",
     "MOST_LOST",
     "NOTICES_OFF",
@@ -87,6 +88,7 @@ SCOPE_TRUSTED = b"tree\0trusted"
 
 STATISTICS = b"hub/statistics"
 CLIENTS = b"hub/clients"
+LINKS = b"hub/links"
 NOTICES_ON = b"notices/on"
 NOTICES_OFF = b"notices/off"
 NOTICE_LOST = b"notice/lost"
@@ -120,6 +122,7 @@ SUPPORTED = (
     b"echo/off",
     b"hub/clients",
     b"hub/features",
+    b"hub/links",
     b"hub/statistics",
     b"hub/sync",
     b"interest/on",

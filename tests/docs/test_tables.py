@@ -23,7 +23,7 @@ from sbuslib.client import Client
 from sbuslib.core.inbox import Inbox
 from sbuslib.core.losses import CAUSES
 from sbuslib.core.outbox import decide
-from sbuslib.statistics import ClientStatistics, HubStatistics, UserStatistics
+from sbuslib.statistics import ClientStatistics, HubStatistics, LinkStatistics, UserStatistics
 from sbuslib.topic import Topic
 from sbuslib.wire import control
 from sbuslib.wire.modes import HARD, ORDER, SOFT
@@ -70,7 +70,12 @@ def test_orders_and_causes_are_told() -> None:
 
 @pytest.mark.parametrize(
     ("heading", "struct"),
-    [("of the hub", HubStatistics), ("of a client", ClientStatistics), ("of a user", UserStatistics)],
+    [
+        ("of the hub", HubStatistics),
+        ("of a client", ClientStatistics),
+        ("of a user", UserStatistics),
+        ("of a link", LinkStatistics),
+    ],
 )
 def test_statistics_are_told(heading: str, struct: type[msgspec.Struct]) -> None:
     rows = table(DOCS / "flood-control.md", heading)

@@ -1,0 +1,73 @@
+"""What a hub tells of its links: of the one to the hub above, and of those from hubs below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from ..core.connection import Connection
+from ..core.protocols import Routes
+from ..statistics import LinkPage, LinkStatistics
+from ..wire.packets import MSG
+from .tree import Tree
+
+__all__ = ["Links"]
+
+
+class Links:
+    """The links of one hub. Implements :class:`~sbuslib.core.reporting.Links`."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+
+    def page(self, start: int, most: int | None, key: bytes | None = None) -> LinkPage:
+        """Up to ``most`` links from a number on, and which of them carry ``key``; the link above has the number 0.
+
+        Raises :exc:`~sbuslib.errors.ReservedKeyError` for a key under which nobody may publish.
+        """
+        tree = self._tree
+        receivers = tree.context.router.route(b"%b%b\0" % (MSG, key)) if key is not None else None
+        above = [tree.above.statistics(receivers)] if tree.above is not None and not start else []
+        later = self._below(start)
+        below = [self._statistics(one, receivers) for one in islice(later, most)]
+        following = next(later, None)
+        return LinkPage(links=(*above, *below), next=following.number if following is not None else None)
+
+    def _below(self, start: int) -> Iterator[Connection]:
+        for connection in self._tree.clients.connections.values():
+            if connection.number >= start and self._tree.is_relay(connection.outgoing):
+                yield connection
+
+    def _statistics(self, connection: Connection, receivers: Routes | None) -> LinkStatistics:
+        tree, outgoing = self._tree, connection.outgoing
+        link = tree.links.get(outgoing)
+        lost = dict[str, int](outgoing.lost)
+        uncertain = lag = 0.0
+        lagging = False
+        if link is not None:
+            lag = link.lag
+            lagging = link.lagging or lag > tree.context.limits.sync_wait
+            uncertain = link.told_lost["uncertain"]
+            if link.told_lost["upstream"]:
+                lost["upstream"] = link.told_lost["upstream"]
+        return LinkStatistics(
+            direction="below",
+            number=connection.number,
+            uid=connection.credentials.uid,
+            pid=connection.credentials.pid,
+            credentials=connection.key.decode(),
+            hub="",
+            address="",
+            state="lagging" if lagging else "joined",
+            epoch=0,
+            mode=link.mode if link is not None else "plain",
+            patterns=tree.context.router.count(outgoing),
+            pruned=len(link.pruned) if link is not None and link.pruned is not None else 0,
+            received=connection.publisher.received,
+            delivered=outgoing.delivered,
+            queued=outgoing.queued,
+            lost=lost,
+            uncertain=int(uncertain),
+            lag=lag,
+            carries=None if receivers is None else outgoing in receivers,
+        )

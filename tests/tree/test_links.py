@@ -1,0 +1,225 @@
+"""What hubs tell of their links."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import gevent
+import msgspec
+import pytest
+from support import PATIENCE, WHOAMI, FakeHub, Peer, eventually
+from worlds import FAST, World, settle
+
+from sbuslib import Client, aio
+from sbuslib.core import reporting
+from sbuslib.errors import KeyFormatError, PeerError, StateError
+from sbuslib.statistics import LinkPage, LinkStatistics
+
+TENANT, STRANGER = 12_345, 23_456
+
+
+def ask(peer: Peer, payload: bytes) -> LinkPage:
+    peer.send(b"CMSG hub/links\0" + payload)
+    while not (packet := peer.receive()).startswith(b"CMSG hub/links\0"):
+        assert packet, "disconnected"
+    return msgspec.json.decode(packet.partition(b"\0")[2], type=LinkPage)
+
+
+def below(world: World, name: str) -> LinkStatistics:
+    (link,) = (link for link in world.hubs[name].statistics().per_link if link.direction == "below")
+    return link
+
+
+def above(world: World, name: str) -> LinkStatistics:
+    link = world.hubs[name].statistics().per_link[0]
+    assert link.direction == "above"
+    return link
+
+
+def test_both_ends_of_a_link_tell_the_same_of_it(world: World) -> None:
+    world.chain("top", "left")
+    upper, lower = world.client("top"), world.client("left")
+    upper.subscribe(b"up/")
+    lower.subscribe(b"down/", b"down/2")
+    settle(upper, lower)
+    for n in range(5):
+        lower.publish(b"up/%d" % n)
+    upper.publish(b"down/1")
+    assert [upper.receive(PATIENCE).key for _ in range(5)][-1] == b"up/4"
+    assert lower.receive(PATIENCE).key == b"down/1"
+    one, other = below(world, "top"), above(world, "left")
+    assert (one.received, other.delivered) == (5, 5)
+    assert (one.delivered, other.received) == (1, 1)
+    assert (one.state, other.state) == ("joined", "joined")
+    assert (one.mode, other.mode) == ("announce", "announce")
+    assert one.credentials == other.credentials == world.hubs["left"].whoami().decode().rsplit("/!/", 1)[0]
+    assert other.hub == world.hubs["top"].hub_id.decode()
+    assert other.address == world.address("top")
+    assert (other.epoch, other.patterns) == (1, 1), "a pattern that another covers is not held above"
+    assert one.patterns == 2, "and one for secrets"
+    assert (one.lost, one.uncertain, one.queued, other.lost, other.uncertain, other.queued) == ({}, 0, 0, {}, 0, 0)
+
+
+def test_a_link_tells_what_was_lost_on_it_and_what_is_uncertain(world: World) -> None:
+    world.hub("top")
+    world.hub("left", limits=msgspec.structs.replace(FAST, link_packets=10))
+    relay = world.relay("left", "top")
+    eventually(lambda: relay.up is not None and relay.up.open)
+    client, upper = world.client("left"), world.client("top")
+    upper.subscribe(b"k")
+    settle(client)
+    world.hubs["top"].stop(0)
+    eventually(lambda: relay.state == "outage")
+    for _ in range(30):
+        client.publish(b"k")
+    client.sync()
+    link = above(world, "left")
+    assert (link.state, link.queued, link.lost, link.uid) == ("outage", 10, {"upstream": 20}, -1)
+    world.hub("top")
+    again = world.client("top")
+    again.subscribe(b"k")
+    relay.wait(PATIENCE)
+    eventually(lambda: below(world, "top").lost == {"upstream": 20})
+
+
+def test_what_a_hub_below_says_of_losses_stays_within_64_bits(world: World) -> None:
+    world.hub("top")
+    peer = world.peer("top")
+    peer.send(b"CMSG interest/on")
+    for _ in range(20):
+        peer.send(b"CMSG notice/lost\0upstream 999999999999999 1.0", b"CMSG notice/lost\0uncertain 999999999999999 1.0")
+    peer.barrier()
+    link = below(world, "top")
+    assert (link.lost, link.uncertain) == ({"upstream": 10**15 - 1}, 10**15 - 1)
+    assert world.client("top").link_statistics()[0].uncertain == 10**15 - 1
+
+
+def test_a_link_tells_how_far_it_lags(world: World) -> None:
+    world.hub("top", relays=[TENANT], limits=msgspec.structs.replace(FAST, sync_wait=0.01))
+    peer = world.peer_of("top", TENANT)
+    peer.send(b"CMSG interest/on")
+    peer.barrier()
+    assert (below(world, "top").lag, below(world, "top").uid) == (0, TENANT)
+    client = world.client("top")
+    assert client.sync("tree") == "tree"
+    eventually(lambda: below(world, "top").state == "lagging")
+    assert below(world, "top").lag > 0.01
+    (question,) = (one for one in peer.pending() if one.startswith(b"CMSG interest/sync"))
+    peer.send(question + b"\0tree")
+    peer.barrier()
+    assert (below(world, "top").state, below(world, "top").lag) == ("joined", 0)
+
+
+def test_a_link_above_tells_for_how_long_it_waits_for_an_acknowledgement(world: World) -> None:
+    with FakeHub(world.address("top")) as master:
+        world.hub("left")
+        relay = world.relay("left", "top", wait=False)
+        master.accept().send(*2 * [WHOAMI + b"\0!/cred/1/2/3"])
+        relay.wait(PATIENCE)
+        assert above(world, "left").lag == 0
+        world.client("left").publish(b"k")
+        eventually(lambda: above(world, "left").lag)
+        assert (above(world, "left").mode, above(world, "left").hub) == ("plain", "")
+
+
+@pytest.mark.parametrize(("uid", "mode"), [(None, "announce"), (TENANT, "prune"), (STRANGER, "plain")])
+def test_a_hub_tells_which_links_carry_a_key(world: World, uid: int | None, mode: str) -> None:
+    world.hub("top", relays=[TENANT])
+    world.hub("left")
+    world.hub("right")
+    if uid is not None:
+        world.uids["top"] = uid
+    world.relay("left", "top")
+    world.relay("right", "top", export=[b"out/"])
+    world.uids.clear()
+    world.client("left").subscribe(b"in/")
+    world.client("top").subscribe(b"out/1")
+    upper, left, right = map(world.client, ("top", "left", "right"))
+    world.settle(upper, left, right)
+
+    def carried(client: Any, key: bytes) -> list[bool | None]:
+        return [link.carries for link in client.link_statistics(key)]
+
+    assert carried(upper, b"in/1") == [True, False]
+    assert carried(upper, b"other") == [False, False]
+    assert carried(left, b"out/1") == [True]
+    assert carried(right, b"other") == [False], "it is not exported"
+    if mode == "prune":
+        for client in (left, right):
+            client.publish(b"out/2")
+        eventually(lambda: carried(right, b"out/2") == [False])
+        assert above(world, "right").pruned == 1
+        assert sum(link.pruned for link in world.hubs["top"].statistics().per_link) == 2
+    else:
+        assert carried(right, b"out/2") == [mode == "plain"]
+    assert [link.carries for link in upper.link_statistics()] == [None, None]
+    assert {link.mode for link in upper.link_statistics()} == {mode}
+    with pytest.raises(KeyFormatError):
+        upper.link_statistics(b"a/!/b")
+
+
+def test_each_of_many_links_is_told_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting, "LINKS_PAGE", 3)
+    world.hub("over")
+    world.hub("top")
+    world.relay("top", "over")
+    client = world.client("top")
+    peers = [world.peer("top") for _ in range(10)]
+    for peer in peers[::2]:
+        peer.send(b"CMSG interest/on")
+        peer.barrier()
+    told = client.link_statistics()
+    assert [link.direction for link in told] == ["above", *["below"] * 5]
+    assert [link.number for link in told] == [0, 2, 4, 6, 8, 10]
+    assert [link.number for link in client.link_statistics(most=4)] == [0, 2, 4, 6]
+    assert client.statistics().per_link == (), "they are too many for a page"
+    assert len(world.hubs["top"].statistics().per_link) == 6
+
+    async def ask_too() -> list[LinkStatistics]:
+        async with aio.Client(world.address("top")) as asking:
+            return await asking.link_statistics(b"k")
+
+    found: list[LinkStatistics] = []
+    thread = threading.Thread(target=lambda: found.extend(asyncio.run(ask_too())))
+    thread.start()
+    eventually(lambda: not thread.is_alive())
+    assert [(link.number, link.carries) for link in found] == [(link.number, False) for link in told]
+
+
+def test_links_are_told_to_the_trusted_only(world: World) -> None:
+    world.hub("top", mode=0o777)
+    stranger = world.peer_of("top", STRANGER)
+    stranger.send(b"CMSG hub/links\x000")
+    assert stranger.receive() == b"CMSG hub/links\0"
+    friend = world.peer("top")
+    for payload in (b"", b"0", b"7", b"9" * 18, b"0\0", b"0\0k\0", b"0\0!/cred/1/2/3/x"):
+        assert ask(friend, payload) == LinkPage(links=(), next=None)
+    for payload in (b"-1", b"x", b"9" * 19, b"0\0a/!/b", b"0\0!/x"):
+        peer = world.peer("top")
+        peer.send(b"CMSG hub/links\0" + payload)
+        assert peer.is_disconnected()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"", StateError),
+        (b"{}", PeerError),
+        (b'{"links": [], "next": 7}', PeerError),
+        (b'{"links": [], "next": 0}', PeerError),
+        (b'{"links": [], "next": -1}', PeerError),
+        (b"[" * 100_000, PeerError),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_an_error(world: World, answer: bytes, error: type[Exception]) -> None:
+    with FakeHub(world.address("top")) as hub:
+        asked = gevent.spawn(Client, world.address("top"))
+        link = hub.greet(b"hub/links id=1 path=1")
+        with asked.get(timeout=PATIENCE) as client:
+            asking = gevent.spawn(client.link_statistics)
+            link.receive()
+            link.send(b"CMSG hub/links\0" + answer)
+            with pytest.raises(error):
+                asking.get(timeout=PATIENCE)
