@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
+from importlib.resources import files
 from typing import Any
 
 import gevent
@@ -113,3 +115,16 @@ def test_asking_for_metrics_does_not_stop_the_hub(make_hub: MakeHub, connect: Co
     connect().barrier()
     assert all(one.get(timeout=20)["sbus_clients",] >= 0 for one in asking)
     server.stop()
+
+
+def test_the_dashboard_shows_numbers_that_there_are(
+    make_hub: MakeHub, folder: str, serve: Callable[..., LocalServer]
+) -> None:
+    above, below = make_hub(os.path.join(folder, "above")), make_hub()
+    with Relay(below, above.address) as relay, Recorder(below, os.path.join(folder, "journal")) as recorder:
+        response = get(serve(below, "127.0.0.1:0", relay=relay, recorder=recorder).url, "/metrics")
+    given = set(re.findall(r"^# TYPE (\w+)", response.body.decode(), re.MULTILINE))
+    dashboard = files("sbuslib.web").joinpath("grafana.json").read_text("utf-8")
+    shown = set(re.findall(r"sbus_\w+", dashboard))
+    assert len(shown) > 15
+    assert shown <= given
