@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
+from ..errors import UsageError
 from ..wire.defaults import SYSTEM_ADDRESS
 from .config import Settings, add_config_arguments, read_settings
 from .console import EXIT_SUCCESS, STOPPING, complain, explain, on_stop
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     from ..hub import Hub
     from ..kernel.sockets import Listener
+    from ..relay import Relay
+    from ..web.serving import LocalServer
 
 __all__ = ["PID_FILE", "add_hub_arguments", "build_parser", "main", "run_hub"]
 
@@ -137,6 +140,12 @@ def add_hub_arguments(parser: ArgumentParser) -> None:
         help="the byte between the segments of a key, / unless given. Clients of the protocol's edition of 2017 need a "
         "full stop",
     )
+    parser.add_argument(
+        "--metrics",
+        metavar="WHERE",
+        help="serve metrics for Prometheus, at a loopback address and port, or at the path of a Unix socket. Needs "
+        "sbuslib[metrics]",
+    )
     add_config_arguments(parser)
 
 
@@ -214,14 +223,14 @@ def run_hub(
     *,
     background: bool = False,
     on_ready: Callable[[str], None] | None = None,
-    on_hub: Callable[[Hub, Settings], object] | None = None,
+    on_hub: Callable[[Hub, Settings], Relay] | None = None,
     default: str | None = SYSTEM_ADDRESS,
 ) -> int:
     """Serve a hub until a signal stops it, here or in the background; the exit status.
 
     ``arguments`` are those of :func:`add_hub_arguments` with ``address``, and ``pid_file`` for ``background``.
-    ``on_ready`` is called with the address once the hub serves, and ``on_hub`` before with the hub itself. ``default``
-    is the address where neither an option nor the file has one.
+    ``on_ready`` is called with the address once the hub serves, and ``on_hub`` before with the hub itself; it
+    returns the hub's relay. ``default`` is the address where neither an option nor the file has one.
     """
     from ..errors import SbusError
 
@@ -285,7 +294,7 @@ def _serve(
     arguments: Namespace,
     background: bool,
     ready: Callable[[], None],
-    on_hub: Callable[[Hub, Settings], object] | None,
+    on_hub: Callable[[Hub, Settings], Relay] | None,
 ) -> None:
     import logging
 
@@ -308,8 +317,8 @@ def _serve(
         stop_when_empty=arguments.close,
     )
     hub.start()
-    if on_hub is not None:
-        on_hub(hub, settings)
+    relay = on_hub(hub, settings) if on_hub is not None else None
+    metrics = _serve_metrics(hub, arguments.metrics, relay) if arguments.metrics else None
     if background:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     on_stop(hub.stop, gevent.signal_handler)
@@ -320,9 +329,20 @@ def _serve(
     trimmer = HeapTrimmer(hub.context)
     hub.serve_forever()
     trimmer.close()
+    if metrics is not None:
+        metrics.stop(timeout=0)
     if beat is not None:
         beat.stop()
         beat.close()
+
+
+def _serve_metrics(hub: Hub, where: str, relay: Relay | None) -> LocalServer:
+    """Serve metrics. Raises :exc:`~sbuslib.errors.UsageError` where ``prometheus-client`` is missing."""
+    try:
+        from ..web.metrics import serve_metrics
+    except ImportError:
+        raise UsageError("--metrics needs prometheus-client: pip install 'sbuslib[metrics]'") from None
+    return serve_metrics(hub, where, relay=relay)
 
 
 # ---------------------------------------------------------------------------------------------------

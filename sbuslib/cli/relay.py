@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--upstream and --listen are required, unless --config is given")
     relays: list[Relay] = []
 
-    def join(hub: Hub, settings: Settings) -> None:
+    def join(hub: Hub, settings: Settings) -> Relay:
         import gevent
 
         from ..relay import Relay
@@ -99,6 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ).start()
         relay.service.failed.rawlink(lambda _: gevent.spawn(hub.stop))
         relays.append(relay)
+        return relay
 
     status = run_hub("sbus-relay", arguments, on_hub=join, default=None)
     for relay in relays:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support import PATIENCE, WHOAMI, own_key
+from support import PATIENCE, WHOAMI, eventually, own_key
 
 from sbuslib.blocking import Client
 from sbuslib.cli.config import read_settings
@@ -508,3 +508,26 @@ def test_an_address_with_control_characters_cannot_steer_the_terminal(run: Run, 
 
 def test_two_random_addresses_differ() -> None:
     assert parse_address("/dev/unix/abstract") != parse_address("/dev/unix/abstract")
+
+
+@pytest.mark.parametrize("where", ["127.0.0.1:0x", "0.0.0.0:0"])
+def test_metrics_at_a_wrong_address_are_refused(run: Run, folder: str, where: str) -> None:
+    done = run("sbuslib.cli.daemon", "-f", "-a", os.path.join(folder, "bus"), "--metrics", where)
+    assert done.returncode == 1
+    assert where in done.stderr
+    assert not os.path.exists(os.path.join(folder, "bus"))
+
+
+def test_metrics_are_served_until_the_daemon_ends(start: Start, folder: str) -> None:
+    where = os.path.join(folder, "metrics")
+    daemon = start("sbuslib.cli.daemon", "-f", "-a", os.path.join(folder, "bus"), "--metrics", where)
+    eventually(lambda: os.path.exists(where))
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(PATIENCE)
+        asking.connect(where)
+        asking.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        answer = b"".join(iter(lambda: asking.recv(65_536), b""))
+    assert b"\nsbus_clients 0.0\n" in answer
+    daemon.terminate()
+    assert daemon.wait(PATIENCE) == 0
+    assert not os.path.exists(where)
