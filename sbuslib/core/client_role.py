@@ -41,8 +41,8 @@ class Neighbours(Protocol):
     def sync(self, client: Outgoing, token: bytes, scope: bytes) -> None:
         """Answer a ``hub/sync``. Raises :exc:`~sbuslib.errors.PacketError` where too many wait."""
 
-    def add_link(self, publisher: Publisher) -> None:
-        """A client says that it is the relay of a hub below."""
+    def add_link(self, publisher: Publisher, said: bytes) -> None:
+        """A client says that it is the relay of a hub below, and of which."""
 
 
 class Answers(Protocol):
@@ -130,7 +130,7 @@ class ClientRole:
                     raise PacketError("token too long")
                 self._neighbours.sync(client, token, scope)
             case control.INTEREST_ON:
-                self._neighbours.add_link(publisher)
+                self._neighbours.add_link(publisher, packet.payload or b"")
             case key if key == context.router.namespace.start + PREFIX:
                 client.answer(encode_control(key, context.router.namespace.prefix))
             case key:

@@ -36,6 +36,7 @@ from .above_role import AboveRole
 from .demand import Demand, index
 from .greeting import ApartError, LinkError, SecretsRefusedError
 from .handshake import Conversation
+from .instances import new_epoch, stable_id
 from .interest import Feed, Interest
 from .tree import Tree
 from .uplink import Up
@@ -94,6 +95,7 @@ class HubAbove:
         self.state: State = "stopped"
         self.settled = True
         self.epoch = 0
+        self.identity = b""
         self.dropped: Counter[str] = Counter()
         self._logged: set[str] = set()  # which of these reasons were logged
         self.lost_above = 0
@@ -113,6 +115,7 @@ class HubAbove:
         self._feed = Feed(patterns for _, patterns in self._router.plain_patterns())
         if self.up is None:
             self.up = Up(self)
+        self.identity = b"%b %d" % (stable_id(self.tree.context.address(), self.tree.hub_id), new_epoch())
         self.state = "connecting"
         self.settled = False
         self._router.set_above(self.up, self.wants)

@@ -45,6 +45,8 @@ class Lasting(Owner, Uplink, Above, Protocol):
     """What the hub above wants."""
     lost_above: int
     """How many messages for this hub the hub above lost."""
+    identity: bytes
+    """Who this hub is, as the hub above is told: see :mod:`sbuslib.tree.instances`."""
 
     @property
     def secrets(self) -> bool:
@@ -131,7 +133,7 @@ class Conversation:
             tree.set_path(features.path)
             seen = self._features_seen
             # interest/on comes first: a link is told when the path above changes, so that longer loops are found.
-            up.say(*map(encode_control, (control.INTEREST_ON, control.FEATURES)))
+            up.say(encode_control(control.INTEREST_ON, self._lasting.identity), encode_control(control.FEATURES))
             up.say(encode_control(control.SYNC, b"root\0root"))
             self._await(lambda: self._confirmed and self._features_seen > seen, "its path to the root is not settled")
             self._await(lambda: self._answered, "no answer to interest/on")

@@ -4,6 +4,7 @@ The parts:
 
 * :mod:`sbuslib.tree.interest` decides, without I/O, which patterns a link has to hold.
 * :class:`sbuslib.tree.downlink.Link` is what a hub knows of one relay below.
+* :mod:`sbuslib.tree.instances` knows which hub is behind a link, and retires the old link of one that comes back.
 * :mod:`sbuslib.tree.prefixes` knows which clients wait for the hub's prefix, and :mod:`sbuslib.tree.questions` which
   hubs have to answer before a ``hub/sync`` is answered.
 * :class:`Tree` is the rest: it has the links and the path to the root, and tells the links and the hub above which
@@ -37,6 +38,7 @@ from ..statistics import LinkStatistics
 from ..wire import control
 from ..wire.packets import encode_control
 from .downlink import Link, Mode
+from .instances import Instances
 from .prefixes import Prefix
 from .questions import Questions, Reply
 
@@ -121,6 +123,7 @@ class Tree:
         self.has_settled = False
         self.questions = Questions(self, context)
         self.prefix = Prefix(self.questions)
+        self.instances = Instances(context, self._join)
         self._told_path: set[Outgoing] = set()
         self._own: Account = context.quotas.account(os.getuid())
         self._work: UserWork | None = None  # while the hub is started
@@ -165,6 +168,7 @@ class Tree:
         self._told_path.clear()
         self.questions.clear()
         self.prefix.clear()
+        self.instances.clear()
 
     def is_sending(self) -> bool:
         """Whether something for the hub above waits and can still be sent."""
@@ -176,16 +180,22 @@ class Tree:
 
     # -- links below --------------------------------------------------------------------------------
 
-    def add_link(self, publisher: Publisher) -> None:
-        """A client said ``interest/on``: answer in which mode it is served, and begin.
+    def add_link(self, publisher: Publisher, said: bytes) -> None:
+        """A client said ``interest/on``: answer in which mode it is served, and begin, once its old link has ended.
 
         Any client may say so. A client that must not learn what others want gets no link. The hub only tells it when
         the path to the root changes, so that loops are found. Raises :exc:`~sbuslib.errors.PacketError` where a user
         who is not trusted has as many links as it may.
+
+        :param said: who the hub of this client is, see :mod:`sbuslib.tree.instances`.
         """
+        if publisher.outgoing not in self._told_path:
+            self._told_path.add(publisher.outgoing)
+            if self.instances.arrive(publisher, said):
+                self._join(publisher)
+
+    def _join(self, publisher: Publisher) -> None:
         connection = publisher.outgoing
-        if connection in self.links:
-            return
         mode: Mode = "plain"
         if connection.credentials.uid in self.context.trusted:
             mode = "announce"
@@ -194,7 +204,6 @@ class Tree:
             if self._links_of[connection.account.uid] >= LINKS_OF_A_USER:
                 raise PacketError("too many links")
         connection.answer(encode_control(control.INTEREST_ON, mode.encode()))
-        self._told_path.add(connection)
         if mode == "plain":
             return
         self._links_of[connection.account.uid] += 1
@@ -215,6 +224,7 @@ class Tree:
     def forget(self, connection: Outgoing) -> None:
         """A client has left."""
         self._told_path.discard(connection)
+        self.instances.forget(connection)
         link = self.links.pop(connection, None)
         if link is not None:
             link.narrowed.close()

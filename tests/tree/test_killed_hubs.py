@@ -11,6 +11,7 @@ from time import monotonic
 import pytest
 from programs import Programs, Publisher, Subscriber, wait_until
 
+from sbuslib.blocking import Client
 from sbuslib.core import context
 
 
@@ -58,3 +59,38 @@ def test_what_only_the_memory_of_a_hub_in_the_middle_holds_is_not_acknowledged(p
         missing = publisher.published - len(subscriber.numbers["p"])
         assert missing, "the hub that was killed kept messages"
         assert missing <= publisher.told
+
+
+def test_a_slave_that_is_killed_and_started_again_is_not_sent_its_own_old_messages(programs: Programs) -> None:
+    programs.start("top")
+    programs.start("low", "top")
+    programs.wait_until_joined("low")
+    publisher = Publisher(programs.address("low"), "p")
+    with (
+        contextlib.closing(Subscriber(programs.address("top"), b"k")) as above,
+        contextlib.closing(Subscriber(programs.address("low"), b"k")) as below,
+        contextlib.closing(publisher),
+        contextlib.ExitStack() as others,
+    ):
+        assert below.client.sync("tree") == "tree"
+        publish_last(publisher, above)  # so the slave sends what comes now, and does not keep it
+        before = publisher.published
+        for _ in range(100):  # to hand a message to them takes so long that the slave is back before all is read
+            others.enter_context(Client(programs.address("top"))).subscribe(b"k")
+        programs.send("top", signal.SIGSTOP)  # so the messages wait in the old connection
+        for _ in range(500):  # one by one: many at once would be one packet
+            publisher.publish(1, b"k", 50)
+            wait_until(lambda: below.has(publisher, publisher.published - 1), "the slave has handed it on")
+        epoch = below.client.epoch
+        programs.kill("low")
+        programs.start("low", "top")
+        wait_until(lambda: below.client.epoch > epoch, "the client on the slave is back")
+        programs.send("top", signal.SIGCONT)
+        programs.wait_until_joined("low")
+        publisher.read()
+        publish_last(publisher, below)
+        publish_last(publisher, above)
+        for subscriber in (above, below):
+            subscriber.check_order(publisher)
+        assert len(below.numbers["p"]) == publisher.published
+        assert len(above.numbers["p"]) > before + 2, "what the slave had sent is read"

@@ -1,0 +1,147 @@
+"""Which hub is behind a link, so that a hub that comes back is known.
+
+A relay says who its hub is when it joins (``interest/on``): an *instance*, which stays the same when the hub's process
+is started again, and an *epoch*, which is later for each new process. A hub may come back while the hub above still
+reads its old connection. Then the old link is *retired* first: what came over it is read to its end, and only then the
+new one joins. So nobody behind the new link is sent what the same hub has sent over the old one, and the messages of
+both stay in order.
+
+An instance belongs to the user that the kernel names, so no user can take the place of another's hub.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import select
+import socket
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import Final, TypeAlias
+
+from gevent.monkey import get_original
+
+from ..core.context import Context
+from ..core.outgoing import Outgoing
+from ..core.publisher import Publisher
+from ..errors import PacketError, SbusError
+from ..wire.addresses import PathAddress, parse_address
+
+__all__ = ["RETIRE_WAIT", "Instance", "Instances", "new_epoch", "stable_id"]
+
+RETIRE_WAIT: Final = 1.0
+"""Seconds for which an old link may go on sending while a new link of the same hub waits. What its process sends later
+is dropped: the newest link counts. A process that has ended sends nothing more, so all that it sent is read."""
+
+Instance: TypeAlias = tuple[int, bytes]
+"""A user, and an id that one of the user's hubs said."""
+
+_SAID = re.compile(rb"([0-9a-f]{16}) ([0-9]{1,20})")
+
+
+def stable_id(address: str, otherwise: bytes) -> bytes:
+    """16 hexadecimal digits that stay the same as long as a hub listens at the same place.
+
+    The same path may be another place in another container. So the folder counts as the kernel knows it, not its name;
+    for abstract names, it is the network namespace. ``otherwise`` is for a hub whose place cannot be found out.
+    """
+    try:
+        parsed = parse_address(address)
+        if isinstance(parsed, PathAddress):
+            folder, name = os.path.split(os.path.abspath(parsed.path))
+            found = os.stat(folder)
+        else:
+            found, name = os.stat("/proc/self/ns/net"), str(parsed)
+    except (OSError, SbusError):
+        return otherwise
+    place = f"{found.st_dev} {found.st_ino} {name}"
+    return hashlib.sha256(os.fsencode(place)).hexdigest()[:16].encode()
+
+
+def is_hung_up(sock: socket.SocketType) -> bool:
+    """Whether the other end has closed the connection. What it sent before may still be unread."""
+    waiter = get_original("select", "poll")()  # gevent's would yield where it has patched that
+    waiter.register(sock.fileno(), 0)
+    return any(events & select.POLLHUP for _, events in waiter.poll(0))
+
+
+def new_epoch() -> int:
+    """Later than that of any process that was started before on this host."""
+    return monotonic_ns()
+
+
+class Instances:
+    """The hubs below that have said who they are, and those that wait until their old link has ended.
+
+    :param join: has a hub join whose old link has ended.
+    """
+
+    def __init__(self, context: Context, join: Callable[[Publisher], None]) -> None:
+        self._context = context
+        self._join = join
+        self._links: dict[Instance, tuple[Outgoing, int]] = {}
+        self._waiting: dict[Instance, tuple[Publisher, int]] = {}
+        self._of: dict[Outgoing, Instance] = {}
+
+    def arrive(self, publisher: Publisher, said: bytes) -> bool:
+        """A client said ``interest/on``, and who it is. ``False``: it joins later, or was refused."""
+        newcomer, found = publisher.outgoing, _SAID.fullmatch(said)
+        uid = newcomer.credentials.known()[1]
+        if found is None or uid is None or newcomer in self._of:
+            return newcomer not in self._of
+        instance, epoch = (uid, found[1]), int(found[2])
+        old, old_epoch = self._links.get(instance, (None, 0))
+        if old is None:
+            self._of[newcomer] = instance
+            self._links[instance] = newcomer, epoch
+            return True
+        has_gone = is_hung_up(old.socket)
+        members = self._context.members
+        if epoch < old_epoch and not has_gone:
+            members.kick_later(newcomer, "a later process has joined from its address")
+            return False
+        waiting = self._waiting.pop(instance, None)
+        if waiting is not None:
+            del self._of[waiting[0].outgoing]
+            members.kick_later(waiting[0].outgoing, "joined again")
+        self._of[newcomer] = instance
+        self._waiting[instance] = publisher, epoch
+        if not has_gone:
+            self._context.after(RETIRE_WAIT, lambda: self._drop(instance, old))
+        return False
+
+    def _drop(self, instance: Instance, old: Outgoing) -> None:
+        """An old link whose process lives on has had its time."""
+        if instance in self._waiting and self._links[instance][0] is old and not is_hung_up(old.socket):
+            self._context.members.kick(old, "its hub has joined again")
+
+    def forget(self, connection: Outgoing) -> None:
+        """A connection has ended, and what came over it was handed on: a new link of the same hub may join."""
+        instance = self._of.pop(connection, None)
+        if instance is None:
+            return
+        if self._links[instance][0] is not connection:
+            del self._waiting[instance]  # it did not wait any longer
+            return
+        del self._links[instance]
+        waiting = self._waiting.pop(instance, None)
+        if waiting is not None:
+            publisher, epoch = waiting
+            self._links[instance] = publisher.outgoing, epoch
+            self._context.after(0, lambda: self._join_now(publisher))
+
+    def _join_now(self, publisher: Publisher) -> None:
+        if publisher.closed:
+            return
+        try:
+            self._join(publisher)
+        except PacketError as error:
+            self._context.members.kick(publisher.outgoing, error.reason)
+        self._context.members.end_turn()
+
+    def clear(self) -> None:
+        """The hub has stopped."""
+        self._links.clear()
+        self._waiting.clear()
+        self._of.clear()

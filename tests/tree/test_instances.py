@@ -1,0 +1,139 @@
+"""Hubs that come back: their old link is retired before the new one is used, and nobody takes another's place."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from support import Peer, eventually
+from worlds import FAST, World
+
+from sbuslib.tree import instances
+from sbuslib.tree.instances import new_epoch, stable_id
+
+ID = b"0123456789abcdef"
+ANSWER = b"CMSG interest/on\0announce"
+
+
+def say(peer: Peer, epoch: int, id_: bytes = ID) -> None:
+    peer.send(b"CMSG interest/on\0%b %d" % (id_, epoch))
+
+
+def join(world: World, epoch: int, id_: bytes = ID) -> Peer:
+    """A link of a hub of this id, which has joined."""
+    peer = world.peer("top")
+    say(peer, epoch, id_)
+    assert peer.receive() == ANSWER
+    return peer
+
+
+def test_a_new_link_joins_after_all_that_came_over_the_old_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instances, "RETIRE_WAIT", 60.0)
+    world.hub("top")
+    old, subscriber = join(world, 1), world.peer("top")
+    subscriber.subscribe(b"k")
+    new = world.peer("top")
+    say(new, 2)
+    new.barrier()
+    assert ANSWER not in new.pending(), "the old link has not ended"
+    for n in range(500):
+        old.publish(b"k", b"%d" % n)
+    old.close()
+    assert new.receive() == ANSWER
+    assert subscriber.pending() == [b"MSG k\0%d" % n for n in range(500)]
+    new.subscribe(b"k")
+    assert not [packet for packet in new.pending() if packet.startswith(b"MSG")]
+
+
+def test_an_old_link_whose_process_lives_on_is_ended_after_a_while(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instances, "RETIRE_WAIT", 0.01)
+    hub = world.hub("top")
+    old = join(world, 1)
+    new = join(world, 1)
+    while old.receive():
+        pass
+    new.barrier()
+    assert len(hub.tree.links) == 1
+    assert hub.statistics().breaches == {"its hub has joined again": 1}
+
+
+def test_an_earlier_process_does_not_take_the_place_of_a_later_one(world: World) -> None:
+    hub = world.hub("top")
+    later, earlier = join(world, 2), world.peer("top")
+    say(earlier, 1)
+    assert earlier.is_disconnected()
+    later.barrier()
+    assert len(hub.tree.links) == 1
+
+
+def test_of_several_links_that_wait_the_last_one_joins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instances, "RETIRE_WAIT", 60.0)
+    world.hub("top")
+    old = join(world, 1)
+    first, gone, last = (world.peer("top") for _ in range(3))
+    say(first, 2)
+    first.barrier()
+    say(gone, 3)
+    assert first.is_disconnected()
+    gone.close()
+    say(last, 4)
+    last.barrier()
+    old.close()
+    assert last.receive() == ANSWER
+
+
+def test_no_user_takes_the_place_of_a_hub_of_another(world: World) -> None:
+    hub = world.hub("top", relays=[12_345])
+    own = join(world, 1)
+    other = world.peer_of("top", 12_345)
+    say(other, 2)
+    assert other.receive() == b"CMSG interest/on\0prune"
+    own.barrier()
+    assert len(hub.tree.links) == 2
+
+
+@pytest.mark.parametrize("said", [b"", b"x", ID, ID + b" -1", ID + b" " + b"9" * 40, ID.upper() + b" 1", ID * 100])
+def test_a_link_that_does_not_say_who_it_is_joins_beside_others(world: World, said: bytes) -> None:
+    hub = world.hub("top")
+    links = [world.peer("top") for _ in range(2)]
+    for link in links:
+        link.send(b"CMSG interest/on\0" + said)
+        assert link.receive() == ANSWER
+    assert len(hub.tree.links) == 2
+
+
+def test_a_hub_that_has_left_leaves_nothing_behind(world: World) -> None:
+    world.chain("top", "left")
+    hub = world.hubs["top"]
+    world.relays["left"].stop()
+    eventually(lambda: not hub.tree.links)
+    assert not any((hub.tree.instances._links, hub.tree.instances._waiting, hub.tree.instances._of))
+
+
+def test_the_id_stays_the_same_as_long_as_the_place_does(folder: str) -> None:
+    other = os.path.join(folder, "other")
+    os.mkdir(other)
+    ids = [
+        stable_id(f"{folder}/bus", b"none"),
+        stable_id(f"{folder}/bus2", b"none"),
+        stable_id(f"{other}/bus", b"none"),
+        stable_id("/dev/unix/abstract/00", b"none"),
+    ]
+    assert len(set(ids)) == 4
+    assert all(len(one) == 16 for one in ids)
+    assert stable_id(f"{other}/../bus", b"none") == ids[0]
+    assert stable_id(f"{folder}/nowhere/bus", b"none") == b"none"
+    assert new_epoch() < new_epoch()
+
+
+def test_a_slave_that_is_started_again_at_its_address_has_the_same_id(world: World) -> None:
+    world.chain("top", "left")
+    first = world.relays["left"].above.identity
+    world.relays["left"].stop()
+    world.hubs["left"].stop(0)
+    world.hub("left", limits=FAST)
+    again = world.relay("left", "top").above.identity
+    assert first.split()[0] == again.split()[0]
+    assert int(first.split()[1]) < int(again.split()[1])
