@@ -31,6 +31,7 @@ from ..core.protocols import Routes
 from ..covering import narrow
 from ..secrets import Credentials
 from ..statistics import LinkStatistics
+from ..wire import control
 from ..wire.packets import Control
 from .above_role import AboveRole
 from .demand import Demand, index
@@ -184,9 +185,9 @@ class HubAbove:
                 self.wait_for_change()
             raise talk.error or LinkError(f"the link ended: {talk.why}")
         except ApartError as error:
+            self._apart = True
             self.end_link(str(error))
             self.state = error.state
-            self._apart = True
             self._keeper.report(f"{address}: {error}")
         except SecretsRefusedError as error:
             self._refusing.add(address)
@@ -246,9 +247,13 @@ class HubAbove:
         """No hub above could be joined for now."""
         self.settled = True
         early, self._early = self._early, []
-        for token in early:
-            self.tree.answered(token, self, b"partial")
+        self._answer_for_above(early)
         self.tree.joined()
+
+    def _answer_for_above(self, tokens: list[bytes]) -> None:
+        """Answer questions that the hub above will not answer. A hub that stands apart is the root of its tree."""
+        for token in tokens:
+            self.tree.answered(token, self, control.SCOPE_TREE if self._apart else b"partial")
 
     def link_ended(self, role: AboveRole, why: str) -> None:
         """The connection ended. Implements :class:`~sbuslib.tree.above_role.Owner`."""
@@ -263,13 +268,13 @@ class HubAbove:
         was_joined = talk.joined
         self._received += talk.received
         talk.end(why)
+        self._apart = self._apart or isinstance(talk.error, ApartError)
         self.demand.begin_anew()  # from now on messages are kept
         if was_joined:
             self.state = "outage"
         self.settled = True
         self.tree.set_path(())
-        for token in talk.unanswered():
-            self.tree.answered(token, self, b"partial")
+        self._answer_for_above(talk.unanswered())
         self.tree.wake()
         self.note_change()
 

@@ -172,7 +172,7 @@ class Conversation:
 
     def _await(self, condition: Callable[[], bool], what: str) -> None:
         with Timeout(self._context.limits.link_wait, TimeoutError(what)):
-            while not condition():
+            while self.ended or not condition():
                 if self.ended:
                     raise self.error or LinkError(self.why)
                 self._lasting.wait_for_change()
