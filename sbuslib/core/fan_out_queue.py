@@ -53,7 +53,7 @@ class Group:
         self._queue.put(self, sender, messages)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class _Entry:
     """Messages of one sender for some receivers. Without a sender: an answer, or a count of lost messages."""
 

@@ -11,11 +11,12 @@ logs, calls a stranger's code or closes anything: a receiver that has to go is k
 from __future__ import annotations
 
 import errno
-import socket
 from collections.abc import Set
 from contextlib import suppress
+from dataclasses import dataclass
+from socket import SO_SNDBUF, SOL_SOCKET, SocketType
 from time import time
-from typing import Final
+from typing import ClassVar, Final
 
 from ..secrets import Credentials
 from ..wire.batches import QueuedBatch
@@ -35,60 +36,36 @@ READ: Final = 1
 """gevent's name for libev's EV_READ."""
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class Outgoing:
     """The sending half of a client. Routes hold this object.
 
     Implements :class:`~.protocols.Receiver`, :class:`~.protocols.Holder` and :class:`~.unsent.Waiting`.
     """
 
-    hands_on = False  # what leaves the outbox is with the kernel
-    __slots__ = (
-        "__weakref__",
-        "_context",
-        "_direct",
-        "_doomed",
-        "_holding",
-        "_mute",
-        "_outbox",
-        "_owner",
-        "_queued_answers",
-        "_refusal",
-        "_senders",
-        "_watcher",
-        "account",
-        "closed",
-        "credentials",
-        "delivered",
-        "grown",
-        "is_link",
-        "routed",
-        "socket",
-        "takes_batches",
-        "wants_notices",
-    )
+    hands_on: ClassVar = False  # what leaves the outbox is with the kernel
 
-    def __init__(self, context: Context, sock: socket.SocketType, credentials: Credentials, account: Account) -> None:
-        self._context = context
-        self.socket = sock
-        self.credentials = credentials
-        self.account = account
-        self.closed = False
-        self.is_link = False  # whether the client is a hub below
-        self.takes_batches = False
-        self.wants_notices = False
-        self.grown = False  # whether the kernel was asked for the full send buffer
-        self.routed = 0
-        self.delivered = 0
-        self._owner: Sender | None = None  # its messages are not sent to this client: set by echo/off
-        self._senders = False
-        self._mute = False  # the other end takes nothing any more; packets from it may still be unread
-        self._doomed = False  # it will be kicked when the turn has ended
-        self._direct = True  # nothing waits, no notice is due, no wrapper is added: send straight on
-        self._outbox: Outbox | None = None  # made when first needed: most clients keep up
-        self._refusal: Refusal | None = None  # why the next messages will be lost as well
-        self._watcher: SendWatcher | None = None  # while anything waits
-        self._holding: Holding | None = None
-        self._queued_answers = 0  # answers in the fan-out queue of this client's user
+    _context: Context
+    socket: SocketType
+    credentials: Credentials
+    account: Account
+    closed: bool = False
+    is_link: bool = False  # whether the client is a hub below
+    takes_batches: bool = False
+    wants_notices: bool = False
+    grown: bool = False  # whether the kernel was asked for the full send buffer
+    routed: int = 0
+    delivered: int = 0
+    _owner: Sender | None = None  # its messages are not sent to this client: set by echo/off
+    _senders: bool = False
+    _mute: bool = False  # the other end takes nothing any more; packets from it may still be unread
+    _doomed: bool = False  # it will be kicked when the turn has ended
+    _direct: bool = True  # nothing waits, no notice is due, no wrapper is added: send straight on
+    _outbox: Outbox | None = None  # made when first needed: most clients keep up
+    _refusal: Refusal | None = None  # why the next messages will be lost as well
+    _watcher: SendWatcher | None = None  # while anything waits
+    _holding: Holding | None = None
+    _queued_answers: int = 0  # answers in the fan-out queue of this client's user
 
     # -- messages -----------------------------------------------------------------------------------
 
@@ -268,8 +245,8 @@ class Outgoing:
         if self.wants_notices and not self._mute:
             with suppress(OSError):
                 if not self._context.writer.send(self.socket, (packet,)):
-                    size = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-                    self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)  # the kernel doubles it
+                    size = self.socket.getsockopt(SOL_SOCKET, SO_SNDBUF)
+                    self.socket.setsockopt(SOL_SOCKET, SO_SNDBUF, size)  # the kernel doubles it
                     self._context.writer.send(self.socket, (packet,))
 
     def _report(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Set
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from ..errors import PacketError
@@ -60,43 +61,30 @@ class Role(Protocol):
         """The turn of a link has ended, and the hub's area is free: do what was put off."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Publisher:
     """One client as a publisher, for as long as it is connected. What it did in one turn is remembered for the next."""
 
-    __slots__ = (
-        "_allowed",
-        "_allowed_bytes",
-        "_version",
-        "asks",
-        "commands",
-        "context",
-        "end",
-        "holders",
-        "left",
-        "misses",
-        "outgoing",
-        "received",
-        "role",
-        "routes",
-        "sender",
-        "spent",
-    )
+    context: Context
+    sender: Sender
+    outgoing: Outgoing
+    role: Role
+    received: int = 0  # messages, ever
+    commands: int = 0  # packets that were no message, ever
+    spent: int = 0  # deliveries of the turn at hand
+    left: deque[bytes] = field(default_factory=lambda: _NOTHING)  # copies of packets for later turns
+    end: tuple[bool, str] | None = None  # what comes after them: whether it is a violation, and why
+    holders: Set[Holder] = _NOBODY  # receivers that hold this client: it is not read from
+    misses: bool = False  # whether the last receive call brought anything but messages with known receivers
+    asks: bool = field(init=False)
+    routes: dict[bytes, Routes] = field(init=False)
+    _allowed: set[bytes] | None = None  # headers that authorize= said yes to
+    _allowed_bytes: int = 0
+    _version: int = field(init=False)  # of the router, when routes were right
 
-    def __init__(self, context: Context, sender: Sender, outgoing: Outgoing, role: Role) -> None:
-        self.context = context
-        self.sender = sender
-        self.outgoing = outgoing
-        self.received = 0  # messages, ever
-        self.commands = 0  # packets that were no message, ever
-        self.spent = 0  # deliveries of the turn at hand
-        self.left: deque[bytes] = _NOTHING  # copies of packets for later turns
-        self.end: tuple[bool, str] | None = None  # what comes after them: whether it is a violation, and why
-        self.holders: Set[Holder] = _NOBODY  # receivers that hold this client: it is not read from
-        self.misses = False  # whether the last receive call brought anything but messages with known receivers
-        self._allowed: set[bytes] | None = None  # headers that authorize= said yes to
-        self._allowed_bytes = 0
-        self._version = context.router.version
-        self.become(role)
+    def __post_init__(self) -> None:
+        self._version = self.context.router.version
+        self.become(self.role)
 
     def become(self, role: Role) -> None:
         """Take another role: a client says that it is a link."""
@@ -104,7 +92,7 @@ class Publisher:
         self.asks = role.asks
         # Most clients use the router's own cache. A link, and a client about which authorize= is asked, has a cache of
         # its own, so that each header that is new for it is looked at.
-        self.routes: dict[bytes, Routes] = {} if role.asks or role.is_link else self.context.router.routes
+        self.routes = {} if role.asks or role.is_link else self.context.router.routes
 
     @property
     def closed(self) -> bool:
