@@ -55,13 +55,13 @@ class AioChannel(ClientBase):
     """A connection of the asyncio client. See :class:`sbuslib.aio.Client`."""
 
     _OWNER = "the event loop that connected it"
-    _loop: asyncio.AbstractEventLoop | None = None  # to which the client belongs
-    _thread = 0  # of the event loop
-    _reader: asyncio.Future[bool] | None = None  # of the task that leads
-    _watched = False  # whether the event loop tells when there is something to read
 
     def _make_locks(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None  # to which the client belongs
+        self._thread = 0  # of the event loop
         self._lead = _TaskLead()
+        self._reader: asyncio.Future[bool] | None = None  # of the task that leads
+        self._watched = False  # whether the event loop tells when there is something to read
         self._writers: list[asyncio.Future[None]] = []
 
     def _find_caller(self) -> asyncio.AbstractEventLoop | None:

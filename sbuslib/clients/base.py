@@ -32,8 +32,6 @@ class ClientBase(ABC):
 
     _OWNER: ClassVar[str]
     """How an error names the caller to whom a client belongs."""
-    _socket: socket.SocketType | None = None
-    _area: PlainArea | None = None  # made by the first receive
 
     def __init__(
         self,
@@ -50,6 +48,8 @@ class ClientBase(ABC):
         self.limits = limits if limits is not None else ClientLimits()
         self.epoch = 0
         """The number of the connection: 0 before the first, one more for each."""
+        self._socket: socket.SocketType | None = None
+        self._area: PlainArea | None = None  # made by the first receive
         self._dialer = Dialer(address, hub_user, self.limits)
         self._reconnect = reconnect
         self._on_reconnect = on_reconnect
@@ -64,7 +64,7 @@ class ClientBase(ABC):
         self._process = os.getpid()
         self._is_copy = False  # whether this is the child of a fork
         self._make_locks()
-        abandon_in_child(self, ClientBase._abandon)
+        abandon_in_child(self, lambda client: client._abandon())
 
     @property
     def address(self) -> str:
@@ -123,11 +123,10 @@ class ClientBase(ABC):
             disconnect_copy(self._socket)
         self._session.inbox.clear()
         self._session.notices.clear()
-        # The locks may be held by threads that the child does not have.
-        self._make_locks()
 
     @abstractmethod
-    def _make_locks(self) -> None: ...
+    def _make_locks(self) -> None:
+        """Make what callers wait with."""
 
     # -- its connection -----------------------------------------------------------------------------
 
@@ -151,7 +150,7 @@ class ClientBase(ABC):
         """
         if self._socket is None:
             return True
-        area = self._get_area()
+        area = self._area or self._get_area()
         try:
             lengths = area.receive(self._socket)
         except OSError as error:

@@ -33,10 +33,10 @@ class Channel(ClientBase):
 
     _OWNER = "the thread that made it"
     _socket: socket.SocketType
-    _ended = False
 
     def _open(self) -> None:
         """Connect for the first time."""
+        self._ended = False
         self._owner = self._find_caller()
         self._socket = self._connect(self._deadline(self.timeout))
         try:
@@ -63,6 +63,11 @@ class Channel(ClientBase):
 
     @abstractmethod
     def _sleep(self, seconds: float) -> None: ...
+
+    def _abandon(self) -> None:
+        super()._abandon()
+        # The locks may be held by threads that the child does not have.
+        self._make_locks()
 
     def _make_locks(self) -> None:
         self._lead = Lead(self._make_condition())
