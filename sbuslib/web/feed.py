@@ -16,12 +16,16 @@ from gevent.event import Event
 
 from ..client import Client
 from ..errors import SbusError
-from ..statistics import ClientStatistics, HubStatistics, UserStatistics
+from ..statistics import ClientStatistics, HubStatistics, LinkStatistics, UserStatistics
+from ..wire.text import printable
 
-__all__ = ["CLIENTS_SHOWN", "Feed", "Moment"]
+__all__ = ["CLIENTS_SHOWN", "LINKS_SHOWN", "Feed", "Moment"]
 
 CLIENTS_SHOWN: Final = 200
 """Most clients that the page lists: those with the longest queues and the most messages."""
+
+LINKS_SHOWN: Final = 24
+"""Most links in the picture."""
 
 _PAUSE: Final = 1.0
 """Seconds from one question to the next."""
@@ -132,6 +136,10 @@ class Feed:
             clients=_busiest(
                 [_client(one, rates("client", one.number, one.received, one.delivered)) for one in clients]
             ),
+            links=[
+                _link(link, rates("link", f"{link.direction} {link.number}", link.received, link.delivered))
+                for link in hub.per_link[:LINKS_SHOWN]
+            ],
         )
         self.history.append((moment.time, coming, going, losing, hub.queued))
         self._tell(moment)
@@ -160,6 +168,20 @@ def _client(client: ClientStatistics, rates: list[float]) -> Row:
         "queued": client.queued,
         "lost": sum(client.lost.values()),
         "modes": f"{client.soft} {client.hard} {client.order}",
+    }
+
+
+def _link(link: LinkStatistics, rates: list[float]) -> Row:
+    """``in`` is from the other hub to this one."""
+    return {
+        "name": printable(link.address.encode()) or link.hub or link.credentials,
+        "direction": link.direction,
+        "connected": link.state in ("joined", "lagging"),
+        "state": link.state,
+        "in": rates[0],
+        "out": rates[1],
+        "queued": link.queued,
+        "lost": sum(link.lost.values()) + link.uncertain,
     }
 
 

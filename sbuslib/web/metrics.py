@@ -6,6 +6,7 @@ for them, and cost nothing else.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -16,10 +17,13 @@ from prometheus_client.registry import Collector
 
 from ..hub import Hub
 from ..relay import Relay
-from ..statistics import HubStatistics, RelayStatistics
+from ..statistics import HubStatistics, LinkStatistics, RelayStatistics
 from .serving import LocalServer
 
 __all__ = ["HubCollector", "Records", "serve_metrics"]
+
+
+_LINK = ["direction", "uid"]
 
 
 class Records(Protocol):
@@ -63,6 +67,7 @@ class HubCollector(Collector):
         told = self._hub.statistics(clients=False)
         yield from _of_hub(told)
         yield from _of_users(told)
+        yield from _of_links(told.per_link)
         if self._relay is not None:
             yield from _of_relay(self._relay.statistics())
         if self._recorder is not None:
@@ -113,6 +118,21 @@ def _of_users(told: HubStatistics) -> Iterator[Metric]:
         for cause, count in user.lost.items():
             lost.add_metric([str(user.uid), cause], count)
     yield lost
+
+
+def _of_links(links: Iterable[LinkStatistics]) -> Iterator[Metric]:
+    """By direction and user: what a hub below says of itself is no label, as it may say anything."""
+    count = GaugeMetricFamily("sbus_links", "Links to other hubs.", labels=["direction", "uid", "state"])
+    queued = GaugeMetricFamily("sbus_link_queued_messages", "Messages that wait for other hubs.", labels=_LINK)
+    lag = GaugeMetricFamily("sbus_link_lag_seconds", "How late the latest of the other hubs is.", labels=_LINK)
+    links = list(links)
+    for labels, number in Counter((link.direction, str(link.uid), link.state) for link in links).items():
+        count.add_metric(labels, number)
+    for direction, uid in sorted({(link.direction, link.uid) for link in links}):
+        these = [link for link in links if (link.direction, link.uid) == (direction, uid)]
+        queued.add_metric([direction, str(uid)], sum(link.queued for link in these))
+        lag.add_metric([direction, str(uid)], max(link.lag for link in these))
+    yield from (count, queued, lag)
 
 
 def _of_relay(told: RelayStatistics) -> Iterator[Metric]:

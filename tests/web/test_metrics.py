@@ -93,6 +93,8 @@ def test_a_relay_and_a_recorder(make_hub: MakeHub, folder: str, serve: Callable[
         eventually(lambda: recorder.durable_sequence == 1)
         told = numbers_of(server)
         assert told["sbus_relay_joined",] == 1
+        assert told["sbus_links", "above", "joined", str(os.getuid())] == 1
+        assert told["sbus_link_queued_messages", "above", str(os.getuid())] == 0
         assert told["sbus_relay_forwarded_messages_total",] == 1
         assert told["sbus_journal_written_messages_total",] == 1
         above.stop()

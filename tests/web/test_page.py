@@ -128,6 +128,34 @@ def test_the_page_says_when_the_hub_is_away_and_goes_on_when_it_is_back(
     see(browser, lambda: text(browser, "state") == "connected")
 
 
+def test_the_link_to_the_hub_above_goes_red_when_that_dies_and_green_again(
+    browser: Any, start: Start, serve: Serve, address: str, folder: str, screenshots: str
+) -> None:
+    above = os.path.join(folder, "above")
+    root = serve_hub(start, above)
+    below = start("sbuslib.cli.relay", "--upstream", above, "--listen", address)
+    slave = start("sbuslib.cli.relay", "--upstream", address, "--listen", os.path.join(folder, "below"))
+    while not os.path.exists(address):
+        assert below.poll() is None
+        time.sleep(0.01)
+    browser.get(serve())
+
+    def links() -> list[str]:
+        script = "return [...document.querySelectorAll('#tree g')].map((link) => link.getAttribute('class'))"
+        return [str(one) for one in browser.execute_script(script)]
+
+    see(browser, lambda: links() == ["good", "good"])
+    root.kill()
+    root.wait()
+    see(browser, lambda: links() == ["bad", "good"])
+    browser.save_screenshot(os.path.join(screenshots, "outage.png"))
+    serve_hub(start, above, "-r")
+    see(browser, lambda: links() == ["good", "good"])
+    slave.kill()
+    slave.wait()
+    see(browser, lambda: links() == ["good"])
+
+
 def test_keys_and_a_narrow_window_in_the_dark(
     browser: Any, start: Start, serve: Serve, address: str, screenshots: str
 ) -> None:

@@ -130,13 +130,14 @@ function showTree(now) {
   const svg = $("tree");
   const width = svg.clientWidth || 600, height = svg.clientHeight || 288, x = width / 2;
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  const above = now.links.filter((link) => link.direction === "up");
-  const below = now.links.filter((link) => link.direction === "down");
+  const above = now.links.filter((link) => link.direction === "above");
+  const below = now.links.filter((link) => link.direction === "below");
   const middle = above.length ? height / 2 : 50;
   const parts = [];
   const place = (link, at, count, y) => {
     const px = (width * (at + 1)) / (count + 1), up = y < middle;
     const group = draw("g", { class: link.connected ? "good" : "bad", "data-link": link.name });
+    if (link.queued) group.append(draw("text", { x: (x + px) / 2 + 8, y: (middle + y) / 2 }, `${number(link.queued)} waiting`));
     group.append(
       draw("line", { x1: x, y1: middle, x2: px, y2: y, "stroke-width": 1.5 + Math.log10(1 + link.in + link.out) }),
       draw("circle", { cx: px, cy: y, r: 12 }),
