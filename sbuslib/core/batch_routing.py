@@ -54,7 +54,9 @@ def take_batch(
             raise
         publisher.role.drop(error.reason)
         return
-    routes = _known_routes(publisher, batch)
+    publisher.refresh()
+    get = publisher.routes.get
+    routes = {key: get(b"MSG %b\0" % key) for key in batch.keys}
     if None in routes.values():
         _check_keys(publisher, batch, routes)
         if publisher.closed:
@@ -65,12 +67,6 @@ def take_batch(
             publisher.put_off_first(wrapper + left.packet)
             return
         left = _look_up_some(publisher, left, routes, sender)
-
-
-def _known_routes(publisher: Publisher, batch: Batch) -> dict[bytes, Routes | None]:
-    publisher.refresh()
-    get = publisher.routes.get
-    return {key: get(b"MSG %b\0" % key) for key in batch.keys}
 
 
 def _check_keys(publisher: Publisher, batch: Batch, routes: dict[bytes, Routes | None]) -> None:

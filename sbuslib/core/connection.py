@@ -167,10 +167,7 @@ class Connection:
         return True
 
     def _receive(self) -> int:
-        """Receive once, and route what came. Returns how many packets came; the end of the connection counts as one.
-
-        Raises :exc:`~sbuslib.errors.PacketError` for a violation.
-        """
+        """Receive once, and route what came. Returns how many packets came; the end of the connection counts as one."""
         context, publisher = self._context, self.publisher
         area, longest = context.area, publisher.role.longest
         most = self._most

@@ -52,10 +52,7 @@ class Embedder:
         return packet
 
     def publish(self, key: bytes, payload: bytes) -> None:
-        """Hand one message to all its receivers.
-
-        Raises :exc:`~sbuslib.errors.KeyFormatError` and :exc:`~sbuslib.errors.PayloadError`.
-        """
+        """Raises :exc:`~sbuslib.errors.KeyFormatError` and :exc:`~sbuslib.errors.PayloadError`."""
         packet = encode_message(key, payload)
         self._deliver(self.receivers_of(key), Copied(self._context.writer, [packet]))
 

@@ -125,10 +125,7 @@ class FanOutQueue:
             self._miss(group, messages.count)
 
     def _miss(self, group: Group, count: int) -> None:
-        """Lose messages for a group whose receivers cannot be named here.
-
-        They are told in turns of their user. Else the publisher would wait until all of them are told.
-        """
+        """Lose messages for a group. Its receivers are told in turns of their user: the publisher does not wait."""
         if self._missed is None:
             missed: Counter[Outgoing] = Counter()
             self._missed = _Entry(missed, missed=missed, since=time())
@@ -162,10 +159,7 @@ class FanOutQueue:
         last.size += size
 
     def add_answer(self, receiver: Receiver, packet: bytes) -> bool:
-        """Put an answer at the end. ``False``: nothing was put, and the client is to be kicked, since too many wait.
-
-        Answers for clients that left count as well: else clients that come and go could queue any number.
-        """
+        # Answers for clients that left count as well: else clients that come and go could queue any number.
         assert isinstance(receiver, Outgoing)
         if self._answers >= self._context.limits.fanout_packets:
             return False

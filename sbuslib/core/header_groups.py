@@ -65,8 +65,7 @@ class HeaderGroups:
     def candidates(self, segments: list[bytes], below: bool, most: int) -> list[bytes] | None:
         """The headers that a pattern may match, and some that begin like them; ``None``: more than ``most``.
 
-        :param segments: the segments of the pattern, at least one.
-        :param below: whether the pattern also matches keys with more segments.
+        ``segments`` (at least one) and ``below`` are what :func:`~sbuslib.matcher.cut` makes of the pattern.
         """
         found: list[bytes] = []
         end = 0 if below else len(segments)

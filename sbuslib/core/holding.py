@@ -37,7 +37,7 @@ class Holding:
             self._timer = self._context.after(self._context.limits.block_timeout, self._on_time)
 
     def _on_time(self) -> None:
-        """The timer has run out. The publisher for which it was started may have been released meanwhile."""
+        # The publisher for which the timer was started may have been released meanwhile.
         since = next(iter(self.publishers.values()))
         left = since + self._context.limits.block_timeout - monotonic()
         if left > 0:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 __all__ = ["CAUSES", "Cause", "Losses", "Refusal", "Report"]
@@ -56,6 +57,7 @@ class Losses:
             self._add_untold(*each)
 
 
+@dataclass(slots=True, eq=False)
 class Refusal:
     """Why the last messages for a receiver were lost, and how many more have been lost for the same reason.
 
@@ -63,15 +65,12 @@ class Refusal:
     released in the account of the receiver's user (``releases`` counts that).
     """
 
-    __slots__ = ("_cause", "_count", "_releases", "_shortest", "_since", "_uid")
-
-    def __init__(self, cause: Cause, uid: int, shortest: int, releases: int, now: float) -> None:
-        self._cause: Cause = cause
-        self._uid = uid
-        self._shortest = shortest
-        self._releases = releases
-        self._since = now
-        self._count = 0
+    _cause: Cause
+    _uid: int
+    _shortest: int
+    _releases: int
+    _since: float
+    _count: int = 0
 
     def loses(self, uid: int, shortest: int, releases: int, count: int) -> bool:
         """Lose ``count`` messages for the same reason; ``False``, and nothing lost, where it may not hold for them."""

@@ -126,8 +126,7 @@ class Publisher:
 
     def put_off_first(self, packet: bytes) -> None:
         """Go on with this packet before all others that are left."""
-        if self.left is _NOTHING:
-            self.left = deque()
+        self.put_off(())
         self.left.appendleft(packet)
 
     def forget_left(self) -> None:
