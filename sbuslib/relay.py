@@ -23,6 +23,7 @@ from .kernel.dialer import Dialer
 from .limits import ClientLimits
 from .statistics import RelayStatistics
 from .tree.above import HubAbove, State
+from .tree.arrivals import Arrivals
 from .tree.greeting import check_features
 from .tree.uplink import Up
 from .wire.packets import check_key
@@ -157,8 +158,10 @@ class Relay:
     def _run(self) -> None:
         limits = self.hub.limits
         backoff = Backoff(limits.link_pause, limits.link_pause_most)
+        arrivals = Arrivals(dialer.address for dialer in self._dialers)
         while self._greenlet is gevent.getcurrent():  # not in the child of a fork
             self._moving = False
+            arrivals.look()
             for at in range(len(self._dialers)):
                 lasted = self._stay_at(at)
                 if lasted is not None:
@@ -167,7 +170,8 @@ class Relay:
                     break  # the first of the addresses comes first again
             if not self._moving:
                 self.above.missed()
-                gevent.sleep(backoff.next())
+                if arrivals.wait(backoff.next()):
+                    backoff.reset()
 
     def _stay_at(self, at: int) -> float | None:
         """Join the hub at one of the addresses. Returns what :meth:`~sbuslib.tree.above.HubAbove.stay` does."""
