@@ -44,6 +44,9 @@ class Neighbours(Protocol):
     def add_link(self, publisher: Publisher, said: bytes) -> None:
         """A client says that it is the relay of a hub below, and of which."""
 
+    def note_address(self, client: Outgoing, address: bytes) -> None:
+        """A client that is the relay of a hub below says where its hub listens."""
+
 
 class Answers(Protocol):
     """What the hub tells of itself to clients that ask."""
@@ -131,6 +134,8 @@ class ClientRole:
                 self._neighbours.sync(client, token, scope)
             case control.INTEREST_ON:
                 self._neighbours.add_link(publisher, packet.payload or b"")
+            case control.INTEREST_ADDRESS:
+                self._neighbours.note_address(client, packet.payload or b"")
             case key if key == context.router.namespace.start + PREFIX:
                 client.answer(encode_control(key, context.router.namespace.prefix))
             case key:

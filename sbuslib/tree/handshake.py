@@ -147,6 +147,8 @@ class Conversation:
         if features is not None and control.BATCH_ON in features.words:
             up.say(encode_control(control.BATCH_ON))
             up.takes_batches = True
+        if features is not None and control.LINKS in features.words:
+            up.say(encode_control(control.INTEREST_ADDRESS, os.fsencode(self._context.address())))
         self.joined = True
 
     def _ask_for_secrets(self) -> None:

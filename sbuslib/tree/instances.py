@@ -111,6 +111,14 @@ class Instances:
             self._context.after(RETIRE_WAIT, lambda: self._drop(instance, old))
         return False
 
+    def said_by(self, connection: Outgoing) -> tuple[bytes, int]:
+        """The instance and the epoch that a connection said; empty and 0 if none."""
+        instance = self._of.get(connection)
+        if instance is None:
+            return b"", 0
+        joined, epoch = self._links[instance]
+        return instance[1], epoch if joined is connection else self._waiting[instance][1]
+
     def _drop(self, instance: Instance, old: Outgoing) -> None:
         """An old link whose process lives on has had its time."""
         if instance in self._waiting and self._links[instance][0] is old and not is_hung_up(old.socket):

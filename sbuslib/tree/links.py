@@ -42,6 +42,7 @@ class Links:
         tree, outgoing = self._tree, connection.outgoing
         link = tree.links.get(outgoing)
         lost = dict[str, int](outgoing.lost)
+        instance, epoch = tree.instances.said_by(outgoing)
         uncertain = lag = 0.0
         lagging = False
         if link is not None:
@@ -56,10 +57,10 @@ class Links:
             uid=connection.credentials.uid,
             pid=connection.credentials.pid,
             credentials=connection.key.decode(),
-            hub="",
-            address="",
+            hub=instance.decode(),
+            address=tree.addresses.get(outgoing, ""),
             state="lagging" if lagging else "joined",
-            epoch=0,
+            epoch=epoch,
             mode=link.mode if link is not None else "plain",
             patterns=tree.context.router.count(outgoing),
             pruned=len(link.pruned) if link is not None and link.pruned is not None else 0,

@@ -44,6 +44,9 @@ from .questions import Questions, Reply
 
 __all__ = ["LINKS_OF_A_USER", "STEPS_A_TURN", "Above", "Tree"]
 
+ADDRESS_BYTES: Final = 256
+"""Longest address of a hub below, in bytes: that of a socket in the file system has at most 108."""
+
 LINKS_OF_A_USER: Final = 8
 """Links that a user who is not trusted may have. A user has a hub or two, and each link costs others: what they change
 is worked out for each link, which holds a table of keys."""
@@ -125,6 +128,8 @@ class Tree:
         self.prefix = Prefix(self.questions)
         self.instances = Instances(context, self._join)
         self._told_path: set[Outgoing] = set()
+        self.addresses: dict[Outgoing, str] = {}
+        """Where hubs below listen, as their relays say."""
         self._own: Account = context.quotas.account(os.getuid())
         self._work: UserWork | None = None  # while the hub is started
         self._full: dict[int, Account] = {}  # users whose changes wait for room on a link
@@ -166,6 +171,7 @@ class Tree:
             self._work = None
         self._full.clear()
         self._told_path.clear()
+        self.addresses.clear()
         self.questions.clear()
         self.prefix.clear()
         self.instances.clear()
@@ -211,6 +217,11 @@ class Tree:
         self._watch()
         self.wake(connection.account)
 
+    def note_address(self, client: Outgoing, address: bytes) -> None:
+        """The relay of a hub below says where its hub listens. It may say anything: this is only told to others."""
+        if self.is_relay(client) and len(address) <= ADDRESS_BYTES:
+            self.addresses[client] = address.decode(errors="replace")
+
     def is_relay(self, client: Outgoing) -> bool:
         """Whether a client is the relay of a hub below, in whatever mode."""
         return client in self._told_path
@@ -225,6 +236,7 @@ class Tree:
         """A client has left."""
         self._told_path.discard(connection)
         self.instances.forget(connection)
+        self.addresses.pop(connection, None)
         link = self.links.pop(connection, None)
         if link is not None:
             link.narrowed.close()

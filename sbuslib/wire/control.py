@@ -27,6 +27,7 @@ __all__ = [
     "FROM",
     "HARD",
     "INTEREST_ADD",
+    "INTEREST_ADDRESS",
     "INTEREST_COMPLETE",
     "INTEREST_GRAFT",
     "INTEREST_ON",
@@ -80,6 +81,7 @@ INTEREST_PRUNE = b"interest/prune"
 INTEREST_GRAFT = b"interest/graft"
 INTEREST_WIDEN = b"interest/widen"
 INTEREST_SYNC = b"interest/sync"
+INTEREST_ADDRESS = b"interest/address"
 
 SCOPE_TREE = b"tree"
 """A scope of a ``hub/sync``: all hubs up to the root, and those below them."""

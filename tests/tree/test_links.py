@@ -56,7 +56,8 @@ def test_both_ends_of_a_link_tell_the_same_of_it(world: World) -> None:
     assert (one.mode, other.mode) == ("announce", "announce")
     assert one.credentials == other.credentials == world.hubs["left"].whoami().decode().rsplit("/!/", 1)[0]
     assert other.hub == world.hubs["top"].hub_id.decode()
-    assert other.address == world.address("top")
+    assert (len(one.hub), one.epoch > 0) == (16, True)
+    assert (one.address, other.address) == (world.address("left"), world.address("top"))
     assert (other.epoch, other.patterns) == (1, 1), "a pattern that another covers is not held above"
     assert one.patterns == 2, "and one for secrets"
     assert (one.lost, one.uncertain, one.queued, other.lost, other.uncertain, other.queued) == ({}, 0, 0, {}, 0, 0)
@@ -162,6 +163,23 @@ def test_a_hub_tells_which_links_carry_a_key(world: World, uid: int | None, mode
     assert {link.mode for link in upper.link_statistics()} == {mode}
     with pytest.raises(KeyFormatError):
         upper.link_statistics(b"a/!/b")
+
+
+def test_where_a_hub_below_listens_is_what_it_says(world: World) -> None:
+    world.hub("top")
+    relay, client = world.peer("top"), world.peer("top")
+    client.send(b"CMSG interest/address\0/run/victim")
+    relay.send(b"CMSG interest/address\0too early", b"CMSG interest/on", b"CMSG interest/address\0" + b"x" * 257)
+    client.barrier()
+    relay.barrier()
+    assert below(world, "top").address == ""
+    for said in (b"", b"x" * 256, b"/run/\xff\n", b"/run/bus"):
+        relay.send(b"CMSG interest/address\0" + said)
+        relay.barrier()
+        assert below(world, "top").address == said.decode(errors="replace")
+    assert world.client("top").link_statistics()[0].address == "/run/bus"
+    relay.close()
+    eventually(lambda: not world.hubs["top"].tree.addresses)
 
 
 def test_each_of_many_links_is_told_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
