@@ -71,7 +71,8 @@ def check_separator(separator: bytes) -> bytes:
     """
     allowed = isinstance(separator, bytes) and len(separator) == 1 and separator.isascii()
     if not allowed or separator in b"\0*!0123456789":
-        raise UsageError(f"a separator is one byte of ASCII, and no NUL, '*', '!' or digit, not {separator!r}")
+        given = separator.decode("ascii", "backslashreplace") if isinstance(separator, bytes) else repr(separator)
+        raise UsageError(f"a separator is one byte of ASCII, and no NUL, '*', '!' or digit, not {given}")
     return separator
 
 

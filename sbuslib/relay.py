@@ -27,6 +27,7 @@ from .tree.arrivals import Arrivals
 from .tree.greeting import check_features
 from .tree.uplink import Up
 from .wire.packets import check_key
+from .wire.text import plainly
 
 if TYPE_CHECKING:
     from .hub import Hub
@@ -181,7 +182,7 @@ class Relay:
         except (OSError, SbusError) as error:
             if isinstance(error, NoHubError):
                 self.above.found_nobody(dialer.address)
-            self.report(f"{dialer.address}: {error}")
+            self.report(f"{dialer.address}: {plainly(error)}")
             return None
         self._address = dialer.address
         looking = self.service.spawn(self._look, self._dialers[:at]) if at else None

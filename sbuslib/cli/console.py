@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from contextlib import contextmanager, suppress
@@ -70,7 +71,11 @@ def yield_to_signals() -> None:
 
 def explain(error: BaseException, address: str | None = None) -> str:
     """What went wrong in one line, which names the address when one is given."""
+    from ..errors import NoHubError
+
     text = str(error)
+    if isinstance(error, NoHubError) and address is None:
+        text += f"; {_advise_address()}"
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror
         if error.filename is not None:
@@ -78,6 +83,25 @@ def explain(error: BaseException, address: str | None = None) -> str:
     if address is not None and address not in text:
         text = f"{address}: {text}"
     return "".join(character if character.isprintable() else escape(character) for character in text)
+
+
+def _advise_address() -> str:
+    """The line that would help where no hub is at the addresses at which all look: it names one that listens."""
+    import shlex
+
+    found = {}
+    with suppress(OSError), open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            # Flags, type, state, inode and path of a socket: here one that listens, for sequenced packets.
+            flags, kind, *_, path = [*line.rstrip("\n").split(None, 7), ""][3:8]
+            # What is in those folders listens on most machines, and is no hub.
+            if (flags, kind) == ("00010000", "0005") and not path.startswith(("/run/udev/", "/run/systemd/")):
+                with suppress(OSError):
+                    if os.access(path, os.W_OK):
+                        found[os.stat(path).st_mtime] = path
+    if found:
+        return f"one may be at another address: export SBUS_ADDRESS={shlex.quote(found[max(found)])}"
+    return "sbus hub -a /tmp/bus starts one, for which: export SBUS_ADDRESS=/tmp/bus"
 
 
 def advise(error: BaseException, arguments: Namespace) -> str:

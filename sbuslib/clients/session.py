@@ -33,6 +33,7 @@ from ..wire.packets import (
     encode_unsubscribe,
     parse,
 )
+from ..wire.text import printable
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -258,7 +259,7 @@ class Session:
         try:
             Namespace(self.separator).check_key(key)
         except PacketError as error:
-            raise KeyFormatError(f"nobody may publish under {key!r}: {error.reason}") from None
+            raise KeyFormatError(f"nobody may publish under {printable(key)}: {error.reason}") from None
 
     def encode(self, key: bytes, payload: bytes) -> bytes:
         """The packet that publishes ``payload`` under ``key``.

@@ -11,7 +11,9 @@ from functools import partial
 from typing import Any, Final
 
 from ..kernel.sockets import Listener, accept, peer_credentials
+from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..secrets import Credentials
+from ..wire import control
 from .callbacks import log
 from .context import Context
 from .members import Clients
@@ -110,10 +112,10 @@ class Acceptor:
                 return
             credentials = peer_credentials(sock)
             if not self._may_connect(credentials):
-                sock.close()
+                _turn_away(sock, "user not allowed")
                 clients.report("user not allowed", credentials)
             elif (account := context.quotas.open(credentials.uid)) is None:
-                sock.close()
+                _turn_away(sock, "too many connections")
                 clients.report("too many connections", credentials)
             else:
                 self._accepted[sock] = credentials, account
@@ -142,7 +144,8 @@ class Acceptor:
             log(logging.ERROR, text, context.address(), error.strerror)
         self._give_up_spare()
         with suppress(OSError):
-            accept(self._listener.socket, context.limits.idle_send_buffer).close()
+            sock = accept(self._listener.socket, context.limits.idle_send_buffer)
+            _turn_away(sock, f"the hub cannot accept clients: {error.strerror}")
         self._take_spare()
         self._watcher.stop()
         self._end_pause()  # there is one if the hub is about to stop, which does not wait for its end
@@ -169,3 +172,10 @@ class Acceptor:
         if self._spare is not None:
             os.close(self._spare)
             self._spare = None
+
+
+def _turn_away(sock: socket.SocketType, reason: str) -> None:
+    """Close a connection that was accepted, and tell why: a client could not ask for notices yet."""
+    with suppress(OSError):
+        sock.send(control.Kicked(reason).encode(), ONE_PACKET_FLAGS)
+    sock.close()

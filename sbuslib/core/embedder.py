@@ -7,6 +7,7 @@ from ..limits import PACKET_BYTES
 from ..wire import control
 from ..wire.batches import Batch, pack
 from ..wire.packets import MSG, check_key, encode_message
+from ..wire.text import printable
 from .context import Context
 from .messages import Batched, Copied, Messages
 from .protocols import Holdable, Receiver, Routes
@@ -42,7 +43,7 @@ class Embedder:
             try:
                 receivers = router.route(header)
             except PacketError as error:
-                raise KeyFormatError(f"nobody may publish under {key!r}: {error.reason}") from None
+                raise KeyFormatError(f"nobody may publish under {printable(key)}: {error.reason}") from None
         return receivers
 
     def encode(self, key: bytes, payload: bytes) -> bytes:

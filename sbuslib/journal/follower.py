@@ -21,6 +21,7 @@ from ..matcher import SEPARATOR
 from ..secrets import Credentials, Namespace
 from ..wire import control
 from ..wire.packets import Message, encode_message
+from ..wire.text import plainly
 from .chunks import Chunk
 from .limits import JournalLimits
 from .writer import Durability, Gap, Writer
@@ -257,7 +258,7 @@ class Follower:
     def _check(self) -> None:
         error = self._writer.error
         if error is not None:
-            raise JournalError(f"recording into {self.directory} ended: {error}") from error
+            raise JournalError(f"recording into {self.directory} ended: {plainly(error)}") from error
 
     def _report(self) -> None:
         if self._writer.finished:

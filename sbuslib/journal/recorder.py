@@ -28,6 +28,7 @@ import msgspec
 from ..core.service import ServiceGreenlets
 from ..errors import JournalError, StateError, UsageError
 from ..wire.packets import check_key
+from ..wire.text import plainly
 from .intake import Intake
 from .limits import JournalLimits
 from .writer import Durability, Writer
@@ -245,9 +246,9 @@ class Recorder:
         intake = self._intake
         assert intake is not None
         self.error = error
-        lost = intake.give_up()
-        logger.error("recording into %s ended, %d messages are not in it: %s", self.directory, lost, error)
-        self._publish(b"stopped", f"{lost} {error}".encode())
+        lost, why = intake.give_up(), plainly(error)
+        logger.error("recording into %s ended, %d messages are not in it: %s", self.directory, lost, why)
+        self._publish(b"stopped", f"{lost} {why}".encode())
         if self._on_stop is not None:
             self._service.spawn(self._on_stop, error)
 

@@ -47,20 +47,23 @@ class Dialer:
         :exc:`~sbuslib.errors.NoHubError`, which lists what was tried; and
         :exc:`~sbuslib.errors.HubIdentityError`.
         """
-        tried, busy = [], False
+        tried, refused, busy = [], [], False
         for candidate in self._candidates:
             try:
                 sock = connect(parse_address(candidate), self._limits.send_buffer)
             except BlockingIOError:
                 busy = True
                 tried.append(f"{candidate}: its backlog is full")
+            except PermissionError as error:
+                refused.append(f"{candidate} refuses this user: {error.strerror}")
             except OSError as error:
                 tried.append(f"{candidate}: {error.strerror or error}")
             else:
                 self.address = candidate
                 self._check_user(sock)
                 return sock
-        message = "no hub at " + "; nor at ".join(tried)
+        nobody = ["no hub at " + "; nor at ".join(tried)] if tried else []
+        message = "; ".join(refused + nobody)
         if busy:
             raise BlockingIOError(errno.EAGAIN, message)
         raise NoHubError(message)

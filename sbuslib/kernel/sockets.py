@@ -286,14 +286,14 @@ def _who_is_there(address: PathAddress) -> str:
     with suppress(OSError):
         found = os.lstat(address.path)
         if _is_empty_file(found):
-            return " by an empty file (the option 'reuse' replaces it)"
+            return " by an empty file (reuse, or -r, replaces it)"
         if not stat.S_ISSOCK(found.st_mode):
             return " by something that is no socket"
     probe = _new_socket()
     try:
         probe.connect(_sockaddr(address))
     except ConnectionRefusedError:
-        return " by a socket that nobody listens at (the option 'reuse' replaces it)"
+        return " by a socket that nobody listens at (reuse, or -r, replaces it)"
     except OSError:
         pass
     finally:

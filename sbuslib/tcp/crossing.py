@@ -33,6 +33,7 @@ from ..limits import PACKET_BYTES
 from ..matcher import SEPARATOR, Subscriptions
 from ..secrets import Namespace
 from ..wire.packets import MSG, check_key
+from ..wire.text import printable
 from .limits import TcpLimits
 from .substrings import CACHED_NAME_BYTES
 
@@ -160,7 +161,7 @@ class Border:
         for pattern in self.patterns:
             check_key(pattern, "pattern")
             if self.is_reserved(pattern):
-                raise UsageError(f"{pattern!r}: secret and reserved keys never cross")
+                raise UsageError(f"{printable(pattern)}: secret and reserved keys never cross")
             self._index.add(pattern, None)
 
     def is_reserved(self, key: bytes) -> bool:

@@ -30,6 +30,7 @@ from ..clients.reconnect import Backoff
 from ..core.service import ServiceGreenlets
 from ..errors import SbusError, UsageError
 from ..kernel.hosts import HostPort, parse_host_port
+from ..wire.text import plainly
 from .limits import TcpLimits
 from .link import Link
 from .mesh import Mesh
@@ -255,7 +256,7 @@ class Discoverer:
             try:
                 self._peer.retain(self._own, b"%b %d" % (address.host.encode(), address.port))
             except SbusError as error:
-                logger.error("peer at %s cannot announce itself: %s", self._peer.address, error)
+                logger.error("peer at %s cannot announce itself: %s", self._peer.address, plainly(error))
 
     def hear(self, link: Link, name: str, data: bytes, identity: str | None) -> None:
         """A forwarded message has come, perhaps an announcement. For :class:`~sbuslib.tcp.mesh.Mesh`."""

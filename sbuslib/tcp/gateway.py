@@ -21,6 +21,7 @@ from ..core.service import ServiceGreenlets
 from ..errors import DisconnectedError, StateError, UsageError
 from ..hub import Hub
 from ..wire.packets import Message
+from ..wire.text import plainly
 from .buses import Bus, join, separator_of
 from .crossing import (
     CONTROL,
@@ -185,7 +186,7 @@ class Gateway:
             bus.publish([(CONTROL, _HERE + msgspec.json.encode(Here(self._id, self._group, leaving=True)))])
             bus.close()
         except (OSError, StateError) as error:
-            logger.debug("gateway: leaving the bus: %s", error)
+            logger.debug("gateway: leaving the bus: %s", plainly(error))
         self._peer.detach(self)
         self._peer.release(self._greeting)
         self._peer.watch_links(self._link_gone, False)
@@ -205,7 +206,7 @@ class Gateway:
         except (OSError, StateError) as error:
             if self._bus is bus:
                 if not isinstance(error, DisconnectedError):
-                    logger.error("gateway: %s", error)
+                    logger.error("gateway: %s", plainly(error))
                 self.stop()
 
     # -- out ----------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def check_features(features: control.Features, hub_id: bytes, separator: bytes, 
     :param most: how many hubs the path from a hub to its root may have.
     """
     if features.separator != separator:
-        raise LinkError(f"its separator is {features.separator!r}, ours {separator!r}")
+        raise LinkError(f"its separator is {printable(features.separator)}, ours {printable(separator)}")
     if hub_id in features.path:
         raise LoopError("this hub is above that one: joining it would make a loop, so it stays apart")
     if len(features.path) >= most:
@@ -63,5 +63,5 @@ def check_features(features: control.Features, hub_id: bytes, separator: bytes, 
 def check_key(key: bytes, namespace: Namespace) -> bytes:
     """The credential key of a link, as the hub above tells it. Raises :exc:`LinkError` when it is none."""
     if not namespace.is_credential(key):
-        raise LinkError(f"its answer to whoami is no credential key: {printable(key[:_SHOWN])!r}")
+        raise LinkError(f"its answer to whoami is no credential key: {printable(key[:_SHOWN])}")
     return key

@@ -21,6 +21,7 @@ import msgspec
 
 from ..errors import KeyFormatError, PacketError, PayloadError
 from ..limits import CONTROL_EXTRA, PACKET_BYTES
+from .text import printable
 
 __all__ = [
     "CMSG",
@@ -109,7 +110,7 @@ def check_key(key: bytes, what: str = "key") -> None:
     if not isinstance(key, bytes):
         raise KeyFormatError(f"a {what} is bytes, not {type(key).__name__}")
     if b"\0" in key:
-        raise KeyFormatError(f"a {what} cannot hold a NUL byte: {key[:80]!r}")
+        raise KeyFormatError(f"a {what} cannot hold a NUL byte: {printable(key[:80])}")
 
 
 def message_header(key: bytes) -> bytes:

@@ -1,8 +1,8 @@
-"""Bytes from strangers as text that can be shown, and read back."""
+"""Bytes from strangers, and errors, as text that can be shown."""
 
 from __future__ import annotations
 
-__all__ = ["escape", "printable"]
+__all__ = ["escape", "plainly", "printable"]
 
 _SHORT = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
@@ -26,3 +26,10 @@ def escape(character: str) -> str:
     if character.isprintable():
         return character
     return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
+
+
+def plainly(error: BaseException) -> str:
+    """An error in words: of an :exc:`OSError` without its number, and without quotes around a file."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+    return str(error)

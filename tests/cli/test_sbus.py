@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -163,7 +164,8 @@ def test_the_address_is_taken_from_the_environment(run: Run, bus: HubThread, fol
     assert run("sbuslib", "whoami", env={"SBUS_ADDRESS": path}).returncode == 0
     assert run("sbuslib", "whoami", "-a", path, env={"SBUS_ADDRESS": "/nowhere"}).returncode == 0
     done = run("sbuslib", "whoami", env={"SBUS_ADDRESS": "/nowhere", "XDG_RUNTIME_DIR": folder})
-    assert (done.returncode, done.stderr) == (1, "sbus: no hub at /nowhere: No such file or directory\n")
+    assert done.returncode == 1
+    assert done.stderr.startswith("sbus: no hub at /nowhere: No such file or directory; ")
 
 
 @pytest.mark.parametrize("command", [("pub", "key", "payload"), ("pub", "key", "-"), ("sub", ""), ("whoami",)])
@@ -181,6 +183,42 @@ def test_without_a_hub_the_addresses_that_were_tried_are_told(run: Run, folder: 
     )
 
 
+def test_without_a_hub_the_line_that_helps_is_named(run: Run, bus: HubThread, path: str) -> None:
+    """It names the hub that began to listen last; there may be others on this machine meanwhile."""
+    for command in (("whoami",), ("pub", "key", "payload"), ("sub", "")):
+        done = run("sbuslib", *command, env={"SBUS_ADDRESS": "/nowhere"})
+        assert done.returncode == 1
+        assert re.search(r"; one may be at another address: export SBUS_ADDRESS=/\S+\n$", done.stderr)
+
+
+AS_STRANGER = """
+import os, sys
+from sbuslib.cli.main import main
+command, address, *words = sys.argv[1:]
+main([command, "-a", "/nowhere", *words])  # loads what a stranger may not read
+os.setgroups([]); os.setgid(65533); os.setuid(65533)
+sys.exit(main([command, "-a", address, *words]))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs another user")
+@pytest.mark.parametrize("command", [("whoami",), ("pub", "key", "payload")])
+def test_permissions_read_as_refused(bus: HubThread, path: str, command: tuple[str, ...]) -> None:
+    os.chmod(os.path.dirname(path), 0o755)
+    program = [sys.executable, "-c", AS_STRANGER, command[0], path, *command[1:]]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[1:] == [f"sbus: {path} refuses this user: Permission denied"]
+
+
+@pytest.mark.parametrize("command", [("whoami",), ("sub", ""), ("pub", "key", "payload"), ("pub", "key", "-")])
+def test_a_refused_user_is_told_why(run: Run, bus: HubThread, path: str, command: tuple[str, ...]) -> None:
+    bus.call(lambda: setattr(bus.hub._acceptor, "_users", {12345}))  # as another user would find it
+    done = run("sbuslib", command[0], "-a", path, *command[1:])
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"sbus: {path}: the hub closed the connection (user not allowed)\n"
+
+
 # -- what a hub does not allow --------------------------------------------------------------------------------
 
 
@@ -193,7 +231,7 @@ def test_subscribing_to_secrets_of_others_is_refused(run: Run, bus: HubThread, p
 def test_publishing_to_a_reserved_key_is_refused(run: Run, bus: HubThread, path: str) -> None:
     done = run("sbuslib", "pub", "-a", path, "a/!/b", "payload")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"sbus: {path}: nobody may publish under b'a/!/b': reserved token in a key\n"
+    assert done.stderr == f"sbus: {path}: nobody may publish under a/!/b: reserved token in a key\n"
 
 
 def test_sub_ends_with_an_error_when_the_hub_ends(subscribed: Start, bus: HubThread, path: str) -> None:

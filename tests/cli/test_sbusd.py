@@ -400,7 +400,7 @@ def test_reuse_replaces_an_empty_file(run: Run, serve: Serve, path: str) -> None
     done = run(SBUSD, "-f", "-a", path)
     assert (done.returncode, done.stderr) == (
         1,
-        f"sbusd: {path}: address in use by an empty file (the option 'reuse' replaces it)\n",
+        f"sbusd: {path}: address in use by an empty file (reuse, or -r, replaces it)\n",
     )
     serve("-r")
     assert answers(path)
