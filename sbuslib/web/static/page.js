@@ -142,7 +142,7 @@ function showTree(now) {
       draw("line", { x1: x, y1: middle, x2: px, y2: y, "stroke-width": 1.5 + Math.log10(1 + link.in + link.out) }),
       draw("circle", { cx: px, cy: y, r: 12 }),
       draw("text", { x: px, y: up ? y - 18 : y + 28, "text-anchor": "middle" }, link.name),
-      draw("text", { x: px, y: up ? y + 34 : y - 22, "text-anchor": "middle", class: "soft" },
+      draw("text", { x: px + 18, y: y + 4, class: "soft" },
         link.connected ? `${number(link.out)}/s out, ${number(link.in)}/s in` : link.state),
     );
     parts.push(group);
