@@ -19,11 +19,9 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable
 from time import monotonic
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
-import gevent
 from gevent.event import Event
 
 from ..core.callbacks import log
@@ -39,6 +37,7 @@ from .greeting import ApartError, LinkError, SecretsRefusedError
 from .handshake import Conversation
 from .instances import new_epoch, stable_id
 from .interest import Feed, Interest
+from .leaving import leave
 from .tree import Tree
 from .uplink import Up
 
@@ -48,10 +47,6 @@ State: TypeAlias = Literal["stopped", "connecting", "joining", "joined", "outage
 STATES: tuple[State, ...] = ("stopped", "connecting", "joining", "joined", "outage", "loop", "deep")
 """States of the link to the hub above: ``connecting`` until it first joins, ``outage`` between two epochs, ``loop``
 while the hub above is below this one, and ``deep`` while it is so deep in its tree that no hub may join it."""
-
-
-SETTLE_PAUSE: Final = 0.01
-"""Seconds between two looks whether what is on its way has arrived, before a link is given up for another."""
 
 
 class Keeper(Protocol):
@@ -205,28 +200,14 @@ class HubAbove:
         return monotonic() - joined_at if joined_at is not None else lasted
 
     def leave_for(self, address: str) -> None:
-        """End the link, to join another hub instead, and lose nothing that is on its way. For a greenlet.
-
-        Messages are kept from now on. The hub above has some time to acknowledge those that were sent, and what it
-        has sent is received.
-        """
+        """End the link, to join another hub instead, and lose nothing that is on its way. For a greenlet."""
         talk, up = self.talk, self.up
         if talk is None or up is None or not talk.joined:
             return
         talk.why = f"back to {address}"
-        self._let_settle(talk, lambda: not up.waiting)  # what waits would reach the other hub later than it might
-        talk.hold()
-        self._let_settle(talk, lambda: up.acknowledged == up.forwarded)
-        talk.say_goodbye()
-        self._let_settle(talk, lambda: False)
+        leave(talk, up, self._limits.link_wait)
         if self.talk is talk:
             self.end_link(talk.why)
-
-    def _let_settle(self, talk: Conversation, condition: Callable[[], bool]) -> None:
-        """Wait until something holds, the link has ended, or the hub above took too long."""
-        latest = monotonic() + self._limits.link_wait
-        while not talk.ended and not condition() and monotonic() < latest:
-            gevent.sleep(SETTLE_PAUSE)
 
     def found_nobody(self, address: str) -> None:
         """No hub listens there: the next one may be another program, which knows secrets."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
@@ -27,6 +26,7 @@ from ..wire.packets import (
     encode_unsubscribe,
 )
 from .above_role import AboveRole, Owner
+from .asking import Asking
 from .demand import Demand
 from .greeting import LinkError, SecretsRefusedError, check_features, check_key
 from .interest import Interest
@@ -95,8 +95,7 @@ class Conversation:
         self._features: control.Features | None = None
         self._features_seen = 0
         self._confirmed = self._answered = self._complete = False
-        self._questions: deque[bytes] = deque()
-        self._rounds: dict[bytes, bytes] = {}
+        self._asking = Asking(up, self._context.limits.queued_answers)
         self._questions_below = 0  # those of the hub above that are open
         self._told_senders = False
         self.role = AboveRole(lasting, up)
@@ -222,7 +221,7 @@ class Conversation:
 
     def unanswered(self) -> list[bytes]:
         """The questions of the tree that the hub above did not answer."""
-        return [*self._rounds.values(), *self._questions]
+        return self._asking.unanswered()
 
     # -- what is said -------------------------------------------------------------------------------
 
@@ -273,28 +272,15 @@ class Conversation:
             up.say(encode_control(control.SENDERS_ON if self._told_senders else control.SENDERS_OFF))
         changes = interest.take(max(0, up.room))
         up.say(*(encode_subscribe(p) if added else encode_unsubscribe(p) for added, p in changes))
-        if not interest.is_told or self._lasting.is_feeding:
-            return
-        while self._questions and self.joined:
-            token = self._questions.popleft()
-            asked = b"r" + token
-            if self.has_features:
-                if len(self._rounds) >= self._context.limits.queued_answers:
-                    del self._rounds[next(iter(self._rounds))]  # nobody waits for the oldest any more
-                self._rounds[asked] = token
-                up.say(encode_control(control.SYNC, asked + b"\0tree"))
-            else:
-                self._tree.answered(token, self._lasting, control.SCOPE_TREE)
+        if self._asking and interest.is_told and not self._lasting.is_feeding:
+            self._asking.send(self.has_features)
 
     def ask(self, token: bytes) -> bool:
         """Ask the hub above about the rest of the tree, once this hub has joined and all is told.
 
         Returns ``False`` when too many questions wait for that.
         """
-        has_room = len(self._questions) < self._context.limits.queued_answers
-        if has_room:
-            self._questions.append(token)
-        return has_room
+        return self._asking.ask(token)
 
     # -- what the hub above says --------------------------------------------------------------------
 
@@ -349,7 +335,11 @@ class Conversation:
 
     def _take_key(self, payload: bytes) -> None:
         if self._key and not self.has_features:
-            self._up.take_answer(control.WHOAMI)
+            asked = self._asking.take_whoami()
+            if asked is None:
+                self._up.take_answer(control.WHOAMI)
+            else:
+                self._tree.answered(asked, self._lasting, control.SCOPE_TREE)
         self._key = check_key(payload, self._context.router.namespace)
         self._keys_seen += 1
 
@@ -385,8 +375,8 @@ class Conversation:
             self._confirmed = True
         elif token == b"secrets":
             self._may_have_secrets = True
-        elif token in self._rounds:
-            self._tree.answered(self._rounds.pop(token), self._lasting, scope)
+        elif (asked := self._asking.take(token)) is not None:
+            self._tree.answered(asked, self._lasting, scope)
         else:
             self._up.take_answer(token)
 

@@ -136,6 +136,11 @@ class Up:
         """For how many seconds the hub above has owed an acknowledgement."""
         return self._acknowledgements.lag
 
+    @property
+    def open_questions(self) -> int:
+        """How many questions for an acknowledgement are open."""
+        return len(self._acknowledgements)
+
     def _consider_asking(self, waited: bool = False) -> None:
         """Ask for an acknowledgement, now or in a while, if there is anything to acknowledge."""
         count = self.forwarded - self._acknowledgements.asked
