@@ -16,7 +16,7 @@ FLOORS = [
     "covering secrets wire",
     "kernel policy segments",
     "core clients",
-    "client blocking aio topic",
+    "client blocking aio rates topic",
     "tree",
     "hub",
     "relay",

@@ -1,0 +1,236 @@
+"""How fast a hub's counts grow, and how regularly messages come.
+
+:func:`watch` looks at a hub again and again, for the live page and ``sbus top``. :class:`KeyRates` is what ``sbus hz``
+shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Hashable, Iterable
+from math import sqrt
+from time import monotonic
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from .clients.endpoint import Endpoint
+from .errors import SbusError
+from .statistics import ClientStatistics, HubStatistics, LinkStatistics, UserStatistics
+from .wire.packets import Message
+from .wire.text import printable
+
+__all__ = ["KeyRates", "Look", "Rates", "Row", "watch"]
+
+_PAUSE: Final = 1.0
+"""Least seconds from one look at a hub to the next."""
+
+_SHARE: Final = 50
+"""A hub is asked again after so many times as long as its last answers took: so it costs some 2 % of the hub."""
+
+Row: TypeAlias = dict[str, Any]
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What was seen of the hub at ``address`` at one instant, with texts that are printable. Rates are in messages a
+    second: ``in`` were received, ``out`` delivered and ``losing`` lost. ``clients`` is ``None`` if they were not asked
+    for."""
+
+    address: str
+    hub: Row
+    users: list[Row]
+    clients: list[Row] | None
+    links: list[Row]
+
+
+class Rates:
+    """Makes a :class:`Look` of what a hub tells; the rates are those since the look before, and 0 in the first."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[float, dict[Hashable, tuple[int, ...]]]] = {}
+
+    def look(
+        self,
+        now: float,
+        address: str,
+        hub: HubStatistics,
+        clients: Iterable[ClientStatistics] | None,
+        links: Iterable[LinkStatistics],
+    ) -> Look:
+        """What is seen at ``now``, in seconds of any clock that does not jump."""
+        (told,) = self._rows("hub", now, [hub], lambda _, hub: "", _hub)
+        return Look(
+            address=address,
+            hub=told,
+            users=self._rows("user", now, hub.per_user, lambda _, user: user.uid, _user),
+            # Inboxes all have the number 0, and come first.
+            clients=None
+            if clients is None
+            else self._rows("client", now, clients, lambda place, one: one.number or -place, _client),
+            links=self._rows("link", now, links, lambda _, one: (one.direction, one.number), _link),
+        )
+
+    def _rows(
+        self,
+        kind: str,
+        now: float,
+        ones: Iterable[Any],
+        name: Callable[[int, Any], Hashable],
+        tell: Callable[[Any], Row],
+    ) -> list[Row]:
+        """A row for each, with how fast its counts have grown since the last look at this kind; 0 for what is new."""
+        then, before = self._before.get(kind, (now, {}))
+        passed = max(now - then, 1e-3)
+        rows, after = [], dict[Hashable, tuple[int, ...]]()
+        for place, one in enumerate(ones):
+            row = tell(one)
+            who = name(place, one)
+            after[who] = counts = (one.received, one.delivered, row["lost"])
+            was = before.get(who, counts)
+            for column, count, old in zip(("in", "out", "losing"), counts, was, strict=True):
+                row[column] = round(max(0, count - old) / passed, 1)
+            rows.append(row)
+        self._before[kind] = (now, after)
+        return rows
+
+
+def _hub(hub: HubStatistics) -> Row:
+    return {
+        "id": hub.hub_id,
+        "clients": hub.clients,
+        "patterns": hub.patterns,
+        "queued": hub.queued,
+        "lost": sum(hub.lost.values()),
+        "causes": hub.lost,
+        "violations": hub.breaches,
+        "dropped": hub.dropped,
+    }
+
+
+def _user(user: UserStatistics) -> Row:
+    return {
+        "uid": user.uid,
+        "connections": user.connections,
+        "patterns": user.patterns,
+        "queued": user.queued_packets,
+        "queued_bytes": user.queued_bytes,
+        "lost": sum(user.lost.values()),
+    }
+
+
+def _client(client: ClientStatistics) -> Row:
+    return {
+        "number": client.number,
+        "who": printable(client.credentials.encode()),
+        "patterns": client.patterns,
+        "queued": client.queued,
+        "lost": sum(client.lost.values()),
+        "modes": f"{client.soft} {client.hard} {client.order}",
+    }
+
+
+def _link(link: LinkStatistics) -> Row:
+    """``in`` is from the other hub to this one."""
+    return {
+        "name": printable((link.address or link.hub or link.credentials).encode()),
+        "direction": link.direction,
+        "connected": link.state in ("joined", "lagging"),
+        "state": link.state,
+        "queued": link.queued,
+        "lost": sum(link.lost.values()) + link.uncertain,
+    }
+
+
+def watch(
+    connect: Callable[[], Endpoint], sleep: Callable[[float], object], clients: Callable[[], bool] = lambda: True
+) -> Generator[Look | Exception, None, None]:
+    """Look at a hub until the caller has seen enough: looks, and between them the errors that came instead.
+
+    After an error it connects anew. ``clients`` says before each look whether each client is asked for.
+    """
+    while True:
+        try:
+            with connect() as client:
+                rates = Rates()
+                while True:
+                    started = monotonic()
+                    hub = client.statistics()
+                    # A hub with few clients and links has told them already.
+                    each = (hub.per_client or client.client_statistics()) if clients() else None
+                    links = hub.per_link or client.link_statistics()
+                    now = monotonic()
+                    yield rates.look(now, client.address, hub, each, links)
+                    sleep(max(_PAUSE, _SHARE * (now - started)))
+        except (SbusError, OSError) as error:
+            yield error
+            sleep(_PAUSE)
+
+
+class _KeyRate:
+    """What came under one key, or under several that are counted together. Times are in seconds."""
+
+    __slots__ = ("count", "intervals", "last", "longest", "size", "squares", "total")
+
+    def __init__(self) -> None:
+        self.last: float | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        self.count = self.size = self.intervals = 0
+        self.total = self.squares = self.longest = 0.0
+
+    def take(self, size: int, now: float) -> None:
+        self.count += 1
+        self.size += size
+        if self.last is not None:
+            interval = now - self.last
+            self.intervals += 1
+            self.total += interval
+            self.squares += interval * interval
+            self.longest = max(self.longest, interval)
+        self.last = now
+
+    def row(self, key: str, seconds: float) -> Row:
+        row: Row = {"key": key, "rate": self.count / seconds, "bytes": self.size / seconds, "messages": self.count}
+        if not self.intervals:
+            return {**row, "mean": None, "deviation": None, "longest": None}
+        mean = self.total / self.intervals
+        deviation = sqrt(max(0.0, self.squares / self.intervals - mean * mean))
+        return {**row, "mean": mean, "deviation": deviation, "longest": self.longest}
+
+
+class KeyRates:
+    """Rate, bytes and intervals of messages by key, in one window of time after another.
+
+    An interval counts in the window in which it ends, so keys that are slower than windows have intervals, too.
+
+    :param now: when the first window begins.
+    :param most: how many keys are told apart: those that come first. The others are counted together.
+    """
+
+    def __init__(self, now: float, most: int) -> None:
+        self._began = now
+        self._most = most
+        self._keys: dict[bytes, _KeyRate] = {}
+        self._others = _KeyRate()
+
+    def take(self, messages: Iterable[Message], now: float) -> None:
+        """Messages came at ``now``."""
+        for message in messages:
+            rate = self._keys.get(message.key)
+            if rate is None:
+                if len(self._keys) < self._most:
+                    rate = self._keys[message.key] = _KeyRate()
+                else:
+                    rate = self._others
+            rate.take(len(message.payload), now)
+
+    def end(self, now: float) -> list[Row]:
+        """End the window: a row for each key, the fastest first, and last one for the others if there are any."""
+        seconds, self._began = max(now - self._began, 1e-9), now
+        rows = [rate.row(printable(key), seconds) for key, rate in self._keys.items()]
+        rows.sort(key=lambda row: (-row["rate"], row["key"]))
+        if self._others.last is not None:
+            rows.append(self._others.row("", seconds))
+        for rate in (*self._keys.values(), self._others):
+            rate.begin()
+        return rows

@@ -1,0 +1,116 @@
+"""Rates from two looks at a hub, and of messages by key."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+import pytest
+from support import HubThread
+
+from sbuslib.blocking import Client
+from sbuslib.rates import KeyRates, Look, Rates, watch
+from sbuslib.statistics import LinkStatistics
+from sbuslib.wire.packets import Message
+
+
+@pytest.fixture
+def path(folder: str) -> str:
+    return os.path.join(folder, "bus")
+
+
+def test_a_hub_is_looked_at_again_and_again(path: str) -> None:
+    with HubThread(path), Client(path) as client:
+        client.subscribe(b"room/")
+        pauses: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+            client.publish_many([(b"room/1", b"payload")] * 100)
+            client.sync()
+
+        looks = watch(lambda: Client(path), sleep)
+        first, second = next(looks), next(looks)
+        looks.close()
+    assert isinstance(first, Look)
+    assert isinstance(second, Look)
+    assert (first.hub["in"], first.hub["out"]) == (0, 0)  # there was no look before
+    assert second.hub["in"] == second.hub["out"] > 0
+    assert second.users[0]["in"] == second.hub["in"]
+    assert second.clients is not None
+    rates = {row["who"]: row["in"] for row in second.clients if row["patterns"]}
+    assert [*rates.values()] == [second.hub["in"]]
+    assert pauses[0] >= 1
+
+
+def test_clients_are_asked_for_only_if_they_are_wanted(path: str) -> None:
+    with HubThread(path):
+        wanted = iter([False, True])
+        looks = watch(lambda: Client(path), lambda seconds: None, lambda: next(wanted))
+        first, second = next(looks), next(looks)
+        looks.close()
+    assert isinstance(first, Look)
+    assert isinstance(second, Look)
+    assert first.clients is None
+    assert second.clients is not None
+    assert len(second.clients) == 1
+
+
+def test_an_error_is_told_and_the_hub_is_found_again(path: str) -> None:
+    hubs: list[HubThread] = []
+
+    def sleep(seconds: float) -> None:
+        if hubs:
+            hubs.pop().stop()
+        else:
+            hubs.append(HubThread(path).__enter__())
+
+    looks = watch(lambda: Client(path), sleep)
+    seen = [next(looks) for _ in range(4)]
+    looks.close()
+    sleep(0)
+    assert [isinstance(one, Look) for one in seen] == [False, True, False, True]
+    assert "no hub at" in str(seen[0])
+
+
+def test_texts_of_a_hub_cannot_steer_a_terminal(path: str) -> None:
+    with HubThread(path), Client(path) as client:
+        hub = client.statistics()
+        fields = {field.name: "" if field.type is str else 0 for field in msgspec.structs.fields(LinkStatistics)}
+        link = msgspec.convert({**fields, "address": "\x1b[31m", "lost": {}, "carries": None}, LinkStatistics)
+    hostile = msgspec.structs.replace(hub.per_client[0], credentials="\x1b[31m")
+    look = Rates().look(0.0, path, hub, [hostile], [link])
+    assert look.clients is not None
+    assert look.clients[0]["who"] == look.links[0]["name"] == "\\x1b[31m"
+
+
+def message(key: bytes, size: int = 10) -> Message:
+    return Message(key, b"x" * size)
+
+
+def test_rate_bytes_and_intervals_of_a_key() -> None:
+    rates = KeyRates(100.0, 10)
+    for now in (100.0, 100.5, 102.0):
+        rates.take([message(b"key")], now)
+    (row,) = rates.end(104.0)
+    assert (row["key"], row["messages"], row["rate"], row["bytes"]) == ("key", 3, 0.75, 7.5)
+    assert (row["mean"], row["deviation"], row["longest"]) == (1.0, 0.5, 1.5)
+
+
+def test_an_interval_counts_where_it_ends() -> None:
+    rates = KeyRates(0.0, 10)
+    rates.take([message(b"slow")], 1.0)
+    assert rates.end(2.0)[0]["mean"] is None
+    (row,) = rates.end(4.0)
+    assert (row["rate"], row["mean"]) == (0, None)  # a key that is silent stays in the table
+    rates.take([message(b"slow")], 5.0)
+    assert rates.end(6.0)[0]["mean"] == 4.0
+
+
+def test_keys_beyond_the_bound_are_counted_together() -> None:
+    rates = KeyRates(0.0, 2)
+    rates.take([message(b"a"), *[message(b"b\x1b")] * 2, message(b"c"), message(b"d")], 0.5)
+    rows = rates.end(1.0)
+    assert [(row["key"], row["messages"]) for row in rows] == [("b\\x1b", 2), ("a", 1), ("", 2)]
+    rates.take([message(b"e")] * 5, 1.5)
+    assert [(row["key"], row["messages"]) for row in rates.end(2.0)] == [("a", 0), ("b\\x1b", 0), ("", 5)]
