@@ -43,7 +43,9 @@ def test_a_logging_handler_that_raises_does_not_stop_the_hub_from_accepting(
     """The first client is not allowed, which is logged from the callback that accepts clients."""
     hub = make_hub(users=[])
     hub._acceptor._users = set()
-    assert connect().is_disconnected()
+    refused = connect()
+    assert refused.receive() == b"CMSG notice/kicked\0user not allowed"
+    assert refused.is_disconnected()
     hub._acceptor._users = None
     good = connect()
     good.subscribe(b"a")
