@@ -32,11 +32,12 @@ from ..statistics import LinkStatistics
 from ..wire import control
 from ..wire.packets import Control
 from .above_role import AboveRole
+from .announcements import Reader
 from .demand import Demand, index
 from .greeting import ApartError, LinkError, SecretsRefusedError
 from .handshake import Conversation
 from .instances import new_epoch, stable_id
-from .interest import Feed, Interest
+from .interest import Interest
 from .leaving import leave
 from .tree import Tree
 from .uplink import Up
@@ -84,7 +85,7 @@ class HubAbove:
         self._imports = index(import_, self._separator)
         self.demand = Demand(context.router, context.limits, export, tree.on_above)
         self.interest = Interest(self._separator, context.limits.link_patterns)
-        self._feed = Feed()
+        self.told: Reader = self.interest.reader(1)
         self._changed = Event()
         self.up: Up | None = None
         self.talk: Conversation | None = None
@@ -108,7 +109,10 @@ class HubAbove:
         # From here on watch() is called with changes. Patterns that were wanted before are added in small steps.
         self.tree.attach(self)
         self.interest = Interest(self._separator, self._limits.link_patterns)
-        self._feed = Feed(patterns for _, patterns in self._router.plain_patterns())
+        self.told = self.interest.reader(1)
+        held = [patterns for _, patterns in self._router.plain_patterns()]
+        narrowed = (one for patterns in held for pattern in patterns for one in self._narrow(pattern))
+        self.interest.feed(((one, 0, 1) for one in narrowed), os.getuid())
         if self.up is None:
             self.up = Up(self)
         self.identity = b"%b %d" % (stable_id(self.tree.context.address(), self.tree.hub_id), new_epoch())
@@ -218,7 +222,7 @@ class HubAbove:
         self.state = "joined"
         self._apart = False
         self.settled = True
-        self.interest.restart()
+        self.told = self.interest.reader(1)
         talk.begin()
         self.tree.joined()
         self.tree.wake()
@@ -312,7 +316,7 @@ class HubAbove:
     @property
     def is_feeding(self) -> bool:
         """Whether patterns that were wanted before the relay was started are still to be told."""
-        return bool(self._feed)
+        return self.interest.feeding
 
     @property
     def received(self) -> int:
@@ -327,20 +331,21 @@ class HubAbove:
 
     def watch(self, pattern: bytes, wanted: bool, user: int) -> None:
         """A user here began (``True``) or ceased (``False``) to want a pattern."""
-        for one in narrow(pattern, self._import, self._separator):
+        for one in self._narrow(pattern):
             if wanted:
                 self.interest.add(one, user)
             else:
                 self.interest.remove(one, user)
 
+    def _narrow(self, pattern: bytes) -> list[bytes]:
+        """What to ask the hub above for."""
+        return narrow(pattern, self._import, self._separator)
+
     def pump(self, steps: int, user: int) -> bool:
         """Do up to ``steps`` steps of a user's jobs, and tell what has changed. Returns whether the user has more."""
-        more = False
+        more = self.interest.work(steps, user)
         if user == os.getuid():  # the hub's own work
-            for pattern in self._feed.take(steps):
-                self.watch(pattern, True, user)
-            more = self.demand.work(steps) or self.is_feeding
-        more = self.interest.work(steps, user) or more
+            more = self.demand.work(steps) or more
         if self.talk is not None:
             self.talk.tell()
         return more

@@ -15,7 +15,7 @@ from ..core.router import Router
 from ..covering import narrow
 from ..limits import Limits
 from ..matcher import Shapes, Subscriptions, shape_of
-from .interest import KeyTable
+from .pruning import KeyTable
 
 __all__ = ["Demand", "index"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Iterator
 from contextlib import suppress
 from time import monotonic
 from typing import Final, Literal, Protocol, TypeAlias
@@ -25,26 +24,23 @@ from ..core.publisher import Publisher
 from ..core.violations import Violations
 from ..errors import PacketError, ReservedKeyError
 from ..limits import CONTROL_EXTRA, PACKET_BYTES
-from ..matcher import is_literal
 from ..secrets import Credentials
 from ..wire import control
 from ..wire.batches import BATCH
 from ..wire.packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_control, parse
-from .interest import Feed, Interest, KeyTable
+from .announcements import Reader
 from .link_routes import receivers_of, remember
 from .narrowing import Narrowed
+from .pruning import KeyTable
+from .telling import Telling
 from .vouchers import Voucher, Vouchers
 
-__all__ = ["PRUNES_PER_SECOND", "SEARCHES", "Link", "Mode"]
+__all__ = ["PRUNES_PER_SECOND", "Link", "Mode"]
 
 Mode: TypeAlias = Literal["announce", "prune", "plain"]
 
 PRUNES_PER_SECOND: Final = 8_192
 """Most keys in a second that a link is told not to send, so that endless new keys cost little."""
-
-SEARCHES: Final = 64
-"""Most new patterns for which the pruned keys of a link, which it was told not to send, are searched. If more patterns
-wait, the link is told to send all of these keys again."""
 
 _UNANSWERED: Final = 64
 """Questions of which a hub remembers when they were asked. The oldest tells how far the link lags."""
@@ -57,10 +53,7 @@ class HubTree(Protocol):
     client_role: ClientRole
     dropped: Violations
     has_settled: bool
-
-    def wanted_above(self) -> list[bytes]:
-        """The patterns that the hub above wants, as far as this hub knows."""
-        ...
+    telling: Telling
 
     def answered(self, token: bytes, who: object, scope: bytes) -> None:
         """A hub below or above answered a question."""
@@ -89,7 +82,7 @@ class Link:
         """Messages of which a link that is trusted said that they were lost on their way up, by cause."""
         self.lagging = False
         self.complete = False
-        self.interest: Interest | None = None
+        self.reader: Reader | None = None
         self.pruned: KeyTable | None = None
         self._tree = tree
         self._tuples: dict[Routes, Routes] = {}
@@ -100,20 +93,14 @@ class Link:
         self._key = connection.key
         self._questions: deque[bytes] = deque()  # asked once the link is told all
         self._unanswered: dict[bytes, float] = {}  # questions, and when they were to be asked
-        self._feed = Feed()
         self._lost: dict[str, tuple[int, float]] = {}
         self._telling = False
         self._to_log: list[str] = []
         self._told_senders = False
-        self._sweeps: dict[int, deque[Iterator[bytes | None]]] = {}  # by the user whose patterns they are for
-        self._account = connection.account
+        self._grafts: deque[bytes] = deque()
         self._prunes = float(limits.pruned_keys)
         self._pruned_at = monotonic()
-        if mode == "announce":
-            self.interest = Interest(self._context.router.namespace.separator, limits.link_patterns)
-            others = [patterns for who, patterns in self._context.router.plain_patterns() if who is not connection]
-            self._feed = Feed([tree.wanted_above(), *others])
-        elif mode == "prune":
+        if mode == "prune":
             self.pruned = KeyTable(limits.pruned_keys)
         publisher.become(self)
         connection.become_link(publisher.sender)
@@ -142,7 +129,7 @@ class Link:
 
     def drop(self, reason: str, times: int = 1) -> None:
         """Count wrong packets or messages of this link, which have no effect. The first is logged after the turn."""
-        if self._tree.dropped.note(reason, self._account.uid, times):
+        if self._tree.dropped.note(reason, self.connection.account.uid, times):
             self._to_log.append(reason)
 
     def command(self, publisher: Publisher, data: bytes) -> None:
@@ -278,12 +265,15 @@ class Link:
         most = float(limits.pruned_keys)
         self._prunes = min(most, self._prunes + (now - self._pruned_at) * PRUNES_PER_SECOND)
         self._pruned_at = now
-        if self._prunes < 1 or self._room() <= 0:
+        if self._prunes < 1 or self.room <= 0:
             return False
         self._prunes -= 1
+        pruning = self._tree.telling.pruning
+        pruning.add(key, self)
         forgotten = self.pruned.add(key)
         self.connection.answer(encode_control(control.INTEREST_PRUNE, key))
         for oldest in forgotten:
+            pruning.discard(oldest, self)
             self._tell_graft(oldest)
         return True
 
@@ -291,32 +281,13 @@ class Link:
         self._publisher.forget_route(b"MSG %b\0" % key)
         self.connection.answer(encode_control(control.INTEREST_GRAFT, key))
 
-    def watch(self, pattern: bytes, wanted: bool, user: int) -> None:
-        """Another user, or the hub above, began (``True``) or ceased (``False``) to want a pattern."""
-        if self.interest is None:
-            if wanted:
-                self._graft_for(pattern, user)
-        elif wanted:
-            self.interest.add(pattern, user)
-        else:
-            self.interest.remove(pattern, user)
-
-    def _graft_for(self, pattern: bytes, user: int) -> None:
-        """Tell the link to send again those pruned keys that a pattern matches."""
-        if not self.pruned:
-            return
-        separator = self._context.router.namespace.separator
-        if is_literal(pattern, separator):
-            if pattern not in self.pruned:
-                return
-            found: Iterator[bytes | None] = iter([pattern])
-        else:
-            found = self.pruned.matched(pattern, separator)
-        self._sweeps.setdefault(user, deque()).append(found)
-        if sum(map(len, self._sweeps.values())) > SEARCHES:
-            # Forgetting all keys costs less than searching for those that match, and loses no message.
-            most = max(self._sweeps, key=lambda one: len(self._sweeps[one]))
-            self._sweeps[most] = deque([self.pruned.matched(b"", separator)])
+    def graft(self, key: bytes) -> None:
+        """Somebody may want a pruned key again: tell the link to send it, as soon as there is room."""
+        assert self.pruned is not None
+        if self.pruned.discard(key):
+            self._tree.telling.pruning.discard(key, self)
+            self._grafts.append(key)
+            self._tree.telling.mark([self])
 
     # -- what is told -------------------------------------------------------------------------------
 
@@ -331,6 +302,7 @@ class Link:
         if len(self._unanswered) < _UNANSWERED:
             self._unanswered[token] = monotonic()
         self._questions.append(token)
+        self._tree.telling.mark([self])
 
     def _note_answer(self, token: bytes) -> None:
         """The link answered a question. Those before it are no longer counted on."""
@@ -350,74 +322,62 @@ class Link:
 
         If the question was not sent although the link had room, this hub is late, and not the link.
         """
-        if token in self._questions and self._room() > 0:
+        if token in self._questions and self.room > 0:
             self._questions.remove(token)
             self._unanswered.pop(token, None)
         else:
             self.lagging = True
 
-    def _room(self) -> int:
+    @property
+    def room(self) -> int:
         """How many more answers may wait for the link. Half of the room is kept for answers to its questions."""
         return self._context.limits.queued_answers // 2 - self.connection.answers
 
     @property
-    def is_told(self) -> bool:
-        """Whether the link was told all that others want. Jobs that are left only take patterns back."""
-        if self._feed or self._told_senders is not bool(self._context.senders):
-            return False
-        return not self._sweeps if self.interest is None else self.interest.is_told
+    def _has_changes(self) -> bool:
+        if self._told_senders is not bool(self._context.senders):
+            return True
+        return bool(self._grafts) if self.reader is None else not self.reader.is_told
 
     @property
-    def is_full(self) -> bool:
-        """Whether there is more to tell, but the link has to read first."""
-        return self._room() <= 0 and not (self.is_told and not self._questions)
+    def is_told(self) -> bool:
+        """Whether the link was told all that others want."""
+        telling = self._tree.telling
+        waits = telling.pruning.searches if self.reader is None else telling.is_feeding
+        return not waits and not self._has_changes
 
-    def pump(self, steps: int, user: int) -> bool:
-        """Do up to ``steps`` steps of a user's jobs, and tell what has changed. Returns whether the user has more."""
+    @property
+    def has_more(self) -> bool:
+        """Whether there is more to tell, now or when the link has read."""
+        return not self.connection.closed and (self._has_changes or bool(self._questions and self.is_told))
+
+    def tell(self, most: int) -> int:
+        """Tell up to ``most`` changes, as far as there is room. Returns how many."""
         if self.connection.closed:
-            return False
+            return 0
         self._tell_senders()
-        interest = self.interest
-        more = self._announce(interest, steps, user) if interest is not None else self._graft(steps, user)
+        count = max(0, min(most, self.room))
+        if self.reader is not None:
+            for added, pattern in self.reader.take(count):
+                word = control.INTEREST_ADD if added else control.INTEREST_REMOVE
+                self.connection.answer(encode_control(word, pattern))
+        else:
+            count = min(count, len(self._grafts))
+            for _ in range(count):
+                self._tell_graft(self._grafts.popleft())
         self._end_telling()
-        return more
+        return count
 
     def _tell_senders(self) -> None:
         senders = bool(self._context.senders)
-        if self._told_senders is not senders and self._room() > 0:
+        if self._told_senders is not senders and self.room > 0:
             self._told_senders = senders
             self.connection.answer(encode_control(control.SENDERS_ON if senders else control.SENDERS_OFF))
-
-    def _announce(self, interest: Interest, steps: int, user: int) -> bool:
-        """Tell which patterns are wanted. Returns whether this user has more to do."""
-        if user == self._account.uid:
-            for pattern in self._feed.take(steps):
-                interest.add(pattern, user)
-        more = interest.work(steps, user)
-        for added, pattern in interest.take(max(0, self._room())):
-            self.connection.answer(encode_control(control.INTEREST_ADD if added else control.INTEREST_REMOVE, pattern))
-        return more or (user == self._account.uid and bool(self._feed))
-
-    def _graft(self, steps: int, user: int) -> bool:
-        """Tell which pruned keys are wanted again. Returns whether this user has more to do."""
-        assert self.pruned is not None
-        while (sweeps := self._sweeps.get(user)) and steps > 0 and self._room() > 0:
-            steps -= 1
-            try:
-                key = next(sweeps[0])
-            except StopIteration:
-                sweeps.popleft()
-                if not sweeps:
-                    del self._sweeps[user]
-                continue
-            if key is not None and self.pruned.discard(key):
-                self._tell_graft(key)
-        return user in self._sweeps and self._room() > 0
 
     def _end_telling(self) -> None:
         """If the link was told all, say so, and ask the questions that waited for that."""
         if not self.complete and self._tree.has_settled and self.is_told:
             self.complete = True
             self.connection.answer(encode_control(control.INTEREST_COMPLETE))
-        while self._questions and self._room() > 0 and self.is_told:
+        while self._questions and self.room > 0 and self.is_told:
             self.connection.answer(encode_control(control.INTEREST_SYNC, self._questions.popleft()))

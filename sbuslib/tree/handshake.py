@@ -26,6 +26,7 @@ from ..wire.packets import (
     encode_unsubscribe,
 )
 from .above_role import AboveRole, Owner
+from .announcements import Reader
 from .asking import Asking
 from .demand import Demand
 from .greeting import LinkError, SecretsRefusedError, check_features, check_key
@@ -41,6 +42,8 @@ class Lasting(Owner, Uplink, Above, Protocol):
 
     interest: Interest
     """What this hub wants from above."""
+    told: Reader
+    """What the hub above has still to be told of that."""
     demand: Demand
     """What the hub above wants."""
     lost_above: int
@@ -252,7 +255,7 @@ class Conversation:
         """Whether there is more to tell, but the hub above has to read first."""
         if not self.joined or self._up.room > 0:
             return False
-        return not self._lasting.interest.is_told or self._owes_senders
+        return not self._lasting.told.is_told or self._owes_senders
 
     @property
     def _owes_senders(self) -> bool:
@@ -266,13 +269,13 @@ class Conversation:
         """
         if not self.joined:
             return
-        interest, up = self._lasting.interest, self._up
+        told, up = self._lasting.told, self._up
         if self._owes_senders and up.room > 0:
             self._told_senders = not self._told_senders
             up.say(encode_control(control.SENDERS_ON if self._told_senders else control.SENDERS_OFF))
-        changes = interest.take(max(0, up.room))
+        changes = told.take(max(0, up.room))
         up.say(*(encode_subscribe(p) if added else encode_unsubscribe(p) for added, p in changes))
-        if self._asking and interest.is_told and not self._lasting.is_feeding:
+        if self._asking and told.is_told and not self._lasting.is_feeding:
             self._asking.send(self.has_features)
 
     def ask(self, token: bytes) -> bool:

@@ -1,190 +1,365 @@
-"""What a link between two hubs wants: counted wants, those that another covers left out, and tables of unwanted keys.
+"""What a hub tells its links of the patterns that are wanted: one index for all links.
 
-**What is announced.** A link holds every pattern that somebody behind it wants, except those that another pattern
-covers. These are *hidden*, each below one *witness*. A witness may be hidden itself, so a pattern that covers a
-hundred thousand others takes them over without touching them.
+**Owners.** A link has to be told what others than the link itself want. So a pattern that only one link wants does not
+concern that link: the link is its *owner*. A pattern that is wanted by others too, or by a client here, has no owner.
+
+**Witnesses.** A pattern that another one covers may have it as its *witness*. Witnesses may have witnesses. Owner and
+witness decide which links are told a pattern (:meth:`Interest._settle`):
+
+* without a witness: all links but its owner;
+* if the witness has no owner, or the same: no link, it is *hidden*;
+* if the witness belongs to another link: that link alone, since all others are told the witness.
+
+*If others than a link want a pattern, the link is told it or one that covers it.* Proof: a pattern without a witness is
+told to the link. If the witness belongs to the link, the link is told the pattern itself. If not, the same is true of
+the witness in place of the pattern, and what covers the witness covers the pattern. This ends, since each witness is
+wider than the last.
 
 **Jobs.** When a wide pattern comes or goes, every pattern below it may have to be looked at. That is done in steps, by
 :meth:`Interest.work`, and each job belongs to the user whose change began it. The jobs of one user may wait for any
-length of time while those of others go on, and no wanted pattern is without cover meanwhile:
+length of time while those of others go on, and the proof holds meanwhile:
 
-* a pattern that goes is given up only after all that it hid have been announced or have found another witness;
-* a hidden pattern that is wanted no more stays below its witness as long as it hides others itself (it is *fading*), so
-  whoever takes its witness away comes upon them;
-* what is to be added is told before what is to be removed.
+* a pattern that nobody wants any more keeps its owner and what it hides until each of these has found its place;
+* a pattern that gets an owner is told to this link, too, until all that it hides has been looked at (``late``);
+* a pattern that loses its owner, or its witness, is told to the links that need it at once.
 
-A job that waits leaves at worst more announced than need be.
+A job that waits leaves at worst more told than need be.
+
+**Widening.** If more than ``most`` patterns are told, the largest *family* is replaced: patterns with the same first
+segment, by that segment and the separator, which cover them all. This is repeated while there are too many. If no
+family is left that has two patterns, the empty pattern replaces all. A family has an owner if one link wants all of it.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ..covering import segment_covers
-from ..matcher import SEPARATOR, _Node, cut, is_literal, matches, stars_after
+from ..matcher import SEPARATOR, is_literal
+from .announcements import Announcements, Reader
+from .pattern_index import PatternIndex
 
-__all__ = ["Feed", "Interest", "KeyTable"]
+__all__ = ["Interest"]
 
-TABLE_BYTES: Final = 1024 * 1024
-"""Bytes of the keys in one :class:`KeyTable`. Keys that are longer than most make it forget others sooner."""
+NO_OWNER: Final = 0
+ALL: Final = 0
+NOBODY: Final = -1
+
+
+class _Want:
+    """One pattern that is wanted, or that still hides others."""
+
+    __slots__ = (
+        "count",
+        "family",
+        "hides",
+        "indexed",
+        "late",
+        "owner",
+        "pattern",
+        "told_to",
+        "total",
+        "widened",
+        "witness",
+    )
+
+    def __init__(self, pattern: bytes, family: _Family) -> None:
+        self.pattern = pattern
+        self.family = family
+        self.count = 0  # how many want it, and the sum of their numbers
+        self.total = 0
+        self.widened = False  # whether it stands for its family
+        self.owner = NO_OWNER
+        self.late: object = None  # while it is told to its owner, too: a mark of the job that ends this
+        self.told_to = NOBODY  # ALL links but the owner, NOBODY, or the one link of this number
+        self.indexed = False  # whether others may have it as their witness
+        self.witness: _Want | None = None
+        self.hides: dict[_Want, None] | None = None  # those whose witness it is
+
+    @property
+    def is_wanted(self) -> bool:
+        return self.count > 0 or self.widened
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it is told to anybody, or hidden."""
+        return self.told_to != NOBODY or self.witness is not None
+
+    def hides_from_all(self, other: _Want) -> bool:
+        """Whether no link has to be told ``other``, which this one covers."""
+        return self.owner == NO_OWNER or (self.owner == other.owner and other.late is None)
+
+
+class _Family:
+    """Patterns with the same first segment."""
+
+    __slots__ = ("count", "members", "pattern", "squares", "told", "total", "widened")
+
+    def __init__(self, pattern: bytes) -> None:
+        self.pattern = pattern  # which covers them all
+        self.members = 0
+        self.told = 0  # how many are told to any link
+        self.widened = False
+        self.count = 0  # pairs of a pattern and one that wants it; the sum of the numbers, and of their squares
+        self.total = 0
+        self.squares = 0
+
+    def change(self, holder: int, count: int) -> None:
+        self.count += count
+        self.total += holder * count
+        self.squares += holder * holder * count
+
+    @property
+    def owner(self) -> int:
+        """The number of the link that wants all of it. By Cauchy and Schwarz, numbers with these sums are all equal."""
+        alike = self.count > 0 and self.count * self.squares == self.total * self.total
+        return self.total // self.count if alike else NO_OWNER
 
 
 class Interest:
-    """What one link holds at its other end: counted wants, those that another covers left out.
+    """The patterns that are wanted, and what links are told of them.
 
-    Call :meth:`add` and :meth:`remove` for each change, :meth:`work` until there is no more to do for that user, and
-    :meth:`take` for what the other end has to be told. A count may be below zero for a while: patterns that were
-    wanted before may be added in slices, while changes come in between.
+    Links have numbers above 0, and everybody else who wants patterns has 0. Call :meth:`add` and :meth:`remove` for
+    each change, and :meth:`work` until there is no more to do for that user. A :class:`~.announcements.Reader` says
+    what a link has to be told.
 
-    :param most: how many patterns are announced at most before they are widened: to the first segment that most of
-        them have in common, and in the end to the empty pattern.
+    :param most: how many patterns are told at most before they are widened.
     """
 
     def __init__(self, separator: bytes = SEPARATOR, most: int = 65_536) -> None:
         self._separator = separator
-        self.most = most
-        self._wants: dict[bytes, int] = {}
-        self._announced: dict[bytes, None] = {}
-        self._witness: dict[bytes, bytes] = {}  # of each hidden pattern
-        self._hidden: dict[bytes, dict[bytes, None]] = {}  # by witness
-        self._leaving: dict[bytes, None] = {}  # announced, wanted no more, and still hiding others
-        self._root: _Node[bytes] = _Node()  # of all that is announced but for what is leaving
+        self._most = most
+        self.announcements = Announcements(self.concerns)
+        self._wants: dict[bytes, _Want] = {}
+        self._index: PatternIndex[_Want] = PatternIndex(separator)
         self._jobs: dict[int, deque[Iterator[None]]] = {}  # by the user whose change began them
-        self._to_add: OrderedDict[bytes, None] = OrderedDict()  # what the other end has to be told
-        self._to_remove: OrderedDict[bytes, None] = OrderedDict()
-        self._widened: dict[bytes, None] = {}
-        self._families: dict[bytes, int] = {}  # how many of what is announced
-        self._widen_at = most
+        self._feeds = 0
+        self.wanted = 0
+        """How many distinct patterns are wanted."""
+        self._told = 0
+        self._all = _Family(b"")  # of which the patterns of one segment are members
+        self._families: dict[bytes, _Family] = {}
+        self._by_size: dict[int, dict[_Family, None]] = {}  # families that are not widened, by how many are told
+        self._widened: dict[_Want, None] = {}
+        self._load = 0  # patterns that are told once all jobs are done, or more
 
     def __len__(self) -> int:
-        """How many patterns are announced."""
-        return len(self._announced)
-
-    @property
-    def wanted(self) -> int:
-        """How many distinct patterns are wanted."""
-        return len(self._wants)
+        """How many patterns are told."""
+        return self._told
 
     @property
     def widened(self) -> bool:
-        """Whether more is announced than is wanted."""
+        """Whether more is told than is wanted."""
         return bool(self._widened)
 
     @property
-    def announced(self) -> list[bytes]:
-        """The patterns that the other end holds once it was told all changes."""
-        return list(self._announced)
+    def feeding(self) -> bool:
+        """Whether patterns from before are still to be added."""
+        return bool(self._feeds)
 
-    @property
-    def settled(self) -> bool:
-        """Whether nothing is left to do or to tell."""
-        return not self._jobs and self.is_told
+    def concerns(self, pattern: bytes, link: int) -> bool:
+        """Whether a link has to hold a pattern."""
+        want = self._wants.get(pattern)
+        if want is None or want.told_to == NOBODY:
+            return False
+        return want.told_to == link or (want.told_to == ALL and (want.owner != link or want.late is not None))
 
-    @property
-    def is_told(self) -> bool:
-        """Whether the other end was told all that it has to know. Jobs that are left only reduce what it holds."""
-        return not self._to_add and not self._to_remove
+    def reader(self, link: int) -> Reader:
+        """What the link of this number has to be told. Its other end knows nothing as yet."""
+        return self.announcements.reader(link)
 
     # -- wants --------------------------------------------------------------------------------------
 
-    def add(self, pattern: bytes, user: int = 0) -> None:
-        """Somebody wants ``pattern``. The jobs that follow belong to ``user``."""
-        count = self._wants.get(pattern, 0) + 1
-        if count:
-            self._wants[pattern] = count
+    def add(self, pattern: bytes, user: int = 0, holder: int = 0) -> None:
+        """``holder`` began to want ``pattern``. The jobs that follow belong to ``user``."""
+        self._change(pattern, user, holder, 1)
+
+    def remove(self, pattern: bytes, user: int = 0, holder: int = 0) -> None:
+        """``holder`` does not want ``pattern`` any more. The jobs that follow belong to ``user``."""
+        self._change(pattern, user, holder, -1)
+        if self._widened and self.wanted * 2 <= self._most:
+            self._narrow(user)
+
+    def feed(self, changes: Iterable[tuple[bytes, int, int]], user: int = 0) -> None:
+        """Make changes from before, in steps: patterns, with who wants them and how often (or, below 0, no longer).
+
+        Other changes may come before these, so a pattern may seem to be wanted less than never for a while.
+        """
+        self._feeds += 1
+        self._begin(self._take_in(iter(changes), user), user)
+
+    def _take_in(self, changes: Iterator[tuple[bytes, int, int]], user: int) -> Iterator[None]:
+        for pattern, holder, count in changes:
+            self._change(pattern, user, holder, count)
+            yield
+        self._feeds -= 1
+
+    def _change(self, pattern: bytes, user: int, holder: int, count: int) -> None:
+        want = self._wants.get(pattern)
+        if want is None:
+            want = self._make(pattern)
+        self.wanted -= want.count > 0
+        want.count += count
+        want.total += holder * count
+        self.wanted += want.count > 0
+        self._all.change(holder, count)
+        if want.family is not self._all:
+            want.family.change(holder, count)
+        self._review(want, user)
+        for family in {want.family, self._all}:
+            if family.widened and family.pattern != pattern:
+                self._review(self._wants[family.pattern], user)
+        self._make_room(user)
+
+    def _make(self, pattern: bytes) -> _Want:
+        first, separator, _ = pattern.partition(self._separator)
+        family = self._all
+        if separator:
+            name = first + separator
+            family = self._families.get(name) or self._families.setdefault(name, _Family(name))
+        family.members += 1
+        want = self._wants[pattern] = _Want(pattern, family)
+        return want
+
+    def _review(self, want: _Want, user: int) -> None:
+        """It may be wanted by others than before."""
+        if want.is_wanted:
+            owner = want.family.owner if want.widened else want.total if want.count == 1 else NO_OWNER
+            if not want.is_there:
+                want.owner = owner
+                self._place(want, user)
+                return
+            if want.told_to != NOBODY:
+                self._insert(want, user)
+            if want.owner != owner:
+                self._set_owner(want, owner, user)
+        elif not want.is_there:
+            self._forget(want)
+        elif want.hides:
+            self._extract(want)
+            self._begin(self._leave(want, user), user)
         else:
-            del self._wants[pattern]
-        if count == 1 and pattern not in self._widened:
-            self._want(pattern, user)
+            self._drop(want)
 
-    def remove(self, pattern: bytes, user: int = 0) -> None:
-        """Somebody who wanted ``pattern`` no longer does. The jobs that follow belong to ``user``."""
-        count = self._wants.get(pattern, 0) - 1
-        if count:
-            self._wants[pattern] = count
+    def _set_owner(self, want: _Want, owner: int, user: int) -> None:
+        before, was_late = want.owner, want.late is not None
+        want.owner, want.late = owner, None
+        if before != NO_OWNER:
+            if want.told_to == ALL and not was_late:
+                self.announcements.begin(want.pattern, before)
+            if want.indexed:
+                self._begin_to_look_below(want, user)
+        if owner != NO_OWNER:
+            want.late = mark = object()
+            if want.hides:
+                self._begin(self._look_at_hidden(want, mark, user), user)
+            else:
+                self._end_late(want, user)
+        if want.witness is not None and not want.witness.hides_from_all(want):
+            self._place(want, user)
         else:
-            del self._wants[pattern]
-            if pattern not in self._widened:
-                self._unwant(pattern, user)
-            if self._widened and len(self._wants) * 2 <= self.most:
-                self._narrow_again(user)
+            self._settle(want, user)
 
-    def _is_wanted(self, pattern: bytes) -> bool:
-        return self._wants.get(pattern, 0) > 0 or pattern in self._widened
+    def _end_late(self, want: _Want, user: int) -> None:
+        want.late = None
+        if want.told_to == ALL:
+            self.announcements.leave_out(want.pattern, want.owner)
+        self._settle(want, user)
 
-    def _want(self, pattern: bytes, user: int) -> None:
-        if pattern in self._leaving:
-            del self._leaving[pattern]
-            self._insert(pattern)
-            self._begin(self._hide_below(pattern), user)
-        elif pattern not in self._witness:
-            self._place(pattern, user)
-        self._look_at_room(user)
+    # -- places -------------------------------------------------------------------------------------
 
-    def _place(self, pattern: bytes, user: int) -> None:
-        """Hide a pattern below one that covers it, or announce it."""
-        witness = self._find_cover(pattern)
+    def _place(self, want: _Want, user: int) -> None:
+        """Find a witness, and tell the links that need it."""
+        self._set_witness(want, self._find_witness(want))
+        self._settle(want, user)
+
+    def _find_witness(self, want: _Want) -> _Want | None:
+        """One that hides it from all links, if there is such a one."""
+        witness = None
+        for found in self._index.covering(want.pattern):
+            if found is not want:
+                witness = found
+                if found.hides_from_all(want):
+                    break
+        return witness
+
+    def _set_witness(self, want: _Want, witness: _Want | None) -> None:
+        before = want.witness
+        if before is not None and before.hides is not None:
+            del before.hides[want]
+            if not before.hides:
+                before.hides = None
+        want.witness = witness
         if witness is not None:
-            self._hide(pattern, witness)
-            return
-        self._announced[pattern] = None
-        family = self._family(pattern)
-        self._families[family] = self._families.get(family, 0) + 1
-        self._insert(pattern)
-        self._note(pattern, True)
-        if not is_literal(pattern, self._separator):
-            self._begin(self._hide_below(pattern), user)
+            if witness.hides is None:
+                witness.hides = {}
+            witness.hides[want] = None
 
-    def _hide(self, pattern: bytes, witness: bytes) -> None:
-        self._witness[pattern] = witness
-        self._hidden.setdefault(witness, {})[pattern] = None
+    def _settle(self, want: _Want, user: int) -> None:
+        """Tell the links that need it, and no others."""
+        witness = want.witness
+        told_to = ALL
+        if witness is not None:
+            told_to = NOBODY if witness.hides_from_all(want) else witness.owner
+        if told_to != want.told_to:
+            self._tell(want, told_to)
+        if told_to == NOBODY:
+            self._extract(want)
+        elif want.is_wanted:
+            self._insert(want, user)
 
-    def _unhide(self, pattern: bytes) -> None:
-        witness = self._witness.pop(pattern)
-        hidden = self._hidden[witness]
-        del hidden[pattern]
-        if not hidden:
-            del self._hidden[witness]
+    def _tell(self, want: _Want, told_to: int) -> None:
+        before, want.told_to = want.told_to, told_to
+        pattern, announcements = want.pattern, self.announcements
+        if told_to == ALL:
+            announcements.begin_all(pattern)
+            if want.owner != NO_OWNER and want.late is None:
+                announcements.leave_out(pattern, want.owner)  # it may have been told this before
+        elif told_to != NOBODY:
+            announcements.begin(pattern, told_to)
+        if before == ALL:
+            announcements.end_all(pattern)
+        elif before != NOBODY:
+            announcements.end(pattern, before)
+        if NOBODY in (before, told_to):
+            self._count_told(want.family, 1 if before == NOBODY else -1)
 
-    def _pop_hidden(self, witness: bytes) -> bytes:
-        """Take one of the patterns that a witness hides from it."""
-        hidden = self._hidden[witness]
-        pattern, _ = hidden.popitem()  # from the end: a dictionary's start is slow to find once it is empty
-        del self._witness[pattern]
-        if not hidden:
-            del self._hidden[witness]
-        return pattern
+    def _insert(self, want: _Want, user: int) -> None:
+        if not want.indexed:
+            want.indexed = True
+            self._index.add(want.pattern, want)
+            self._begin_to_look_below(want, user)
 
-    def _unwant(self, pattern: bytes, user: int) -> None:
-        if pattern in self._witness:
-            if pattern in self._hidden:
-                self._begin(self._fade(pattern, user), user)
-            else:
-                self._unhide(pattern)
-        elif pattern in self._announced and pattern not in self._leaving:
-            self._extract(pattern)
-            if pattern in self._hidden:
-                self._leaving[pattern] = None
-                self._begin(self._leave(pattern, user), user)
-            else:
-                self._give_up(pattern)
+    def _extract(self, want: _Want) -> None:
+        if want.indexed:
+            want.indexed = False
+            self._index.discard(want.pattern, want)
 
-    def _give_up(self, pattern: bytes) -> None:
-        del self._announced[pattern]
-        if len(self._announced) <= self.most:
-            self._widen_at = self.most
-        family = self._family(pattern)
-        self._families[family] -= 1
-        if not self._families[family]:
-            del self._families[family]
-        self._note(pattern, False)
+    def _drop(self, want: _Want) -> None:
+        self._extract(want)
+        self._set_witness(want, None)
+        want.late = None
+        if want.told_to != NOBODY:
+            self._tell(want, NOBODY)
+        self._forget(want)
+
+    def _forget(self, want: _Want) -> None:
+        if want.count or want.total:
+            return  # not all changes from before were made
+        del self._wants[want.pattern]
+        want.family.members -= 1
+        if not want.family.members and want.family is not self._all:
+            del self._families[want.family.pattern]
 
     # -- jobs ---------------------------------------------------------------------------------------
 
     def _begin(self, job: Iterator[None], user: int) -> None:
         self._jobs.setdefault(user, deque()).append(job)
+
+    def has_work(self, user: int) -> bool:
+        """Whether a user's changes began jobs that are not done."""
+        return user in self._jobs
 
     def work(self, steps: int, user: int = 0) -> bool:
         """Do up to ``steps`` steps of the jobs that a user's changes began; whether there is more to do."""
@@ -196,285 +371,103 @@ class Interest:
                 jobs.popleft()
                 if not jobs:
                     del self._jobs[user]
-                if not self._jobs:
-                    self._look_at_room(user)
+        self._make_room(user)
         return user in self._jobs
 
-    def _hide_below(self, pattern: bytes) -> Iterator[None]:
-        """Hide what a pattern that was just announced covers."""
-        for other in self._covered_by(pattern):
-            yield
-            if pattern not in self._announced or pattern in self._leaving:
-                return
-            if other and other != pattern and other in self._announced and other not in self._leaving:
-                self._extract(other)
-                self._give_up(other)
-                self._hide(other, pattern)
+    def _begin_to_look_below(self, want: _Want, user: int) -> None:
+        if not is_literal(want.pattern, self._separator):
+            self._begin(self._look_below(want, user), user)
 
-    def _fade(self, pattern: bytes, user: int) -> Iterator[None]:
-        """Find other witnesses for what a hidden pattern hides that is wanted no more, and then forget it."""
-        while not self._is_wanted(pattern) and pattern in self._witness:
-            hidden = self._hidden.get(pattern)
-            if not hidden:
-                self._unhide(pattern)
-                return
-            below = self._pop_hidden(pattern)
-            if self._is_wanted(below):
-                self._place(below, user)
-            else:
-                self._hide(below, self._witness[pattern])  # it is fading too
+    def _look_below(self, want: _Want, user: int) -> Iterator[None]:
+        """It came, or lost its owner: be the witness of those below it that need one."""
+        for other in self._index.covered_by(want.pattern):
             yield
+            if not want.indexed:
+                return
+            if other is None or other is want or not other.indexed:
+                continue
+            if other.witness is None or want.hides_from_all(other):
+                self._set_witness(other, want)
+                self._settle(other, user)
 
-    def _leave(self, pattern: bytes, user: int) -> Iterator[None]:
-        """Announce what a pattern hides that is wanted no more, and then give it up."""
-        while pattern in self._leaving:
-            hidden = self._hidden.get(pattern)
-            if not hidden:
-                del self._leaving[pattern]
-                self._give_up(pattern)
-                return
-            below = self._pop_hidden(pattern)
-            if self._is_wanted(below):
-                self._place(below, user)
-            elif below in self._hidden:  # it is fading: take over what it hides, one by one
-                self._hide(self._pop_hidden(below), pattern)
-                self._hide(below, pattern)
+    def _look_at_hidden(self, want: _Want, mark: object, user: int) -> Iterator[None]:
+        """It got an owner: tell this link what it hid from it."""
+        for other in list(want.hides or ()):
             yield
+            if want.late is not mark:
+                return
+            if other.witness is want and not want.hides_from_all(other):
+                self._place(other, user)
+        if want.late is mark:
+            self._end_late(want, user)
+
+    def _leave(self, want: _Want, user: int) -> Iterator[None]:
+        """Nobody wants it any more: find places for all that it hides, and then drop it."""
+        while want.hides and not want.is_wanted:
+            self._place(next(reversed(want.hides)), user)
+            yield
+        if want.is_there and not want.is_wanted:
+            self._drop(want)
 
     # -- widening -----------------------------------------------------------------------------------
 
-    def widen(self, user: int = 0) -> None:
-        """The other end takes no more patterns: ask it for everything."""
-        self._widen_to(b"", user)
-
-    def _look_at_room(self, user: int) -> None:
-        """Where too much is announced, cover the largest family of patterns by what they have in common."""
-        count = len(self._announced)
-        # While work is left it may still become less, and looking takes a while: not for each pattern that comes.
-        if count <= self.most or b"" in self._widened or (self._jobs and count <= self._widen_at):
-            return
-        self._widen_at = count + 1 + self.most // 16  # one for what it is widened to
-        largest = max(self._families, key=self._families.__getitem__)
-        # One that would not make at least half of the room free again is not worth having.
-        worth = self._families[largest] * 2 >= self.most and largest not in self._widened
-        self._widen_to(largest if worth else b"", user)
-
-    def _family(self, pattern: bytes) -> bytes:
-        """The first segment with its separator, which covers all that begin so; empty where there is no such."""
-        first, separator, _ = pattern.partition(self._separator)
-        return first + separator if separator else b""
-
-    def _widen_to(self, pattern: bytes, user: int) -> None:
-        if pattern in self._widened:
-            return
-        wanted = self._is_wanted(pattern)
-        self._widened[pattern] = None
-        if not wanted:
-            self._want(pattern, user)
-
-    def _narrow_again(self, user: int) -> None:
-        widened, self._widened = self._widened, {}
-        for pattern in widened:
-            if not self._is_wanted(pattern):
-                self._unwant(pattern, user)
-
-    # -- what to tell -------------------------------------------------------------------------------
-
-    def _note(self, pattern: bytes, added: bool) -> None:
-        to_do, opposite = (self._to_add, self._to_remove) if added else (self._to_remove, self._to_add)
-        if pattern in opposite:
-            del opposite[pattern]  # which the other end has not heard of
-        else:
-            to_do[pattern] = None
-
-    def take(self, count: int) -> list[tuple[bool, bytes]]:
-        """Up to ``count`` changes to tell, in order: whether it was added (or removed), and the pattern."""
-        taken: list[tuple[bool, bytes]] = []
-        for added, patterns in (True, self._to_add), (False, self._to_remove):
-            while patterns and len(taken) < count:
-                taken.append((added, patterns.popitem(last=False)[0]))
-        return taken
-
-    def restart(self) -> None:
-        """The other end has forgotten all: it has to be told everything again."""
-        self._to_add = OrderedDict.fromkeys(self._announced)
-        self._to_remove.clear()
-
-    # -- the index of what is announced -------------------------------------------------------------
-
-    def _insert(self, pattern: bytes) -> None:
-        segments, below = cut(pattern, self._separator)
-        node = self._root
-        for segment in segments:
-            node = node.child(segment)
-        node.end(below)[pattern] = None
-
-    def _extract(self, pattern: bytes) -> None:
-        segments, below = cut(pattern, self._separator)
-        path = [self._root]
-        for segment in segments:
-            path.append(path[-1].child(segment))
-        path[-1].end(below).pop(pattern, None)
-        for segment, parent, node in zip(reversed(segments), reversed(path[:-1]), reversed(path), strict=False):
-            if not node.is_empty():
-                break
-            parent.drop(segment)
-
-    def _find_cover(self, pattern: bytes) -> bytes | None:
-        """Another pattern in the index that covers this one.
-
-        Visits no more nodes than the shapes of what is announced have steps, and one chain, for the reason that
-        :mod:`sbuslib.matcher` gives of keys: of the nodes whose segments cover those of ``pattern``, no two have the
-        same shape, since the shape tells how many bytes of the pattern's own stem or segment each stem is. What is
-        announced is wanted by users, and the steps of each user are bounded (``Limits.user_pattern_steps``).
-        """
-        segments, below = cut(pattern, self._separator)
-        end = len(segments)
-        stack = [(self._root, 0)]
-        while stack:
-            node, depth = stack.pop()
-            if node.below and (below or depth < end):
-                for found in node.below:
-                    if found != pattern:
-                        return found
-            if depth == end:
-                continue
-            last = depth == end - 1 and not below
-            for child in _wider(node, segments[depth], last):
-                if last:
-                    for found in child.here or ():
-                        if found != pattern:
-                            return found
-                else:
-                    stack.append((child, depth + 1))
-        return None
-
-    def _covered_by(self, pattern: bytes) -> Iterator[bytes]:
-        """Patterns in the index that this one covers; empty ones in between, so that each step is short.
-
-        The index may change between two steps: what was in it all the time is found.
-        """
-        segments, below = cut(pattern, self._separator)
-        end = len(segments)
-        # Of nodes at one depth each: an iterator over a copy, since what is found is taken out of the index.
-        stack = [(iter([self._root]), 0)]
-        while stack:
-            nodes, depth = stack[-1]
-            node = next(nodes, None)
-            if node is None:
-                stack.pop()
-                continue
-            yield b""
-            if depth >= end:
-                if below:
-                    yield from list(node.below or ())
-                if depth > end or not below:
-                    yield from list(node.here or ())
-                if below and node.children:
-                    stack.append((iter(list(node.children.values())), depth + 1))
-                continue
-            segment = segments[depth]
-            children = node.children or {}
-            if not segment.endswith(b"*"):
-                if segment in children:
-                    stack.append((iter([children[segment]]), depth + 1))
-                continue
-            last = depth == end - 1 and not below
-            wider: list[_Node[bytes]] = []
-            for text, child in list(children.items()):
-                if segment_covers(segment, text, last):
-                    wider.append(child)
-                yield b""
-            stack.append((iter(wider), depth + 1))
-
-
-def _wider(node: _Node[bytes], segment: bytes, last: bool) -> list[_Node[bytes]]:
-    """The children whose segment takes all that ``segment`` takes: ``segment_covers``, by the index."""
-    found: list[_Node[bytes]] = []
-    stem = segment.rstrip(b"*")
-    stars = len(segment) - len(stem)
-    if node.children is not None and segment in node.children:
-        found.append(node.children[segment])
-    if not stars:
-        if node.lengths:
-            node.follow_stars(segment, last, found)
-        return found
-    for length in node.lengths or ():
-        by_count = (node.starred or {}).get(stem[:length]) if length <= len(stem) else None
-        if by_count is None:
-            continue
-        if length == len(stem):
-            if not last:  # in the last place only the segment itself would do
-                found += [child for count, child in by_count.items() if count > stars]
-        else:
-            met = stars_after(stem, length)
-            found += [child for count, child in by_count.items() if (count == met + 1 if last else count > met)]
-    return found
-
-
-class Feed:
-    """What was wanted when a link began, to be added to its interest in slices while changes come in between."""
-
-    def __init__(self, patterns: Iterable[list[bytes]] = ()) -> None:
-        self._left = deque(patterns)
-
-    def __bool__(self) -> bool:
-        return bool(self._left)
-
-    def take(self, count: int) -> list[bytes]:
-        """The next patterns, up to ``count``."""
-        taken: list[bytes] = []
-        while self._left and len(taken) < count:
-            some = self._left[0]
-            wanted = count - len(taken)
-            taken += some[-wanted:]
-            del some[-wanted:]
-            if not some:
-                self._left.popleft()
-        return taken
-
-
-class KeyTable:
-    """Keys that nobody wants, at most ``most`` and ``most_bytes`` of them: the oldest make room for new ones."""
-
-    def __init__(self, most: int, most_bytes: int = TABLE_BYTES) -> None:
+    def set_room(self, most: int, user: int = 0) -> None:
+        """Change how many patterns are told at most."""
         self._most = most
-        self._most_bytes = most_bytes
-        self._keys: OrderedDict[bytes, None] = OrderedDict()
-        self.bytes = 0
+        if self._widened and self.wanted * 2 <= most:
+            self._narrow(user)
+        self._make_room(user)
 
-    def __len__(self) -> int:
-        return len(self._keys)
+    def widen(self, user: int = 0) -> None:
+        """A link takes no more patterns: ask for everything."""
+        self._widen(self._all, user)
 
-    def __contains__(self, key: bytes) -> bool:
-        return key in self._keys
+    def _make_room(self, user: int) -> None:
+        """Replace families while too many patterns are told."""
+        while self._load > self._most and not self._all.widened:
+            largest = max(self._by_size, default=0)
+            if largest > 1:
+                self._widen(next(reversed(self._by_size[largest])), user)
+            else:
+                self.widen(user)
 
-    def add(self, key: bytes) -> list[bytes]:
-        """Note a key; those that were forgotten for it, which may be the key itself."""
-        if key in self._keys:
-            return []
-        self._keys[key] = None
-        self.bytes += len(key)
-        forgotten = []
-        while len(self._keys) > self._most or self.bytes > self._most_bytes:
-            oldest, _ = self._keys.popitem(last=False)
-            self.bytes -= len(oldest)
-            forgotten.append(oldest)
-        return forgotten
+    def _widen(self, family: _Family, user: int) -> None:
+        if family.widened:
+            return
+        self._weigh(family, -1)
+        family.widened = True
+        self._weigh(family, 1)
+        want = self._wants.get(family.pattern) or self._make(family.pattern)
+        want.widened = True
+        self._widened[want] = None
+        self._review(want, user)
 
-    def discard(self, key: bytes) -> bool:
-        """Forget a key; whether it was there."""
-        if key not in self._keys:
-            return False
-        del self._keys[key]
-        self.bytes -= len(key)
-        return True
+    def _narrow(self, user: int) -> None:
+        widened, self._widened = self._widened, {}
+        for want in widened:
+            self._weigh(want.family, -1)
+            want.family.widened = want.widened = False
+            self._weigh(want.family, 1)
+            self._review(want, user)
 
-    def keys(self) -> list[bytes]:
-        """All keys, oldest first."""
-        return list(self._keys)
+    def _count_told(self, family: _Family, count: int) -> None:
+        self._weigh(family, -1)
+        family.told += count
+        self._told += count
+        self._weigh(family, 1)
 
-    def matched(self, pattern: bytes, separator: bytes) -> Iterator[bytes | None]:
-        """The keys that ``pattern`` matches, and ``None`` for each that it does not: one a step."""
-        for key in self.keys():
-            yield key if matches(pattern, key, separator) else None
+    def _weigh(self, family: _Family, sign: int) -> None:
+        """Add a family to the load, or take it out."""
+        if family.widened:
+            self._load += sign
+            return
+        self._load += sign * family.told
+        if family is self._all or not family.told:
+            return
+        alike = self._by_size.setdefault(family.told, {})
+        if sign > 0:
+            alike[family] = None
+        else:
+            del alike[family]
+            if not alike:
+                del self._by_size[family.told]

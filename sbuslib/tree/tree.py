@@ -41,6 +41,7 @@ from .downlink import Link, Mode
 from .instances import Instances
 from .prefixes import Prefix
 from .questions import Questions, Reply
+from .telling import Telling
 
 __all__ = ["LINKS_OF_A_USER", "STEPS_A_TURN", "Above", "Tree"]
 
@@ -53,6 +54,9 @@ is worked out for each link, which holds a table of keys."""
 
 STEPS_A_TURN: Final = 256
 """Steps, of some microseconds each, of one turn that works out a user's changes for the links: about a millisecond."""
+
+TOLD_A_TURN: Final = 256
+"""Changes that links are told in one such turn: about a millisecond, too."""
 
 
 class Above(Protocol):
@@ -120,6 +124,7 @@ class Tree:
         self.above: Above | None = None
         self.links: dict[Outgoing, Link] = {}
         self._links_of: Counter[int] = Counter()  # by user
+        self.telling = Telling(context, self.wanted_above)
         self.dropped = Violations(context.limits.logged_breaches)
         """Packets that links should not have sent."""
         self.path: tuple[bytes, ...] = (self.hub_id,)
@@ -148,6 +153,7 @@ class Tree:
 
     def _settle(self) -> None:
         self.has_settled = True
+        self.telling.mark(self.links.values())
         self.wake()
 
     def stop(self) -> None:
@@ -170,6 +176,7 @@ class Tree:
             self._work.end()
             self._work = None
         self._full.clear()
+        self.telling.clear()
         self._told_path.clear()
         self.addresses.clear()
         self.questions.clear()
@@ -213,8 +220,9 @@ class Tree:
         if mode == "plain":
             return
         self._links_of[connection.account.uid] += 1
-        self.links[connection] = Link(self, publisher, mode)
+        link = self.links[connection] = Link(self, publisher, mode)
         self._watch()
+        self.telling.add(link, mode == "announce")
         self.wake(connection.account)
 
     def note_address(self, client: Outgoing, address: bytes) -> None:
@@ -242,6 +250,8 @@ class Tree:
             link.narrowed.close()
             self._links_of -= Counter([connection.account.uid])
             self._watch()
+            self.telling.forget(link, connection.account.uid)
+            self.wake(connection.account)
         self.prefix.forget(connection)
         self.questions.forget(connection, link, connection.account.uid)
 
@@ -271,15 +281,13 @@ class Tree:
         """A client here began or ceased to hold a pattern: tell the hub above and all other links."""
         if self.above is not None:
             self.above.watch(pattern, wanted, account.uid)
-        for connection, link in self.links.items():
-            if connection is not subscriber:
-                link.watch(pattern, wanted, account.uid)
-        self.wake(account)
+        self.telling.watch(subscriber, pattern, wanted, account.uid)
+        if self.above is not None or self.telling.has_work(account.uid):
+            self.wake(account)
 
     def on_above(self, pattern: bytes, wanted: bool) -> None:
         """The hub above began or ceased to want a pattern."""
-        for link in self.links.values():
-            link.watch(pattern, wanted, self._own.uid)
+        self.telling.watch(None, pattern, wanted, self._own.uid)
         self.wake()
 
     def wanted_above(self) -> list[bytes]:
@@ -295,14 +303,15 @@ class Tree:
 
     def _tell_some(self, account: Account) -> bool:
         """Work on a user's changes for one turn, and tell the links. Returns whether there is more to do."""
-        links: list[Link | Above] = [*self.links.values(), *([self.above] if self.above is not None else [])]
-        # Shared out among the links, so that many links do not make the turn longer.
-        steps = max(1, STEPS_A_TURN // max(1, len(links)))
-        more = [link.pump(steps, account.uid) for link in links]
-        if any(link.is_full for link in links):
+        above = self.above
+        more = self.telling.work(STEPS_A_TURN, account.uid)
+        if above is not None:
+            more = above.pump(STEPS_A_TURN, account.uid) or more
+        more = self.telling.tell(TOLD_A_TURN) or more
+        if self.telling.is_full or (above is not None and above.is_full):
             self._wait_for_room(account)
         self.context.members.end_turn()
-        return any(more) and self._started
+        return more and self._started
 
     def _wait_for_room(self, account: Account) -> None:
         if not self._full:
@@ -310,6 +319,7 @@ class Tree:
         self._full[account.uid] = account
 
     def _try_again(self) -> None:
+        self.telling.try_again()
         full, self._full = self._full, {}
         for account in full.values():
             self.wake(account)
@@ -318,6 +328,7 @@ class Tree:
 
     def _on_senders(self) -> None:
         """The first receiver here wants messages with their sender, or the last no longer does."""
+        self.telling.mark(self.links.values())
         self.wake()  # told only as often as there is room: a client that turns senders on and off floods no link
 
     def features(self) -> bytes:

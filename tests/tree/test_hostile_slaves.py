@@ -13,7 +13,7 @@ from support import PATIENCE, WHOAMI, FakeHub, Peer, eventually
 from worlds import FAST, World, received, settle
 
 from sbuslib.secrets import Credentials
-from sbuslib.tree import downlink, tree
+from sbuslib.tree import pruning, tree
 from sbuslib.wire.control import Notice
 
 
@@ -353,7 +353,7 @@ def test_senders_on_and_off_many_times_floods_no_link(world: World, slave: Calla
 
 
 def test_too_many_new_patterns_at_a_time_graft_all_keys(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(downlink, "SEARCHES", 4)
+    monkeypatch.setattr(pruning, "SEARCHES", 4)
     monkeypatch.setattr(tree, "STEPS_A_TURN", 1)
     world.hub("top", relays=[12_345])
     world.uids["top"] = 12_345
@@ -367,7 +367,7 @@ def test_too_many_new_patterns_at_a_time_graft_all_keys(world: World, monkeypatc
     (only,) = world.hubs["top"].tree.links.values()
     client = world.client("top")
     client.subscribe(*(b"other/*/%d" % n for n in range(8)))
-    assert len(only._sweeps) <= 4
+    assert sum(map(len, world.hubs["top"].tree.telling.pruning._searches.values())) <= 4
     eventually(lambda: only.pruned is not None and not len(only.pruned))
     assert sum(packet.startswith(b"CMSG interest/graft") for packet in link.pending()) == 50
 
