@@ -1,8 +1,8 @@
 """What many hubs below cost one hub: time and memory until all know what the others want, and the rate of ``SUB``.
 
 Run ``python benchmarks/many_links.py [OTHER]``, where ``OTHER`` is a checkout of other code to compare with. The hub is
-a process of its own. The hubs below are sockets of this process, which say what relays say, read all they are told and
 a process of its own. The hubs below are sockets of this process: they say what relays say, read all they are told and
+answer the hub's questions. Told is, for each number of links and of patterns of each link, all distinct:
 
 * the seconds until a ``sync`` of the whole tree is answered, after all said what they want, and the hub's CPU time;
 * the hub's memory, and how many patterns the first link holds then;

@@ -2,13 +2,13 @@
 
 The parts:
 
-* :mod:`sbuslib.tree.interest` decides, without I/O, which patterns a link has to hold.
+* :mod:`sbuslib.tree.interest` decides, without I/O, which patterns each link has to hold, and
+  :mod:`sbuslib.tree.telling` which links have to be told something.
 * :class:`sbuslib.tree.downlink.Link` is what a hub knows of one relay below.
 * :mod:`sbuslib.tree.instances` knows which hub is behind a link, and retires the old link of one that comes back.
 * :mod:`sbuslib.tree.prefixes` knows which clients wait for the hub's prefix, and :mod:`sbuslib.tree.questions` which
   hubs have to answer before a ``hub/sync`` is answered.
-* :class:`Tree` is the rest: it has the links and the path to the root, and tells the links and the hub above which
-  patterns are wanted.
+* :class:`Tree` is the rest: it has the links and the path to the root.
 * :class:`Above` is the hub above, as this module knows it. :class:`sbuslib.relay.Relay` joins the two.
 
 A change of the wanted patterns is noted at once. In turns of the user who made the change
@@ -49,8 +49,8 @@ ADDRESS_BYTES: Final = 256
 """Longest address of a hub below, in bytes: that of a socket in the file system has at most 108."""
 
 LINKS_OF_A_USER: Final = 8
-"""Links that a user who is not trusted may have. A user has a hub or two, and each link costs others: what they change
-is worked out for each link, which holds a table of keys."""
+"""Links that a user who is not trusted may have. A user has a hub or two, and each link costs memory: it holds a
+table of keys."""
 
 STEPS_A_TURN: Final = 256
 """Steps, of some microseconds each, of one turn that works out a user's changes for the links: about a millisecond."""
