@@ -53,6 +53,7 @@ class Demand:
     def _forget(self) -> None:
         self._wanted: Subscriptions[bytes] = Subscriptions(self._separator)
         self._announced: dict[bytes, list[bytes]] = {}
+        self._bytes = 0  # of these patterns
         self._shapes = Shapes()
         self._too_many = False
         self.pruned = KeyTable(self._limits.pruned_keys)
@@ -119,6 +120,7 @@ class Demand:
             self._too_many = True  # to send everything takes neither memory nor time
             self.want_all(True)
             return
+        self._bytes += len(pattern)
         narrowed = self._announced[pattern] = narrow(pattern, self._export, self._separator)
         for one in narrowed:
             if self._wanted.add(one, b""):
@@ -131,6 +133,8 @@ class Demand:
         limits = self._limits
         if len(self._announced) >= limits.user_patterns or len(pattern) > limits.pattern_bytes:
             return False
+        if self._bytes + len(pattern) > limits.user_pattern_bytes:
+            return False
         if pattern.count(self._separator) >= limits.pattern_segments:
             return False
         steps = self._shapes.steps + self._shapes.would_add(shape_of(pattern, self._separator))
@@ -138,6 +142,8 @@ class Demand:
 
     def take_back(self, pattern: bytes) -> None:
         """Nobody above wants a pattern any more."""
+        if pattern in self._announced:
+            self._bytes -= len(pattern)
         for one in self._announced.pop(pattern, ()):
             if self._wanted.remove(one, b""):
                 self._shapes.remove(shape_of(one, self._separator))

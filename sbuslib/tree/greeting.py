@@ -8,11 +8,20 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from ..errors import PeerError
-from ..secrets import Namespace
+from ..secrets import Credentials, Namespace
 from ..wire import control
 from ..wire.text import printable
 
-__all__ = ["ApartError", "DeepError", "LinkError", "LoopError", "SecretsRefusedError", "check_features", "check_key"]
+__all__ = [
+    "ApartError",
+    "DeepError",
+    "LinkError",
+    "LoopError",
+    "SecretsRefusedError",
+    "check_features",
+    "check_key",
+    "is_unknown",
+]
 
 _SHOWN = 80
 """Bytes of a wrong answer that are shown."""
@@ -65,3 +74,9 @@ def check_key(key: bytes, namespace: Namespace) -> bytes:
     if not namespace.is_credential(key):
         raise LinkError(f"its answer to whoami is no credential key: {printable(key[:_SHOWN])}")
     return key
+
+
+def is_unknown(key: bytes, separator: bytes) -> bool:
+    """Whether the kernel could not tell the hub above all ids in our credential key: it is in other namespaces."""
+    gid, uid, pid = map(int, key.split(separator)[-3:])
+    return Credentials(gid, uid, pid).known() != (gid, uid, pid)

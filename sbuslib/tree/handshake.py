@@ -29,7 +29,7 @@ from .above_role import AboveRole, Owner
 from .announcements import Reader
 from .asking import Asking
 from .demand import Demand
-from .greeting import LinkError, SecretsRefusedError, check_features, check_key
+from .greeting import LinkError, SecretsRefusedError, check_features, check_key, is_unknown
 from .interest import Interest
 from .tree import Above
 from .uplink import Up, Uplink
@@ -155,6 +155,9 @@ class Conversation:
 
     def _ask_for_secrets(self) -> None:
         """Subscribe to the secrets below our key. A hub that serves us as any client may disconnect us for that."""
+        if self.has_features and is_unknown(self._key, self._context.router.namespace.separator):
+            # Such a hub refuses the pattern, and does not disconnect a link for it.
+            raise SecretsRefusedError("it does not know the ids of this process, so no secrets cross")
         self._subscribe_to_secrets()
         if self.mode in ("announce", "prune"):
             return

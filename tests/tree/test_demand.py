@@ -37,3 +37,16 @@ def test_a_pattern_beyond_the_limits_of_a_user_counts_as_the_empty_pattern(patte
     assert demand.wants(b"anything")
     assert told == [(b"*/a", True), (b"", True)]
     assert len(demand) == 1
+
+
+def test_the_bytes_of_announced_patterns_are_bounded() -> None:
+    demand, told = new_demand(user_pattern_bytes=20)
+    for _ in range(5):
+        demand.announce(b"x" * 15)
+        demand.take_back(b"x" * 15)
+    demand.take_back(b"never announced, so that nothing is taken off")
+    demand.announce(b"y" * 15)
+    assert not demand.wants(b"anything")
+    demand.announce(b"z" * 6)
+    assert demand.wants(b"anything")
+    assert told[-1] == (b"", True)

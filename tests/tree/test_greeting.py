@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sbuslib.secrets import Namespace
-from sbuslib.tree.greeting import DeepError, LinkError, LoopError, check_features, check_key
+from sbuslib.tree.greeting import DeepError, LinkError, LoopError, check_features, check_key, is_unknown
 from sbuslib.wire.control import Features
 
 
@@ -59,3 +59,10 @@ def test_an_answer_that_is_no_credential_key_is_shown_in_part(key: bytes) -> Non
     with pytest.raises(LinkError, match="no credential key") as caught:
         check_key(key, Namespace())
     assert len(str(caught.value)) < 150
+
+
+def test_ids_that_the_kernel_could_not_tell() -> None:
+    for key in (b"!/cred/1/2/0", b"!/cred/65534/2/3", b"!/cred/1/2/3/!/cred/1/65534/3"):
+        assert is_unknown(key, b"/")
+    for key in (b"!/cred/1/2/3", b"!/cred/0/0/1", b"!/cred/1/2/0/!/cred/1/2/3"):
+        assert not is_unknown(key, b"/")

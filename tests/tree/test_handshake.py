@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import gevent
@@ -115,6 +116,25 @@ def test_a_hub_that_dies_while_it_is_asked_for_secrets_has_not_refused_them(worl
         link.close()
         master.accept()
         assert relay.statistics().secrets
+
+
+def test_a_hub_above_that_cannot_tell_our_process_is_joined_without_secrets(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.hub("top")
+    world.hub("left")
+    world._pids = itertools.count(0, 0)  # as for a process of another container, which has none here
+    relay = world.relay("left", "top")
+    world._pids = itertools.count(2_000)
+    statistics = relay.statistics()
+    assert (statistics.mode, statistics.secrets, statistics.epoch) == ("announce", False, 1)
+    assert "does not know the ids of this process, so no secrets cross" in caplog.text
+    client, above = world.client("left"), world.client("top")
+    assert key_of(client).count(b"!/cred/") == 1
+    client.subscribe(b"k")
+    settle(client)
+    above.publish(b"k", b"1")
+    assert client.receive(PATIENCE).payload == b"1"
 
 
 # -- pauses -----------------------------------------------------------------------------------------
