@@ -15,6 +15,7 @@ from .console import (
     complain,
     explain,
     on_stop,
+    tell,
     yield_to_ctrl_c,
 )
 
@@ -74,6 +75,7 @@ def run(arguments: Namespace, prepare: Callable[[Namespace], Work]) -> int:
         require()
         work = prepare(arguments)
         yield_to_ctrl_c()  # an interrupted call into Java would break the next one
+        tell("starting Spark ...")
         spark = session(arguments.master)
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from . import jobs
-from .console import complain
+from .console import tell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,9 +71,9 @@ def _ingest_with(spark: SparkSession, arguments: Namespace) -> None:
         nonlocal rows, size
         rows += progress.rows
         size += progress.bytes
-        if arguments.follow or sys.stderr.isatty():
-            complain("sbus", f"batch {progress.batch}: {progress.rows:,} rows, {progress.bytes:,} bytes")
+        tell(f"batch {progress.batch}: {progress.rows:,} rows, {progress.bytes:,} bytes")
 
+    tell(f"reading {arguments.journal} ...")
     ingest(
         spark,
         arguments.journal,
@@ -94,6 +93,7 @@ def _compact(arguments: Namespace) -> jobs.Work:
     read_manifest(arguments.lake)
 
     def work(spark: SparkSession) -> None:
+        tell(f"compacting {arguments.lake} ...")
         before, after = compact(spark, arguments.lake)
         print(f"{arguments.lake}: {before:,} files are {after:,} now" if before != after else "nothing to compact")
 

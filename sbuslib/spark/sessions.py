@@ -163,8 +163,7 @@ def _start(master: str, name: str, settings: Mapping[str, str]) -> SparkSession:
     local = master.startswith("local")
     chosen = {
         "spark.ui.enabled": "false",
-        # A bar for each stage, where standard error is a terminal.
-        "spark.ui.showConsoleProgress": str(sys.stderr is not None and sys.stderr.isatty()).lower(),
+        "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
     }
