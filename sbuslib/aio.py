@@ -32,8 +32,9 @@ class Client(AioChannel):
             await client.subscribe(b"room/")
             async for message in client: ...
 
-    The parameters and errors are those of :class:`~sbuslib.clients.endpoint.Endpoint`; ``on_reconnect`` is called,
-    and awaited when it returns an awaitable. A task that is cancelled in any of the methods leaves the client usable.
+    The parameters and errors are those of :class:`~sbuslib.clients.endpoint.Endpoint`; ``on_reconnect`` and
+    ``on_disconnect`` are called, and awaited when they return an awaitable. A task that is cancelled in any of the
+    methods leaves the client usable.
     """
 
     async def publish(self, key: bytes, payload: bytes = b"", *, flags: int = 0) -> None:

@@ -11,6 +11,7 @@ import sys
 from argparse import Namespace
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from datetime import datetime
 from io import BufferedReader
 from itertools import chain, repeat
@@ -25,10 +26,11 @@ from ..limits import PACKET_BYTES
 from ..wire import control
 from ..wire.packets import Message
 from ..wire.text import printable
-from .console import EXIT_SUCCESS, complain, explain, yield_to_signals
+from .console import EXIT_SUCCESS, complain, explain, progress, tell, yield_to_signals
 
 __all__ = [
     "FIELDS",
+    "RECONNECTING",
     "from_arguments",
     "from_json",
     "publish",
@@ -58,7 +60,9 @@ def run(command: Callable[[Client], object], address: str | None, **options: Any
     """Connect, call ``command``, and tell an error in one line; the exit status. ``options`` are the client's."""
     yield_to_signals()
     try:
-        with Client(address, **options) as client:
+        with ExitStack() as stack:
+            with progress(lambda: "waiting for a hub"):
+                client = stack.enter_context(Client(address, **options))
             address = client.address
             command(client)
     except (SbusError, OSError) as error:
@@ -197,7 +201,7 @@ def _batches(client: Client, timeout: float | None) -> Iterator[list[Message]]:
             left = None if timeout is None else latest + timeout - monotonic()
             if left is not None and left <= 0:
                 raise TimeoutError(f"no message within {timeout:g} s") from None
-            if not _wait(client.fileno(), left):
+            if not _wait(client.fileno() if client.connected else -1, left):
                 signal.raise_signal(signal.SIGPIPE)
         else:
             yield batch
@@ -249,6 +253,14 @@ FIELDS: dict[str, Callable[[Message, int | None], str]] = {
     "{time}": lambda _, time: _moment(time),
 }
 """What ``--format`` fills in."""
+
+
+RECONNECTING: dict[str, Any] = {
+    "reconnect": True,
+    "on_disconnect": lambda client, error: tell(f"{error}; waiting for it"),
+    "on_reconnect": lambda client: tell(f"connected to {client.address} again"),
+}
+"""How a client is made that outlives its hub."""
 
 
 def tell_notice(notice: control.Notice) -> None:

@@ -6,7 +6,7 @@ import os
 from argparse import ArgumentParser, Namespace
 
 from .arguments import ADDRESSES, add_address
-from .console import EXIT_SUCCESS, complain, explain, on_stop, tell
+from .console import EXIT_SUCCESS, complain, explain, on_stop, progress, tell
 from .values import seconds, size
 
 __all__ = ["add_arguments"]
@@ -55,16 +55,17 @@ def _record(arguments: Namespace) -> int:
 
     patterns = tuple(map(os.fsencode, arguments.pattern or [""]))
     try:
-        follower = Follower(
-            arguments.address,
-            arguments.directory,
-            patterns=patterns,
-            hold=not arguments.no_hold,
-            durability=arguments.durability,
-            publish_durable=arguments.tell_durable,
-            keep_bytes=arguments.keep_bytes,
-            keep_seconds=arguments.keep_seconds,
-        )
+        with progress(lambda: "waiting for a hub"):
+            follower = Follower(
+                arguments.address,
+                arguments.directory,
+                patterns=patterns,
+                hold=not arguments.no_hold,
+                durability=arguments.durability,
+                publish_durable=arguments.tell_durable,
+                keep_bytes=arguments.keep_bytes,
+                keep_seconds=arguments.keep_seconds,
+            )
         on_stop(follower.stop)
         tell(f"recording {follower.client.address} into {arguments.directory} (Ctrl-C ends it)")
         follower.run()

@@ -94,4 +94,5 @@ def _subscribe(arguments: Namespace) -> int:
         client.subscribe(*map(os.fsencode, arguments.patterns))
         messages.subscribe(client, show, arguments.count, arguments.timeout)
 
-    return messages.run(subscribe, arguments.address, reconnect=arguments.reconnect, on_notice=messages.tell_notice)
+    options = {**messages.RECONNECTING, "timeout": arguments.timeout} if arguments.reconnect else {}
+    return messages.run(subscribe, arguments.address, on_notice=messages.tell_notice, **options)

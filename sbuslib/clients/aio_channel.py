@@ -11,13 +11,15 @@ import socket
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from threading import get_ident
+from time import monotonic
 from typing import Self
 
 from ..errors import DisconnectedError, PeerError, StateError
 from ..kernel.dialer import BROKEN, NO_MEMORY
 from ..kernel.vectors import ONE_PACKET_FLAGS
-from .base import ClientBase
+from .base import ClientBase, Event
 from .batch import plain
+from .lead import time_left
 from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff
 
 __all__ = ["AioChannel"]
@@ -87,14 +89,19 @@ class AioChannel(ClientBase):
             raise StateError("a client connects once")
         self._loop = self._owner = asyncio.get_running_loop()
         self._thread = get_ident()
-        await self._connect()
-        return self
+        deadline = None if self.timeout is None else monotonic() + self.timeout
+        while True:
+            try:
+                await self._connect(time_left(deadline))
+                return self
+            except OSError as error:
+                await asyncio.sleep(self._wait_for_hub(error, time_left(deadline)))
 
-    async def _connect(self) -> None:
+    async def _connect(self, timeout: float | None) -> None:
         backoff = Backoff(CONNECT_PAUSE, CONNECT_PAUSE_MOST)
         hint = ""
         try:
-            async with asyncio.timeout(self.timeout):
+            async with asyncio.timeout(timeout):
                 while True:
                     try:
                         self._socket = self._dialer.dial()
@@ -133,7 +140,7 @@ class AioChannel(ClientBase):
             if self._closed:
                 raise self._disconnected()
             try:
-                await self._connect()
+                await self._connect(self.timeout)
                 return
             except (OSError, TimeoutError):
                 continue
@@ -237,8 +244,8 @@ class AioChannel(ClientBase):
                 raise self._disconnected()
             if self._lead.taken:
                 await self._lead.wait()
-            elif await self._read_for_all() and self._on_reconnect is not None:
-                result = self._on_reconnect(self)
+            else:
+                result = self._call_back(await self._read_for_all())
                 if isinstance(result, Awaitable):
                     await result
             if self._reconnect and self._up and self._session.has_to_renew:
@@ -246,16 +253,17 @@ class AioChannel(ClientBase):
             self._session.renamed.clear()  # this client has no callbacks
             self._hand_out_notices()
 
-    async def _read_for_all(self) -> bool:
-        """Take the lead, read once, or connect again, and give the lead back; ``True`` for a new connection."""
+    async def _read_for_all(self) -> Event:
+        """Take the lead, read once, or connect again, and give the lead back."""
         self._lead.taken = True
         try:
             if not self._up:
                 await self._connect_again()
-                return True
-            if await self._read():
-                self._release()
-            return False
+                return "connected"
+            if not await self._read():
+                return None
+            self._release()
+            return "disconnected"
         except PeerError:
             self._release()
             raise

@@ -7,11 +7,12 @@ affects the parent.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from ..errors import DisconnectedError, PeerError, StateError
 from ..kernel.areas import PlainArea, make_area
@@ -24,7 +25,12 @@ from ..wire import control
 from .reconnect import Reconnecting
 from .session import Session
 
-__all__ = ["ClientBase"]
+__all__ = ["ClientBase", "Event"]
+
+logger = logging.getLogger("sbuslib.clients")
+
+Event: TypeAlias = Literal["connected", "disconnected"] | None
+"""What became of the connection while one caller read: it is the next one, it has ended, or nothing."""
 
 
 class ClientBase(ABC):
@@ -41,6 +47,7 @@ class ClientBase(ABC):
         reconnect: bool = False,
         hub_user: int | str | None = None,
         on_reconnect: Callable[[Any], object] | None = None,
+        on_disconnect: Callable[[Any, DisconnectedError], object] | None = None,
         on_notice: Callable[[control.Notice], object] | None = None,
         limits: ClientLimits | None = None,
     ) -> None:
@@ -53,6 +60,7 @@ class ClientBase(ABC):
         self._dialer = Dialer(address, hub_user, self.limits)
         self._reconnect = reconnect
         self._on_reconnect = on_reconnect
+        self._on_disconnect = on_disconnect
         self._on_notice = on_notice
         self._session = Session()
         self._headers = self._session.headers
@@ -75,6 +83,14 @@ class ClientBase(ABC):
     def reconnects(self) -> bool:
         """Whether this client connects again when the hub goes away."""
         return self._reconnect
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection, and the hub knows all that this client said.
+
+        A client learns that the hub has gone when it reads or sends.
+        """
+        return self._up and not self._closed
 
     @property
     def closed(self) -> bool:
@@ -176,9 +192,34 @@ class ClientBase(ABC):
         if not self._session.can(feature):
             raise StateError(f"{self.address}: this hub cannot {what}")
 
+    def _call_back(self, event: Event) -> object:
+        """Tell the application what became of the connection; what its callback returned."""
+        if event == "connected":
+            logger.info("client of %s: connected again", self.address)
+            return self._on_reconnect(self) if self._on_reconnect is not None else None
+        if event == "disconnected" and not self._closed:
+            error = self._disconnected()
+            logger.info("client of %s", error)
+            return self._on_disconnect(self, error) if self._on_disconnect is not None else None
+        return None
+
+    def _wait_for_hub(self, error: OSError, left: float | None) -> float:
+        """There is no hub yet: how long to wait before the next attempt. Raises ``error`` where nobody waits for it.
+
+        ``left`` is the time that is left of the timeout.
+        """
+        if self._closed:
+            raise self._disconnected()
+        if not self._reconnect or left == 0:
+            raise error
+        logger.info("client of %s: waiting for a hub: %s", self.address, error)
+        pause = self._reconnecting.pause()
+        return pause if left is None else min(pause, left)
+
     def _hand_out_notices(self) -> None:
         notices = self._session.notices
         while notices:
             notice = notices.popleft()
+            logger.info("client of %s: %s", self.address, notice)
             if self._on_notice is not None:
                 self._on_notice(notice)

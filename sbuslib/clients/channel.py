@@ -19,7 +19,7 @@ from typing import Self
 from ..errors import DisconnectedError, PeerError
 from ..kernel.dialer import BROKEN, NO_MEMORY
 from ..wire.packets import Message
-from .base import ClientBase
+from .base import ClientBase, Event
 from .batch import plain
 from .held_sockets import HeldSockets
 from .lead import Lead, WaitableCondition, time_left
@@ -38,9 +38,18 @@ class Channel(ClientBase):
         """Connect for the first time."""
         self._ended = False
         self._owner = self._find_caller()
-        self._socket = self._connect(self._deadline(self.timeout))
+        deadline = self._deadline(self.timeout)
+        while True:
+            try:
+                self._open_once(deadline)
+                return
+            except OSError as error:
+                self._sleep(self._wait_for_hub(error, time_left(deadline)))
+
+    def _open_once(self, deadline: float | None) -> None:
+        self._socket = self._connect(deadline)
         try:
-            self._begin(self._deadline(self.timeout))
+            self._begin(deadline)
         except TimeoutError as error:
             hint = self._dialer.hint(self._socket)
             self._release_socket()
@@ -175,22 +184,24 @@ class Channel(ClientBase):
             try:
                 if not self._lead.take(ready, self._check_open, deadline):
                     return
-                reconnected = self._read_for_all(deadline, read or self._read)
+                event = self._read_for_all(deadline, read or self._read)
             except TimeoutError:
                 raise TimeoutError(what) from None
-            self._after_reading(reconnected)
+            self._after_reading(event)
 
-    def _read_for_all(self, deadline: float | None, read: Callable[[float | None], bool]) -> bool:
-        """With the lead: read once, or connect again. ``True``: it connected. Gives the lead back."""
+    def _read_for_all(self, deadline: float | None, read: Callable[[float | None], bool]) -> Event:
+        """With the lead: read once, or connect again. Gives the lead back."""
         try:
             if not self._up and self._reconnect:
                 self._connect_again(deadline)
-                return True
-            if read(deadline):
-                self._up = False
-                self._ended = self._closed or not self._reconnect
-            return False
+                return "connected"
+            if not read(deadline):
+                return None
+            was_up, self._up = self._up, False
+            self._ended = self._closed or not self._reconnect
+            return "disconnected" if was_up else None
         except PeerError:
+            self._up = False
             self._ended = True
             raise
         finally:
@@ -204,7 +215,7 @@ class Channel(ClientBase):
             self._lead.give_back()
 
     @abstractmethod
-    def _after_reading(self, reconnected: bool) -> None:
+    def _after_reading(self, event: Event) -> None:
         """The lead was given back after reading: send what the session asks for, and call callbacks."""
 
     def _next(self, most: int | None, deadline: float | None, what: str) -> list[Message]:

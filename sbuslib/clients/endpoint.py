@@ -26,6 +26,7 @@ from ..wire.batches import coalesce
 from ..wire.columns import Columns
 from ..wire.modes import Hard, Order, Soft
 from ..wire.packets import Message
+from .base import Event
 from .batch import BatchPublisher, Pair, encode_many, in_parts
 from .callbacks import Callback, Callbacks
 from .channel import Channel
@@ -43,10 +44,12 @@ class Endpoint(Channel):
     :param address: where the hub listens; without one, ``SBUS_ADDRESS``, ``$XDG_RUNTIME_DIR/sbus/bus`` and
         ``/run/sbus.socket`` are tried.
     :param timeout: seconds that connecting, sending and questions to the hub may take; ``None``: for ever.
-    :param reconnect: when the hub goes away, look for it until it is back, and subscribe again; where it told new
-        credentials, subscribe to the secrets under those.
+    :param reconnect: when the hub is not there yet, look for it for ``timeout``; when it goes away, look for it until
+        it is back, and subscribe again; where it told new credentials, subscribe to the secrets under those.
     :param hub_user: name or id of the user that the hub must run as.
     :param on_reconnect: called with this client after each reconnection; may use it.
+    :param on_disconnect: called with this client and a :exc:`~sbuslib.errors.DisconnectedError` that says why, when it
+        has found that the hub has gone.
     :param on_error: called with the exception and the message when a callback fails; without it, the
         exception leaves :meth:`run`.
 
@@ -66,6 +69,7 @@ class Endpoint(Channel):
         reconnect: bool = False,
         hub_user: int | str | None = None,
         on_reconnect: Callable[[Endpoint], object] | None = None,
+        on_disconnect: Callable[[Endpoint, DisconnectedError], object] | None = None,
         on_error: Callable[[Exception, Message], object] | None = None,
         on_notice: Callable[[control.Notice], object] | None = None,
         limits: ClientLimits | None = None,
@@ -76,6 +80,7 @@ class Endpoint(Channel):
             reconnect=reconnect,
             hub_user=hub_user,
             on_reconnect=on_reconnect,
+            on_disconnect=on_disconnect,
             on_notice=on_notice,
             limits=limits,
         )
@@ -83,9 +88,8 @@ class Endpoint(Channel):
         self._open()
         self._callbacks = Callbacks(self._session.separator)
 
-    def _after_reading(self, reconnected: bool) -> None:
-        if reconnected and self._on_reconnect is not None:
-            self._on_reconnect(self)
+    def _after_reading(self, event: Event) -> None:
+        self._call_back(event)
         if self._reconnect and self._up and self._session.has_to_renew:
             self._say(self._session.renew, self._deadline(self.timeout))
         while self._session.renamed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 from collections.abc import Callable
 from datetime import datetime
@@ -98,6 +99,32 @@ def test_flood_control_is_chosen_and_losses_are_told(
     told = subscriber.stderr.readline().decode()
     assert told.startswith("sbus: ")
     assert " messages were lost: " in told
+
+
+def test_a_hub_that_is_not_there_yet_is_waited_for(start: Start, path: str) -> None:
+    subscriber = start("sbuslib", "sub", "-a", path, "--reconnect", "")
+    assert subscriber.stdout is not None
+    assert subscriber.stderr is not None
+    assert subscriber.stderr.readline() == b"sbus: waiting for a hub ...\n"
+    for number in range(2):
+        with HubThread(path) as server:
+            while not server.call(server.hub.statistics).patterns:
+                pass
+            publish(path, (b"key", b"%d" % number))
+            assert subscriber.stdout.readline() == b"key\t%d\n" % number
+        told = subscriber.stderr.readline().decode()
+        if number:  # of the next hub
+            assert told == f"sbus: connected to {path} again\n"
+            told = subscriber.stderr.readline().decode()
+        assert told == f"sbus: {path}: the hub closed the connection; waiting for it\n"
+    subscriber.stdout.close()
+    assert subscriber.wait(PATIENCE) == -signal.SIGPIPE, "it looks at its output while the hub is away"
+
+
+def test_a_hub_is_waited_for_no_longer_than_the_timeout(run: Run, path: str) -> None:
+    done = run("sbuslib", "sub", "-a", path, "--reconnect", "--timeout", "0.05", "")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"sbus: no hub at {path}: No such file or directory\n"
 
 
 @pytest.mark.parametrize(("option", "word"), [("--soft", "sotf"), ("--hard", "queue"), ("--order", "newest")])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import gevent
-from support import PATIENCE, FakeHub, Peer
+from support import PATIENCE, FakeHub, HubThread, Peer
 
 from sbuslib import Client
 from sbuslib.clients.endpoint import Endpoint
@@ -19,6 +20,31 @@ Make: TypeAlias = Callable[..., Endpoint]
 
 MakeClient: TypeAlias = Callable[..., Client]
 """The fixture ``client``."""
+
+
+class StartsHub(logging.Handler):
+    """Starts a hub as soon as a client logs that it waits for one, so that nobody has to guess when it does."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self.server = HubThread(address)
+        self.logged: list[str] = []
+        self._logger = logging.getLogger("sbuslib.clients")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.logged.append(record.getMessage())
+        if "waiting for a hub" in self.logged[-1] and len(self.logged) == 2:  # not at the first attempt
+            self.server.__enter__()
+
+    def __enter__(self) -> Self:
+        self._logger.addHandler(self)
+        self._logger.setLevel(logging.INFO)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self)
+        self._logger.setLevel(logging.NOTSET)
+        self.server.stop()
 
 
 def greeted(fake: FakeHub, client: MakeClient, features: bytes = b"", **options: Any) -> tuple[Client, Peer]:

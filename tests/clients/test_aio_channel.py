@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from clients.makers import run
+from clients.makers import StartsHub, run
 from support import PATIENCE, HubThread, own_key
 
 from sbuslib import Limits, aio, blocking
@@ -185,6 +185,62 @@ def test_close_wakes_tasks_that_wait_for_room(address: str, engine: str) -> None
                     for task in tasks:
                         with pytest.raises(DisconnectedError):
                             await task
+
+    run(test())
+
+
+def test_a_client_that_reconnects_waits_for_its_first_hub(address: str, engine: str) -> None:
+    async def test() -> None:
+        with StartsHub(address):
+            async with aio.Client(address, reconnect=True, limits=SWIFT) as client:
+                assert client.connected
+                assert await client.whoami() == own_key()
+        with pytest.raises(NoHubError):
+            await aio.Client(address, reconnect=True, limits=SWIFT, timeout=0.02)
+        with pytest.raises(NoHubError):
+            await aio.Client(address)
+
+    run(test())
+
+
+def test_a_client_that_waits_for_its_first_hub_can_be_closed(address: str, engine: str) -> None:
+    async def test() -> None:
+        client = aio.Client(address, reconnect=True, limits=SWIFT, timeout=None)
+
+        async def connect() -> None:
+            await client
+
+        connecting = asyncio.create_task(connect())
+        await asyncio.sleep(0)
+        client.close()
+        with pytest.raises(DisconnectedError, match="the client is closed"):
+            await connecting
+
+    run(test())
+
+
+def test_the_state_of_the_connection_is_told(address: str, engine: str) -> None:
+    told: list[object] = []
+
+    async def on_disconnect(client: aio.Client, error: DisconnectedError) -> None:
+        told.append((client.connected, str(error)))
+
+    async def test() -> None:
+        with HubThread(address):
+            client = await aio.Client(
+                address,
+                reconnect=True,
+                limits=SWIFT,
+                on_reconnect=lambda client: told.append((client.connected, client.epoch)),
+                on_disconnect=on_disconnect,
+            )
+            assert client.connected
+        with HubThread(address):
+            assert await client.whoami() == own_key()
+            assert told == [(False, f"{address}: the hub closed the connection"), (True, 2)]
+            client.close()
+            assert not client.connected
+        assert len(told) == 2
 
     run(test())
 

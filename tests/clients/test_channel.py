@@ -11,7 +11,7 @@ from typing import Any
 
 import gevent
 import pytest
-from clients.makers import Make, MakeClient, greeted
+from clients.makers import Make, MakeClient, StartsHub, greeted
 from gevent.event import Event
 from support import PATIENCE, WHOAMI, FakeHub, HubThread, eventually, own_key
 
@@ -20,7 +20,9 @@ from sbuslib.clients import channel
 from sbuslib.clients.endpoint import Endpoint
 from sbuslib.clients.reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST
 from sbuslib.errors import (
+    AddressError,
     DisconnectedError,
+    NoHubError,
     PeerError,
     SbusError,
 )
@@ -235,6 +237,57 @@ def test_reconnect_while_publishing(make: Make, address: str) -> None:
         client.publish_many([(b"a", b"y")])
         client.sync()
         assert [second.call(inbox.get, 5).payload for _ in range(2)] == [b"x", b"y"]
+
+
+def test_a_client_that_reconnects_waits_for_its_first_hub(make: Make, address: str) -> None:
+    with StartsHub(address) as starter:
+        client = make(reconnect=True, limits=SWIFT)
+        assert client.connected
+        assert client.epoch == 1
+        client.subscribe(b"a")
+        client.publish(b"a", b"x")
+        assert client.receive(PATIENCE).payload == b"x"
+    assert starter.logged[0] == (
+        f"client of {address}: waiting for a hub: no hub at {address}: No such file or directory"
+    )
+
+
+def test_it_waits_for_its_first_hub_no_longer_than_the_timeout(make: Make, address: str) -> None:
+    with pytest.raises(NoHubError, match="No such file or directory"):
+        make(reconnect=True, limits=SWIFT, timeout=0.02)
+    with pytest.raises(NoHubError):
+        make()
+    with pytest.raises(AddressError):
+        make(to="x" * 200, reconnect=True, timeout=None)
+
+
+def test_the_state_of_the_connection_is_told(make: Make, address: str) -> None:
+    told: list[object] = []
+    options: dict[str, Any] = {
+        "limits": SWIFT,
+        "on_reconnect": lambda client: told.append((client.connected, client.epoch)),
+        "on_disconnect": lambda client, error: told.append((client.connected, str(error))),
+    }
+    with HubThread(address):
+        client = make(reconnect=True, **options)
+        other = make(**options)
+        assert client.connected
+        assert told == []
+    with HubThread(address) as second:
+        assert client.whoami() == own_key()
+        assert told == [(False, f"{address}: the hub closed the connection"), (True, 2)]
+        told.clear()
+        with pytest.raises(DisconnectedError):
+            other.receive(PATIENCE)
+        assert not other.connected
+        with pytest.raises(DisconnectedError):
+            other.whoami()
+        assert told == [(False, f"{address}: the hub closed the connection")], "once"
+        told.clear()
+        second.call(second.hub.tree.set_prefix, b"!/cred/1/2/3/")
+        client.close()
+        assert not client.connected
+        assert told == [], "the application knows that it closed the client"
 
 
 def test_reconnect_gives_up_at_the_timeout(make: Make, address: str) -> None:

@@ -295,6 +295,17 @@ def test_replay_tells_the_count_of_messages_published_before_an_error(folder: st
         assert errors.endswith("; 3 messages were published before; --skip-corrupt goes on after it\n")
 
 
+def test_the_command_waits_for_its_hub(folder: str, sbus: Sbus) -> None:
+    address, journal = os.path.join(folder, "bus"), os.path.join(folder, "journal")
+    recording = sbus("record", "-a", address, journal)
+    assert recording.stderr is not None
+    assert recording.stderr.readline() == "sbus: waiting for a hub ...\n"
+    with HubThread(address):
+        assert recording.stderr.readline().startswith(f"sbus: recording {address} into {journal}")
+        recording.terminate()
+        assert recording.wait(PATIENCE) == 0
+
+
 def test_errors_of_the_commands_are_one_line(folder: str, sbus: Sbus) -> None:
     address, journal = os.path.join(folder, "bus"), os.path.join(folder, "journal")
     Path(folder, "empty").mkdir()
@@ -303,7 +314,6 @@ def test_errors_of_the_commands_are_one_line(folder: str, sbus: Sbus) -> None:
         client.sync()
         for arguments, status, text in (
             (("record", journal), 1, "is recorded into already by process"),
-            (("record", "-a", folder + "/nobody", journal), 1, "nobody"),
             (("replay", folder + "/none", "--to", address), 1, "none"),
             (("replay", folder + "/empty", "--to", address), 1, "empty"),
             (("replay", journal, "--to", folder + "/nobody"), 1, "nobody"),
