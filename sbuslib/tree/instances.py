@@ -37,7 +37,7 @@ is dropped: the newest link counts. A process that has ended sends nothing more,
 Instance: TypeAlias = tuple[int, bytes]
 """A user, and an id that one of the user's hubs said."""
 
-_SAID = re.compile(rb"([0-9a-f]{16}) ([0-9]{1,20})")
+_SAID = re.compile(rb"([0-9a-f]{16}) ([0-9]{1,18})")
 
 
 def stable_id(address: str, otherwise: bytes) -> bytes:

@@ -165,6 +165,26 @@ def test_a_hub_tells_which_links_carry_a_key(world: World, uid: int | None, mode
         upper.link_statistics(b"a/!/b")
 
 
+@pytest.mark.parametrize(
+    ("said", "hub", "epoch"),
+    [
+        (b"0123456789abcdef 7", "0123456789abcdef", 7),
+        (b"0123456789abcdef " + b"9" * 18, "0123456789abcdef", 10**18 - 1),
+        (b"0123456789abcdef " + b"9" * 20, "", 0),
+        (b"0123456789abcdef -1", "", 0),
+        (b"x" * 16 + b" 7", "", 0),
+        (b"", "", 0),
+    ],
+)
+def test_who_a_hub_below_is_fits_the_statistics(world: World, said: bytes, hub: str, epoch: int) -> None:
+    world.hub("top")
+    relay = world.peer("top")
+    relay.send(b"CMSG interest/on\0" + said)
+    relay.barrier()
+    (link,) = world.client("top").link_statistics()
+    assert (link.hub, link.epoch) == (hub, epoch)
+
+
 def test_where_a_hub_below_listens_is_what_it_says(world: World) -> None:
     world.hub("top")
     relay, client = world.peer("top"), world.peer("top")
