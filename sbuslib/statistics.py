@@ -218,7 +218,7 @@ def _check_progress(has_any: bool, start: int, following: int | None, address: s
 
 def _decode(encoded: bytes | None, address: str, kind: type[T]) -> T:
     if not encoded:
-        raise StateError(f"{address}: the hub gives its statistics to trusted users only")
+        raise StateError(f"{address}: this user is not trusted with statistics: ask for --trusted where the hub runs")
     try:
         return msgspec.json.decode(encoded, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -18,7 +18,7 @@ FLOORS = [
     "core clients",
     "client blocking aio rates topic",
     "tree",
-    "hub",
+    "hub survey",
     "relay",
     "tcp journal spark bench web",
     "cli",

@@ -31,6 +31,15 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "whoami": "show this process's credentials as the hub sees them",
         },
     ),
+    "state": (
+        "what goes on",
+        {
+            "stat": "what a hub does, and what was lost and why",
+            "clients": "every client of a hub",
+            "tree": "the hubs from one of them downwards, and what passes between them",
+            "ping": "how long a hub, or a tree of hubs, takes to answer",
+        },
+    ),
     "recordings": (
         "recordings",
         {

@@ -1,0 +1,91 @@
+"""A look at a tree of hubs, from one of them downwards.
+
+Each hub tells of its own links only, and those who trust it: ``hub/links``. So each hub below is asked in turn, at the
+address that its relay claims. An answer counts only if the hub there runs as the user that the kernel named to the hub
+above, and is below that hub by its own path.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from .blocking import Client
+from .errors import SbusError
+from .statistics import HubStatistics, LinkStatistics
+
+__all__ = ["SeenHub", "SeenLink", "survey"]
+
+MOST_HUBS: Final = 1_000
+"""Hubs that are asked, and links of each that are told. A hostile hub may claim any number of others."""
+
+DEEPEST: Final = 16
+"""Hubs in a row that are asked: no deeper tree is made."""
+
+
+class SeenHub(msgspec.Struct, frozen=True, kw_only=True):
+    """A hub: what it tells of itself, less its clients and users; its link to a hub above, and those to hubs below."""
+
+    statistics: HubStatistics
+    above: LinkStatistics | None
+    below: tuple[SeenLink, ...]
+
+
+class SeenLink(msgspec.Struct, frozen=True, kw_only=True):
+    """A link, as the upper hub tells it, and the hub below; or ``why`` that could not be asked."""
+
+    link: LinkStatistics
+    hub: SeenHub | None
+    why: str
+
+
+def survey(address: str | None = None, key: bytes | None = None, *, timeout: float = 2.0) -> SeenHub:
+    """Ask a hub, and those below it as far as their addresses are known and they trust this process.
+
+    With ``key``, each link tells whether it carries that key. No answer is waited for longer than ``timeout`` seconds.
+
+    Raises :exc:`~sbuslib.errors.StateError` if the first hub does not trust this process, and what a client raises.
+    """
+    return _Survey(key, timeout).start(address)
+
+
+class _Survey:
+    def __init__(self, key: bytes | None, timeout: float) -> None:
+        self._key = key
+        self._timeout = timeout
+        self._left = MOST_HUBS
+
+    def start(self, address: str | None) -> SeenHub:
+        with Client(address, timeout=self._timeout) as client:
+            return self._look(client, 1)
+
+    def _look(self, client: Client, depth: int) -> SeenHub:
+        self._left -= 1
+        links = client.link_statistics(self._key, most=MOST_HUBS)
+        statistics = msgspec.structs.replace(client.statistics(), per_client=(), per_user=(), per_link=())
+        above = [link for link in links if link.direction == "above"]
+        below = [link for link in links if link.direction == "below"]
+        return SeenHub(
+            statistics=statistics,
+            above=above[0] if above else None,
+            below=tuple(self._follow(link, statistics.hub_id, depth) for link in below),
+        )
+
+    def _follow(self, link: LinkStatistics, hub_id: str, depth: int) -> SeenLink:
+        found, why = None, ""
+        if not link.address:
+            why = "it does not say where it listens"
+        elif not self._left or depth >= DEEPEST:
+            why = "not asked: there are too many hubs"
+        else:
+            try:
+                with Client(link.address, hub_user=link.uid, timeout=self._timeout) as client:
+                    path = client.features.path if client.features is not None else ()
+                    if path[1:2] == (hub_id.encode(),):
+                        found = self._look(client, depth + 1)
+                    else:
+                        why = f"{link.address}: another hub listens there"
+            except (SbusError, OSError) as error:
+                why = str(error)
+        return SeenLink(link=link, hub=found, why=why)

@@ -1,0 +1,47 @@
+"""``sbus clients`` as a program."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from support import HubThread, Peer
+
+from sbuslib.cli.clients import ORDERS
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def numbers(done: subprocess.CompletedProcess[str]) -> list[int]:
+    assert (done.returncode, done.stderr) == (0, "")
+    head, *lines = done.stdout.splitlines()
+    assert head.split()[:2] == ["CLIENT", "MODES"]
+    return [int(line.split()[4]) for line in lines]
+
+
+def test_clients_are_shown_in_any_order(run: Run, bus: HubThread, path: str) -> None:
+    with Peer(path) as quiet, Peer(path) as busy, Peer(path) as curious:
+        quiet.barrier()
+        for _ in range(3):
+            busy.publish(b"k")
+        busy.barrier()
+        curious.subscribe(b"a", b"b")
+        assert numbers(run("sbuslib", "clients", "-a", path)) == [1, 2, 3, 4]
+        assert numbers(run("sbuslib", "clients", "-a", path, "--sort", "published", "-n", "1")) == [2]
+        assert numbers(run("sbuslib", "clients", "-a", path, "--sort", "patterns", "-n", "1")) == [3]
+        told = json.loads(run("sbuslib", "clients", "-a", path, "--json", "-n", "2").stdout)
+        assert [(one["number"], one["received"]) for one in told] == [(1, 0), (2, 3)]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_order_is_one(run: Run, bus: HubThread, path: str, order: str) -> None:
+    assert numbers(run("sbuslib", "clients", "-a", path, "--sort", order)) == [1]
+
+
+def test_wrong_arguments_are_told(run: Run, bus: HubThread, path: str) -> None:
+    for arguments in (("--sort", "size"), ("-n", "0"), ("extra",)):
+        done = run("sbuslib", "clients", "-a", path, *arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "Traceback" not in done.stderr

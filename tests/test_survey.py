@@ -1,0 +1,132 @@
+"""A look at a tree of hubs from one of them downwards, claims of hostile relays included."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import pytest
+from accounting import acting_as
+from programs import Programs, wait_until
+from support import HubThread, Peer
+
+from sbuslib import survey as surveys
+from sbuslib.blocking import Client
+from sbuslib.errors import KeyFormatError, StateError
+from sbuslib.survey import SeenHub, SeenLink, survey
+
+TENANT = 12_345
+
+Claim = Callable[[str], SeenLink]
+
+
+@pytest.fixture
+def programs(folder: str) -> Iterator[Programs]:
+    made = Programs(folder)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def claim(folder: str) -> Iterator[Claim]:
+    """Have a relay claim that its hub listens at some address; what a look from above makes of that."""
+    with HubThread(f"{folder}/top") as top, Peer(top.hub.address) as relay:
+        relay.send(b"CMSG interest/on")
+
+        def claim(address: str) -> SeenLink:
+            relay.send(b"CMSG interest/address\0" + os.fsencode(address))
+            relay.barrier()
+            (seen,) = survey(top.hub.address).below
+            assert seen.link.address == address
+            return seen
+
+        yield claim
+
+
+def shape(seen: SeenHub) -> dict[str, object]:
+    """The names of the hubs, one below the other."""
+    return {os.path.basename(one.link.address): None if one.hub is None else shape(one.hub) for one in seen.below}
+
+
+def test_a_tree_is_seen_whole_and_what_it_would_carry(programs: Programs) -> None:
+    programs.start("top")
+    for name, above in (("left", "top"), ("right", "top"), ("leaf", "left")):
+        programs.start(name, above)
+        programs.wait_until_joined(name)
+    with Client(programs.address("leaf")) as client, Client(programs.address("top")) as publisher:
+        client.subscribe(b"room/")
+        assert client.sync("tree") == "tree"
+        publisher.publish(b"room/1")
+        client.receive(20)
+        seen = survey(programs.address("top"), b"room/1")
+        assert shape(seen) == {"left": {"leaf": {}}, "right": {}}
+        assert seen.above is None
+        left, right = seen.below
+        assert (left.link.carries, right.link.carries, left.why, right.why) == (True, False, "", "")
+        assert left.hub is not None
+        (leaf,) = left.hub.below
+        assert leaf.link.carries
+        assert leaf.link.delivered == left.link.delivered == 1
+        assert leaf.hub is not None
+        assert leaf.hub.above is not None
+        assert leaf.hub.above.received == 1
+        assert leaf.hub.statistics.per_client == ()
+        with pytest.raises(KeyFormatError):
+            survey(programs.address("top"), b"a/!/b")
+
+        def goes_up() -> bool | None:
+            above = survey(programs.address("leaf"), b"room/1").above
+            return above.carries if above is not None else None
+
+        wait_until(lambda: goes_up() is False, "the hub above says that nobody else wants the key")
+        below = survey(programs.address("left"))
+        assert below.above is not None
+        assert below.above.address == programs.address("top")
+        assert shape(below) == {"leaf": {}}
+
+
+def test_so_many_hubs_are_asked_and_no_more(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["top", "a", "b", "c"]
+    programs.start("top")
+    for above, name in pairwise(names):
+        programs.start(name, above)
+    programs.wait_until_joined("c")
+    monkeypatch.setattr(surveys, "DEEPEST", 3)
+    assert shape(survey(programs.address("top"))) == {"a": {"b": {"c": None}}}
+    monkeypatch.setattr(surveys, "MOST_HUBS", 2)
+    assert shape(survey(programs.address("top"))) == {"a": {"b": None}}
+
+
+def test_a_claim_to_be_another_hub_is_not_believed(claim: Claim, folder: str) -> None:
+    with HubThread(f"{folder}/other") as other:
+        seen = claim(other.hub.address)
+        assert (seen.hub, seen.why) == (None, f"{other.hub.address}: another hub listens there")
+    assert claim(f"{folder}/top").why == f"{folder}/top: another hub listens there", "the hub above itself"
+
+
+@pytest.mark.parametrize("address", ["/nowhere/at/all", "/dev/fd/0", "/dev/unix/abstract", "no path", "/etc/passwd"])
+def test_a_claim_that_leads_nowhere_is_told(claim: Claim, address: str) -> None:
+    seen = claim(address)
+    assert seen.hub is None
+    assert seen.why
+
+
+def test_a_relay_that_claims_nothing_is_shown_as_a_link(claim: Claim) -> None:
+    seen = claim("")
+    assert (seen.hub, seen.why, seen.link.state) == (None, "it does not say where it listens", "joined")
+
+
+def test_a_claim_to_the_address_of_another_user_is_not_believed(folder: str) -> None:
+    os.chmod(folder, 0o755)
+    with HubThread(f"{folder}/top", mode=0o777) as top, HubThread(f"{folder}/victim", mode=0o777) as victim:
+        with acting_as(TENANT):
+            relay = Peer(top.hub.address)
+        with relay:
+            relay.send(b"CMSG interest/on", b"CMSG interest/address\0" + os.fsencode(victim.hub.address))
+            relay.barrier()
+            (seen,) = survey(top.hub.address).below
+            assert (seen.hub, seen.link.uid) == (None, TENANT)
+            assert seen.why == f"{victim.hub.address}: its hub runs as user 0, not {TENANT}"
+        with acting_as(TENANT), pytest.raises(StateError, match=r"not trusted .* ask for --trusted"):
+            survey(top.hub.address)
