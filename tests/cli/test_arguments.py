@@ -38,7 +38,7 @@ def test_a_wrong_option_of_the_daemon_shows_the_nearest(run: Run) -> None:
 
 
 def test_help_fills_paragraphs_and_keeps_examples(run: Run) -> None:
-    for columns in ("50", "100"):
+    for columns in ("60", "100"):
         done = run("sbuslib", "sub", "--help", env={"COLUMNS": columns})
         described, _, examples = done.stdout.partition("\nexamples:\n")
         assert max(map(len, described.splitlines())) < int(columns)

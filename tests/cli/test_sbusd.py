@@ -521,10 +521,9 @@ def test_metrics_at_a_wrong_address_are_refused(run: Run, folder: str, where: st
 def test_metrics_are_served_until_the_daemon_ends(start: Start, folder: str) -> None:
     where = os.path.join(folder, "metrics")
     daemon = start("sbuslib.cli.daemon", "-f", "-a", os.path.join(folder, "bus"), "--metrics", where)
-    eventually(lambda: os.path.exists(where))
     with socket.socket(socket.AF_UNIX) as asking:
         asking.settimeout(PATIENCE)
-        asking.connect(where)
+        eventually(lambda: asking.connect_ex(where) == 0)
         asking.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
         answer = b"".join(iter(lambda: asking.recv(65_536), b""))
     assert b"\nsbus_clients 0.0\n" in answer
