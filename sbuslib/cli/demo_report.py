@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Make the report; the exit status."""
     journal, lake, report = sys.argv[1:] if argv is None else argv
     from ..errors import SbusError, StateError
-    from ..spark.page import check_plots
+    from ..spark.plots import check_plots
     from ..spark.sessions import check_java, session
     from ..spark.sessions import explain as explain_spark
 

@@ -72,7 +72,7 @@ def check_output(arguments: Namespace) -> None:
         if not arguments.parquet and not arguments.csv:
             raise UsageError("no page and no tables: there would be no output")
         return
-    from ..spark.page import check_plots
+    from ..spark.plots import check_plots
 
     check_plots()
     folder = os.path.dirname(arguments.output) or "."

@@ -1,50 +1,25 @@
-"""One self-contained page of HTML with plots and tables: what people read of a report.
+"""A self-contained page of HTML with plots and tables.
 
-Keys, senders and causes are bytes from strangers. Whatever stands in a page goes through :func:`escaped`, plots are
-drawn without the notation for mathematics, and the page forbids the browser to run or load anything.
+Keys, senders and causes are bytes from strangers. So every value goes through :func:`escaped`, and the page forbids the
+browser to run or load anything.
 """
 
 from __future__ import annotations
 
-import io
-import warnings
 from collections.abc import Iterable, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from ..errors import StateError
 from ..wire.text import printable
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from matplotlib.axes import Axes
-
-__all__ = [
-    "COLOURS",
-    "Kind",
-    "Page",
-    "bars",
-    "check_plots",
-    "duration",
-    "escaped",
-    "figure",
-    "human",
-    "plot",
-    "shown",
-    "table",
-]
+__all__ = ["Kind", "Page", "called", "duration", "escaped", "figure", "human", "shown", "table"]
 
 _NOTHING = "\N{EN DASH}"
-"""Stands where there is no value."""
+"""Shown in place of a value that is missing."""
 
 _SHOWN = 160
-"""Characters of a key or sender that are shown; the rest is in the text that comes up over it."""
-
-COLOURS = ("#2563a8", "#d9822b", "#3a8a5f", "#8a4fa3", "#b03a48", "#5b7083")
-"""Told apart by those who confuse red and green, too. The fifth is for what was lost."""
+"""Characters of a key or sender that are shown. The tooltip has the rest."""
 
 _STYLE = """
 :root { color-scheme: light; --ink: #1d2733; --soft: #5c6a79; --line: #dfe4ea; --back: #f5f7f9; --mark: #2563a8 }
@@ -72,7 +47,7 @@ td { border-bottom: 1px solid #eef1f4; padding: 4px 10px; vertical-align: top }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
 td code { font: 13px/1.45 ui-monospace, Menlo, Consolas, monospace; overflow-wrap: anywhere }
 td .bar { display: block; height: 4px; border-radius: 2px; background: var(--mark); opacity: .55; margin-top: 2px }
-td em, figcaption { color: var(--soft) }
+td em { color: var(--soft) }
 .note { margin: 10px 0 0; font-size: 13px }
 footer { color: var(--soft); font-size: 13px; margin-top: 24px }
 @media print { body { background: #fff } section { break-inside: avoid } nav { display: none } }
@@ -134,103 +109,22 @@ def shown(value: object) -> str:
 
 
 def called(value: object) -> str:
-    """As :func:`shown`, for places where no text would look like nothing: the empty key is ``""``."""
+    """As :func:`shown`, but an empty text is shown as ``""``."""
     return shown(value) or '""'
 
 
-def escaped(value: object, most: int = _SHOWN) -> str:
-    """Any value as HTML: printable, escaped, and cut to ``most`` characters with the whole in its title."""
+def escaped(value: object) -> str:
+    """Any value as HTML: printable, escaped, and cut, with more of it in the tooltip."""
     text = shown(value)
-    if len(text) <= most:
+    if len(text) <= _SHOWN:
         return escape(text)
-    return f'<span title="{escape(text[: 10 * most])}">{escape(text[:most])}…</span>'
-
-
-def check_plots() -> None:
-    """Raise :exc:`~sbuslib.errors.StateError`, whose message names what to install, when matplotlib is missing."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise StateError(f"{error.name} is missing: pip install 'sbuslib[report]'") from None
-
-
-_PLOT_STYLE: Any = {
-    # A key may hold any number of dollars, and none of them begins a formula.
-    "text.parse_math": False,
-    # Text stays text, so that the browser finds a font for it and a reader can search it.
-    "svg.fonttype": "none",
-    "svg.hashsalt": "sbus",
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#9aa6b2",
-    "axes.labelcolor": "#5c6a79",
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "axes.titlecolor": "#1d2733",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e6eaee",
-    "grid.linewidth": 0.8,
-    "xtick.color": "#5c6a79",
-    "ytick.color": "#5c6a79",
-    "legend.frameon": False,
-    "date.converter": "concise",
-}
-
-
-@contextmanager
-def plot(height: float = 2.6, columns: int = 1) -> Iterator[tuple[Any, list[str]]]:
-    """Draw into the axes; afterwards the list holds the picture, an SVG element.
-
-    ::
-
-        with plot() as (axes, picture):
-            axes.plot(times, rates)
-        page.add("Rates", picture)
-
-    :param height: inches, beside a width of 10.
-    :param columns: how many axes stand side by side; with more than one, there is a list of them.
-
-    Raises :exc:`~sbuslib.errors.StateError` when matplotlib is missing.
-    """
-    check_plots()
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(_PLOT_STYLE):
-        figure = Figure(figsize=(10, height), layout="constrained")
-        FigureCanvasSVG(figure)
-        axes = figure.subplots(1, columns, squeeze=False)[0]
-        picture: list[str] = []
-        yield (axes[0] if columns == 1 else list(axes)), picture
-        drawn = io.StringIO()
-        with warnings.catch_warnings():
-            # What its own font lacks, the browser's will have.
-            warnings.filterwarnings("ignore", "Glyph .* missing")
-            figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
-    text = drawn.getvalue()
-    picture.append(text[text.index("<svg") :])
-
-
-def bars(axes: Axes, labels: Sequence[object], values: Sequence[float], colour: str = COLOURS[0]) -> None:
-    """Horizontal bars, the first at the top, each called by the bytes or text that it stands for."""
-    places = range(len(values))
-    axes.barh(places, values, color=colour, height=0.68)
-    axes.set_yticks(places, [text if len(text := called(label)) <= 34 else text[:33] + "…" for label in labels])
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
-    axes.spines["left"].set_visible(False)
-    axes.tick_params(axis="y", length=0)
+    return f'<span title="{escape(text[: 10 * _SHOWN])}">{escape(text[:_SHOWN])}…</span>'
 
 
 class Page:
-    """A page that grows from top to bottom. :meth:`html` is the whole of it.
+    """A page, which is built from top to bottom.
 
-    :param title: of the page.
-    :param lead: what it tells of, in a sentence.
+    :param lead: one sentence below the title that says what the page shows.
     """
 
     def __init__(self, title: str, lead: str) -> None:
@@ -240,15 +134,15 @@ class Page:
         self._sections: list[tuple[str, str]] = []
 
     def tile(self, figure: str, what: str, bad: bool = False) -> None:
-        """A figure at the top, and what it counts; ``bad`` where it should not be."""
+        """Add a figure at the top, with what it counts; ``bad`` makes it red."""
         self._tiles.append(f'<div class="tile{" bad" * bad}"><b>{escape(figure)}</b><span>{escape(what)}</span></div>')
 
     def section(self, title: str, text: str, *parts: str) -> None:
-        """A part of the page: a heading, a sentence, and pictures and tables that are HTML already."""
+        """Add a section: a heading, a sentence, and pictures and tables in HTML."""
         self._sections.append((title, f"<p>{escape(text)}</p>{''.join(parts)}"))
 
     def html(self) -> str:
-        """The page."""
+        """The whole page."""
         contents = "".join(
             f'<a href="#part-{number}">{escape(title)}</a>' for number, (title, _) in enumerate(self._sections)
         )
@@ -260,7 +154,7 @@ class Page:
         return (
             "<!DOCTYPE html>\n"
             '<html lang="en"><head><meta charset="utf-8">\n'
-            # Not that anything should get that far, but then it shall get no further.
+            # A second line of defence, if a value should get into the page unescaped.
             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
             f"<title>{escape(self._title)}</title><style>{_STYLE}</style></head>\n"
@@ -270,10 +164,9 @@ class Page:
         )
 
 
-def figure(picture: Iterable[str], caption: str = "") -> str:
+def figure(picture: Iterable[str]) -> str:
     """A picture as a part of a section."""
-    said = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    return f"<figure>{''.join(picture)}{said}</figure>"
+    return f"<figure>{''.join(picture)}</figure>"
 
 
 Kind: TypeAlias = Literal["text", "id", "count", "bytes", "time"]
@@ -295,10 +188,10 @@ def table(
 ) -> str:
     """A table as a part of a section.
 
-    :param columns: of each column, its heading and how it is shown: ``count``, ``bytes`` and ``time`` (nanoseconds)
-        shortened, ``id`` whole.
-    :param more: there are more rows than these: told below the table.
-    :param barred: the column whose share of the largest is drawn as a bar below the first.
+    :param columns: for each column, its heading and how it is shown: ``count``, ``bytes`` and ``time`` (nanoseconds)
+        are shortened, ``id`` is not.
+    :param more: there are more rows than these, and a note below the table says so.
+    :param barred: the column whose values are drawn as bars in the first column.
     """
     head = "".join(
         f'<th class="number">{escape(name)}</th>' if kind != "text" else f"<th>{escape(name)}</th>"
@@ -324,5 +217,5 @@ def table(
         body.append(f"<tr>{''.join(cells)}</tr>")
     if not body:
         body.append(f'<tr><td colspan="{len(columns)}"><em>none</em></td></tr>')
-    rest = f'<p class="note">The first {len(rows)} are shown. The tables for machines hold all.</p>' if more else ""
+    rest = f'<p class="note">Only the first {len(rows)} rows are shown. --csv writes all.</p>' if more else ""
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>{rest}'

@@ -16,7 +16,7 @@ from spark.frames import Row, message, recording
 from sbuslib.cli import jobs
 from sbuslib.cli.main import build_parser
 from sbuslib.errors import SbusError, StateError
-from sbuslib.spark import lake, page
+from sbuslib.spark import lake, plots
 from sbuslib.spark.manifest import Entry, Manifest, changed
 
 if TYPE_CHECKING:
@@ -210,6 +210,6 @@ def test_what_is_no_argument(arguments: list[str], said: str, capsys: pytest.Cap
 def test_without_matplotlib(prepare: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(StateError, match=r"matplotlib is missing: pip install 'sbuslib\[report\]'"):
-        page.check_plots()
+        plots.check_plots()
     with pytest.raises(StateError, match="matplotlib"):
         prepare("report", "traffic", LAKE, "--output", tmp_path / "x.html")

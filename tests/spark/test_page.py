@@ -10,17 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbuslib.spark.page import (
-    Page,
-    bars,
-    duration,
-    escaped,
-    figure,
-    human,
-    plot,
-    shown,
-    table,
-)
+from sbuslib.spark.page import Page, duration, escaped, figure, human, shown, table
+from sbuslib.spark.plots import bars, plot
 
 NASTY = [
     b"<script>alert(1)</script>",
@@ -74,7 +65,7 @@ def make(values: list[bytes]) -> str:
     page.tile(shown(values[0]), shown(values[0]), bad=True)
     rows = [(value, [value, value], number) for number, value in enumerate(values)]
     columns = table(rows, ("key", "text"), ("others", "text"), ("messages", "count"), more=True, barred=2)
-    page.section(shown(values[0]), shown(values[0]), figure(picture, shown(values[0])), columns)
+    page.section(shown(values[0]), shown(values[0]), figure(picture), columns)
     return page.html()
 
 
