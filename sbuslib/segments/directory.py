@@ -24,6 +24,7 @@ __all__ = [
     "Piece",
     "Position",
     "Segment",
+    "decode_header",
     "end_of",
     "is_recorded",
     "list_segments",
@@ -95,10 +96,11 @@ def read_header(path: str | os.PathLike[str]) -> SegmentHeader:
     :exc:`OSError`.
     """
     with open(path, "rb") as file:
-        return _decode_header(file.read(SEGMENT_HEADER_BYTES), os.fspath(path))
+        return decode_header(file.read(SEGMENT_HEADER_BYTES), os.fspath(path))
 
 
-def _decode_header(data: bytes, path: str) -> SegmentHeader:
+def decode_header(data: bytes, path: str) -> SegmentHeader:
+    """The header in the first bytes of a segment. Raises :exc:`~sbuslib.errors.CorruptJournalError`, with the path."""
     try:
         header = SegmentHeader.decode(data)
         if first_sequence_of(os.path.basename(path)) != header.first_sequence:
@@ -126,7 +128,7 @@ def read_segment(
     """
     path = os.fspath(path)
     with open(path, "rb", buffering=0) as file:
-        header = _decode_header(file.read(SEGMENT_HEADER_BYTES), path)
+        header = decode_header(file.read(SEGMENT_HEADER_BYTES), path)
         if start == SEGMENT_HEADER_BYTES and expected is None:
             expected = header.first_sequence
         for block in _whole_blocks(file, header.salt, expected, start):

@@ -1,9 +1,8 @@
 """Makes Arrow record batches of some ten thousand rows from the blocks of a journal, without touching single rows.
 
-A block is small (some hundred rows), and wrapping its columns costs as much as for a large one. So many blocks are
-joined first: each column's bytes with one ``join``. Numbers that are relative to a block (of names, and offsets) become
-relative to all blocks with one addition. Keys and senders stay numbers of names until the last step, which is one
-``take``; filters by key look at each name once.
+A block is small (some hundred rows), and wrapping its columns in Arrow costs as much as for a large one. So the columns
+of many blocks are joined first. Numbers that count from the start of a block are then made to count from the start of
+the first block. Keys and senders stay numbers of names until one last ``take``. A filter by key checks each name once.
 
 Anybody may have written a segment. Its CRC shows damage, not malice, so every number that is used as an index or an
 offset is checked before Arrow sees it. Source of the layout: :mod:`sbuslib.segments.layout`. The module is long because
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["CORRUPT", "SCHEMA", "Decoder", "Filter"]
 
 CORRUPT = "corrupt"
-"""The cause of a gap row that stands for what was skipped because it was damaged."""
+"""The cause of a gap row that stands for rows that were skipped because they are damaged."""
 
 SCHEMA = pyarrow.schema(
     [
@@ -52,7 +51,7 @@ SCHEMA = pyarrow.schema(
         ("cause", pyarrow.string()),
     ]
 )
-"""Every column that there is, as Arrow has it."""
+"""All columns of the data source, in Arrow's types."""
 
 _Numbers: TypeAlias = "NDArray[numpy.int64]"
 _Mask: TypeAlias = "NDArray[numpy.bool_]"
@@ -60,9 +59,9 @@ _Mask: TypeAlias = "NDArray[numpy.bool_]"
 
 @dataclass(frozen=True)
 class Filter:
-    """Which rows are wanted. Gap rows have no key, and are never left out for it: what is lost may have been wanted.
+    """Which rows are wanted. A filter by key keeps all gap rows: the lost messages may have had a wanted key.
 
-    ``start_ns`` and ``end_ns`` are nanoseconds since the epoch, the end not included.
+    ``start_ns`` and ``end_ns`` are nanoseconds since the epoch; ``end_ns`` is not included.
     """
 
     start_ns: int | None = None
@@ -72,12 +71,12 @@ class Filter:
 
     @property
     def by_key(self) -> bool:
-        """Whether it asks for certain keys."""
+        """Whether only certain keys are wanted."""
         return self.key_prefix is not None or self.pattern is not None
 
     @property
     def by_time(self) -> bool:
-        """Whether it asks for certain times."""
+        """Whether only certain times are wanted."""
         return self.start_ns is not None or self.end_ns is not None
 
 
@@ -86,12 +85,12 @@ def _joined(columns: Sequence[Column], kind: Any) -> NDArray[Any]:
 
 
 def _sizes(offsets: Sequence[Column], blobs: Sequence[memoryview]) -> _Numbers:
-    """The sizes that the offsets of many blocks tell, one after the other. Raises :exc:`ValueError` if they lie."""
+    """The sizes of the strings in ``blobs``, by the offsets of many blocks. Raises :exc:`ValueError` for wrong ones."""
     whole = _joined(offsets, numpy.int32).astype(numpy.int64)
     ends = numpy.cumsum([len(column) for column in offsets])
     lengths = [len(blob) for blob in blobs]
     if (whole[ends - 1] != lengths).any() or whole[ends[:-1]].any() or whole[0]:
-        raise ValueError("offsets do not span what they belong to")
+        raise ValueError("offsets do not fit the bytes that they divide")
     sizes = numpy.delete(numpy.diff(whole), ends[:-1] - 1)
     if sizes.size and sizes.min() < 0:
         raise ValueError("offsets go backwards")
@@ -99,9 +98,9 @@ def _sizes(offsets: Sequence[Column], blobs: Sequence[memoryview]) -> _Numbers:
 
 
 class Decoder:
-    """Rows of one task, gathered block by block, and given out as record batches of ``schema``.
+    """Collects the blocks of one task and yields their rows as record batches of ``schema``.
 
-    Only what ``schema`` asks for is decoded. :meth:`add` and :meth:`finish` yield what is ready.
+    Only the columns of ``schema`` are decoded.
     """
 
     def __init__(self, schema: Any, wanted: Filter, limits: SparkLimits) -> None:
@@ -114,7 +113,10 @@ class Decoder:
         self._known: dict[bytes, bool] = {}
 
     def add(self, header: SegmentHeader, path: str, block: Block) -> Iterator[Any]:
-        """A block of the segment at ``path``. Raises :exc:`~sbuslib.errors.CorruptJournalError`."""
+        """Add a block of the segment at ``path``, and yield what is ready.
+
+        Raises :exc:`~sbuslib.errors.CorruptJournalError`.
+        """
         size = len(block.names) + len(block.payloads)
         if self._blocks and (
             block.kind != self._blocks[0].kind
@@ -129,7 +131,7 @@ class Decoder:
         self._bytes += size
 
     def finish(self) -> Iterator[Any]:
-        """What is left. Raises :exc:`~sbuslib.errors.CorruptJournalError`."""
+        """Yield the rows of all blocks that were added. Raises :exc:`~sbuslib.errors.CorruptJournalError`."""
         if not self._blocks:
             return
         assert self._of is not None
@@ -142,7 +144,7 @@ class Decoder:
             raise CorruptJournalError(f"{error}, in this block or one soon after", blocks[0].position, path) from None
 
     def skipped(self, header: SegmentHeader | None, skipped: Skipped, time_ns: int | None) -> Iterator[Any]:
-        """The gap row that stands for what was skipped; ``time_ns`` is a time from before it."""
+        """Yield a gap row for what was skipped; ``time_ns`` is the time of the row before it."""
         yield from self.finish()
         row = {
             "time": None if time_ns is None else time_ns // 1000,
@@ -163,13 +165,12 @@ class Decoder:
                 return
             if chosen.size == group.rows:
                 chosen = None
-        columns = [getattr(group, f"column_{field.name}") for field in self._schema]
         for some in self._pieces(group, chosen):
-            arrays = [column(some) for column in columns]
+            arrays = [group.column(field.name, some) for field in self._schema]
             yield pyarrow.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _pieces(self, group: _Group, chosen: _Numbers | None) -> Iterator[_Numbers | None]:
-        """The chosen rows, or all, in pieces whose byte strings stay within the limit when they are written out."""
+        """The chosen rows, or all, in pieces that stay within the limit of bytes once their keys are written out."""
         if group.expanded_at_most() <= self._limits.batch_bytes:
             yield chosen
             return
@@ -221,11 +222,11 @@ class Decoder:
 
 
 Some: TypeAlias = "_Numbers | None"
-"""Which rows: their numbers, or all."""
+"""The numbers of the chosen rows; ``None`` for all rows."""
 
 
 class _Group:
-    """Blocks of one kind and one segment, as if they were one; of each column, what is asked for."""
+    """Blocks of one kind and one segment, as one block. Each column is made when it is asked for."""
 
     kind: Literal["message", "gap"] = MESSAGE
 
@@ -241,23 +242,25 @@ class _Group:
         return self._made[name]
 
     def times(self) -> _Numbers:
-        """Nanoseconds since the epoch."""
+        """The time of each row, in nanoseconds since the epoch."""
         times: _Numbers = self._once("times", lambda: _joined([block.times for block in self.blocks], numpy.int64))
         return times
 
     def expanded(self, names: Sequence[str]) -> _Numbers:
-        """How many bytes each row's byte strings have in the columns of these names."""
+        """The bytes of each row in those of these columns that hold byte strings."""
         return numpy.zeros(self.rows, numpy.int64)
 
     def expanded_at_most(self) -> int:
-        """More bytes than all byte strings of all rows have together; cheap to know."""
+        """An upper bound for the sum of :meth:`expanded`, which is cheap to compute."""
         return 0
 
     def _of(self, some: Some) -> int:
         return self.rows if some is None else some.size
 
-    def _null(self, name: str, some: Some) -> Any:
-        return pyarrow.nulls(self._of(some), SCHEMA.field(name).type)
+    def column(self, name: str, some: Some) -> Any:
+        """The column of this name. It is null where rows of this kind have none."""
+        make = getattr(self, f"column_{name}", None)
+        return make(some) if make is not None else pyarrow.nulls(self._of(some), SCHEMA.field(name).type)
 
     def _same(self, value: str | None, some: Some) -> Any:
         return same(value, self._of(some)) if value else pyarrow.nulls(self._of(some), pyarrow.string())
@@ -298,7 +301,7 @@ class _Messages(_Group):
         counts = numpy.array([len(block.name_offsets) - 1 for block in blocks])
         self.names = int(counts.sum())
         rows = numpy.array([block.rows for block in blocks])
-        self._first = numpy.repeat(numpy.cumsum(counts) - counts, rows)  # of each row, its block's first name
+        self._first = numpy.repeat(numpy.cumsum(counts) - counts, rows)  # for each row, the first name of its block
         self._counts = numpy.repeat(counts, rows)
 
     def _name_sizes(self) -> _Numbers:
@@ -317,7 +320,7 @@ class _Messages(_Group):
     def _numbers_of_names(self, columns: list[Column], least: int) -> _Numbers:
         of_rows = _joined(columns, numpy.int32)
         if of_rows.min() < least or (of_rows >= self._counts).any():
-            raise ValueError("a row names what is not there")
+            raise ValueError("a row refers to a name that is not there")
         return of_rows
 
     def keys(self) -> _Numbers:
@@ -328,7 +331,7 @@ class _Messages(_Group):
         return keys
 
     def _senders(self) -> tuple[_Numbers, _Mask]:
-        """The number of each row's sender among all names, and where there is none."""
+        """The number of each row's sender among all names, and a mask of the rows without one."""
 
         def make() -> tuple[_Numbers, _Mask]:
             senders = self._numbers_of_names([block.senders for block in self.blocks], NULL)
@@ -339,12 +342,12 @@ class _Messages(_Group):
         return senders
 
     def used(self) -> _Numbers:
-        """The numbers of the names that are keys of rows."""
+        """The numbers of all names that are the key of a row."""
         used: _Numbers = self._once("used", lambda: numpy.unique(self.keys()))
         return used
 
     def used_names(self) -> list[bytes]:
-        """Those names themselves."""
+        """All names that are the key of a row, in the order of :meth:`used`."""
         names: list[bytes] = self._names(self.used()).to_pylist()
         return names
 
@@ -396,15 +399,9 @@ class _Messages(_Group):
     def column_pid(self, some: Some) -> Any:
         return self._ids([block.pids for block in self.blocks], some)
 
-    def column_lost(self, some: Some) -> Any:
-        return self._null("lost", some)
-
-    def column_cause(self, some: Some) -> Any:
-        return self._null("cause", some)
-
 
 class _Gaps(_Group):
-    """Blocks of gaps, which are few: their values are taken one by one."""
+    """Blocks of gap rows. There are few, so their values are taken one by one."""
 
     kind: Literal["message", "gap"] = GAP
 
@@ -412,7 +409,7 @@ class _Gaps(_Group):
         try:
             records = [record for block in self.blocks for record in block.records()]
         except (IndexError, TypeError):
-            raise ValueError("a row names what is not there") from None
+            raise ValueError("a row refers to a name that is not there") from None
         return records if some is None else [records[number] for number in some]
 
     def column_lost(self, some: Some) -> Any:
@@ -421,24 +418,3 @@ class _Gaps(_Group):
 
     def column_cause(self, some: Some) -> Any:
         return texts([record.cause or "" for record in self._records(some)])
-
-    def column_key(self, some: Some) -> Any:
-        return self._null("key", some)
-
-    def column_payload(self, some: Some) -> Any:
-        return self._null("payload", some)
-
-    def column_size(self, some: Some) -> Any:
-        return self._null("size", some)
-
-    def column_sender(self, some: Some) -> Any:
-        return self._null("sender", some)
-
-    def column_gid(self, some: Some) -> Any:
-        return self._null("gid", some)
-
-    def column_uid(self, some: Some) -> Any:
-        return self._null("uid", some)
-
-    def column_pid(self, some: Some) -> Any:
-        return self._null("pid", some)

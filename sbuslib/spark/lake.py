@@ -1,9 +1,9 @@
 """The lake: journals as Parquet by date and hub, each record once, however often the driver is killed.
 
-Spark notes the offsets of a batch before it runs and notes that it is done afterwards; a batch that was not noted as
-done is run again over the same offsets. So each attempt at a batch writes into a directory of its own (a killed
-driver's Java may still be at the one before), and one of them counts, by one step: see :mod:`.manifest`. Spark's own
-file sink keeps a list of files as well, but nothing could rewrite small files without breaking it.
+Spark notes the offsets of a batch before it runs, and notes afterwards that it is done. A batch that was not noted as
+done is run again over the same offsets. So each attempt at a batch writes into a directory of its own, as the Java of a
+killed driver may still write into the earlier one. One step makes one of these directories count: see :mod:`.manifest`.
+Spark's own file sink keeps a list of files as well, but rewriting small files would break that list.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DateType
 
 from ..errors import JournalError, StateError
-from ..segments.directory import sync_directory
+from ..segments.directory import decode_header, sync_directory
+from ..segments.layout import SEGMENT_HEADER_BYTES
 from .decode import SCHEMA
 from .limits import SparkLimits
 from .manifest import (
@@ -36,7 +37,7 @@ from .manifest import (
     locked,
     read_manifest,
 )
-from .places import absolute, decode_header, list_segments, opened
+from .places import absolute, list_segments, opened
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,11 +45,11 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "compact", "ingest", "read"]
 
 _BATCH = "batch="
-"""What the names of directories start with: so Spark takes what follows for a column, which is dropped."""
+"""The start of the names of batch directories. Spark takes it for the name of a column, which is dropped."""
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """What one batch brought: ``rows``, messages and gaps, and the bytes of the files that hold them."""
+    """One batch: how many ``rows`` it has (messages and gaps), and the bytes of its files."""
 
     batch: int
     rows: int
@@ -56,9 +57,9 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 def read(spark: SparkSession, lake: str | os.PathLike[str]) -> DataFrame:
-    """The lake as a frame: the columns of the data source, and ``date``, in which files are told apart.
+    """The lake as a frame: the columns of the data source, and ``date``, by which its files are partitioned.
 
-    Rows of gaps of unknown time are under 1970-01-01. Raises :exc:`~sbuslib.errors.StateError` when there is no lake.
+    Gaps of unknown time are under 1970-01-01. Raises :exc:`~sbuslib.errors.StateError` when there is no lake.
     """
     schema = from_arrow_schema(SCHEMA).add("date", DateType())
     paths = [os.path.join(os.path.abspath(lake), entry.path) for entry in read_manifest(lake).entries]
@@ -72,16 +73,16 @@ def read(spark: SparkSession, lake: str | os.PathLike[str]) -> DataFrame:
 
 
 def _identity(place: str) -> str | None:
-    """Which journal is at a place; ``None`` before anything was recorded. Raises as :func:`.places.list_segments`."""
+    """The identity of the journal at a place; ``None`` while it is empty. Raises as :func:`.places.list_segments`."""
     segments = list_segments(place)
     if not segments:
         return None
-    with opened(place, segments[-1].name) as read_at:
-        return decode_header(read_at, place, segments[-1].name).journal
+    with opened(segments[-1].path) as read_at:
+        return decode_header(read_at(0, SEGMENT_HEADER_BYTES), segments[-1].path).journal
 
 
 def _describe(directory: Path) -> Entry:
-    """What the Parquet files of a batch hold; they are durable after this."""
+    """Make the Parquet files of a batch durable, and count what they hold."""
     files = sorted(directory.rglob("*.parquet"))
     rows = size = 0
     for file in files:
@@ -99,7 +100,7 @@ def _describe(directory: Path) -> Entry:
 
 
 class _Ingest:
-    """One journal that is taken into one lake."""
+    """Takes one journal into one lake."""
 
     def __init__(self, lake: str, journal: str, place: str, progress: Callable[[Progress], object]) -> None:
         self.lake = lake
@@ -108,7 +109,7 @@ class _Ingest:
         self.progress = progress
 
     def check(self) -> None:
-        """Raise :exc:`~sbuslib.errors.StateError` where going on would take records in twice."""
+        """Raise :exc:`~sbuslib.errors.StateError` if this would take records in twice."""
         with changed(self.lake) as change:
             known = change.manifest.streams.get(self.journal)
         if known is None:
@@ -120,11 +121,11 @@ class _Ingest:
 
     @property
     def checkpoint(self) -> str:
-        """Where Spark notes how far it is."""
+        """The directory in which Spark notes its progress."""
         return os.path.join(self.lake, "_checkpoints", self.journal)
 
     def take(self, frame: DataFrame, batch: int) -> None:
-        """Write a batch, unless it counts already."""
+        """Write a batch, unless it is in the lake already."""
         query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
         if self._counts(read_manifest(self.lake), query, batch):
             return
@@ -142,14 +143,14 @@ class _Ingest:
         self.progress(Progress(batch, entry.rows, entry.bytes))
 
     def _counts(self, manifest: Manifest, query: str, batch: int) -> bool:
-        """Whether a batch is in the lake. Raises :exc:`~sbuslib.errors.StateError` where nothing can tell."""
+        """Whether a batch is in the lake. Raises :exc:`~sbuslib.errors.StateError` when that cannot be known."""
         known = manifest.streams.get(self.journal)
         if known is not None and known.query != query:
             raise StateError(f"{self.lake} holds this journal already, by another query than that of the checkpoint")
         return known is not None and batch <= known.batch
 
     def clean(self) -> None:
-        """Delete what attempts that do not count have left."""
+        """Delete the directories of attempts that failed."""
         manifest = read_manifest(self.lake)
         known = {one.path for one in manifest.entries} | {one.path for one in manifest.retired}
         for path in Path(self.lake).glob(f"{_BATCH}{self.journal}-*"):
@@ -167,10 +168,10 @@ def _write(frame: DataFrame, directory: Path) -> None:
 
 
 def check_places(journal: str | os.PathLike[str], lake: str | os.PathLike[str]) -> tuple[str, str, str | None]:
-    """Where a journal and a lake are, so that it means the same to every worker, and which journal that is.
+    """The places of a journal and a lake, in a form that means the same to every worker, and the journal's identity.
 
-    The last is ``None`` before anything was recorded. Raises :exc:`~sbuslib.errors.JournalError` unless there is a
-    journal at the one, and none at the other.
+    The identity is ``None`` while the journal is empty. Raises :exc:`~sbuslib.errors.JournalError` if there is no
+    journal at ``journal``, or if there is one at ``lake``.
     """
     place, lake = absolute(os.fspath(journal)), os.path.abspath(lake)
     identity = _identity(place)
@@ -190,12 +191,12 @@ def ingest(
     progress: Callable[[Progress], object] = lambda progress: None,
     limits: SparkLimits | None = None,
 ) -> None:
-    """Take what a journal holds, and the lake does not yet, into the lake, which is made where there is none.
+    """Take the rows of a journal that the lake does not hold yet into the lake. A lake that is not there is made.
 
     :param journal: its directory, or the URI of one.
     :param lake: its directory. On a cluster, every worker has to see it under this path.
-    :param follow: go on with what is recorded later, until ``stop`` is set, and compact now and then.
-    :param on_corrupt: ``"skip"`` takes a gap row for what is damaged instead of failing.
+    :param follow: go on with rows that are recorded later, until ``stop`` is set, and compact now and then.
+    :param on_corrupt: ``"skip"`` takes in a gap row for each damaged part, instead of failing.
     :param progress: called after each batch.
 
     Raises :exc:`~sbuslib.errors.JournalError`, :exc:`~sbuslib.errors.StateError`, and what Spark raises.
@@ -204,7 +205,7 @@ def ingest(
     stop = stop if stop is not None else threading.Event()
     place, lake, identity = check_places(journal, lake)
     with changed(lake):
-        pass  # make it: a journal of which nothing was recorded makes an empty lake
+        pass  # make it: an empty journal makes an empty lake
     while identity is None:
         if not follow or stop.wait(limits.follow_seconds):
             return
@@ -226,12 +227,12 @@ def _run(
     def take(frame: DataFrame, batch: int) -> None:
         with at_work:
             if stop.is_set():
-                raise StateError("the batch was to begin when everything was to end")
+                raise StateError("a batch was to begin after the stop")
             try:
                 job.take(frame, batch)
                 if follow and batch % limits.compact_batches == limits.compact_batches - 1:
                     compact(spark, job.lake, limits=limits)
-            except Exception as error:  # Spark would hand its text on, and no more
+            except Exception as error:  # Spark hands on its text only
                 failed.append(error)
                 raise
 
@@ -246,7 +247,7 @@ def _run(
     try:
         while not query.awaitTermination(limits.stop_seconds):
             if stop.is_set():
-                with at_work:  # Spark would break off what is being written
+                with at_work:  # ``query.stop`` would interrupt a batch that is being written
                     break
     except Exception:
         if stop.is_set() and not failed:
@@ -262,7 +263,7 @@ def _run(
 
 
 def _small(lake: str, entries: Iterable[Entry], limits: SparkLimits) -> tuple[list[Entry], int, int]:
-    """The entries that hold small files; how many those are, and in how many pairs of date and hub."""
+    """The entries with small files, the number of their files, and of the pairs of date and hub."""
     small: list[Entry] = []
     files = 0
     folders: set[Path] = set()
@@ -276,15 +277,15 @@ def _small(lake: str, entries: Iterable[Entry], limits: SparkLimits) -> tuple[li
 
 
 def compact(spark: SparkSession, lake: str | os.PathLike[str], *, limits: SparkLimits | None = None) -> tuple[int, int]:
-    """Rewrite small files into large ones, in the order in which they were recorded; how many files there were and are.
+    """Rewrite small files as large ones, in the order of recording. Returns the numbers of files before and after.
 
-    Readers are not disturbed: what was replaced is deleted by a later call, once it has been replaced for long enough.
-    May run while others take journals in. Raises :exc:`~sbuslib.errors.StateError` when there is no lake, or when
-    another process compacts it.
+    Readers are not disturbed: a later call deletes the replaced files, some time after they were replaced. It may run
+    while journals are taken in. Raises :exc:`~sbuslib.errors.StateError` when there is no lake, or when another process
+    compacts it.
     """
     limits = limits if limits is not None else SparkLimits()
     lake = os.path.abspath(lake)
-    read_manifest(lake)  # else cleaning would make one
+    read_manifest(lake)  # raises if there is none; cleaning would make one
     _clean(lake, limits)
     manifest = read_manifest(lake)
     before = sum(entry.files for entry in manifest.entries)
@@ -317,7 +318,7 @@ def compact(spark: SparkSession, lake: str | os.PathLike[str], *, limits: SparkL
 
 
 def _clean(lake: str, limits: SparkLimits) -> None:
-    """Delete files that were replaced long ago, and those that a killed compaction has left."""
+    """Delete files that were replaced long ago, and those of a compaction that was killed."""
     long_ago = time.time() - limits.retired_seconds
     with changed(lake) as change:
         manifest: Manifest = change.manifest

@@ -1,11 +1,11 @@
-"""How journals are read into Spark: the options, which task reads what, and the rows of a task.
+"""Reads journals into Spark: the options, the division into tasks, and the rows of a task.
 
-What belongs here is what batches and streams share, and the reader of batches. Spark plans in one process and reads
-in others: ``partitions`` is called once, ``read`` once a task. The source of the interface is
-:mod:`pyspark.sql.datasource` of Spark 4.3.
+It holds the reader of batches, and what that shares with the reader of streams. Spark plans in one process and reads in
+others: it calls ``partitions`` once, and ``read`` once for each task. The interface is that of
+:mod:`pyspark.sql.datasource` in Spark 4.3.
 
-Filters are options here (``startTime``, ``pattern``, ...) and ``pushFilters`` is left out on purpose: with it, Spark
-4.3 gives wrong answers when a frame is used twice.
+Filters are options (``startTime``, ``pattern``, ...). ``pushFilters`` is left out on purpose: with it, Spark 4.3 gives
+wrong answers when a frame is used twice.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ..errors import CorruptJournalError, UsageError
+from ..segments.directory import decode_header
 from ..segments.layout import SEGMENT_HEADER_BYTES, Block, End, SegmentHeader, Skipped
 from ..segments.reading import decode_block, read_blocks, sound_blocks
 from .decode import SCHEMA, Decoder, Filter
 from .limits import SparkLimits
-from .places import absolute, decode_header, list_segments, opened
+from .places import absolute, list_segments, opened
 from .workers import settle_once
 
 __all__ = ["JournalPartition", "JournalReader", "Options", "Piece", "arrow_schema", "group", "read_partition"]
@@ -34,7 +35,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _nanoseconds(name: str, text: str) -> int:
-    """The time that an option tells: nanoseconds since the epoch as a number, or ISO 8601, in UTC unless it says."""
+    """The time in an option: nanoseconds since the epoch, or ISO 8601, which is in UTC unless it has an offset."""
     if text.isascii() and text.isdigit():
         return int(text)
     try:
@@ -48,7 +49,7 @@ def _nanoseconds(name: str, text: str) -> int:
 
 @dataclass(frozen=True)
 class Options:
-    """What was said with ``option(...)`` and ``load(...)`` when reading."""
+    """The arguments of ``option(...)`` and ``load(...)`` when reading."""
 
     places: tuple[str, ...]
     wanted: Filter
@@ -68,7 +69,7 @@ class Options:
 
     @classmethod
     def read(cls, options: MutableMapping[str, str]) -> Options:
-        """Check and take apart. Names are told apart without regard to case, as Spark does.
+        """Check and parse options. As in Spark, their names may have any case.
 
         Raises :exc:`~sbuslib.errors.UsageError`.
         """
@@ -98,14 +99,13 @@ class Options:
 
 
 class Piece(NamedTuple):
-    """Part of a segment's file, from a byte at which a block begins.
+    """Part of a segment's file: the bytes from ``start``, where a block begins, to ``stop``.
 
-    ``end`` is ``"mark"`` where the segment's end mark has to stand there, ``"blocks"`` where whole blocks reach up to
-    it, and ``"open"`` where a recorder may be at work. The segment after this one begins with row ``following``.
+    ``end`` says what must come before ``stop``: the end mark of the segment (``"mark"``), a whole block (``"blocks"``),
+    or anything, as a recorder may be at work (``"open"``). The next segment begins with row ``following``.
     """
 
-    place: str
-    segment: str
+    path: str
     start: int
     stop: int
     end: Literal["mark", "blocks", "open"]
@@ -113,14 +113,14 @@ class Piece(NamedTuple):
 
 
 class JournalPartition(InputPartition):
-    """What one task reads."""
+    """The pieces that one task reads."""
 
     def __init__(self, pieces: list[Piece]) -> None:
         super().__init__(pieces)
 
 
 def group(pieces: list[Piece], limits: SparkLimits) -> list[JournalPartition]:
-    """Pieces in order, as many together as make a task worth its while."""
+    """Divide pieces among tasks, in order. A task reads at most ``partition_bytes``, or one piece."""
     partitions: list[JournalPartition] = []
     some: list[Piece] = []
     size = 0
@@ -138,14 +138,13 @@ def group(pieces: list[Piece], limits: SparkLimits) -> list[JournalPartition]:
 def _read_piece(
     piece: Piece, on_corrupt: Literal["error", "skip"], limits: SparkLimits
 ) -> Iterator[tuple[SegmentHeader | None, Block | Skipped]]:
-    """The blocks of a piece, with the header of their segment, or what was skipped.
+    """The blocks of a piece and what was skipped, each with the header of the segment.
 
     Raises :exc:`~sbuslib.errors.JournalError`.
     """
-    path = f"{piece.place}/{piece.segment}"
-    with opened(piece.place, piece.segment) as read_at:
+    with opened(piece.path) as read_at:
         try:
-            header = decode_header(read_at, piece.place, piece.segment)
+            header = decode_header(read_at(0, SEGMENT_HEADER_BYTES), piece.path)
         except CorruptJournalError as error:
             if on_corrupt == "error":
                 raise
@@ -153,7 +152,7 @@ def _read_piece(
             return
         expected = header.first_sequence if piece.start == SEGMENT_HEADER_BYTES else None
         at = piece.start
-        # Not much at once, so that the next goes where this was: new memory costs as much again as the reading.
+        # A little at a time, so that memory is used again: new memory would double the cost of reading.
         while piece.stop - at > limits.read_bytes:
             begin = at
             for block in sound_blocks(read_at(at, limits.read_bytes), header.salt, expected, at):
@@ -178,32 +177,31 @@ def _read_piece(
                 yield header, item
         if piece.end == "blocks" and at < piece.stop:
             decode_block(data, at - base, header.salt, at)
-            raise AssertionError(f"a whole block at {at} of {path} was not read")
+            raise AssertionError(f"a whole block at {at} of {piece.path} was not read")
     except CorruptJournalError as error:
         if on_corrupt == "error":
-            raise CorruptJournalError(error.reason, error.position, path) from None
+            raise CorruptJournalError(error.reason, error.position, piece.path) from None
         yield header, Skipped(at, piece.stop - at, None, error.reason)
 
 
 def read_partition(
     partition: InputPartition, schema: Any, options: Options, limits: SparkLimits | None = None
 ) -> Iterator[Any]:
-    """The record batches of one task, whose columns are those of the Arrow ``schema``.
+    """The record batches of one task, with the columns of the Arrow ``schema``.
 
     Raises :exc:`~sbuslib.errors.JournalError`.
     """
     if not isinstance(partition, JournalPartition):
-        return  # Spark's own, where there was nothing to read
+        return  # Spark makes a partition of its own when there are none
     settle_once()
     limits = limits or SparkLimits()
     decoder = Decoder(schema, options.wanted, limits)
     for piece in partition.value:
-        path = f"{piece.place}/{piece.segment}"
         last: Block | None = None
         for header, item in _read_piece(piece, options.on_corrupt, limits):
             if isinstance(item, Block):
                 assert header is not None
-                yield from decoder.add(header, path, item)
+                yield from decoder.add(header, piece.path, item)
                 last = item
             else:
                 time = int(last.times[-1]) if last is not None else header.created_ns if header is not None else None
@@ -212,7 +210,7 @@ def read_partition(
 
 
 def arrow_schema(schema: StructType) -> Any:
-    """The columns that are asked for, as Arrow has them. Raises :exc:`~sbuslib.errors.UsageError` for others."""
+    """The Arrow schema of these columns. Raises :exc:`~sbuslib.errors.UsageError` for unknown columns and types."""
     known = from_arrow_schema(SCHEMA)
     for field in schema.fields:
         if field.name not in known.names:
@@ -224,14 +222,14 @@ def arrow_schema(schema: StructType) -> Any:
 
 
 class JournalReader(DataSourceReader):
-    """Reads journals as they are when the reading is planned."""
+    """Reads journals as they are when Spark plans the reading."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = arrow_schema(schema)
 
     def partitions(self) -> list[InputPartition]:
-        """The segments of all journals, grouped to tasks. Raises :exc:`~sbuslib.errors.JournalError`."""
+        """The segments of all journals, divided among tasks. Raises :exc:`~sbuslib.errors.JournalError`."""
         pieces: list[Piece] = []
         for place in self._options.places:
             segments = list_segments(place)
@@ -239,8 +237,8 @@ class JournalReader(DataSourceReader):
                 following = segments[number].first_sequence if number < len(segments) else None
                 end: Literal["mark", "open"] = "open" if following is None else "mark"
                 if end == "open" and segment.size < SEGMENT_HEADER_BYTES:
-                    continue  # it is being begun
-                pieces.append(Piece(place, segment.name, SEGMENT_HEADER_BYTES, segment.size, end, following))
+                    continue  # a recorder is about to write its header
+                pieces.append(Piece(segment.path, SEGMENT_HEADER_BYTES, segment.size, end, following))
         return [*group(pieces, SparkLimits())]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -1,45 +1,40 @@
-"""Journals as streams: where a batch begins and ends.
+"""Reads journals as streams: where a batch begins and ends.
 
-An offset maps each place to ``{"segment": name, "position": byte}``, a place between two blocks. Once a segment has
-its end mark and was read to the end, the offset stands at the start of the next, whose name the mark tells, even while
-there is no such file yet: so what retention deletes after it was read is not missed, and what it deletes before it was
-read fails the stream.
+An offset maps the place of each journal to ``{"segment": name, "position": byte}``, which is between two blocks. When a
+segment with an end mark was read to its end, the offset is the start of the next segment. The mark tells the name of
+that segment, whose file need not be there yet. So retention may delete segments that were read. If it deletes a segment
+that was not read, the stream fails.
 
-A recorder appends whole blocks in order, so the headers of the blocks, which are all that is read here, tell how far
-the whole ones reach. The blocks are checked when they are read.
+A recorder appends whole blocks in order, so their headers tell where the last whole block ends. Only headers are read
+here. The task that reads a block checks it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from ..errors import CorruptJournalError, JournalError
+from ..segments.directory import Position, Segment, decode_header
 from ..segments.layout import SEGMENT_HEADER_BYTES, End, first_sequence_of, segment_name
 from ..segments.reading import decode_block, read_blocks, walk
 from .limits import SparkLimits
-from .places import Segment, decode_header, list_segments, opened
+from .places import list_segments, opened
 from .reader import Options, Piece, arrow_schema, group, read_partition
 
-__all__ = ["JournalStreamReader", "Position", "advance", "pieces_between"]
-
-
-class Position(NamedTuple):
-    """A place between two blocks: ``position`` bytes into the segment of this name; ``""`` before the first one."""
-
-    segment: str
-    position: int
+__all__ = ["JournalStreamReader", "advance", "pieces_between"]
 
 
 _NOWHERE = Position("", 0)
+"""The position in a journal without segments."""
 
 
 def _remaining(place: str, start: Position) -> list[Segment]:
-    """The segments from ``start`` on. Raises :exc:`~sbuslib.errors.JournalError` when that of ``start`` is gone."""
+    """The segments from ``start`` on. Raises :exc:`~sbuslib.errors.JournalError` if the segment there was deleted."""
     segments = [segment for segment in list_segments(place) if segment.name >= start.segment]
     if start.segment and segments and segments[0].name != start.segment:
         raise JournalError(f"{place}/{start.segment}: this segment was deleted before it was read")
@@ -55,10 +50,10 @@ def advance(
     target: Position | None = None,
     on_corrupt: Literal["error", "skip"] = "error",
 ) -> tuple[Position, int]:
-    """How far a batch reaches that begins at ``start``, and how many rows it has.
+    """The end of a batch that begins at ``start``, and how many rows it has.
 
-    It ends after ``most`` rows or a few less, though at least one block further, and in any case at ``target``. Raises
-    :exc:`~sbuslib.errors.JournalError` when a segment was deleted too early or is damaged.
+    The batch has whole blocks: at most ``most`` rows, but at least one block, and none beyond ``target``. Raises
+    :exc:`~sbuslib.errors.JournalError` when a segment was deleted before it was read, or is damaged.
     """
     rows = 0
     at = start
@@ -80,7 +75,7 @@ def advance(
         if stopped or (target is not None and target.segment == segment.name):
             break
         if following is not None:
-            # Whatever stands between the last whole block and the next segment is for the reader to judge.
+            # Any bytes between the last whole block and the next segment are damage, which the reader finds.
             at = Position(following.name, SEGMENT_HEADER_BYTES)
     if target is not None and at < target and not rows:
         raise JournalError(f"{place}/{at.segment or target.segment}: this segment was deleted before it was read")
@@ -95,7 +90,10 @@ def _within(
     target: Position | None,
     on_corrupt: Literal["error", "skip"],
 ) -> tuple[Position, int, bool]:
-    """As :func:`advance`, in one segment; and whether a limit stopped it there."""
+    """The end of a batch within one segment, its rows, and whether ``most`` ended it there.
+
+    :param first: the batch has no rows before this segment, so it gets at least one block.
+    """
     if segment.size < SEGMENT_HEADER_BYTES:
         return start, 0, False
     at, rows, size = start.position, 0, segment.size
@@ -103,13 +101,12 @@ def _within(
         size = min(size, target.position)
     if at > segment.size:
         raise JournalError(
-            f"{segment.place}/{segment.name}: it ends at byte {segment.size}, and was read up to byte {at} before: "
-            "its end was lost"
+            f"{segment.path}: it ends at byte {segment.size}, and was read up to byte {at} before: its end was lost"
         )
-    with opened(segment.place, segment.name) as read_at:
+    with opened(segment.path) as read_at:
         for extent in walk(read_at, size, at):
             if extent.rows is None:
-                salt = decode_header(read_at, segment.place, segment.name).salt
+                salt = decode_header(read_at(0, SEGMENT_HEADER_BYTES), segment.path).salt
                 mark = decode_block(read_at(at, extent.length), 0, salt, at)
                 assert isinstance(mark, End)
                 return Position(segment_name(mark.next_sequence), SEGMENT_HEADER_BYTES), rows, False
@@ -118,22 +115,22 @@ def _within(
             at = extent.end
             rows += extent.rows
         if target is not None and target.segment == segment.name:
-            at = size  # where whole blocks end was found out before; a damage in between is for the reader to judge
+            at = size  # a whole block ends at the target; the reader finds damage before it
         elif at < size:
-            # A block that is being written; or damage, if whole blocks come after it.
-            header = decode_header(read_at, segment.place, segment.name)
+            # A block that is being written, or damage, if whole blocks come after it.
+            header = decode_header(read_at(0, SEGMENT_HEADER_BYTES), segment.path)
             try:
                 for item in read_blocks(
                     read_at(at, size - at), header.salt, None, base=at, on_corrupt=on_corrupt, growing=True
                 ):
                     at = item.position + item.length
             except CorruptJournalError as error:
-                raise CorruptJournalError(error.reason, error.position, f"{segment.place}/{segment.name}") from None
+                raise CorruptJournalError(error.reason, error.position, segment.path) from None
     return Position(segment.name, at), rows, False
 
 
 def pieces_between(place: str, start: Position, end: Position) -> Iterator[Piece]:
-    """What has to be read. Raises :exc:`~sbuslib.errors.JournalError` when a segment was deleted before it was."""
+    """The pieces between two positions. Raises :exc:`~sbuslib.errors.JournalError` if one of them was deleted."""
     if end in (start, _NOWHERE):
         return
     segments = [segment for segment in _remaining(place, start) if (segment.name, SEGMENT_HEADER_BYTES) < end]
@@ -143,16 +140,16 @@ def pieces_between(place: str, start: Position, end: Position) -> Iterator[Piece
     for number, segment in enumerate(segments, 1):
         begin = start.position if segment.name == start.segment else SEGMENT_HEADER_BYTES
         if segment.size < (end.position if segment.name == end.segment else begin):
-            raise JournalError(f"{place}/{segment.name}: it ends at byte {segment.size}: its end was lost")
+            raise JournalError(f"{segment.path}: it ends at byte {segment.size}: its end was lost")
         if segment.name == end.segment:
-            yield Piece(place, segment.name, begin, end.position, "blocks", None)
+            yield Piece(segment.path, begin, end.position, "blocks", None)
             return
         following = segments[number].first_sequence if number < len(segments) else first_sequence_of(end.segment)
-        yield Piece(place, segment.name, begin, segment.size, "mark", following)
+        yield Piece(segment.path, begin, segment.size, "mark", following)
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads journals from their oldest segment on, and goes on with what is recorded."""
+    """Reads journals from their oldest segment on, and goes on while they grow."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
@@ -173,26 +170,26 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {place: position._asdict() for place, position in sorted(positions.items())}
 
     def _positions(self, offset: dict[str, Any]) -> dict[str, Position]:
-        """The positions in an offset; of a journal that was added since, its start."""
+        """The positions in an offset. A journal that is not in the offset is read from its start."""
         return {
             place: Position(**offset[place]) if place in offset else self._oldest(place)
             for place in self._options.places
         }
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What the option ``maxRecordsPerBatch`` says."""
+        """The limit that the option ``maxRecordsPerBatch`` sets."""
         most = self._options.max_records
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Remember how far whole blocks reach now: the stream is to end there."""
+        """Let the stream end where the whole blocks end now."""
         self._target = {
             place: advance(place, self._oldest(place), on_corrupt=self._options.on_corrupt)[0]
             for place in self._options.places
         }
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where a batch from ``start`` on ends. Raises :exc:`~sbuslib.errors.JournalError`."""
+        """The end of a batch that begins at ``start``. Raises :exc:`~sbuslib.errors.JournalError`."""
         left = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         positions = self._positions(start)
         reached: dict[str, Position] = {}
@@ -208,7 +205,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(reached)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """What lies between two offsets, grouped to tasks. Raises :exc:`~sbuslib.errors.JournalError`."""
+        """The pieces between two offsets, divided among tasks. Raises :exc:`~sbuslib.errors.JournalError`."""
         before = self._positions(start)
         pieces = [
             piece

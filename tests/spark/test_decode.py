@@ -140,7 +140,7 @@ def test_a_long_key_of_many_rows_comes_in_pieces() -> None:
     ],
 )
 def test_a_block_that_names_what_is_not_there(lie: dict[str, Any]) -> None:
-    with pytest.raises(CorruptJournalError, match=r"segment: byte 0: a row names what is not there"):
+    with pytest.raises(CorruptJournalError, match=r"segment: byte 0: a row refers to a name that is not there"):
         decoded(encoded(1, rows(3, keys=3), **lie))
 
 
@@ -173,7 +173,7 @@ def read(directory: Path, *pieces: Piece, limits: SparkLimits | None = None, **o
 
 def test_gaps_are_rows_whatever_key_is_asked_for(journal: Path) -> None:
     path = segment(journal, 1, rows(3), (START_NS + 7, "overflow", 41), rows(2, 5))
-    piece = Piece(str(journal), path.name, 112, path.stat().st_size, "mark", None)
+    piece = Piece(str(path), 112, path.stat().st_size, "mark", None)
     got = read(journal, piece, pattern="room/1/temp")
     assert [(row["sequence"], row["kind"], row["payload"], row["lost"], row["cause"]) for row in got] == [
         (1, "message", b"1", None, None),
@@ -184,7 +184,7 @@ def test_gaps_are_rows_whatever_key_is_asked_for(journal: Path) -> None:
 
 def test_a_segment_that_was_deleted_is_named(journal: Path) -> None:
     path = segment(journal, 1, rows(3))
-    piece = Piece(str(journal), path.name, 112, path.stat().st_size, "mark", None)
+    piece = Piece(str(path), 112, path.stat().st_size, "mark", None)
     path.unlink()
     with pytest.raises(Exception, match=rf"{path.name}: this segment was deleted before it was read"):
         read(journal, piece)
@@ -193,7 +193,7 @@ def test_a_segment_that_was_deleted_is_named(journal: Path) -> None:
 @pytest.mark.parametrize("size", [1, 100, 1_000, 1_500, 2_000, 3_000, 5_000])
 def test_a_segment_is_read_in_pieces_of_any_size(journal: Path, size: int) -> None:
     path = segment(journal, 1, rows(10), (START_NS + 7, "overflow", 41), rows(40, 12), rows(1, 52), rows(9, 53))
-    piece = Piece(str(journal), path.name, 112, path.stat().st_size, "mark", None)
+    piece = Piece(str(path), 112, path.stat().st_size, "mark", None)
     got = read(journal, piece, limits=SparkLimits(read_bytes=size))
     assert [row["sequence"] for row in got] == [*range(1, 62)]
     assert got == read(journal, piece)
@@ -207,7 +207,7 @@ def test_rows_that_are_missing_or_come_twice(journal: Path, limits: SparkLimits,
     with path.open("ab") as file:
         file.write(message_block(again, rows(10, again)))
         file.write(encode_end(SALT, again + 10))
-    piece = Piece(str(journal), path.name, 112, path.stat().st_size, "mark", None)
+    piece = Piece(str(path), 112, path.stat().st_size, "mark", None)
     with pytest.raises(CorruptJournalError, match=rf"byte {at}: {wrong}"):
         read(journal, piece, limits=limits)
 
@@ -219,7 +219,7 @@ import sys
 from sbuslib.spark.decode import SCHEMA
 from sbuslib.spark.limits import SparkLimits
 from sbuslib.spark.reader import Options, Piece, group, read_partition
-piece = Piece({str(journal)!r}, {path.name!r}, 112, {path.stat().st_size}, "mark", None)
+piece = Piece({str(path)!r}, 112, {path.stat().st_size}, "mark", None)
 (task,) = group([piece], SparkLimits())
 chosen = Options.read({{"path": {str(journal)!r}, "keyPrefix": "room/1"}})
 rows = [row for batch in read_partition(task, SCHEMA, chosen) for row in batch.column("sequence").to_pylist()]
@@ -235,7 +235,7 @@ def test_damage_is_an_error_or_a_gap_that_counts(journal: Path, limits: SparkLim
     block = len(data) // 2
     data[block] ^= 1
     path.write_bytes(data)
-    piece = Piece(str(journal), path.name, 112, len(data), "mark", None)
+    piece = Piece(str(path), 112, len(data), "mark", None)
     with pytest.raises(CorruptJournalError, match=rf"{path.name}: byte \d+: a block is damaged"):
         read(journal, piece, limits=limits)
     got = read(journal, piece, limits=limits, onCorrupt="skip")
@@ -250,7 +250,7 @@ def test_a_damaged_header_skips_the_segment(journal: Path) -> None:
     data = bytearray(path.read_bytes())
     data[30] ^= 1
     path.write_bytes(data)
-    piece = Piece(str(journal), path.name, 112, len(data), "mark", None)
+    piece = Piece(str(path), 112, len(data), "mark", None)
     with pytest.raises(CorruptJournalError, match=rf"{path.name}: byte 0: the segment's header is damaged"):
         read(journal, piece)
     (row,) = read(journal, piece, onCorrupt="skip")
@@ -261,7 +261,7 @@ def test_a_damaged_header_skips_the_segment(journal: Path) -> None:
 def test_a_piece_that_ends_between_blocks_has_to_be_whole(journal: Path, limits: SparkLimits) -> None:
     path = segment(journal, 1, rows(10), rows(5, 11), sealed=False)
     size = path.stat().st_size
-    piece = Piece(str(journal), path.name, 112, size, "blocks", None)
+    piece = Piece(str(path), 112, size, "blocks", None)
     assert len(read(journal, piece, limits=limits)) == 15
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -276,7 +276,7 @@ def test_a_piece_that_ends_between_blocks_has_to_be_whole(journal: Path, limits:
 
 
 def test_pieces_are_grouped_to_tasks() -> None:
-    pieces = [Piece("j", f"{n}", 0, size, "mark", None) for n, size in enumerate([10, 20, 30, 500, 1, 1])]
+    pieces = [Piece(f"{n}", 0, size, "mark", None) for n, size in enumerate([10, 20, 30, 500, 1, 1])]
     tasks = grouped(pieces, SparkLimits(partition_bytes=60))
-    assert [[piece.segment for piece in task.value] for task in tasks] == [["0", "1", "2"], ["3"], ["4", "5"]]
+    assert [[piece.path for piece in task.value] for task in tasks] == [["0", "1", "2"], ["3"], ["4", "5"]]
     assert grouped([], SparkLimits()) == []
