@@ -1,8 +1,7 @@
 """Journals in Spark: the data source ``sbus``, the lake, and the jobs over it.
 
-Names are loaded when they are first used: neither PySpark nor gevent is needed to import this package, and nothing in
-it ever loads gevent. Never start Spark inside a process that serves a bus: its threads and its Java process would
-compete with the event loop.
+Names are loaded when they are first used, so importing this package needs no PySpark. Nothing in it loads gevent. Do
+not start Spark inside a process that serves a bus: its threads and its Java process would compete with the event loop.
 """
 
 from __future__ import annotations

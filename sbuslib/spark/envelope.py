@@ -1,7 +1,7 @@
-"""The envelope in which Spark may publish: an id ahead of the payload, by which a subscriber drops what comes twice.
+"""The envelope in which Spark may publish: an id before the payload, by which a subscriber drops duplicates.
 
-A payload in an envelope is the id, a NUL byte, and the payload. Spark publishes at least once: a task that fails
-half-way is run again. What it publishes again has the id that it had before.
+An envelope is the id, a NUL byte, and the payload. Spark publishes at least once, as a task that fails half-way is run
+again. A message that is published again has the same id.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ __all__ = ["seal", "unseal"]
 
 
 def seal(id: bytes, payload: bytes) -> bytes:
-    """The envelope. Raises :exc:`~sbuslib.errors.UsageError` for an id that is empty or has a NUL byte."""
+    """Put a payload into an envelope.
+
+    Raises :exc:`~sbuslib.errors.UsageError` for an id that is empty or has a NUL byte.
+    """
     if not id or b"\0" in id:
         raise UsageError(f"the id of an envelope is not empty and has no NUL byte: {id[:80]!r}")
     return b"%b\0%b" % (id, payload)
 
 
 def unseal(envelope: bytes) -> tuple[bytes, bytes]:
-    """Id and payload. Raises :exc:`~sbuslib.errors.UsageError` where there is no envelope."""
+    """The id and the payload in an envelope. Raises :exc:`~sbuslib.errors.UsageError` for other payloads."""
     id, nul, payload = envelope.partition(b"\0")
     if not id or not nul:
         raise UsageError("this payload is in no envelope")

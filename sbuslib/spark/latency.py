@@ -1,11 +1,11 @@
-"""How long replies took: requests and replies joined by their correlation id, percentiles by the request's key.
+"""How long replies took: joins requests and replies by their correlation id, and gives percentiles for each key.
 
-Where an id stands is up to the programs that talk to each other, so :class:`CorrelationId` says: in a segment of the
-key, in a member of a JSON payload, or in the first bytes of the payload. Requests are the messages under certain
-patterns, replies those under others.
+The programs that talk to each other choose where the id stands: in a segment of the key, in a member of a JSON payload,
+or in the first bytes of the payload. :class:`CorrelationId` names that place. Some patterns match requests, others
+replies.
 
 A request is answered by the first reply with its id that the same hub recorded after it, and before the next request
-with that id. Both times are the recording hub's, so they are of one clock.
+with that id. Both times come from the clock of that hub.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["CorrelationId", "by_request", "exchanges", "histogram"]
 
 _ACCURACY = 10_000
-"""Of percentiles: the rank that is found is wrong by one in so many at most."""
+"""The accuracy of percentiles: the rank of the value that is found is wrong by at most one part in so many."""
 
 
 class CorrelationId(NamedTuple):
-    """Where the id of a request, and of its reply, stands.
+    """The place of the id in a request and in its reply.
 
-    ``("segment", "2")``: in the second segment of the key, ``"-1"``: in the last. ``("json", "id")``: in the member
-    ``id`` of the payload, a JSON object; ``"head.id"``: in a member of a member. ``("prefix", "16")``: in the first 16
-    bytes of the payload. A message without an id, or with an empty one, takes no part.
+    ``("segment", "2")`` is the second segment of the key, and ``"-1"`` the last. ``("json", "id")`` is the member
+    ``id`` of the payload, a JSON object, and ``"head.id"`` a member of a member. ``("prefix", "16")`` is the first 16
+    bytes of the payload. A message without an id, or with an empty one, is ignored.
     """
 
     where: Literal["segment", "json", "prefix"]
@@ -49,10 +49,10 @@ class CorrelationId(NamedTuple):
             return cls("prefix", what)
         if where == "segment" and number:
             return cls("segment", what)
-        raise UsageError(f"an id stands in segment:N, json:NAME or prefix:N, not in {text!r}")
+        raise UsageError(f"the place of an id is segment:N, json:NAME or prefix:N, not {text!r}")
 
     def columns(self, separator: bytes = SEPARATOR) -> tuple[Column, Column]:
-        """The id of a row (binary, null where it has none), and its key with ``*`` in place of the id."""
+        """Two columns: the id of a row (binary, null if it has none), and its key with ``*`` in place of the id."""
         from pyspark.sql import functions as f
 
         if self.where == "json":

@@ -1,14 +1,14 @@
 """The manifest of a lake: which of its directories count.
 
 A lake is a directory of batch directories, each of which holds Parquet files by date and hub. A batch directory counts
-once the manifest names it, and the manifest is replaced whole, by a rename: so a batch is there whole or not at all,
-whoever is killed when, and ``compact`` can put one directory in the place of many. What reads the lake reads what the
-manifest names and nothing else.
+once the manifest names it. The manifest is replaced by a rename, so a batch is in the lake whole or not at all, also
+after a kill, and ``compact`` can replace many directories by one. Readers of the lake read only the directories that
+the manifest names.
 
-Beside the directories the manifest tells of each journal which batch was the last: one that comes again, since its
-driver was killed before Spark noted that it was done, is left out.
+For each journal the manifest also names the last batch. When a driver is killed before Spark notes that the batch is
+done, the batch comes again, and is left out.
 
-No Spark here. A lake is a directory of this machine's, or one that all workers see under the same path.
+This module needs no Spark. A lake is a local directory, or one that all workers see under the same path.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAME = "manifest.json"
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A directory that counts: its name in the lake, and what its files hold together."""
+    """A directory that counts: its name in the lake, and the totals of its files."""
 
     path: str
     rows: int
@@ -40,7 +40,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Stream(msgspec.Struct, frozen=True):
-    """How far a journal was taken in: by the query of this id, up to and with this batch, from this place."""
+    """How far a journal was taken in: the id of Spark's query, its last batch, and the place of the journal."""
 
     query: str
     batch: int
@@ -48,14 +48,14 @@ class Stream(msgspec.Struct, frozen=True):
 
 
 class Retired(msgspec.Struct, frozen=True):
-    """A directory that another has replaced, and when, in seconds since the epoch: readers may still be at it."""
+    """A directory that was replaced, and when, in seconds since the epoch. Readers may still use it."""
 
     path: str
     since: float
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What stands in the file. ``streams`` has the identities of journals for keys."""
+    """The content of the file. The keys of ``streams`` are the identities of journals."""
 
     version: int = 1
     entries: tuple[Entry, ...] = ()
@@ -68,12 +68,12 @@ def _path(lake: str | os.PathLike[str]) -> Path:
 
 
 def is_lake(place: str | os.PathLike[str]) -> bool:
-    """Whether there is a lake at a directory of this machine."""
+    """Whether a local directory is a lake."""
     return _path(place).is_file()
 
 
 def read_manifest(lake: str | os.PathLike[str]) -> Manifest:
-    """The manifest as it is now. Raises :exc:`~sbuslib.errors.StateError` when that is no lake of this release."""
+    """The manifest as it is now. Raises :exc:`~sbuslib.errors.StateError` if it is missing or of another release."""
     path = _path(lake)
     try:
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
@@ -88,9 +88,9 @@ def read_manifest(lake: str | os.PathLike[str]) -> Manifest:
 
 @contextmanager
 def locked(path: str | os.PathLike[str], wait: bool = True) -> Iterator[None]:
-    """Hold a lock of the kernel's on a file, which is made; it ends with its process, however that ends.
+    """Hold ``flock(2)`` on a file, which is made. The kernel releases the lock when the process ends.
 
-    Raises :exc:`~sbuslib.errors.StateError` when another process holds it, unless it is waited for.
+    Raises :exc:`~sbuslib.errors.StateError` when another process holds the lock and ``wait`` is false.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -111,9 +111,9 @@ class _Change:
 
 @contextmanager
 def changed(lake: str | os.PathLike[str]) -> Iterator[_Change]:
-    """Change the manifest, which is made where there is none: what ``manifest`` is at the end is written.
+    """Change the manifest: write the ``manifest`` that the block leaves. A missing manifest is made.
 
-    One process at a time. Durable when it returns, and all or nothing whenever the process is killed.
+    One process at a time. The change is durable when the block has ended; after a kill, all of it or nothing is there.
     """
     path = _path(lake)
     folder = path.parent

@@ -1,8 +1,7 @@
-"""Keys against patterns in Spark, by the package's own index.
+"""Matches keys against patterns in Spark, with :class:`~sbuslib.matcher.Subscriptions`.
 
-Whoever calls groups by key in the JVM first: what comes here are distinct keys, of which there are far fewer than
-messages. They go through :class:`~sbuslib.matcher.Subscriptions` in Python, so a pattern means in a report just what it
-means on the bus.
+So a pattern means the same in a report as on the bus. Matching runs in Python. Callers group by key in the JVM first,
+as there are far fewer distinct keys than messages.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _SECRET = b"!"
 def _index(patterns: tuple[bytes, ...], separator: bytes) -> Subscriptions[int]:
     from .workers import settle
 
-    # Spark uses a worker process for one task after the other, so the next finds the index made.
+    # A worker process runs one task after the other, so the next task finds the index made.
     index: Subscriptions[int] = Subscriptions(separator)
     for number, pattern in enumerate(patterns):
         index.add(pattern, number)
@@ -35,14 +34,14 @@ def _index(patterns: tuple[bytes, ...], separator: bytes) -> Subscriptions[int]:
 
 
 def is_message() -> Column:
-    """Whether a row is a message, and not a gap."""
+    """A column: whether a row is a message and not a gap."""
     from pyspark.sql import functions as f
 
     return f.expr("kind = 'message'")
 
 
 def packet_bytes() -> Column:
-    """Bytes of the packet that a row's message is on a link: ``MSG``, a blank, the key, NUL and the payload."""
+    """A column: the bytes of a row's message as a packet on a link: ``MSG``, a blank, the key, NUL and the payload."""
     from pyspark.sql import functions as f
 
     return f.lit(5) + f.length("key") + f.col("size")
@@ -51,22 +50,22 @@ def packet_bytes() -> Column:
 def by_key(rows: DataFrame) -> DataFrame:
     """What was published under each key: ``key``, ``messages``, ``bytes`` (of payloads) and ``largest`` (payload).
 
-    :param rows: of a lake or journal; of these, ``key`` and ``size`` are used.
+    :param rows: the rows of a lake or journal, with ``key`` and ``size``.
     """
     from pyspark.sql import functions as f
 
-    # As text: a column that is made in Python is some calls into Java, and each of them takes most of a millisecond.
+    # As text: a column made in Python takes several calls into Java, each of nearly a millisecond.
     counts = ("count(1) AS messages", "sum(size) AS bytes", "max(size) AS largest")
-    # Gaps have no key; to know them by that is a column less to read.
+    # Gaps have no key, so the column ``kind`` need not be read.
     return rows.where("key IS NOT NULL").groupBy("key").agg(*map(f.expr, counts))
 
 
 def _find(
     keys: Any, patterns: tuple[bytes, ...], separator: bytes, keyless: Iterable[int] = ()
 ) -> tuple[list[int], list[int]]:
-    """The numbers of the patterns that match each of an Arrow array of keys, and where those of each key end.
+    """Where the matches of each key in an Arrow array end, and the numbers of the patterns that match, for all keys.
 
-    What stands in for a key that is null is ``keyless``.
+    The numbers for a key that is null are ``keyless``.
     """
     start = separator.join((_SECRET, b""))
     subscribers = _index(patterns, separator).subscribers
@@ -81,11 +80,11 @@ def _find(
 
 
 def with_matches(frame: DataFrame, patterns: Sequence[bytes], separator: bytes = SEPARATOR) -> DataFrame:
-    """``frame`` with a column more, ``matched``: the numbers of the ``patterns`` that match ``key``, ascending.
+    """``frame`` with another column, ``matched``: the numbers of the ``patterns`` that match ``key``, ascending.
 
-    A number is an index into ``patterns``. Secret keys, of which a recording has none, match nothing, nor does null.
+    A number is an index into ``patterns``. Secret keys and null match nothing.
 
-    :param frame: with a column ``key`` (binary), best of distinct keys.
+    :param frame: has a column ``key`` (binary). Distinct keys are fastest.
     """
     from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
 
@@ -107,10 +106,10 @@ def with_matches(frame: DataFrame, patterns: Sequence[bytes], separator: bytes =
 
 
 def each_match(frame: DataFrame, patterns: Sequence[bytes], separator: bytes = SEPARATOR) -> DataFrame:
-    """A row for each of the ``patterns`` that matches ``key``: ``pattern``, and the columns of ``frame`` but ``key``.
+    """For each row, one row for each of the ``patterns`` that matches its ``key``.
 
-    As :func:`with_matches`, where nothing is to be made of a key's matches but such rows. A row without a key stands
-    for all patterns, and so has a row for each.
+    Such a row has ``pattern`` and the columns of ``frame`` except ``key``. A row without a key gives a row for every
+    pattern. Faster than exploding the column of :func:`with_matches`.
     """
     from pyspark.sql.types import BinaryType, StructField, StructType
 

@@ -1,23 +1,23 @@
-"""What every link of a tree of hubs would carry, and where a client would better sit.
+"""The load of every link in a tree of hubs, and the best hub for each client.
 
-A *link* is called by the hub below it. A message goes **up** it when it was published below the link, **down** it
-otherwise. *Flooded*, every message crosses every link once, as with hubs that pass everything on. *By interest*, it
-goes up when some client that is not below the link wants it, and down when some client below it does. That is what
-relays do whose hubs announce what they want (:mod:`sbuslib.relay`) once they are at rest, as long as no link holds more
-patterns than ``Limits.link_patterns``, without ``export=`` and ``import_=``.
+A *link* has the name of the hub below it. A message goes **up** a link if it was published below the link, and else
+**down**. If hubs *flood*, every message crosses every link once. *By interest*, a message goes up if a client that is
+not below the link wants it, and down if a client below the link wants it. Relays do the latter once their hubs have
+announced what they want (:mod:`sbuslib.relay`), as long as no link holds more patterns than ``Limits.link_patterns``,
+and without ``export=`` and ``import_=``.
 
-**How it is counted.** Messages whose keys match the same patterns go the same ways, so keys are grouped by the set of
-patterns that match them, their *class*. For each class *g* and each link *x*, two sums over what is below the link
-decide: the messages published there, ``T(g, x)``, and the clients there that want them, ``n(g, x)``. Beside the totals
-``T(g)`` and ``n(g)``: up goes ``T(g, x)`` where ``n(g) > n(g, x)``, and down goes ``T(g) - T(g, x)`` where
-``n(g, x) > 0``. So the work grows with the rows times the depth of the tree, and never with rows times hubs.
+**The load of links.** Messages whose keys match the same patterns take the same links, so keys are grouped by the set
+of patterns that match them, their *class*. For each class *g* and each link *x*, ``T(g, x)`` is the number of messages
+published below the link, and ``n(g, x)`` the number of clients below the link that want them. ``T(g)`` and ``n(g)`` are
+the totals of the tree. ``T(g, x)`` messages go up if ``n(g) > n(g, x)``, and ``T(g) - T(g, x)`` go down if
+``n(g, x) > 0``. So the work grows with the rows times the depth of the tree, and not with the rows times the hubs.
 
-**Moving a client.** With *n'* the counts without client *c*, a message crosses, because of *c* alone, the links
-between where *c* sits and the nearest place where the message comes by anyway. Of a link *x* above which *c* would sit
-or not, this is the difference: for messages of others that *c* wants, all those published on the other side where
-nobody else below the link wants them, less those from below that nobody else above wants; for messages of its own,
-those that somebody wants above, less those that somebody wants below. Summed up over the links between a hub and the
-root, it compares that hub with the root, and so every hub with every other.
+**The best hub for a client.** The *weight* of link *x* for client *c* is what the link carries because of *c* if *c* is
+below it, less what it carries because of *c* if *c* is above it. For messages of others that *c* wants, these are the
+messages from above that no other client below wants, less the messages from below that no other client above wants. For
+messages that *c* publishes, these are the messages that a client above wants, less those that a client below wants.
+The sum of the weights on the way from a hub to the root compares that hub with the root, and so all hubs with each
+other.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ __all__ = ["Routed", "links", "placements", "published", "route"]
 
 
 def published(rows: DataFrame, topology: Topology) -> DataFrame:
-    """A recording as traffic in a tree: ``hub``, ``client`` (null: none of them), ``key``, ``messages``, ``bytes``.
+    """A recording as traffic in a tree: ``hub``, ``client``, ``key``, ``messages`` and ``bytes``.
 
-    ``bytes`` are those of the packets on a link.
+    ``client`` is null for messages of none of the topology's clients. ``bytes`` are those of packets on a link.
 
-    :param rows: of these, ``kind``, ``hub``, ``key``, ``size``, ``sender`` and ``uid`` are used. A message that several
-        hubs recorded counts as several.
+    :param rows: rows with ``kind``, ``hub``, ``key``, ``size``, ``sender`` and ``uid``. A message that several hubs
+        recorded counts several times.
     """
     from pyspark.sql import functions as f
 
@@ -86,22 +86,18 @@ def published(rows: DataFrame, topology: Topology) -> DataFrame:
 
 
 class Routed:
-    """Traffic and interest by class, the first of which is kept by Spark, as it is used several times."""
+    """Traffic and interest by class. Spark keeps the traffic in memory, as it is used several times."""
 
     def __init__(self, flows: DataFrame, wants: DataFrame) -> None:
         self.flows = flows
         """``class`` (numbers of the patterns), ``hub``, ``client``, ``messages`` and ``bytes``."""
         self.wants = wants
-        """``class``, ``hub`` and ``client``: who wants its messages; more than once where several patterns match."""
-
-    def unpersist(self) -> None:
-        """Keep it no longer."""
-        self.flows.unpersist()
+        """``class``, ``hub`` and ``client``: the clients that want a class, once for each pattern that matches."""
 
 
 def route(traffic: DataFrame, interests: DataFrame, separator: bytes = SEPARATOR) -> Routed:
-    """Match traffic (``hub``, ``client``, ``key``, ``messages``, ``bytes``) and interests (``hub``, ``client``,
-    ``pattern``). The patterns, each once, must fit into this process and into every worker."""
+    """Match traffic (``hub``, ``client``, ``key``, ``messages``, ``bytes``) with interests (``hub``, ``client``,
+    ``pattern``). The distinct patterns must fit into the memory of this process and of every worker."""
     from pyspark.sql import functions as f
 
     table = interests.select("pattern").distinct().toArrow()
@@ -138,8 +134,9 @@ _WANTING = "wanting"
 def _sums(routed: Routed, hubs: DataFrame) -> DataFrame:
     """``T(g, x)`` and ``n(g, x)`` beside ``T(g)`` and ``n(g)``.
 
-    ``class``, ``link``, ``messages``, ``bytes``, ``wanting``, and ``all_`` of each: of the whole class. Links are those
-    with anything below them, and null once for each class: above the root, where all is below.
+    The columns are ``class``, ``link``, ``messages``, ``bytes`` and ``wanting``, and the last three again as ``all_``
+    for the whole class. Links with nothing of a class below them have no row. Each class also has a row with a null
+    link, which stands for the whole tree.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -169,10 +166,10 @@ def _sums(routed: Routed, hubs: DataFrame) -> DataFrame:
 
 
 def links(routed: Routed, hubs: DataFrame) -> DataFrame:
-    """What every link would carry: ``hub`` (below it), ``above``, and messages and bytes up and down.
+    """The load of every link, the busiest first: ``hub`` (below the link), ``above``, and messages and bytes.
 
-    ``flooded_up``, ``flooded_down``, ``up``, ``down``, and with ``_bytes`` after each; the last two, by interest. The
-    busiest first.
+    The messages are ``flooded_up``, ``flooded_down``, and by interest ``up`` and ``down``. The bytes have the same
+    names with ``_bytes`` at the end.
 
     :param hubs: ``hub``, ``above`` and ``path``, as :func:`~sbuslib.spark.topology.hubs_frame` gives them.
     """
@@ -214,19 +211,19 @@ def links(routed: Routed, hubs: DataFrame) -> DataFrame:
 
 
 def placements(routed: Routed, hubs: DataFrame) -> DataFrame:
-    """Where each client would better sit, all others staying.
+    """The best hub for each client, if all other clients stay where they are.
 
-    ``client``, its ``hub``, the ``better`` one, and what moving it there would spare: ``saved`` messages over links, by
-    interest, and ``saved_bytes`` (less than nothing where a few long messages stand against many short ones). A client
-    that sits as well as it can has its own hub there, and zeros. Those that save most come first. Every client is
-    tried at every hub, so this is for trees of a few hubs, not for a hundred thousand.
+    The columns are ``client``, its ``hub``, the ``better`` hub, and what moving the client there would save: ``saved``
+    messages over links, by interest, and ``saved_bytes``, which is negative if fewer but longer messages would cross
+    links. For a client that is at its best hub, ``better`` is that hub, and both are 0. The largest savings come first.
+    Every client is tried at every hub, so this is for trees of a few hubs, not for a hundred thousand.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
     each = _clients_by_link(routed, hubs)
     weights = each.groupBy("client", "now", "link").agg(*(_weight(name) for name in _COUNTS))
-    # Compared with the root, each hub costs what the links above it weigh.
+    # The cost of a hub, compared with the root, is the weight of all links above the hub.
     ways = hubs.select("hub", f.explode(f.concat("path", f.array(f.lit(None)))).alias("link"))
     costs = (
         weights.join(f.broadcast(ways), weights.link.eqNullSafe(ways.link))
@@ -250,7 +247,7 @@ def placements(routed: Routed, hubs: DataFrame) -> DataFrame:
         .select(
             "client",
             f.col("now").alias("hub"),
-            # To another hub only for messages: as many of fewer bytes are not worth the trouble.
+            # Only fewer messages are worth a move; fewer bytes alone are not.
             f.when(f.col("saved_messages") > 0, f.col("better")).otherwise(f.col("now")).alias("better"),
             f.col("saved_messages").alias("saved"),
             f.when(f.col("saved_messages") > 0, f.col("saved_bytes")).otherwise(f.lit(0)).alias("saved_bytes"),
@@ -260,7 +257,7 @@ def placements(routed: Routed, hubs: DataFrame) -> DataFrame:
 
 
 def _clients_by_link(routed: Routed, hubs: DataFrame) -> DataFrame:
-    """Every client beside every link, and beside null for the root, with what it takes and publishes of each class."""
+    """Every client with every link, and with null for the root, and what it receives and publishes of each class."""
     from pyspark.sql import functions as f
 
     own = (
@@ -275,7 +272,7 @@ def _clients_by_link(routed: Routed, hubs: DataFrame) -> DataFrame:
         .na.fill(0, ["takes", *(f"own_{name}" for name in _COUNTS)])
         .withColumnRenamed("hub", "now")
     )
-    # Every client against every link, also where nothing of the class is below, and against null for the root.
+    # Every client with every link, also links with nothing of the class below them.
     names = (*_COUNTS, _WANTING)
     sums = _sums(routed, hubs)
     totals = sums.where("link is null").select("class", *(f.col(f"all_{name}") for name in names))
@@ -297,7 +294,7 @@ def _clients_by_link(routed: Routed, hubs: DataFrame) -> DataFrame:
 
 
 def _weight(name: str) -> Column:
-    """What a client costs on a link, in messages or bytes, compared with the client at the root."""
+    """The weight of a link for a client, in messages or bytes."""
     from pyspark.sql import functions as f
 
     inside = f.coalesce(f.col("inside").cast("bigint"), f.lit(0))

@@ -1,6 +1,6 @@
-"""A Spark session that is fit for journals, or one clear line that says what is missing.
+"""Starts Spark, says in one line what is missing for it, and turns its errors into one line.
 
-What belongs here is how Spark is started and how its errors are told. PySpark is loaded when a session is made.
+PySpark is loaded when a session is made.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _INSTALL = {"apk": "apk add", "pacman": "pacman -S"}
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _LOGGING = Path(__file__).resolve().with_name("log4j2.properties")
 _NOISE = b"WARNING: Using incubator modules: jdk.incubator.vector\n"
-"""What every Java says in which Spark 4 runs, before anything can be told to be silent."""
+"""What Java says whenever Spark 4 starts. No setting turns this off."""
 
 
 def java_package() -> str:
-    """The command that installs a headless Java here, as far as the package managers that are here tell."""
+    """The command that installs a headless Java with the package manager of this machine."""
     for manager, package in _PACKAGES.items():
         if shutil.which(manager):
             return f"{_INSTALL.get(manager, f'{manager} install')} {package}"
@@ -72,7 +72,7 @@ def check_java() -> int:
 
 
 def _forward(pipe: IO[bytes]) -> None:
-    """Pass on what Java says on its standard error, but for the one line that it always says."""
+    """Pass on what Java writes to its standard error, without the line that it always writes."""
     with pipe:
         fd = pipe.fileno()
         held = b""
@@ -82,13 +82,13 @@ def _forward(pipe: IO[bytes]) -> None:
                 break
         chunk = held.removeprefix(_NOISE)
         while chunk or (chunk := os.read(fd, 65_536)):
-            os.write(2, chunk)  # where Java itself would have written
+            os.write(2, chunk)
             chunk = b""
 
 
 @contextmanager
 def _ctrl_c_waits() -> Iterator[None]:
-    """A Ctrl-C that comes meanwhile has its effect at the end: Java that is not let finish its start would stay."""
+    """Delay Ctrl-C to the end of the block: if starting Java is interrupted, its process stays."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or handler in (None, signal.SIG_IGN):
         yield
@@ -117,13 +117,13 @@ def require() -> None:
 def session(
     master: str | None = None, *, name: str = "sbus", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The session of this process; started, with the data source ``sbus`` known to it, unless there is one already.
+    """The Spark session of this process, which knows the data source ``sbus``. It is started if there is none.
 
-    :param master: where the work is done: ``local[*]``, this machine's cores, unless given; ``spark://host:port`` and
-        whatever else Spark takes. On a cluster, ``sbuslib[spark]`` has to be installed for the Python of every worker,
-        which ``PYSPARK_PYTHON`` names where it is not at the path of this one.
-    :param name: what the application is called.
-    :param settings: further settings of Spark, which come before those chosen here.
+    :param master: where the work is done, as Spark names it, for example ``spark://host:port``. The default,
+        ``local[*]``, is the cores of this machine. On a cluster, ``sbuslib[spark]`` must be installed for the Python of
+        every worker. If that Python has another path than this one, ``PYSPARK_PYTHON`` names it.
+    :param name: the name of the application.
+    :param settings: further settings of Spark, which override those chosen here.
 
     Raises :exc:`~sbuslib.errors.StateError` when PySpark or Java 17 is missing, or when this process has a session
     with another master.
@@ -143,7 +143,7 @@ def session(
 
 
 def _register(spark: SparkSession) -> None:
-    """Tell Spark of the data source: it finds it by itself, but not where the package is installed as editable."""
+    """Register the data source. Spark finds it without this, except when the package is installed as editable."""
     from pyspark.errors import AnalysisException
 
     from .source import JournalSource
@@ -179,19 +179,19 @@ def _start(master: str, name: str, settings: Mapping[str, str]) -> SparkSession:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), before["PYTHONPATH"]]))
     try:
         if SparkContext._gateway is None:
-            # In a session of its own: a signal to our whole group, such as timeout(1) sends, is for us to act upon, or
-            # Java would be gone before we have ended what it does. It ends by itself once we are gone.
+            # In a session of its own, so that a signal to our process group, as timeout(1) sends it, does not kill Java
+            # before this process has stopped its work. Java ends by itself when this process has ended.
             options = {"stderr": subprocess.PIPE, "start_new_session": True}
             with _ctrl_c_waits():
                 gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
-            if gateway.proc is not None:  # else spark-submit has started us, and not we Java
+            if gateway.proc is not None:  # it is None if spark-submit started this process
                 threading.Thread(target=_forward, args=(gateway.proc.stderr,), name="spark-stderr", daemon=True).start()
         else:
             gateway = SparkContext._gateway
         handler = signal.getsignal(signal.SIGINT)
         context = SparkContext(conf=conf, gateway=gateway)
-        # Where Ctrl-C raises KeyboardInterrupt, as in a notebook, Spark has it cancel what runs before. Where it was
-        # left to the system, it stays so.
+        # Spark makes Ctrl-C cancel its jobs before KeyboardInterrupt is raised, which suits a notebook. If this process
+        # does not handle Ctrl-C in Python, that is kept.
         if handler in (signal.SIG_DFL, signal.SIG_IGN) and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, handler)
         return SparkSession(context)
@@ -207,7 +207,7 @@ _OURS = re.compile(r"^(?:\w+\.)*(\w+Error): (.+)$", re.MULTILINE)
 
 
 def explain(error: BaseException) -> str:
-    """What went wrong in one line, also where the error is Spark's and holds the traceback of a worker in Python."""
+    """An error in one line. For an error of Spark that holds the traceback of a Python worker, the worker's error."""
     text = str(error)
     inner = [found[2] for found in _OURS.finditer(text) if not found[0].startswith(("pyspark.", "py4j."))]
     return inner[-1] if inner else (text.strip().splitlines() or [type(error).__name__])[0]

@@ -1,14 +1,14 @@
 """A synthetic tree of hubs of any size with traffic and interest, for :mod:`sbuslib.spark.plan`.
 
-Hub 0 is the root, and hub *i* stands below hub *(i - 1) // fan_out*, so the tree is as even as can be and everything
-about a hub follows from its number: nothing has to be drawn by lot, sent around or kept. A *site* is a hub of the
-second level and all below it. At each hub is a client, which
+Hub 0 is the root, and hub *i* is below hub *(i - 1) // fan_out*. So everything about a hub follows from its number, and
+no task needs data of another. A *site* is a hub of the second level with all hubs below it. Each hub has one client,
+which
 
-* reports its figures under ``site/<site>/<hub>/state``;
-* is told what to do under ``hub/<hub>/set/power``: by the hub of its site, but one in ten by some hub far away;
-* listens to ``news/``, which the root publishes.
+* publishes its figures under ``site/<site>/<hub>/state``;
+* receives orders under ``hub/<hub>/set/power``: from the hub of its site, but one client in ten from a distant hub;
+* receives ``news/``, which the root publishes.
 
-Of every :data:`WATCHERS` hubs, one watches all figures of its site.
+One hub in :data:`WATCHERS` receives all figures of its site.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["FAN_OUT", "WATCHERS", "interests", "traffic", "tree"]
 
 FAN_OUT = 8
-"""Hubs directly below one."""
+"""How many hubs are directly below a hub."""
 
 WATCHERS = 100
-"""One hub in so many watches its site."""
+"""One hub in so many receives all figures of its site."""
 
 _FIGURES, _ORDERS, _NEWS = 60, 3, 10
 _FIGURE_BYTES, _ORDER_BYTES, _NEWS_BYTES = 220, 90, 500
 _SCATTER = 2_654_435_761
-"""A prime near the golden section of 2**32: its multiples fall everywhere."""
+"""A prime near the golden section of 2**32, which spreads its multiples evenly (Knuth's multiplicative hash)."""
 
 
 def check_tree(hubs: int, fan_out: int) -> None:
@@ -41,9 +41,9 @@ def check_tree(hubs: int, fan_out: int) -> None:
 
 
 def tree(spark: SparkSession, hubs: int, fan_out: int = FAN_OUT) -> DataFrame:
-    """``hub``, ``above`` (null at the root), ``path`` (the links up to the root, its own first): all ``bigint``.
+    """``hub``, ``above`` (null at the root) and ``path`` (the links up to the root, the hub's own first).
 
-    Raises :exc:`~sbuslib.errors.UsageError`.
+    Hubs and links are ``bigint``. Raises :exc:`~sbuslib.errors.UsageError`.
     """
     from pyspark.sql import functions as f
 
@@ -79,7 +79,7 @@ def _key(*parts: str | Column) -> Column:
 
 
 def interests(tree: DataFrame) -> DataFrame:
-    """``hub``, ``client`` and ``pattern`` (binary) of the tree's clients, which are numbered as their hubs."""
+    """``hub``, ``client`` and ``pattern`` (binary). A client has the number of its hub."""
     from pyspark.sql import functions as f
 
     hub = f.col("hub")
@@ -92,7 +92,7 @@ def interests(tree: DataFrame) -> DataFrame:
 
 
 def traffic(tree: DataFrame) -> DataFrame:
-    """``hub``, ``client``, ``key``, ``messages`` and ``bytes`` (of packets) that the tree's clients publish."""
+    """What the clients of the tree publish: ``hub``, ``client``, ``key``, ``messages`` and ``bytes`` (of packets)."""
     from pyspark.sql import functions as f
 
     hub = f.col("hub")

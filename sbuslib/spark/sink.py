@@ -1,9 +1,9 @@
-"""Rows as messages on a bus: each task is a client, and blocks while the bus has no room.
+"""Publishes rows as messages on a bus. Each task is a client, and blocks while the bus has no room.
 
-At least once: a task that fails after it published some rows publishes them again. With the option ``envelope`` each
-payload carries an id that stays the same then. An id is what the column ``id`` says, and else made of the query, the
-batch, the partition and the row's place in it; after a shuffle that place may be another the second time, so such a
-query should say its ids itself.
+Delivery is at least once: a task that fails after it published some rows publishes them again. With the option
+``envelope`` each payload carries an id that is the same both times. It comes from the column ``id``. If there is no
+such column, it is made of the query, the batch, the partition and the place of the row in the partition. A shuffle may
+change that place between attempts, so a query with a shuffle should have a column ``id``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["BusStreamWriter", "BusWriter", "Published", "Target"]
 
 @dataclass(frozen=True)
 class Target:
-    """What was said with ``option(...)`` when writing."""
+    """The arguments of ``option(...)`` when writing."""
 
     address: str | None
     timeout: float
@@ -39,15 +39,15 @@ class Target:
 
     @classmethod
     def read(cls, options: MutableMapping[str, str], schema: StructType) -> Target:
-        """Check and take apart. Raises :exc:`~sbuslib.errors.UsageError`."""
-        # Spark adds those of a stream.
+        """Check and parse options. Raises :exc:`~sbuslib.errors.UsageError`."""
+        # Spark adds the options of a stream.
         unknown = {name.lower() for name in options} - {*cls.NAMES, "path", "checkpointlocation", "queryname"}
         if unknown:
             raise UsageError(f"no such option: {', '.join(sorted(unknown))}; there are {', '.join(cls.NAMES)}")
         columns = {column.name: column.dataType for column in schema.fields}
         for name in ("key", "payload"):
             if name not in columns:
-                raise UsageError(f"what is published has the columns key and payload, and here {name} is missing")
+                raise UsageError(f"the columns key and payload are published, and here {name} is missing")
         for name in ("key", "payload", "id"):
             if name in columns and not isinstance(columns[name], (BinaryType, StringType)):
                 raise UsageError(f"the column {name} is binary or string, not {columns[name].simpleString()}")
@@ -80,7 +80,7 @@ def _messages(target: Target, batches: Iterator[Any]) -> Iterator[tuple[bytes, b
     context = TaskContext.get()
     where = [target.run, "0", "0"]
     if context is not None:
-        # The query's own id outlives a restart from its checkpoint, and so does the batch's number.
+        # The id of the query and the number of the batch stay the same after a restart from the checkpoint.
         query = context.getLocalProperty("sql.streaming.queryId")
         if query:
             where[:2] = query, context.getLocalProperty("streaming.sql.batchId") or "0"

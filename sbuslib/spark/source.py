@@ -1,6 +1,6 @@
-"""The data source ``sbus``: journals as rows, in batches and streams, and rows as messages on a bus.
+"""The data source ``sbus``: reads journals, in batches and streams, and publishes rows as messages on a bus.
 
-What belongs here is what Spark is told of it. Spark finds the class by itself, through the module ``pyspark_sbus``.
+Spark finds the class by itself, through the module ``pyspark_sbus``.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ class JournalSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What ``format(...)`` is given."""
+        """The argument of ``format(...)``."""
         return "sbus"
 
     def schema(self) -> StructType:
-        """Every column. Ask for fewer with ``.schema(...)``, and the others are not decoded."""
+        """All columns. ``.schema(...)`` chooses some; the others are not decoded."""
         return from_arrow_schema(SCHEMA)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of what is there now."""
+        """A reader of the rows that are recorded now."""
         return JournalReader(Options.read(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """A reader that goes on with what is recorded later."""
+        """A reader that goes on with rows that are recorded later."""
         return JournalStreamReader(Options.read(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Publishes the rows of a frame. Raises :exc:`~sbuslib.errors.UsageError` for the mode ``overwrite``."""
+        """A writer that publishes a frame. Raises :exc:`~sbuslib.errors.UsageError` for the mode ``overwrite``."""
         if overwrite:
-            raise UsageError("what was published cannot be overwritten: say mode('append')")
+            raise UsageError("published messages cannot be overwritten: say mode('append')")
         return BusWriter(Target.read(self.options, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Publishes the rows of a stream."""
+        """A writer that publishes a stream."""
         return BusStreamWriter(Target.read(self.options, schema))

@@ -1,4 +1,4 @@
-"""What each of many patterns would have received, which of them match nothing, and which others cover each."""
+"""What each pattern would have received, which patterns match nothing, and which are covered by others."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 __all__ = ["coverage", "read_patterns", "received"]
 
 _TASK = 1_024
-"""Patterns whose covers one task looks for: it takes some milliseconds."""
+"""How many patterns one task checks for coverage, in some milliseconds."""
 
 
 def read_patterns(path: str) -> list[bytes]:
-    """The patterns in a file, one a line, each once and in order; empty lines and those from ``#`` on are left out.
+    """The patterns in a file, one a line, in order and without duplicates.
 
-    The empty pattern, which matches everything, is written ``""``. Raises :exc:`~sbuslib.errors.UsageError`, with the
-    line, for what is no pattern, and :exc:`OSError`.
+    Empty lines and lines that begin with ``#`` are left out. The empty pattern, which matches everything, is written
+    ``""``. Raises :exc:`~sbuslib.errors.UsageError`, with the number of the line, for a wrong pattern, and
+    :exc:`OSError`.
     """
     found: dict[bytes, None] = {}
     for number, line in enumerate(Path(path).read_bytes().splitlines(), 1):
@@ -50,12 +51,12 @@ def received(keys: DataFrame, patterns: Sequence[bytes], separator: bytes = SEPA
     """
     from pyspark.sql import functions as f
 
-    # With a row of zeros for all patterns: so one sum does for those that match nothing as well, and no join.
+    # A row of zeros goes to every pattern, so patterns that match nothing have a row without a join.
     zeros = keys.sparkSession.sql("SELECT CAST(NULL AS BINARY) AS key, 0L AS messages, 0L AS bytes")
     counted = keys.select("key", "messages", "bytes").unionAll(zeros)
     matched = each_match(counted, patterns, separator)
     sums = ("sum(messages) AS messages", "sum(bytes) AS bytes", "count_if(messages > 0) AS keys")
-    # The rows that are left, one a pattern, are cheaper to sort in one place than to share out for it.
+    # One row for each pattern is left. Sorting them in one task is cheaper than a shuffle.
     whole = matched.groupBy("pattern").agg(*map(f.expr, sums)).coalesce(1)
     return whole.sortWithinPartitions(f.desc("messages"), f.desc("bytes"), "pattern")
 
@@ -67,22 +68,22 @@ def _frame(spark: SparkSession, patterns: Sequence[bytes]) -> DataFrame:
 
 
 def _witness(pattern: bytes, separator: bytes) -> bytes:
-    """Some key that ``pattern`` matches: whatever covers the pattern matches it, so the index finds what may."""
+    """A key that ``pattern`` matches. Every pattern that covers ``pattern`` matches it, too, so the index finds it."""
     segments = pattern.split(separator)
     below = not segments[-1]
     if below:
         segments.pop()
     key = [
-        segment if not segment.endswith(b"*") else segment[:-1] + b"\1"  # all stars but the last equal themselves
+        segment if not segment.endswith(b"*") else segment[:-1] + b"\1"  # only a star at the end is a wildcard
         for segment in segments
     ]
     return separator.join([*key, b"\1"] if below else key)
 
 
 def coverage(spark: SparkSession, patterns: Sequence[bytes], separator: bytes = SEPARATOR) -> DataFrame:
-    """``pattern`` and ``covered_by``: the others of ``patterns`` that match whatever it matches, in order.
+    """``pattern`` and ``covered_by``: the other ``patterns`` that match every key that it matches, in order.
 
-    A pattern that another covers brings its holder nothing that the other would not bring.
+    A client that holds both patterns needs only the one that covers the other.
     """
     from pyspark.sql.types import ArrayType, BinaryType, StructField, StructType
 

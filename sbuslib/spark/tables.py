@@ -1,4 +1,4 @@
-"""The tables of a report for machines: Parquet as they are, CSV with everything as text."""
+"""Writes the tables of a report for machines, as Parquet or CSV."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["as_text", "write_csv", "write_parquet"]
 
 
 def as_text(frame: DataFrame) -> DataFrame:
-    """``frame`` with bytes as :func:`~sbuslib.wire.text.printable` text, and lists of them with blanks in between.
+    """``frame`` with bytes as :func:`~sbuslib.wire.text.printable` text, and lists as their items with blanks between.
 
-    In a list, a blank in a text is written as ``\\x20``, and no text at all as ``""``.
+    In a list, a blank within an item is written as ``\\x20``, and an empty item as ``""``.
     """
     from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
@@ -53,13 +53,13 @@ def as_text(frame: DataFrame) -> DataFrame:
 
 
 def write_parquet(tables: Mapping[str, DataFrame], directory: str) -> None:
-    """Each table as ``directory/NAME``, in place of what was there: a directory of Parquet files."""
+    """Write each table into ``directory/NAME``, a directory of Parquet files. It is replaced if it is there."""
     for name, frame in tables.items():
         frame.write.mode("overwrite").parquet(f"{directory}/{name}")
 
 
 def write_csv(tables: Mapping[str, DataFrame], directory: str) -> None:
-    """Each table as ``directory/NAME``, in place of what was there: a directory with one CSV file, with a heading."""
+    """Write each table into ``directory/NAME``, a directory with one CSV file. It is replaced if it is there."""
     for name, frame in tables.items():
-        # One file, and what is in it in the table's order.
+        # One file keeps the order of the table.
         as_text(frame).coalesce(1).write.mode("overwrite").csv(f"{directory}/{name}", header=True, escape='"')

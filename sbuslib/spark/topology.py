@@ -1,4 +1,4 @@
-"""A tree of hubs and their clients, as a file describes it, and as the frames that :mod:`sbuslib.spark.plan` takes.
+"""A tree of hubs and their clients: read from a file, and turned into frames for :mod:`sbuslib.spark.plan`.
 
 The file is TOML::
 
@@ -10,11 +10,11 @@ The file is TOML::
     [clients.heating]
     hub = "plant"
     subscribes = ["room/*/target"]
-    publishes = ["room/*/temp"]     # in the recording, what matches this is its,
-    uid = 1000                      # if it is from this user as well,
-    sender = "!/cred/0/1000/4711"   # and from this sender
+    publishes = ["room/*/temp"]     # it published the messages under these keys
+    uid = 1000                      # by this user
+    sender = "!/cred/0/1000/4711"   # and by this sender
 
-Of several clients that a recorded message may be from, the first is taken. What is from none was published at the hub
+If a recorded message fits several clients, the first of them published it. If it fits none, it was published at the hub
 whose ``recorded`` is the id of the hub that recorded it, or else at the root.
 """
 
@@ -36,17 +36,17 @@ __all__ = ["Client", "Hub", "Topology", "hubs_frame", "interests_frame"]
 
 
 class Hub(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A hub: the one ``above`` it, empty at the root, and the id under which it is ``recorded``."""
+    """A hub: the hub ``above`` it, empty at the root, and its id in the recording, ``recorded``."""
 
     above: str = ""
     recorded: str = ""
 
 
 class Client(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A client of a ``hub``: the patterns that it ``subscribes`` to, and how to tell what it published.
+    """A client of a ``hub``: the patterns that it ``subscribes`` to, and which recorded messages it published.
 
-    ``publishes`` are patterns of keys, ``uid`` and ``sender`` narrow them down; with none of the three, it publishes
-    nothing.
+    These are the messages whose key, user and sender fit ``publishes`` (patterns), ``uid`` and ``sender``. Without any
+    of the three, the client published nothing.
     """
 
     hub: str
@@ -59,7 +59,7 @@ class Client(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A tree of hubs by name, and their clients by name.
 
-    Raises :exc:`~sbuslib.errors.UsageError` where it is no tree, or names what is not there.
+    Raises :exc:`~sbuslib.errors.UsageError` if the hubs are not a tree, or if a name is unknown.
     """
 
     hubs: dict[str, Hub]
@@ -85,13 +85,13 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def root(self) -> str:
-        """The hub with nothing above it."""
+        """The name of the hub without a hub above it."""
         return next(name for name, hub in self.hubs.items() if not hub.above)
 
     def path(self, hub: str) -> list[str]:
-        """The links between a hub and the root, each called by the hub below it: the hub itself first.
+        """The links from a hub up to the root. A link has the name of the hub below it, so ``hub`` itself comes first.
 
-        Raises :exc:`~sbuslib.errors.UsageError` when the way up does not end.
+        Raises :exc:`~sbuslib.errors.UsageError` when hubs are above each other in a circle.
         """
         found: list[str] = []
         while self.hubs[hub].above:
@@ -103,7 +103,7 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def read(cls, path: str) -> Topology:
-        """From a file. Raises :exc:`~sbuslib.errors.UsageError`, which names it, and :exc:`OSError`."""
+        """Read a file. Raises :exc:`~sbuslib.errors.UsageError`, which names the file, and :exc:`OSError`."""
         try:
             return msgspec.convert(tomllib.loads(Path(path).read_text("utf-8")), cls)
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError, UsageError) as error:
@@ -111,7 +111,7 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def hubs_frame(spark: SparkSession, topology: Topology) -> DataFrame:
-    """``hub``, ``above`` (null at the root) and ``path``: what :meth:`Topology.path` gives."""
+    """``hub``, ``above`` (null at the root) and ``path``, as :meth:`Topology.path` gives it."""
     rows: list[tuple[Any, ...]] = [
         (name, hub.above or None, topology.path(name)) for name, hub in topology.hubs.items()
     ]
@@ -119,7 +119,7 @@ def hubs_frame(spark: SparkSession, topology: Topology) -> DataFrame:
 
 
 def interests_frame(spark: SparkSession, topology: Topology) -> DataFrame:
-    """``hub``, ``client`` and ``pattern`` (binary): one row for each pattern that a client holds."""
+    """``hub``, ``client`` and ``pattern`` (binary): one row for each pattern of each client."""
     rows = [
         (client.hub, name, pattern.encode())
         for name, client in topology.clients.items()

@@ -1,7 +1,7 @@
 """What a bus carried: volume over time, by level of the key, by sender and user, by size, and what was lost.
 
-Two passes over the rows, :func:`~sbuslib.spark.matching.by_key` and :func:`digest`, are what is heavy, so whoever wants
-all tables persists those two; everything else is made of them.
+Almost all work is in two passes over the rows, :func:`~sbuslib.spark.matching.by_key` and :func:`digest`. Persist their
+results to make several tables of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Span", "by_level", "by_sender", "by_user", "digest", "gaps", "over_t
 
 _PERIODS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 28_800, 86_400, 604_800)
 _POINTS = 240
-"""Points of time in a plot: more than a screen can tell apart, and few enough to be drawn at once."""
+"""Most periods in a plot: as many as a screen can show, and few enough to draw quickly."""
 
 
 class Span(NamedTuple):
@@ -31,14 +31,14 @@ class Span(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """From first to last."""
+        """The time from the first row to the last."""
         return (self.last_ns - self.first_ns) / 1e9
 
 
 def span(rows: DataFrame) -> Span | None:
-    """The time that ``rows`` (``time_ns``) cover; ``None`` when there are none. Runs at once.
+    """The span of ``rows`` (``time_ns``); ``None`` when there are none. It runs a job of Spark at once.
 
-    Gaps of unknown time count as rows only.
+    Gaps of unknown time only count as rows.
     """
     from pyspark.sql import functions as f
 
@@ -47,7 +47,7 @@ def span(rows: DataFrame) -> Span | None:
 
 
 def period(seconds: float) -> int:
-    """A round number of seconds that divides a span into some hundred points of time at most.
+    """A round number of seconds, of which 240 or fewer cover the span.
 
     >>> period(60), period(3_600), period(86_400)
     (1, 15, 600)
@@ -60,19 +60,19 @@ def _start(seconds: int) -> Column:
 
     if seconds < 1:
         raise UsageError(f"a period is one second or more, not {seconds}")
-    # By whole nanoseconds: a timestamp has microseconds, which are fine for showing only.
+    # In whole nanoseconds, as a timestamp has only microseconds.
     step = seconds * 1_000_000_000
     return f.timestamp_seconds((f.col("time_ns") - f.pmod(f.col("time_ns"), f.lit(step))) / f.lit(1_000_000_000))
 
 
 def digest(rows: DataFrame, seconds: int) -> DataFrame:
-    """Rows counted by ``hub``, ``start`` of a period, ``sender``, ``gid``, ``uid`` and ``size_to``.
+    """Counts of rows by ``hub``, ``start`` of a period, ``sender``, ``gid``, ``uid`` and ``size_to``.
 
-    ``messages``, ``bytes`` (of payloads) and ``lost`` (what gap rows tell of) are counted. ``size_to`` is the power of
-    two that the payload is not longer than: 0, 1, 2, 4, ...
+    The counts are ``messages``, ``bytes`` (of payloads) and ``lost`` (by gap rows). ``size_to`` is the size of the
+    payload, rounded up to 0, 1, 2, 4, ...
 
-    :param rows: of these, ``time_ns``, ``hub``, ``kind``, ``size``, ``sender``, ``gid``, ``uid`` and ``lost`` are used.
-    :param seconds: how long a period is.
+    :param rows: rows with ``time_ns``, ``hub``, ``kind``, ``size``, ``sender``, ``gid``, ``uid`` and ``lost``.
+    :param seconds: the length of a period.
     """
     from pyspark.sql import functions as f
 
@@ -98,7 +98,7 @@ def _summed(frame: DataFrame, *columns: str) -> DataFrame:
 
 
 def over_time(digest: DataFrame) -> DataFrame:
-    """``hub``, ``start``, ``messages``, ``bytes`` and ``lost`` of each period that has any, in order.
+    """``hub``, ``start``, ``messages``, ``bytes`` and ``lost`` of each period with rows, in order.
 
     ``start`` is null for gaps of unknown time.
     """
@@ -106,24 +106,24 @@ def over_time(digest: DataFrame) -> DataFrame:
 
 
 def by_sender(digest: DataFrame) -> DataFrame:
-    """``sender`` (the whole path), ``messages`` and ``bytes``, the busiest first. Where no sender is known: null."""
+    """``sender`` (the whole path; null if unknown), ``messages`` and ``bytes``, the busiest first."""
     return _summed(digest.where("messages > 0"), "sender").drop("lost").orderBy(*_busiest("sender"))
 
 
 def by_user(digest: DataFrame) -> DataFrame:
-    """``uid``, ``gid``, ``messages`` and ``bytes`` of those the hub vouches for, the busiest first; null: unknown."""
+    """``uid`` and ``gid`` (null if the hub cannot vouch for them), ``messages`` and ``bytes``, the busiest first."""
     return _summed(digest.where("messages > 0"), "uid", "gid").drop("lost").orderBy(*_busiest("uid", "gid"))
 
 
 def sizes(digest: DataFrame) -> DataFrame:
-    """``size_to``, ``messages`` and ``bytes``: payloads longer than half of it and not longer than it."""
+    """``size_to``, ``messages`` and ``bytes``, for payloads longer than half of ``size_to`` and up to ``size_to``."""
     return _summed(digest.where("messages > 0"), "size_to").drop("lost").orderBy("size_to")
 
 
 def gaps(rows: DataFrame) -> DataFrame:
-    """What the recorder was told it lost: ``hub``, ``cause``, ``gaps``, ``lost``, and ``first`` and ``last`` time.
+    """The losses that the recorder knew of: ``hub``, ``cause``, ``gaps``, ``lost``, and ``first`` and ``last`` time.
 
-    :param rows: of these, ``time_ns``, ``hub``, ``kind``, ``lost`` and ``cause`` are used.
+    :param rows: rows with ``time_ns``, ``hub``, ``kind``, ``lost`` and ``cause``.
     """
     from pyspark.sql import functions as f
 
@@ -144,8 +144,8 @@ def gaps(rows: DataFrame) -> DataFrame:
 def by_level(keys: DataFrame, levels: int = 3, separator: bytes = SEPARATOR) -> DataFrame:
     """Volume by the first segments of keys: ``level``, ``prefix``, ``messages``, ``bytes``, ``keys``, ``largest``.
 
-    Level 1 is the first segment alone. A ``prefix`` with more below it ends in the separator, so it is the pattern that
-    matches just that. Ordered by level, the busiest first.
+    Level 1 is the first segment alone. A ``prefix`` of longer keys ends in the separator, so it is the pattern that
+    matches these keys. Ordered by level, the busiest first.
 
     :param keys: what :func:`~sbuslib.spark.matching.by_key` gives.
     """
@@ -154,7 +154,7 @@ def by_level(keys: DataFrame, levels: int = 3, separator: bytes = SEPARATOR) -> 
     if levels < 1:
         raise UsageError(f"levels are counted from 1, not {levels}")
     text = check_separator(separator).decode()
-    # A binary taken for a text keeps its bytes as long as nothing but these functions touches it.
+    # A binary column cast to string keeps its bytes through the functions that are used here.
     key = f.col("key").cast("string")
     segments = f.length("key") - f.length(f.replace(key, f.lit(text), f.lit("")).cast("binary")) + 1
     frame = keys.withColumn("level", f.explode(f.sequence(f.lit(1), f.lit(levels)))).where(f.col("level") <= segments)

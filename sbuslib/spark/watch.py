@@ -1,11 +1,11 @@
-"""A journal watched while it is written: rates by windows of time, and alerts that are published on the bus.
+"""Watches a journal while it is written: rates by windows of time, and alerts to publish on the bus.
 
-Structured streaming counts the rows of each window by key (:func:`windows`); once a window is complete, :func:`alerts`
-compares what matched each rule's pattern with the rule, and whoever called :func:`watch` publishes what it finds under
-``alerts/``. What stands under ``alerts/`` is not counted itself, or an alert could raise the next.
+Structured streaming counts the rows of each window by key (:func:`windows`). When a window is complete, :func:`alerts`
+compares the messages that match the pattern of each rule with its rate. The caller of :func:`watch` publishes the
+alerts under ``alerts/``. Messages under ``alerts/`` are not counted, or one alert could cause the next.
 
-A window is complete when nothing of it can come any more: rows have been seen that are later than its end by the
-*delay*. So that this happens where nothing is published at all, a clock ticks in the stream.
+A window is complete when a row has come that is later than its end by the *delay*. A clock ticks in the stream, so that
+windows also become complete while nothing is published.
 """
 
 from __future__ import annotations
@@ -32,18 +32,21 @@ ALERTS = b"alerts"
 """The first segment of the keys under which alerts are published."""
 
 _SHOWN = 5
-"""Prefixes shown of each window: what fits into a line."""
+"""How many prefixes of a window are shown: they fit into a line."""
 
 
 class Rule(NamedTuple):
-    """More or fewer messages a second than ``rate`` whose keys match ``pattern``, over a whole window."""
+    """Broken by a window with more (``above``) or fewer (``below``) messages a second than ``rate``.
+
+    Only messages whose keys match ``pattern`` count.
+    """
 
     kind: Literal["above", "below"]
     pattern: bytes
     rate: float
 
     def check(self, separator: bytes = SEPARATOR) -> Rule:
-        """This rule; raises :exc:`~sbuslib.errors.UsageError` when there is no such pattern or rate."""
+        """Return this rule. Raises :exc:`~sbuslib.errors.UsageError` for a wrong pattern or rate."""
         if not 0 <= self.rate < float("inf"):
             raise UsageError(f"a rate is a number of messages a second, not {self.rate}")
         if b"\0" in self.pattern:
@@ -57,21 +60,21 @@ class Rule(NamedTuple):
         return self
 
     def key(self, separator: bytes = SEPARATOR) -> bytes:
-        """The key of its alerts: ``alerts/above/<pattern>``."""
+        """The key of alerts by this rule: ``alerts/above/<pattern>``."""
         return separator.join((ALERTS, self.kind.encode(), self.pattern))
 
 
 class Alert(NamedTuple):
-    """A rule that a window broke, as it is to be published."""
+    """The message to publish when a window has broken a rule."""
 
     key: bytes
     payload: bytes
 
 
 class Window(NamedTuple):
-    """A complete window: its start, its messages, bytes of payloads (``size``) and losses, and the ``busiest`` keys.
+    """A complete window: its start, messages, bytes of payloads (``size``) and losses.
 
-    Those are by their first segment, each with its messages.
+    ``busiest`` has the first segments of keys with most messages, each with the count.
     """
 
     start: datetime
@@ -82,29 +85,26 @@ class Window(NamedTuple):
 
 
 def check_windows(seconds: float, delay: float = 0.0) -> None:
-    """Raise :exc:`~sbuslib.errors.UsageError` unless windows can be of so many seconds, and rows as much later."""
+    """Raise :exc:`~sbuslib.errors.UsageError` for a length of windows or a delay that is out of bounds."""
     if not 1 <= seconds <= 86_400 or not 0 <= delay <= 86_400:
         raise UsageError(f"windows are of 1 to 86,400 seconds, and a delay is no longer, not {seconds} and {delay}")
 
 
 def under_way(seconds: float) -> int:
-    """When the window began that is under way, in nanoseconds since 1970.
-
-    Raises :exc:`~sbuslib.errors.UsageError` for a window of a length that cannot be.
-    """
+    """The start of the current window, in nanoseconds since 1970. Raises :exc:`~sbuslib.errors.UsageError`."""
     check_windows(seconds)
     width = round(seconds * 1000) * 1_000_000
     return time.time_ns() // width * width
 
 
 def windows(rows: DataFrame, seconds: float, delay: float, separator: bytes = SEPARATOR) -> DataFrame:
-    """Rows counted by window and key: ``start``, ``key``, ``messages``, ``bytes`` and ``lost``.
+    """Counts by window and key: ``start``, ``key``, ``messages``, ``bytes`` and ``lost``.
 
-    ``key`` is null for gaps and for ticks, whose counts of messages are 0.
+    ``key`` is null for gaps and for ticks, and their ``messages`` are 0.
 
-    :param rows: a frame or a stream; of these, ``time``, ``kind``, ``key``, ``size`` and ``lost`` are used.
-    :param seconds: how long a window is.
-    :param delay: how many seconds later than others a row may come. What comes later still is left out, in a stream.
+    :param rows: a frame or a stream with ``time``, ``kind``, ``key``, ``size`` and ``lost``.
+    :param seconds: the length of a window.
+    :param delay: how many seconds a row may come after later rows. A stream leaves out rows that come after that.
     """
     from pyspark.sql import functions as f
 
@@ -125,11 +125,11 @@ def windows(rows: DataFrame, seconds: float, delay: float, separator: bytes = SE
 
 
 def totals(windows: DataFrame, separator: bytes = SEPARATOR) -> DataFrame:
-    """What whole windows come to: ``start``, ``messages``, ``bytes``, ``lost``, ``busiest``, in order.
+    """The totals of each window, in order: ``start``, ``messages``, ``bytes``, ``lost`` and ``busiest``.
 
-    ``busiest`` holds ``prefix`` (first segments) and ``messages``, at most five, most messages first.
+    ``busiest`` is a list of at most five, with ``prefix`` (the first segment of keys) and ``messages``, most first.
 
-    :param windows: what :func:`windows` gives, complete.
+    :param windows: complete windows, as :func:`windows` gives them.
     """
     from pyspark.sql import functions as f
 
@@ -160,13 +160,13 @@ def totals(windows: DataFrame, separator: bytes = SEPARATOR) -> DataFrame:
 
 
 def alerts(windows: DataFrame, rules: Sequence[Rule], seconds: float, separator: bytes = SEPARATOR) -> DataFrame:
-    """What to publish about windows: ``key`` and ``payload``, a JSON object, by time.
+    """The alerts about windows, in order of time: ``key`` and ``payload``, a JSON object.
 
     Its members are ``kind`` (``above``, ``below`` or ``lost``), ``pattern``, ``start`` (of the window, ISO 8601),
-    ``seconds`` (its length), ``messages``, ``rate`` and ``limit`` (both a second). What was lost is always told, under
-    ``alerts/lost``, as ``messages``.
+    ``seconds`` (its length), ``messages``, ``rate`` and ``limit`` (both a second). Losses always cause an alert, under
+    ``alerts/lost``, with their count as ``messages``.
 
-    :param windows: what :func:`windows` gives, complete.
+    :param windows: complete windows, as :func:`windows` gives them.
     """
     from pyspark.sql import functions as f
 
@@ -187,7 +187,7 @@ def alerts(windows: DataFrame, rules: Sequence[Rule], seconds: float, separator:
     broken = (f.col("kind") == "above") & (f.col("rate") > f.col("limit"))
     broken |= (f.col("kind") == "below") & (f.col("rate") < f.col("limit"))
     by_rule = (
-        # Also windows without anything that matches: that may be what a rule is for.
+        # With windows in which nothing matches, as these may break a rule of kind "below".
         windows.select("start")
         .distinct()
         .crossJoin(f.broadcast(table))
@@ -221,7 +221,7 @@ def _payload(seconds: float) -> Column:
 
 
 def _lost_alerts(windows: DataFrame, seconds: float, separator: bytes) -> DataFrame:
-    """What to tell of windows in which messages were lost: the columns of :func:`alerts` before they are JSON."""
+    """The alerts about windows with losses, in columns that :func:`_payload` makes JSON of."""
     from pyspark.sql import functions as f
 
     return (
@@ -241,7 +241,7 @@ def _lost_alerts(windows: DataFrame, seconds: float, separator: bytes) -> DataFr
 
 
 def _ticks(spark: SparkSession) -> DataFrame:
-    """A row a second from Spark's own clock, which counts as nothing."""
+    """A row each second from Spark's clock. It counts neither as a message nor as a loss."""
     from pyspark.sql import functions as f
 
     return (
@@ -274,15 +274,15 @@ def watch(
     """Watch until ``stop`` is set.
 
     :param rows: a stream, as ``spark.readStream.format("sbus").load(journal)`` gives it.
-    :param ticks: whether windows end by the clock, too. Rows that are older than the delay are late then, so a stream
-        of what was recorded before is watched without.
+    :param ticks: whether windows also end by the clock. Rows that are older than the delay are then late, so set it to
+        false for a stream of old rows.
     :param on_window: called with each complete window, in order.
-    :param on_alert: called with each alert, after its window: it is to publish it.
-    :param on_late: called with the number of rows that came too late and were left out, when there are more.
+    :param on_alert: called with each alert, after its window. It should publish the alert.
+    :param on_late: called with the number of rows that were left out since the last call because they came too late.
 
     Raises :exc:`~sbuslib.errors.UsageError`, and what Spark raises.
     """
-    # A long function, for its many arguments: how a batch and the end of the query meet is read in one place.
+    # A long function because of its many arguments. What synchronizes batches with the end stays in one place.
     check_windows(seconds, delay)
     rules = [rule.check(separator) for rule in rules]
     columns = rows.select("time", "kind", "key", "size", "lost")
@@ -302,7 +302,7 @@ def watch(
                 for row in alerts(frame, rules, seconds, separator).collect():
                     on_alert(Alert(bytes(row.key), bytes(row.payload)))
                 frame.unpersist()
-            except Exception as error:  # Spark would hand its text on, and no more
+            except Exception as error:  # Spark hands on its text only
                 failed.append(error)
                 raise
 
@@ -317,7 +317,7 @@ def watch(
         _wait(query, stop, on_late)
     finally:
         ended.set()
-        with at_work:  # Spark would break off what is being told
+        with at_work:  # ``query.stop`` would interrupt a batch that is being handled
             pass
         query.stop()
     if failed:
@@ -335,7 +335,7 @@ def _windows_of(frame: DataFrame, separator: bytes) -> Iterator[Window]:
 
 
 def _wait(query: StreamingQuery, stop: threading.Event, on_late: Callable[[int], object]) -> None:
-    """Wait until a query has ended or ``stop`` is set, and tell of rows that came too late."""
+    """Wait until a query has ended or ``stop`` is set; report rows that came too late."""
     late = 0
     while query.isActive and not stop.wait(0.2):
         progress = query.lastProgress

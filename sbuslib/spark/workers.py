@@ -1,4 +1,4 @@
-"""What a worker of Spark, a process in Python that does one task after the other, does for its own speed."""
+"""Makes garbage collection cheap in the workers of Spark, the Python processes that run one task after the other."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["settle", "settle_once"]
 
 
 def settle() -> None:
-    """Have the collector of garbage leave out what there is now, if this process is a worker.
+    """In a worker, exclude all objects that exist now from garbage collection.
 
-    Spark collects after every task, and looks at all that was ever imported: some 20 ms, while the next task waits. To
-    be called once for what stays as long as the process does; what is garbage just now stays, too.
+    Spark collects after every task. That takes some 20 ms for all imported modules, while the next task waits. Call it
+    once, after making objects that are needed as long as the process lives. Current garbage is never freed, either.
     """
     if TaskContext.get() is not None:
         gc.freeze()
@@ -22,5 +22,5 @@ def settle() -> None:
 
 @lru_cache(maxsize=1)
 def settle_once() -> None:
-    """The same when a worker begins to do something for the first time."""
+    """The same, at the first call only."""
     settle()
