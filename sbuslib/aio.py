@@ -10,7 +10,7 @@ from threading import get_ident
 
 from .clients.aio_channel import AioChannel
 from .clients.batch import AioBatchPublisher, Pair, encode_many, in_parts
-from .clients.questions import Scope, Sync, Whoami
+from .clients.questions import Scope, Sync, Whoami, reloaded
 from .clients.session import Subscribing, mode_keys
 from .errors import DisconnectedError
 from .kernel.vectors import ONE_PACKET_FLAGS
@@ -158,6 +158,13 @@ class Client(AioChannel):
             links += page.links
             start = page.next
         return links[:most]
+
+    async def reload(self) -> str:
+        """Have the hub read its configuration file again, and wait until it has taken it up. Returns what it says.
+
+        Raises :exc:`~sbuslib.errors.StateError` if the hub does not trust us, has no such file, or finds an error.
+        """
+        return reloaded(await self._answer_to(control.RELOAD, "read its configuration again"), self.address)
 
     async def _answer_to(self, key: bytes, what: str, payload: bytes = b"") -> bytes | None:
         """What the hub answers to a question."""

@@ -27,10 +27,12 @@ from .core.fan_out import FanOuts
 from .core.inbox import Inbox
 from .core.members import Clients
 from .core.quotas import Quotas
+from .core.reloads import Reloads
 from .core.reporting import Reporter
+from .core.review import Review
+from .core.settings import Settings
 from .errors import KeyFormatError, PacketError, StateError, UsageError
 from .kernel.sockets import HasFileno, Listener, bound_address
-from .kernel.users import resolve_users, resolve_users_and_groups
 from .limits import ClientLimits, Limits
 from .matcher import SEPARATOR
 from .statistics import HubStatistics
@@ -107,11 +109,9 @@ class Hub:
             self._given = parse_address(listener)
         if not isinstance(mode, int) or not 0 <= mode <= 0o777:
             raise UsageError(f"mode is permission bits, such as 0o770, not {mode!r}")
-        if authorize is not None and not callable(authorize):
-            raise UsageError("authorize is a function of credentials, verb and key")
         self.limits = limits if limits is not None else Limits()
-        own = os.getuid()
-        self._users = None if users is None else {own, *resolve_users("users", users)}
+        told = Settings(users, trusted, relays, authorize)
+        self._users = told.users
         self._mode = mode
         self._reuse = reuse
         self._stop_when_empty = stop_when_empty
@@ -119,22 +119,25 @@ class Hub:
         self._stopping = False
         self.context = context = Context(
             self.limits,
-            Quotas(self.limits, self._connections_most(), frozenset({own, 0})),
+            Quotas(self.limits, self._connections_most(), frozenset({os.getuid(), 0})),
             Authorization(authorize),
-            trusted=frozenset({own, 0, *resolve_users("trusted", trusted)}),
+            trusted=told.trusted,
             separator=separator.encode() if isinstance(separator, str) else separator,
             address=lambda: self.address,
         )
         """What the parts of this hub share. An embedder does not need it: relays and recorders do."""
         self._clients = context.members = Clients(context)
         self._fan_outs = context.fan_out = FanOuts(context)
-        self.tree = Tree(context, self._clients, resolve_users_and_groups("relays", relays))
+        self._review = Review(context, self._clients.connections)
+        self.tree = Tree(context, self._clients, told.relays)
         """The hubs above and below. An embedder does not need it: relays do."""
         self._reporter = Reporter(context, self._clients, self.tree, Links(self.tree))
         self._clients.role = self.tree.client_role = ClientRole(context, self.tree, self._reporter)
         self._clients.on_forget = self.tree.forget
         self._clients.on_last = self._on_last
         self._clients.on_outbox_empty = self._on_outbox_empty
+        self.reloads = Reloads(context, self._review)
+        """What is done where a trusted client says ``hub/reload``: set its ``function``."""
 
     def _connections_most(self) -> int:
         """For how many clients there are descriptors. Raises StateError if there are too few to share out."""
@@ -202,6 +205,7 @@ class Hub:
         self._flushed = Event()
         self.context.start()
         self._clients.start()
+        self._review.start()
         self._me = Embedder(self.context)
         self.tree.start()
         try:
@@ -253,6 +257,7 @@ class Hub:
         finally:
             self.tree.stop()
             self._fan_outs.clear()  # first: messages lost here are counted for clients that are still connected
+            self._review.end()
             self._clients.stop()
             self.context.stop()  # or a start in another thread would wait for the loop of this one
             self._listener = None
@@ -283,6 +288,40 @@ class Hub:
         """The last client has left."""
         if self._stop_when_empty and not self._stopping and not self._acceptor.has_accepted:
             gevent.spawn(self.stop)
+
+    # -- other settings -----------------------------------------------------------------------------
+
+    def reconfigure(
+        self,
+        *,
+        users: Iterable[int | str] | None = None,
+        trusted: Iterable[int | str] = (),
+        relays: Iterable[int | str] = (),
+        authorize: Authorize | None = None,
+    ) -> None:
+        """From now on serve by these settings, which mean what they mean to the constructor.
+
+        Clients that may no longer connect are disconnected, and relays that may learn less than before: they join
+        again. Subscriptions that ``authorize`` no longer allows are withdrawn: their clients stay, and are told if they
+        asked for notices. Nothing else is lost. It is all done when :meth:`reviewed` returns.
+
+        Raises :exc:`~sbuslib.errors.UsageError`, before anything has changed, and
+        :exc:`~sbuslib.errors.StateError`.
+        """
+        told, context = Settings(users, trusted, relays, authorize), self.context
+        if self.started:
+            context.check_here()
+        self._users = told.users
+        context.trusted = told.trusted
+        former = context.authorization.replace(authorize)
+        if self.started:
+            self._acceptor.set_users(told.users)
+            self._review.begin(former)
+        self.tree.set_relays(*told.relays)
+
+    def reviewed(self, timeout: float | None = None) -> bool:
+        """Wait until what clients hold is in line with the last :meth:`reconfigure`. Returns whether it is."""
+        return self._review.done.wait(timeout)
 
     def _abandon(self) -> None:
         """In the child of a fork: let go of everything and leave the parent's hub alone."""

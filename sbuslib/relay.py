@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
+from itertools import takewhile
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
@@ -73,18 +74,16 @@ class Relay:
         client_limits: ClientLimits | None = None,
     ) -> None:
         self.hub = hub
-        addresses = [upstream] if isinstance(upstream, (str, os.PathLike)) else list(upstream)
-        if not addresses:
-            raise UsageError("a relay needs the address of a hub above")
         self._client_limits = client_limits if client_limits is not None else ClientLimits()
         self._upstream_user = upstream_user
-        self._dialers = [Dialer(address, upstream_user, self._client_limits) for address in addresses]
+        self._dialers = self._make_dialers(upstream, upstream_user)
         self.above = HubAbove(hub.tree, self, _patterns("export", export), _patterns("import_", import_))
         self._greenlet: gevent.Greenlet[..., object] | None = None
         self.service = ServiceGreenlets("relay", self.stop)
         self._address = self._dialers[0].address
         self._baseline = 0
         self._last_reason = ""
+        self._looking: gevent.Greenlet[..., object] | None = None
         self._moving = False  # from the hub that it has joined to one that comes before it
         most = hub.limits.link_pause_most
         self._looks = Backoff(most, LOOK_PAUSES * most)
@@ -156,27 +155,75 @@ class Relay:
                     raise StateError(f"{self!r}: start it first")
                 self.above.wait_for_change()
 
+    def _make_dialers(
+        self, upstream: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], user: int | str | None
+    ) -> list[Dialer]:
+        addresses = [upstream] if isinstance(upstream, (str, os.PathLike)) else list(upstream)
+        if not addresses:
+            raise UsageError("a relay needs the address of a hub above")
+        return [Dialer(address, user, self._client_limits) for address in addresses]
+
+    def reconfigure(
+        self,
+        upstream: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        *,
+        export: Iterable[bytes] | None = None,
+        import_: Iterable[bytes] | None = None,
+        upstream_user: int | str | None = None,
+    ) -> None:
+        """From now on relay by these settings, which mean what they mean to the constructor.
+
+        The link stays if its hub is still among the addresses and the same user is expected there. Otherwise this hub
+        leaves that hub without losing a message, and joins another one.
+
+        Raises :exc:`~sbuslib.errors.UsageError`, before anything has changed, and
+        :exc:`~sbuslib.errors.StateError`.
+        """
+        dialers = self._make_dialers(upstream, upstream_user)
+        exports, imports = _patterns("export", export), _patterns("import_", import_)
+        if self._greenlet is not None:
+            self.hub.context.check_here()
+        stays = self._upstream_user == upstream_user and self._address in [dialer.address for dialer in dialers]
+        self._dialers, self._upstream_user = dialers, upstream_user
+        self.above.set_bounds(exports, imports)
+        if self._greenlet is None:
+            return
+        if stays:
+            self._look_for_better()
+        else:
+            self.service.spawn(self._move, dialers[0].address)
+
+    def _move(self, address: str) -> None:
+        """Leave the hub above, for one that is configured now."""
+        self._moving = True
+        talk = self.above.talk
+        self.above.leave_for(address)
+        if talk is not None and self.above.talk is talk:  # it was about to join
+            self.above.end_link(f"on to {address}")
+
     def _run(self) -> None:
         limits = self.hub.limits
         backoff = Backoff(limits.link_pause, limits.link_pause_most)
-        arrivals = Arrivals(dialer.address for dialer in self._dialers)
         while self._greenlet is gevent.getcurrent():  # not in the child of a fork
             self._moving = False
+            dialers = self._dialers
+            arrivals = Arrivals(dialer.address for dialer in dialers)
             arrivals.look()
-            for at in range(len(self._dialers)):
-                lasted = self._stay_at(at)
+            for dialer in dialers:
+                lasted = self._stay_at(dialer)
                 if lasted is not None:
                     if lasted >= limits.link_pause_most:
                         backoff.reset()  # a hub that lets relays join and then ends the link is not joined ever faster
                     break  # the first of the addresses comes first again
+                if self._moving:
+                    break  # there are other addresses now
             if not self._moving:
                 self.above.missed()
                 if arrivals.wait(backoff.next()):
                     backoff.reset()
 
-    def _stay_at(self, at: int) -> float | None:
+    def _stay_at(self, dialer: Dialer) -> float | None:
         """Join the hub at one of the addresses. Returns what :meth:`~sbuslib.tree.above.HubAbove.stay` does."""
-        dialer = self._dialers[at]
         try:
             sock = dialer.dial()
         except (OSError, SbusError) as error:
@@ -185,14 +232,25 @@ class Relay:
             self.report(f"{dialer.address}: {plainly(error)}")
             return None
         self._address = dialer.address
-        looking = self.service.spawn(self._look, self._dialers[:at]) if at else None
+        self._look_for_better()
         try:
             return self.above.stay(sock, dialer.address)
         finally:
-            if looking is not None:
-                looking.kill(block=False)
+            self._look_no_more()
 
     # -- back to an earlier address -----------------------------------------------------------------
+
+    def _look_for_better(self) -> None:
+        """Look for a hub at the addresses before the one where this hub joins, if there are any."""
+        self._look_no_more()
+        better = list(takewhile(lambda dialer: dialer.address != self._address, self._dialers))
+        if better:
+            self._looking = self.service.spawn(self._look, better)
+
+    def _look_no_more(self) -> None:
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.kill(block=False)
 
     def _look(self, preferred: list[Dialer]) -> None:
         """Go back to a hub at one of these addresses, once there is one that is stable."""

@@ -82,7 +82,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 def add_config_arguments(parser: ArgumentParser) -> None:
     """Add the options that tell where the file is."""
     parser.add_argument(
-        "--config", metavar="FILE", help="take what no option says from FILE: see docs/configuration.md"
+        "--config",
+        metavar="FILE",
+        help="take what no option says from FILE, which is TOML: docs/configuration.md tells what it may hold. It is "
+        "read again at SIGHUP and by sbus reload",
     )
     parser.add_argument("--check-config", action="store_true", help="only say whether the file is correct")
 

@@ -12,7 +12,7 @@ from ..wire.text import escape
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Final
 
 __all__ = [
@@ -43,13 +43,14 @@ STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def on_stop(
     stop: Callable[[], object],
     install: Callable[[int, Callable[..., object]], object] = signal.signal,
+    but: Sequence[int] = (),
 ) -> None:
-    """Have ``stop`` called at the signals that stop this process.
+    """Have ``stop`` called at the signals that stop this process, ``but`` for some.
 
     A signal that was ignored when the process started stays ignored: a hangup under nohup(1), and Ctrl-C in a
     background job of a shell. ``install`` is ``gevent.signal_handler`` for what runs in gevent's event loop.
     """
-    for number in STOPPING:
+    for number in (one for one in STOPPING if one not in but):
         if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
             install(number, lambda *_: stop())
 

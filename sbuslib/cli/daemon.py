@@ -68,8 +68,9 @@ signals:
   SIGINT, SIGTERM   accept no more, pass on what clients have sent already, for
                     at most a second, remove the socket and the pid file, and
                     exit with status 0
-  SIGHUP            the same in the foreground, unless it was ignored as under
-                    nohup(1); ignored in the background
+  SIGHUP            with --config: read the file again; an error in it changes
+                    nothing. Else the same as SIGTERM in the foreground, unless
+                    it was ignored as under nohup(1); ignored in the background
 
 exit status:
   0   it listens, in the background; it was told to stop, or its last client
@@ -234,6 +235,8 @@ def run_hub(
     """
     from ..errors import SbusError
 
+    if arguments.config is not None:
+        arguments.config = os.path.abspath(arguments.config)  # a daemon changes its working directory
     try:
         settings = read_settings(arguments, default)
     except (SbusError, OSError) as error:
@@ -281,7 +284,7 @@ def run_hub(
                 if on_ready is not None:
                     on_ready(address or "")
 
-            _serve(program, listener, settings, arguments, background, ready, on_hub)
+            _serve(program, listener, settings, arguments, background, ready, on_hub, default)
     except (SbusError, OSError) as error:
         return complain(program, explain(error, address))
     return EXIT_SUCCESS
@@ -295,6 +298,7 @@ def _serve(
     background: bool,
     ready: Callable[[], None],
     on_hub: Callable[[Hub, Settings], Relay] | None,
+    default: str | None,
 ) -> None:
     import logging
 
@@ -319,9 +323,15 @@ def _serve(
     hub.start()
     relay = on_hub(hub, settings) if on_hub is not None else None
     metrics = _serve_metrics(hub, arguments.metrics, relay) if arguments.metrics else None
-    if background:
+    if arguments.config is not None:
+        from .reload import Reloader
+
+        reloader = Reloader(program, hub, relay, arguments, settings, default)
+        hub.reloads.function = reloader.reload
+        gevent.signal_handler(signal.SIGHUP, reloader.on_hangup)
+    elif background:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    on_stop(hub.stop, gevent.signal_handler)
+    on_stop(hub.stop, gevent.signal_handler, but=() if arguments.config is None else (signal.SIGHUP,))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     ready()
     supervision.tell(b"READY=1")

@@ -62,6 +62,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
     "service": (
         "this machine",
         {
+            "reload": "have a hub read its configuration file again",
             "explain": "what a configuration file allows a user, and by which rule",
             "web": "show the bus on a live page, for a browser on this machine",
             "bench": "measure what a hub costs on this machine",

@@ -32,7 +32,7 @@ from .callbacks import Callback, Callbacks
 from .channel import Channel
 from .lead import time_left
 from .prepared import PreparedMessage
-from .questions import Scope, Sync, Whoami
+from .questions import Scope, Sync, Whoami, reloaded
 from .session import Subscribing, mode_keys
 
 __all__ = ["Endpoint"]
@@ -292,6 +292,13 @@ class Endpoint(Channel):
             links += page.links
             start = page.next
         return links[:most]
+
+    def reload(self) -> str:
+        """Have the hub read its configuration file again, and wait until it has taken it up. Returns what it says.
+
+        Raises :exc:`~sbuslib.errors.StateError` if the hub does not trust us, has no such file, or finds an error.
+        """
+        return reloaded(self._answer_to(control.RELOAD, "read its configuration again"), self.address)
 
     def _answer_to(self, key: bytes, what: str, payload: bytes = b"") -> bytes | None:
         """What the hub answers to a question."""

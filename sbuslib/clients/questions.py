@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Self
 
-from ..errors import UsageError
+from ..errors import StateError, UsageError
 from ..wire import control
 from .session import Session
 
-__all__ = ["Scope", "Sync", "Whoami"]
+__all__ = ["Scope", "Sync", "Whoami", "reloaded"]
 
 
 class Scope(str):
@@ -16,6 +16,16 @@ class Scope(str):
 
     trusted_only = False
     """Whether hubs below were not waited for, because the hubs above them do not trust their users."""
+
+
+def reloaded(answer: bytes | None, address: str) -> str:
+    """What a hub says when it has read its configuration again. Raises :exc:`~sbuslib.errors.StateError` if not."""
+    done, _, text = (answer or b"").decode(errors="replace").partition("\0")
+    if not done:
+        raise StateError(f"{address}: the hub reads its configuration again for trusted users only")
+    if done != "done":
+        raise StateError(f"{address}: {text} (nothing has changed)")
+    return text
 
 
 class Whoami:

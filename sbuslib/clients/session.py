@@ -368,6 +368,9 @@ class Session:
                 self.held.subtract(asked.patterns)
             self.held = +self.held
             self.unconfirmed.clear()
+        elif isinstance(notice, control.Withdrawn):
+            for pattern in notice.patterns:
+                self.held.pop(pattern, None)  # or a reconnection would ask for it, and be refused
         else:
             self.credentials = notice.credentials
 

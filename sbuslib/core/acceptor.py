@@ -126,6 +126,15 @@ class Acceptor:
         if sock in self._accepted:
             self._clients.admit(sock, *self._accepted.pop(sock))
 
+    def set_users(self, users: set[int] | None) -> None:
+        """From now on only these users may connect. Those who are connected and may not are disconnected."""
+        self._users = users
+        for sock in list(self._accepted):
+            self._serve(sock)
+        for member, connection in list(self._clients.connections.items()):
+            if not self._may_connect(connection.credentials):
+                self._clients.kick(member, "user not allowed")
+
     def _may_connect(self, credentials: Credentials) -> bool:
         if self._users is not None:
             return credentials.uid in self._users

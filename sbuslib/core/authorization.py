@@ -28,6 +28,12 @@ class Authorization:
     def is_asked(self) -> bool:
         return self.function is not None
 
+    def replace(self, function: Authorize | None) -> Authorize | None:
+        """From now on ask another function. Returns the former one."""
+        former, self.function = self.function, function
+        self.failures = 0
+        return former
+
     def allows(self, credentials: Credentials, verb: Verb, key: bytes) -> bool:
         """What the function says. Whatever it raises counts as a no, and is logged once."""
         if self.function is None:
@@ -50,6 +56,16 @@ class Authorization:
         except BaseException as error:
             self._failed(error)
             return []
+
+    def differs(self, former: Authorize | None, uid: int) -> bool:
+        """Whether a user may get other answers than ``former`` gave. Two policies can be compared, user by user."""
+        if not (isinstance(self.function, Policy) and isinstance(former, Policy)):
+            return self.function is not former
+        try:
+            return self.function.scope(uid) != former.scope(uid)
+        except BaseException as error:
+            self._failed(error)
+            return True
 
     def _failed(self, error: BaseException) -> None:
         self.failures += 1

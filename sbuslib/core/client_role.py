@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, Protocol
 
 from ..errors import PacketError
@@ -26,6 +27,10 @@ MOST_DIGITS: Final = 18
 
 TOKEN_BYTES: Final = 64
 """Longest token of a ``hub/sync``. The hub sends it back, so it must not be long."""
+
+WITHDRAWN_BYTES: Final = 16_384
+"""Bytes of patterns that go into one notice of their withdrawal. All of a user's patterns fit into the answers that may
+wait for a client."""
 
 PREFIX: Final = b"prefix"
 """In the place of ``whoami``: how clients of the protocol's edition of 2017 ask for the part of their credential key
@@ -78,7 +83,10 @@ class ClientRole:
         self._context = context
         self._neighbours = neighbours
         self._answers = answers
-        self.asks = context.authorization.is_asked
+
+    @property
+    def asks(self) -> bool:
+        return self._context.authorization.is_asked
 
     def key_of(self, credentials: Credentials) -> bytes:
         return self._context.router.namespace.credential_key(credentials)
@@ -132,6 +140,10 @@ class ClientRole:
                 if len(token) > TOKEN_BYTES:
                     raise PacketError("token too long")
                 self._neighbours.sync(client, token, scope)
+            case control.RELOAD if client.credentials.uid in context.trusted:
+                context.on_reload(client.answer)
+            case control.RELOAD:
+                client.answer(encode_control(control.RELOAD, b""))
             case control.INTEREST_ON:
                 self._neighbours.add_link(publisher, packet.payload or b"")
             case control.INTEREST_ADDRESS:
@@ -168,6 +180,23 @@ class ClientRole:
             return False
         client.changed_modes()
         return True
+
+    def review(self, publisher: Publisher) -> Iterator[None]:
+        context, client = self._context, publisher.outgoing
+        withdrawn: list[bytes] = []
+        for pattern in context.router.plain_patterns_of(client):
+            yield
+            refused = not client.closed and not context.authorization.allows(client.credentials, "subscribe", pattern)
+            if client.closed:
+                return  # meanwhile, or authorize= had it closed
+            if refused and context.router.times(pattern, client):
+                context.router.withdraw(pattern, client, client.account)
+                withdrawn.append(pattern)
+            if sum(map(len, withdrawn)) > WITHDRAWN_BYTES:
+                client.notify(control.Withdrawn(tuple(withdrawn)).encode())
+                withdrawn.clear()
+        if withdrawn:
+            client.notify(control.Withdrawn(tuple(withdrawn)).encode())
 
     def drop(self, reason: str, times: int = 1) -> None:
         raise AssertionError("what a client may not do is a violation")

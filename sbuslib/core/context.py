@@ -114,6 +114,8 @@ class Context:
         """How many messages the embedder published."""
         self.senders = 0
         """How many receivers want messages with their sender."""
+        self.on_reload: Callable[[Callable[[bytes], None]], None] = lambda answer: None
+        """Called where a client that is trusted asks the hub to read its configuration again, with what answers it."""
         self.on_senders: Callable[[], None] = lambda: None
         """Called when ``senders`` becomes 1, and when it becomes 0 again."""
         self._timers: set[Any] = set()

@@ -7,7 +7,7 @@ says what the client is, and so what it may do.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -32,12 +32,15 @@ _NOBODY: Final[frozenset[Holder]] = frozenset()
 class Role(Protocol):
     """What a connection is: a client, a link from a hub below, the link to the hub above."""
 
-    asks: bool
-    """Whether ``authorize=`` is asked about its keys."""
     is_link: bool
     """Whether it speaks for many clients. A violation by one of them is only counted, by :meth:`drop`."""
     longest: int
     """Length of the longest packet it may send, in bytes."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether ``authorize=`` is asked about its keys."""
+        ...
 
     def key_of(self, credentials: Credentials) -> bytes:
         """The credential key that goes with what it publishes."""
@@ -56,6 +59,10 @@ class Role(Protocol):
 
     def ended(self, publisher: Publisher, why: str) -> None:
         """The other end closed the connection, or it broke. The turn has ended."""
+
+    def review(self, publisher: Publisher) -> Iterator[None]:
+        """``authorize=`` has changed: take back what it no longer allows, one pattern a step."""
+        ...
 
     def after_turn(self, publisher: Publisher) -> None:
         """The turn of a link has ended, and the hub's area is free: do what was put off."""
@@ -204,6 +211,11 @@ class Publisher:
                 return  # the user's other clients have taken all of its share
         self._allowed.add(header)
         self._allowed_bytes += size
+
+    def forget_answers(self) -> None:
+        """``authorize=`` has changed: ask about every key anew, or about none any more."""
+        self.forget_allowed()
+        self.become(self.role)
 
     def forget_allowed(self) -> None:
         """Ask ``authorize=`` about every key again."""

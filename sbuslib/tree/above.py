@@ -110,9 +110,7 @@ class HubAbove:
         self.tree.attach(self)
         self.interest = Interest(self._separator, self._limits.link_patterns)
         self.told = self.interest.reader(1)
-        held = [patterns for _, patterns in self._router.plain_patterns()]
-        narrowed = (one for patterns in held for pattern in patterns for one in self._narrow(pattern))
-        self.interest.feed(((one, 0, 1) for one in narrowed), os.getuid())
+        self._feed(self._import, 1)
         if self.up is None:
             self.up = Up(self)
         self.identity = b"%b %d" % (stable_id(self.tree.context.address(), self.tree.hub_id), new_epoch())
@@ -289,6 +287,26 @@ class HubAbove:
             self.tree.pass_notice(notice, None)
         if self.talk is not None:
             self.talk.tell_losses()
+
+    # -- other settings -----------------------------------------------------------------------------
+
+    def set_bounds(self, export: list[bytes] | None, import_: list[bytes] | None) -> None:
+        """From now on other patterns may go up and come down. The link stays."""
+        self.demand.set_export(export)
+        former, self._import = self._import, import_
+        self._imports = index(import_, self._separator)
+        if self.state != "stopped":
+            self._feed(import_, 1)  # first, so that nothing is missed meanwhile
+            self._feed(former, -1)
+            self.tree.wake()
+
+    def _feed(self, bounds: list[bytes] | None, count: int) -> None:
+        """Count all patterns that are held here, as narrowed by some imports, so many times. In small steps."""
+        held = [patterns for _, patterns in self._router.plain_patterns()]
+        narrowed = (
+            one for patterns in held for pattern in patterns for one in narrow(pattern, bounds, self._separator)
+        )
+        self.interest.feed(((one, 0, count) for one in narrowed), os.getuid())
 
     # -- what crosses -------------------------------------------------------------------------------
 

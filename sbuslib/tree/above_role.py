@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections import Counter, deque
+from collections.abc import Iterator
 from typing import Protocol
 
 from ..core.batch_routing import take_batch
@@ -96,6 +97,10 @@ class AboveRole:
                 self._owner.count_rubbish(reason, times)
         while self._controls and not publisher.closed:
             self._owner.take_control(self._controls.popleft())
+
+    def review(self, publisher: Publisher) -> Iterator[None]:
+        """Nothing: the hub above is not asked about."""
+        return iter(())
 
     def violated(self, publisher: Publisher, reason: str) -> None:
         """The hub above broke the protocol."""

@@ -55,6 +55,7 @@ class Demand:
         self._announced: dict[bytes, list[bytes]] = {}
         self._bytes = 0  # of these patterns
         self._shapes = Shapes()
+        self._anew: deque[bytes] = deque()  # announced patterns that are to be narrowed to other exports
         self._too_many = False
         self.pruned = KeyTable(self._limits.pruned_keys)
 
@@ -95,11 +96,29 @@ class Demand:
         self._former.extend(former)
         self._router.reconsider_all()
 
+    def set_export(self, export: list[bytes] | None) -> None:
+        """From now on other patterns may go up. What was announced is narrowed anew, in small steps."""
+        former, self._export = self._everything(), export
+        self._exports = index(export, self._separator)
+        if self._all:
+            for pattern in self._everything():
+                self._tell(pattern, True)
+            for pattern in former:
+                self._tell(pattern, False)
+        self._anew = deque(self._announced)
+        self._router.reconsider_all()
+
     def work(self, steps: int) -> bool:
         """Tell some of what was not told yet; whether there is more."""
         for _ in range(min(steps, len(self._former))):
             self._tell(self._former.popleft(), False)
-        return bool(self._former)
+        for _ in range(min(steps, len(self._anew))):
+            pattern = self._anew.popleft()
+            if (before := self._announced.get(pattern)) is not None:
+                narrowed = self._announced[pattern] = narrow(pattern, self._export, self._separator)
+                self._want(narrowed)
+                self._unwant(before)
+        return bool(self._former or self._anew)
 
     def end(self) -> None:
         """The relay has stopped: nothing is wanted above."""
@@ -122,11 +141,21 @@ class Demand:
             return
         self._bytes += len(pattern)
         narrowed = self._announced[pattern] = narrow(pattern, self._export, self._separator)
-        for one in narrowed:
+        self._want(narrowed)
+
+    def _want(self, patterns: Iterable[bytes]) -> None:
+        for one in patterns:
             if self._wanted.add(one, b""):
                 self._shapes.add(shape_of(one, self._separator))
                 self._router.reconsider(one)
                 self._tell(one, True)
+
+    def _unwant(self, patterns: Iterable[bytes]) -> None:
+        for one in patterns:
+            if self._wanted.remove(one, b""):
+                self._shapes.remove(shape_of(one, self._separator))
+                self._router.reconsider(one)
+                self._tell(one, False)
 
     def _has_room(self, pattern: bytes) -> bool:
         """Whether another pattern stays within what a user of this hub may have."""
@@ -144,11 +173,7 @@ class Demand:
         """Nobody above wants a pattern any more."""
         if pattern in self._announced:
             self._bytes -= len(pattern)
-        for one in self._announced.pop(pattern, ()):
-            if self._wanted.remove(one, b""):
-                self._shapes.remove(shape_of(one, self._separator))
-                self._router.reconsider(one)
-                self._tell(one, False)
+        self._unwant(self._announced.pop(pattern, ()))
 
     def prune(self, key: bytes) -> None:
         """Nobody above wants a key."""

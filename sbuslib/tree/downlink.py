@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
+from collections.abc import Iterator
 from contextlib import suppress
 from time import monotonic
 from typing import Final, Literal, Protocol, TypeAlias
@@ -21,6 +22,7 @@ from ..core.messages import Copied
 from ..core.outgoing import Outgoing
 from ..core.protocols import Routes
 from ..core.publisher import Publisher
+from ..core.quotas import Account
 from ..core.violations import Violations
 from ..errors import PacketError, ReservedKeyError
 from ..limits import CONTROL_EXTRA, PACKET_BYTES
@@ -55,6 +57,10 @@ class HubTree(Protocol):
     has_settled: bool
     telling: Telling
 
+    def wake(self, account: Account) -> None:
+        """A user has changed something of which the links have to be told, in later turns."""
+        ...
+
     def answered(self, token: bytes, who: object, scope: bytes) -> None:
         """A hub below or above answered a question."""
         ...
@@ -73,7 +79,6 @@ class Link:
     def __init__(self, tree: HubTree, publisher: Publisher, mode: Mode) -> None:
         context = self._context = tree.context
         limits = context.limits
-        self.asks = context.authorization.is_asked
         self.connection = connection = publisher.outgoing
         self._publisher = publisher
         self.mode = mode
@@ -104,6 +109,24 @@ class Link:
             self.pruned = KeyTable(limits.pruned_keys)
         publisher.become(self)
         connection.become_link(publisher.sender)
+
+    @property
+    def asks(self) -> bool:
+        """Whether ``authorize=`` is asked about its keys."""
+        return self._context.authorization.is_asked
+
+    def review(self, publisher: Publisher) -> Iterator[None]:
+        """``authorize=`` has changed.
+
+        The link is told to send all keys again that it was told not to send. It may no longer publish some of them, and
+        must not learn later which of these are wanted.
+        """
+        if self.pruned is not None:
+            keys = self.pruned.keys()
+            for key in keys:
+                self.graft(key)
+            self._tree.wake(self.connection.account)
+        return self.narrowed.review()
 
     # -- what comes from the link -------------------------------------------------------------------
 

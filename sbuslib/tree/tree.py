@@ -234,6 +234,14 @@ class Tree:
         """Whether a client is the relay of a hub below, in whatever mode."""
         return client in self._told_path
 
+    def set_relays(self, users: frozenset[int], groups: frozenset[int]) -> None:
+        """From now on the relays of these users may join. A link that may learn less now has to join again."""
+        self._relay_users, self._relay_groups = users, groups
+        for connection, link in list(self.links.items()):
+            trusted = connection.credentials.uid in self.context.trusted
+            if not trusted and (link.trusted or not self._may_relay(connection)):
+                self.clients.kick(connection, "relay may learn less now")
+
     def _may_relay(self, client: Outgoing) -> bool:
         """Whether a client's user may join hubs to this one in mode ``prune``."""
         if client.credentials.uid in self._relay_users:

@@ -41,6 +41,7 @@ __all__ = [
     "NOTICES_OFF",
     "NOTICES_ON",
     "ORDER",
+    "RELOAD",
     "SCOPE_TREE",
     "SCOPE_TRUSTED",
     "SENDERS_OFF",
@@ -55,7 +56,9 @@ __all__ = [
     "Lost",
     "NewCredentials",
     "Notice",
+    "Withdrawn",
     "decode_notice",
+    "encode_reloaded",
     "encode_sync",
     "unwrap_from",
     "wrapper_from",
@@ -88,6 +91,7 @@ SCOPE_TREE = b"tree"
 SCOPE_TRUSTED = b"tree\0trusted"
 """The same in an answer, but hubs of users that the hubs above them do not trust were not waited for."""
 
+RELOAD = b"hub/reload"
 STATISTICS = b"hub/statistics"
 CLIENTS = b"hub/clients"
 LINKS = b"hub/links"
@@ -96,6 +100,7 @@ NOTICES_OFF = b"notices/off"
 NOTICE_LOST = b"notice/lost"
 NOTICE_KICKED = b"notice/kicked"
 NOTICE_CREDENTIALS = b"notice/credentials"
+NOTICE_WITHDRAWN = b"notice/withdrawn"
 SOFT = b"blocking/soft/"
 HARD = b"blocking/hard/"
 ORDER = b"order/"
@@ -125,6 +130,7 @@ SUPPORTED = (
     b"hub/clients",
     b"hub/features",
     b"hub/links",
+    b"hub/reload",
     b"hub/statistics",
     b"hub/sync",
     b"interest/on",
@@ -220,7 +226,18 @@ class NewCredentials(msgspec.Struct, frozen=True):
         return encode_control(NOTICE_CREDENTIALS, self.credentials)
 
 
-Notice: TypeAlias = Lost | Kicked | NewCredentials
+class Withdrawn(msgspec.Struct, frozen=True):
+    """``notice/withdrawn``: this client may no longer subscribe to ``patterns``, and the hub took all its subscriptions
+    to them back."""
+
+    patterns: tuple[bytes, ...]
+
+    def encode(self) -> bytes:
+        """The packet: the patterns, separated by NUL."""
+        return encode_control(NOTICE_WITHDRAWN, b"\0".join(self.patterns))
+
+
+Notice: TypeAlias = Lost | Kicked | NewCredentials | Withdrawn
 
 
 def decode_notice(key: bytes, payload: bytes) -> Notice | None:
@@ -235,6 +252,8 @@ def decode_notice(key: bytes, payload: bytes) -> Notice | None:
         if len(payload) > _CREDENTIALS_MOST:
             raise PacketError("malformed notice")
         return NewCredentials(payload)
+    if key == NOTICE_WITHDRAWN:
+        return Withdrawn(tuple(payload.split(b"\0")))
     if key != NOTICE_LOST:
         return None
     found = _LOST.fullmatch(payload)
@@ -246,6 +265,11 @@ def decode_notice(key: bytes, payload: bytes) -> Notice | None:
 def encode_sync(token: bytes, scope: bytes) -> bytes:
     """The packet that answers a ``hub/sync``: ``scope`` is ``local``, ``partial`` or one of the scopes above."""
     return encode_control(SYNC, token + b"\0" + scope)
+
+
+def encode_reloaded(done: bool, text: str) -> bytes:
+    """The packet that answers a ``hub/reload``: whether the hub did so, and a text. Others are answered nothing."""
+    return encode_control(RELOAD, (b"done\0" if done else b"failed\0") + text.encode(errors="replace")[:_REASON_MOST])
 
 
 def wrapper_from(sender: bytes) -> bytes:

@@ -14,6 +14,7 @@ from worlds import FAST, World, key_of, received, settle
 
 from sbuslib import Hub, Relay
 from sbuslib.errors import DisconnectedError, StateError, UsageError
+from sbuslib.tree import tree
 
 # -- prefixes and secrets ---------------------------------------------------------------------------
 
@@ -391,3 +392,126 @@ def test_the_hub_that_it_leaves_may_end_the_link_itself(world: World) -> None:
         eventually(lambda: relay.up is not None and not relay.up.open)
         link.close()
         eventually(lambda: is_at(world, "first"))
+
+
+# -- other settings while it runs -----------------------------------------------------------------------
+
+
+def keys_at(client: Any) -> list[bytes]:
+    return [message.key for message in received(client)]
+
+
+@pytest.mark.parametrize("relays", [(), (12_345,)], ids=["announce", "prune"])
+def test_other_bounds_are_in_force_without_a_new_link(world: World, relays: tuple[int, ...]) -> None:
+    world.hub("top", relays=relays)
+    world.hub("left")
+    world.uids["top"] = relays[0] if relays else os.getuid()
+    relay = world.relay("left", "top", export=[b"a/"], import_=[b"c/"])
+    world.uids.clear()
+    above, below = world.client("top"), world.client("left")
+    above.subscribe(b"", b"b/1")
+    below.subscribe(b"*/x", b"c/1")
+    settle(above, below)
+    for export, import_, up, down in (
+        ([b"a/"], [b"c/"], [b"a/1"], [b"c/1", b"c/x"]),
+        ([b"b/", b"a/*"], None, [b"a/1", b"b/1"], [b"c/1", b"c/x", b"d/x"]),
+        (None, [b"d/*"], [b"a/1", b"b/1", b"c/2"], [b"d/x"]),
+        ([], [], [], []),
+        ([b"c/"], [b"c/x", b"d/"], [b"c/2"], [b"c/x", b"d/x"]),
+    ):
+        relay.reconfigure(world.address("top"), export=export, import_=import_)
+        settle(above, below)
+        received(above)
+        for key in (b"a/1", b"b/1", b"c/2"):
+            below.publish(key)
+        settle(below, above)
+        assert keys_at(above) == up
+        for key in (b"c/1", b"c/x", b"d/x", b"d/1"):
+            above.publish(key)
+        settle(above, below)
+        assert keys_at(below) == down
+        received(above)
+    assert relay.epoch == 1
+    below.unsubscribe(b"*/x", b"c/1")
+    eventually(lambda: len(relay.above.interest) == 0)
+    assert relay.above.interest.wanted == 0
+
+
+def test_hubs_below_are_told_of_other_bounds(world: World) -> None:
+    world.chain("top", "left", "below")
+    above, far = world.client("top"), world.client("below")
+    above.subscribe(b"*/1")
+    settle(above, far)
+    relay = world.relays["left"]
+    for export, up in ([b"a/"], [b"a/1"]), (None, [b"a/1", b"b/1"]), ([b"b/*"], [b"b/1"]), ([], []):
+        relay.reconfigure(world.address("top"), export=export)
+        settle(above, far)
+        for key in (b"a/1", b"b/1"):
+            far.publish(key)
+        settle(far, above)
+        assert keys_at(above) == up
+
+
+def test_bounds_that_change_while_patterns_are_still_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "STEPS_A_TURN", 1)
+    world.chain("top", "left")
+    world.relays["left"].stop()
+    below, above = world.client("left"), world.client("top")
+    below.subscribe(*(b"%d/%d" % (n % 2, n) for n in range(200)))
+    relay = world.relay("left", "top", import_=[b"0/"])
+    for import_ in ([b"1/"], None, [b"1/*"]):
+        relay.reconfigure(world.address("top"), import_=import_)
+        below.unsubscribe(b"0/0")
+        below.subscribe(b"0/0")
+    settle(below)
+    for n in range(4):
+        above.publish(b"%d/%d" % (n % 2, n))
+    settle(above, below)
+    assert keys_at(below) == [b"1/1", b"1/3"]
+    assert relay.above.interest.wanted == 100
+
+
+def test_a_relay_moves_to_another_hub_and_loses_nothing(world: World) -> None:
+    for name in ("one", "two", "left"):
+        world.hub(name)
+    relay = world.relay("left", "one")
+    clients = {name: world.client(name) for name in ("one", "two", "left")}
+    for name in ("one", "two"):
+        clients[name].subscribe(b"k")
+    settle(*clients.values())
+    for n in range(50):
+        clients["left"].publish(b"k", b"%d" % n)
+    relay.reconfigure(world.address("two"))
+    for n in range(50, 100):
+        clients["left"].publish(b"k", b"%d" % n)
+    eventually(lambda: is_at(world, "two"))
+    settle(clients["left"], clients["two"])
+    first, second = ([message.payload for message in received(clients[name])] for name in ("one", "two"))
+    assert [*first, *second] == [b"%d" % n for n in range(100)]
+    assert (relay.statistics().lost, relay.statistics().uncertain) == (0, 0)
+
+
+def test_a_hub_above_that_is_still_configured_is_not_left(world: World) -> None:
+    for name in ("one", "left"):
+        world.hub(name)
+    relay = world.relay("left", "one")
+    relay.reconfigure([world.address("elsewhere"), world.address("one")])
+    client = world.client("left")
+    settle(client)
+    assert (relay.epoch, is_at(world, "one")) == (1, True)
+    world.hub("elsewhere")
+    eventually(lambda: is_at(world, "elsewhere"))
+
+
+def test_wrong_settings_of_a_relay_change_nothing(world: World) -> None:
+    world.chain("top", "left")
+    relay = world.relays["left"]
+    with pytest.raises(UsageError):
+        relay.reconfigure([], export=[])
+    with pytest.raises(UsageError):
+        relay.reconfigure(world.address("elsewhere"), import_=[b"\0"])
+    client, above = world.client("left"), world.client("top")
+    client.subscribe(b"k")
+    settle(client)
+    above.publish(b"k")
+    assert client.receive(PATIENCE).key == b"k"

@@ -1,0 +1,256 @@
+"""``sbus reload`` and SIGHUP: the programs take up a changed file, and lose nobody and nothing by it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support import PATIENCE, WHOAMI
+
+from sbuslib.blocking import Client
+from sbuslib.errors import StateError
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+SBUSD = "sbuslib.cli.daemon"
+OWN = os.getuid()
+
+
+@pytest.fixture
+def file(folder: str) -> Path:
+    return Path(folder, "sbus.toml")
+
+
+def rules(publish: str, subscribe: str = '""', more: str = "") -> str:
+    return f"{more}\n[[rules]]\nusers = [{OWN}]\npublish = [{publish}]\nsubscribe = [{subscribe}]\n"
+
+
+@pytest.fixture
+def serve(start: Start, file: Path, path: str) -> Callable[..., subprocess.Popen[bytes]]:
+    """Start ``sbusd`` in the foreground with the file; returns once it listens."""
+
+    def serve(*arguments: str, program: str = SBUSD) -> subprocess.Popen[bytes]:
+        process = start(program, "--config", str(file), *(arguments or ("-f", "-a", path)))
+        assert process.stdout is not None
+        process.stdout.read()
+        return process
+
+    return serve
+
+
+def line(process: subprocess.Popen[bytes]) -> str:
+    """The next line on standard error."""
+    assert process.stderr is not None
+    return process.stderr.readline().decode()
+
+
+def refused(path: str, key: bytes) -> bool:
+    with Client(path) as client:
+        client.notices()
+        client.publish(key)
+        try:
+            client.sync()
+        except ConnectionError:
+            return True
+        return False
+
+
+def test_a_changed_file_is_taken_up(
+    serve: Callable[..., subprocess.Popen[bytes]], run: Run, file: Path, path: str
+) -> None:
+    file.write_text(rules('"a"'))
+    process = serve()
+    with Client(path) as client:
+        client.subscribe(b"b")
+        assert refused(path, b"b")
+        file.write_text(rules('"b"'))
+        done = run("sbuslib", "reload", "-a", path)
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"{file} was read again\n", "")
+        assert not refused(path, b"b")
+        assert refused(path, b"a")
+        assert client.receive(PATIENCE).key == b"b", "a client from before is still there"
+    assert "publishing refused" in line(process)
+    assert line(process) == f"sbusd: {file} was read again\n"
+
+
+def test_an_error_keeps_the_old_settings(
+    serve: Callable[..., subprocess.Popen[bytes]], run: Run, file: Path, path: str
+) -> None:
+    file.write_text(rules('"a"'))
+    process = serve()
+    file.write_text("[[rules]]\nusers = 3\n")
+    error = f"{file}: rules[0].users: expected list, got int (nothing has changed)\n"
+    done = run("sbuslib", "reload", "-a", path)
+    assert (done.returncode, done.stderr) == (1, f"sbus: {path}: {error}")
+    assert line(process) == f"sbusd: {error}"
+    file.write_text(rules('"a"', more='separator = "."'))
+    process.send_signal(signal.SIGHUP)
+    assert line(process) == f"sbusd: {file}: separator: this takes a restart of the hub (nothing has changed)\n"
+    file.unlink()
+    process.send_signal(signal.SIGHUP)
+    assert line(process) == f"sbusd: {file}: No such file or directory (nothing has changed)\n"
+    assert not refused(path, b"a")
+    assert refused(path, b"b")
+
+
+def test_a_hangup_has_the_file_read_and_tells_what_takes_a_restart(
+    serve: Callable[..., subprocess.Popen[bytes]], file: Path, path: str
+) -> None:
+    file.write_text(rules('"a"'))
+    process = serve()
+    file.write_text(rules('"b"', more="mode = 0o770\nlimits = {queued_packets = 7, settle = 3}"))
+    process.send_signal(signal.SIGHUP)
+    assert line(process) == (
+        f"sbusd: {file} was read again; after a restart: mode, limits.queued_packets, limits.settle\n"
+    )
+    assert not refused(path, b"b")
+
+
+def test_a_hub_in_the_background_reads_its_file_at_a_hangup(run: Run, folder: str, file: Path, path: str) -> None:
+    file.write_text(rules('"a"'))
+    pid_file, log = os.path.join(folder, "pid"), Path(folder, "log")
+    with open(log, "w") as errors:
+        done = run(SBUSD, "-a", path, "-p", pid_file, "--config", file.name, cwd=folder, stderr=errors)
+    assert done.returncode == 0
+    pid = int(Path(pid_file).read_text())
+    try:
+        file.write_text(rules('"b"'))
+        os.kill(pid, signal.SIGHUP)
+        deadline = time.monotonic() + PATIENCE
+        while "was read again" not in log.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        assert not refused(path, b"b")
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_hub_without_a_file_says_so(start: Start, path: str) -> None:
+    process = start(SBUSD, "-f", "-a", path)
+    assert process.stdout is not None
+    process.stdout.read()
+    with Client(path) as client, pytest.raises(StateError, match="no configuration file"):
+        client.reload()
+
+
+def test_a_relay_takes_up_other_bounds_and_another_hub_above(start: Start, file: Path, folder: str, path: str) -> None:
+    above = [os.path.join(folder, name) for name in ("one", "two")]
+    for address in above:
+        process = start(SBUSD, "-f", "-a", address)
+        assert process.stdout is not None
+        process.stdout.read()
+
+    def write(upstream: str, export: str) -> None:
+        file.write_text(f'address = "{path}"\nupstream = "{upstream}"\nexport = ["{export}"]\nimport = ["down/"]\n')
+
+    write(above[0], "a/")
+    process = start("sbuslib.cli.relay", "--config", str(file))
+    assert process.stdout is not None
+    process.stdout.read()
+    with Client(path) as below, Client(above[0]) as one, Client(above[1]) as two:
+        for client in (one, two):
+            client.subscribe(b"")
+        below.subscribe(b"")
+        assert below.sync("tree") == "tree"
+        for key in (b"b/1", b"a/1"):
+            below.publish(key)
+        assert one.receive(PATIENCE).key == b"a/1"
+        write(above[0], "b/")
+        below.reload()
+        below.sync("tree")
+        for key in (b"a/2", b"b/2"):
+            below.publish(key)
+        assert one.receive(PATIENCE).key == b"b/2"
+        write(above[1], "b/")
+        below.reload()
+        below.publish(b"b/3")
+        assert two.receive(PATIENCE).key == b"b/3"
+        file.write_text("upstream = 3")
+        process.send_signal(signal.SIGHUP)
+        below.publish(b"b/4")
+        assert two.receive(PATIENCE).key == b"b/4", "it still runs"
+
+
+# -- under load -----------------------------------------------------------------------------------------
+
+CLIENTS = 1_000
+RELOADS = 100
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = CLIENTS + 200
+    if before[1] != resource.RLIM_INFINITY and before[1] < wanted:
+        pytest.skip(f"needs {wanted} open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], wanted), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.seconds(240)
+def test_a_thousand_clients_lose_nothing_by_a_hundred_reloads(
+    many_files: None, serve: Callable[..., subprocess.Popen[bytes]], file: Path, path: str
+) -> None:
+    """Each reload changes what everybody may publish and read beside ``k/``. No client is lost, and no message."""
+
+    def write(number: int) -> None:
+        odd = number % 2
+        file.write_text(rules(f'"k/", "odd/{odd}"', f'"k/", "other/{odd}/"', "limits = {turn_deliveries = 512}"))
+
+    write(0)
+    serve()
+    peers = [connect(path) for _ in range(CLIENTS)]
+    try:
+        for peer in peers:
+            peer.send(b"SUB k/")
+            peer.send(b"SUB other/0/")
+        for peer in peers:
+            peer.send(WHOAMI)
+            assert peer.recv(1_000).startswith(WHOAMI)
+        with Client(path) as operator, Client(path) as publisher:
+            for number in range(RELOADS):
+                key = b"k/%d" % number
+                for part in (b"1", b"2", b"3"):
+                    publisher.publish(key, part)
+                    peers[number].send(b"MSG %b\0own" % key)
+                write(number + 1)
+                operator.reload()
+                publisher.publish(key, b"last")
+                for peer in peers:  # what was on its way during the reload, and what came after it
+                    got = read(peer, 7)
+                    assert [one for one in got if one != (key, b"own")] == [
+                        (key, part) for part in (b"1", b"2", b"3", b"last")
+                    ]
+            statistics = operator.statistics()
+            assert (statistics.breaches, statistics.lost) == ({}, {})
+            assert statistics.clients == CLIENTS + 2
+            assert statistics.patterns == CLIENTS, "the others were withdrawn"
+    finally:
+        for peer in peers:
+            peer.close()
+
+
+def connect(path: str) -> socket.socket:
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    peer.settimeout(PATIENCE)
+    peer.connect(path)
+    return peer
+
+
+def read(peer: socket.socket, count: int) -> list[tuple[bytes, bytes]]:
+    """So many messages as key and payload."""
+    found = []
+    for _ in range(count):
+        packet = peer.recv(1_000)
+        assert packet.startswith(b"MSG "), packet
+        key, _, payload = packet[4:].partition(b"\0")
+        found.append((key, payload))
+    return found

@@ -1,0 +1,264 @@
+"""``Hub.reconfigure``: who is disconnected, what is withdrawn, and what goes on as before."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+from support import PATIENCE, Peer
+from worlds import World
+
+from sbuslib import Client, Hub
+from sbuslib.core import acceptor
+from sbuslib.errors import StateError, UsageError
+from sbuslib.policy import Policy, Rule
+from sbuslib.secrets import Credentials
+from sbuslib.wire.control import Kicked, Notice, Withdrawn
+
+MakeHub = Callable[..., Hub]
+Connect = Callable[..., Peer]
+
+
+@pytest.fixture
+def world(engine: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """Hubs whose clients can be of other users."""
+    made = World(folder)
+    monkeypatch.setattr(acceptor, "peer_credentials", made.credentials)
+    yield made
+    made.close()
+
+
+def policy(*rules: Rule) -> Policy:
+    return Policy(rules, lambda uid: (b"", frozenset()))
+
+
+def everybody(publish: tuple[bytes, ...] = (b"",), subscribe: tuple[bytes, ...] = (b"",)) -> Policy:
+    return policy(Rule(everybody=True, publish=publish, subscribe=subscribe))
+
+
+def reconfigure(hub: Hub, **settings: object) -> None:
+    hub.reconfigure(**settings)  # type: ignore[arg-type]
+    assert hub.reviewed(PATIENCE)
+
+
+def test_a_subscription_that_is_not_allowed_any_more_is_withdrawn_and_the_client_stays(
+    make_hub: MakeHub, connect: Connect
+) -> None:
+    hub = make_hub()
+    peer, told = connect(), connect()
+    told.send(b"CMSG notices/on")
+    for one in (peer, told):
+        one.subscribe(b"a/", b"b", b"b", b"*/c", b"!/cred////x")
+    reconfigure(hub, authorize=everybody(subscribe=(b"a/", b"d")))
+    hub.publish_many([(b"a/1", b""), (b"b", b""), (b"x/c", b""), (b"!/cred////x", b"")])
+    assert peer.pending() == [b"MSG a/1\0", b"MSG !/cred////x\0"]
+    packets = told.pending()
+    assert packets[1:] == [b"MSG a/1\0", b"MSG !/cred////x\0"]
+    notice, _, patterns = packets[0].partition(b"\0")
+    assert notice == b"CMSG notice/withdrawn"
+    assert set(patterns.split(b"\0")) == {b"b", b"*/c"}
+    assert hub.context.quotas.account(os.getuid()).patterns == 4
+
+
+def test_remembered_answers_are_forgotten(make_hub: MakeHub, connect: Connect) -> None:
+    hub = make_hub(authorize=everybody())
+    publisher, subscriber = connect(), connect()
+    subscriber.subscribe(b"")
+    publisher.send(b"CMSG notices/on")
+    for _ in range(3):
+        publisher.publish(b"a")
+        publisher.barrier()
+    reconfigure(hub, authorize=everybody(publish=(b"b",)))
+    publisher.publish(b"b")
+    publisher.publish(b"a")
+    assert [subscriber.receive() for _ in range(4)] == [b"MSG a\0"] * 3 + [b"MSG b\0"]
+    assert [publisher.receive() for _ in range(2)] == [b"CMSG notice/kicked\0publishing refused", b""]
+
+
+def test_rules_can_come_and_go(make_hub: MakeHub, connect: Connect) -> None:
+    hub = make_hub()
+    publisher, subscriber = connect(), connect()
+    subscriber.subscribe(b"")
+    publisher.publish(b"a")
+    assert subscriber.receive() == b"MSG a\0"
+    reconfigure(hub, authorize=everybody(publish=(b"a",)))
+    publisher.publish(b"a")
+    assert subscriber.receive() == b"MSG a\0"
+    reconfigure(hub)
+    publisher.publish(b"b")
+    assert subscriber.receive() == b"MSG b\0"
+    reconfigure(hub, authorize=lambda credentials, verb, key: key != b"b")
+    publisher.publish(b"b")
+    assert publisher.is_disconnected()
+    assert subscriber.pending() == []
+
+
+def test_only_users_whose_rules_differ_are_asked_about_again(world: World) -> None:
+    looked_up: list[int] = []
+
+    def made(*patterns: bytes) -> Policy:
+        def look_up(uid: int) -> tuple[bytes, frozenset[int]]:
+            looked_up.append(uid)
+            return b"", frozenset()
+
+        rules = [Rule(users=frozenset({1}), publish=(b"a",)), Rule(users=frozenset({2}), publish=patterns)]
+        return Policy(rules, look_up)
+
+    hub = world.hub("top", authorize=made(b"a"))
+    for uid in (1, 1, 2, 2):
+        peer = world.peer_of("top", uid)
+        peer.publish(b"a")
+        peer.barrier()
+    publishers = [connection.publisher for connection in hub._clients.connections.values()]
+    reconfigure(hub, authorize=made(b"a", b"b"))
+    assert [one.knows_allowed(b"MSG a\0") for one in publishers] == [True, True, False, False]
+    assert looked_up == [1, 2, 1, 2], "once for each user and policy"
+
+
+def test_a_user_who_may_no_longer_connect_is_disconnected(world: World) -> None:
+    hub = world.hub("top", users=[1, 2])
+    ann, bob = world.peer_of("top", 1), world.peer_of("top", 2)
+    own = world.peer("top")
+    ann.send(b"CMSG notices/on")
+    ann.barrier()
+    reconfigure(hub, users=[2])
+    assert [ann.receive(), ann.receive()] == [b"CMSG notice/kicked\0user not allowed", b""]
+    for peer in (bob, own):
+        peer.barrier()
+    reconfigure(hub)
+    world.peer_of("top", 3).barrier()
+
+
+def test_trusted_users_and_relays_change(world: World) -> None:
+    hub = world.hub("top", trusted=[1], relays=[2])
+    links = {uid: world.peer_of("top", uid) for uid in (0, 1, 2)}
+    for link in links.values():
+        link.send(b"CMSG interest/on")
+        link.barrier()
+    asker = world.peer_of("top", 3)
+    asker.send(b"CMSG hub/statistics")
+    assert asker.receive() == b"CMSG hub/statistics\0"
+    reconfigure(hub, trusted=[3], relays=[2])
+    assert b"" in iter(links[1].receive, None), "it may learn less now"
+    for uid in (0, 2):
+        links[uid].barrier()
+    asker.send(b"CMSG hub/statistics")
+    assert len(asker.receive()) > 100
+    reconfigure(hub)
+    assert b"" in iter(links[2].receive, None)
+    links[0].barrier()
+
+
+def test_wrong_settings_change_nothing(make_hub: MakeHub, connect: Connect) -> None:
+    hub = make_hub(authorize=everybody(publish=(b"a",)))
+    peer = connect()
+    for wrong in ({"users": ["nobody-at-all"]}, {"authorize": 3}, {"relays": "x"}):
+        with pytest.raises(UsageError):
+            reconfigure(hub, **wrong)
+    peer.publish(b"b")
+    assert peer.is_disconnected()
+
+
+def test_a_hub_can_be_reconfigured_before_it_is_started(address: str, connect: Connect) -> None:
+    hub = Hub(address)
+    hub.reconfigure(authorize=everybody(publish=(b"a",)))
+    with hub:
+        peer = connect()
+        peer.publish(b"b")
+        assert peer.is_disconnected()
+
+
+def test_thousands_of_patterns_are_withdrawn_from_a_client_that_does_not_read(
+    make_hub: MakeHub, connect: Connect
+) -> None:
+    hub = make_hub()
+    peer, other = connect(), connect()
+    peer.send(b"CMSG notices/on")
+    patterns = [b"%d/%s" % (n, b"x" * 60) for n in range(5_000)]
+    for start in range(0, len(patterns), 100):
+        peer.subscribe(*patterns[start : start + 100])
+    reconfigure(hub, authorize=everybody(subscribe=(b"other",)))
+    other.subscribe(b"other")
+    told: list[bytes] = []
+    for packet in peer.pending():
+        key, _, payload = packet.partition(b"\0")
+        assert key == b"CMSG notice/withdrawn"
+        told += payload.split(b"\0")
+    assert sorted(told) == sorted(patterns)
+
+
+def test_a_client_that_is_told_does_not_ask_for_the_pattern_again(make_hub: MakeHub, address: str) -> None:
+    hub = make_hub()
+    notices: list[Notice] = []
+    with Client(address, reconnect=True, on_notice=notices.append) as client:
+        client.notices()
+        client.subscribe(b"a", b"b")
+        reconfigure(hub, authorize=everybody(subscribe=(b"a",)))
+        client.sync()
+        assert notices == [Withdrawn((b"b",))]
+        hub.stop(0)
+        hub.start()
+        client.sync()
+        hub.publish(b"a")
+        assert client.receive(PATIENCE).key == b"a"
+    assert not [notice for notice in notices if isinstance(notice, Kicked)]
+
+
+def test_a_client_that_leaves_meanwhile_is_no_matter(make_hub: MakeHub, connect: Connect) -> None:
+    hub = make_hub()
+    for _ in range(5):
+        peer = connect()
+        peer.subscribe(*(b"%d" % n for n in range(200)))
+        hub.reconfigure(authorize=everybody(subscribe=()))
+        peer.close()
+        hub.reconfigure()
+    assert hub.reviewed(PATIENCE)
+
+
+def test_a_reload_is_for_trusted_clients_and_tells_what_came_of_it(world: World) -> None:
+    hub = world.hub("top")
+    stranger, client = world.peer_of("top", 1), world.client("top")
+    stranger.send(b"CMSG hub/reload")
+    assert stranger.receive() == b"CMSG hub/reload\0"
+    with pytest.raises(StateError, match="no configuration file"):
+        client.reload()
+    hub.reloads.function = lambda: "done so"
+    assert client.reload() == "done so"
+
+    def fail() -> str:
+        raise UsageError("line 3 is wrong")
+
+    hub.reloads.function = fail
+    with pytest.raises(StateError, match="line 3 is wrong"):
+        client.reload()
+
+    def break_down() -> str:
+        raise KeyError("x")
+
+    hub.reloads.function = break_down
+    with pytest.raises(StateError, match="KeyError"):
+        client.reload()
+    hub.reloads.function = lambda: "again"
+    assert client.reload() == "again"
+
+
+def test_many_who_ask_for_a_reload_are_all_answered(make_hub: MakeHub, connect: Connect) -> None:
+    hub = make_hub()
+    calls: list[int] = []
+
+    def reload() -> str:
+        calls.append(1)
+        return ""
+
+    hub.reloads.function = reload
+    peer = connect()
+    peer.send(*[b"CMSG hub/reload"] * 50)
+    assert [peer.receive() for _ in range(50)] == [b"CMSG hub/reload\0done\0"] * 50
+    assert len(calls) <= 50
+
+
+def test_credentials_are_what_a_policy_is_asked_about() -> None:
+    one = policy(Rule(users=frozenset({7}), publish=(b"a",)))
+    assert one(Credentials(gid=1, uid=7, pid=1), "publish", b"a")
+    assert not one(Credentials(gid=7, uid=1, pid=7), "publish", b"a")
