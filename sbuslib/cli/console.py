@@ -73,9 +73,10 @@ def yield_to_signals() -> None:
 def explain(error: BaseException, address: str | None = None) -> str:
     """What went wrong in one line, which names the address when one is given."""
     from ..errors import NoHubError
+    from ..wire.defaults import default_addresses
 
     text = str(error)
-    if isinstance(error, NoHubError) and address is None:
+    if isinstance(error, NoHubError) and default_addresses()[0] in text and address is None:
         text += f"; {_advise_address()}"
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror
@@ -93,9 +94,11 @@ def _advise_address() -> str:
     found = {}
     with suppress(OSError), open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
-            # Flags, type, state, inode and path of a socket: here one that listens, for sequenced packets.
-            flags, kind, *_, path = [*line.rstrip("\n").split(None, 7), ""][3:8]
-            # What is in those folders listens on most machines, and is no hub.
+            words = line.rstrip("\n").split(None, 7)
+            if len(words) < 8:
+                continue  # a socket without a path, or a line of a path with a newline
+            *_, flags, kind, _, _, path = words
+            # One that listens, for sequenced packets. Those in these two folders are on most machines, and are no hubs.
             if (flags, kind) == ("00010000", "0005") and not path.startswith(("/run/udev/", "/run/systemd/")):
                 with suppress(OSError):
                     if os.access(path, os.W_OK):

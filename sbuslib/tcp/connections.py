@@ -22,6 +22,7 @@ from ..clients.reconnect import Backoff
 from ..core.violations import Violations
 from ..errors import StateError, UsageError
 from ..kernel.hosts import HostPort, is_loopback
+from ..wire.text import plainly
 from .link import Link, Owner
 from .quota import AddressQuotas, Usage
 from .tls import TLS
@@ -246,7 +247,7 @@ class Connections:
                     try:
                         sock = self._dial(remote)
                     except OSError as error:
-                        logger.debug("peer at %s: %s: %s", self.address, remote, error)
+                        logger.debug("peer at %s: %s: %s", self.address or "no port", remote, plainly(error))
                 if sock is not None:
                     usage = self._quotas.enter(remote.host, invited=True)
                     assert usage is not None
@@ -278,7 +279,7 @@ class Connections:
         """A link has ended, or has to end; ``violation`` says that the other end is the cause."""
         if link not in self._links:
             return
-        logger.debug("peer at %s: %s: %s", self.address, link.remote, reason)
+        logger.debug("peer at %s: %s: %s", self.address or "no port", link.remote, reason)
         if violation:
             self._note_violation(reason, link.remote.host)
         self._forget(link)

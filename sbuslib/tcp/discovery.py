@@ -310,6 +310,6 @@ class Discoverer:
             try:
                 peer.connect(str(address), keep=False, wait=False)
             except (SbusError, OSError) as error:  # it may be our own address, or an unknown name
-                logger.debug("peer at %s: %s was announced by %s: %s", peer.address, address, who, error)
+                logger.debug("peer at %s: %s was announced by %s: %s", peer.address, address, who, plainly(error))
             else:
                 self._made.add(address)

@@ -1,0 +1,70 @@
+"""Every command as a program: its help, and errors that read as errors of a program and not of Python."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from support import HubThread
+
+from sbuslib.cli.main import GROUPS
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.mark.parametrize("command", [command for _, commands in GROUPS.values() for command in commands])
+def test_every_command_has_help(run: Run, command: str) -> None:
+    done = run("sbuslib", command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: sbus {command} ")
+    assert "\nexamples:\n  " in done.stdout or "\nverbs:\n" in done.stdout or "\nkinds:\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("pub", "a/!/b", "x"),
+        ("pub", "a", "--file", "/nowhere"),
+        ("pub", "a", "--file", "/"),
+        ("sub", "!/cred/1/2/3"),
+        ("sub", "--timeout", "soon", ""),
+        ("whoami", "-a", "/dev/fd/99"),
+        ("whoami", "-a", ""),
+        ("hub", "-a", "/nowhere/bus"),
+        ("hub", "-a", "/"),
+        ("hub", "-u", "nobody-of-this-name"),
+        ("hub", "--separator", "0"),
+        ("record", "/dev/null"),
+        ("journal", "cat", "/etc/passwd"),
+        ("journal", "info", "/"),
+        ("replay", "/nowhere", "--to", "/nowhere"),
+        ("replay", "/", "--to", "/nowhere", "--remap", "x"),
+        ("report", "traffic", "/nowhere", "--separator", "!"),
+        ("peer", "--listen", "nowhere"),
+        ("peer", "--listen", ":99999"),
+        ("gateway", "--listen", ":0", "--export", "a/!/b"),
+        ("bench", "nonsense"),
+        ("units", "nonsense"),
+        ("lake", "ingest", "/nowhere", "lake"),
+    ],
+    ids=" ".join,
+)
+def test_errors_have_no_spellings_of_python(run: Run, bus: HubThread, path: str, words: tuple[str, ...]) -> None:
+    done = run("sbuslib", *words, env={"SBUS_ADDRESS": path})
+    assert done.returncode in (1, 2)
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1 or done.stderr.startswith("usage: ")
+    assert not re.search(r"b'|\[Errno|Traceback|=True|=None|\bNone\b|<class", done.stderr), done.stderr
+
+
+def test_a_full_disk_is_told_without_its_number(run: Run, bus: HubThread, path: str) -> None:
+    """Also where the error is part of another."""
+    if not os.path.exists("/dev/full"):
+        pytest.skip("needs /dev/full")
+    with open("/dev/full", "w") as full:
+        done = run("sbuslib", "whoami", "-a", path, stdout=full)
+    assert done.returncode != 0
+    assert "[Errno" not in done.stderr
