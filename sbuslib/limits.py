@@ -170,8 +170,8 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     """Seconds after the start of a relay for which a whoami waits for the hub above, which tells the prefix of this
     hub's credential keys. A hub that is there answers in milliseconds."""
     settle: float = 0.5
-    """Seconds after its start for which a hub lets the hubs below wait, before it tells that it knows what is wanted.
-    Subscribers that lost the hub come back in that time."""
+    """Seconds without a new link after which a hub that was started tells the hubs below that it knows what is wanted.
+    Subscribers that lost the hub come back in that time. For missing links it waits up to ten times as long."""
     sync_wait: float = 2.0
     """Seconds for which a hub/sync of the whole tree waits for other hubs, before it is answered as partial."""
     link_wait: float = 10.0
@@ -209,7 +209,7 @@ class ClientLimits(_Numbers, frozen=True, kw_only=True):
     reconnect_pause: float = 0.05
     """Shortest pause before reconnecting, in seconds. The next one is drawn at random, and may be longer."""
     reconnect_pause_most: float = 5.0
-    """Longest pause before reconnecting, in seconds: a hub that is back is found this soon."""
+    """Longest pause before reconnecting, in seconds. While no hub listens, pauses are shorter."""
 
 
 def describe(struct: type[msgspec.Struct] = Limits) -> str:

@@ -142,8 +142,8 @@ class AioChannel(ClientBase):
             try:
                 await self._connect(self.timeout)
                 return
-            except (OSError, TimeoutError):
-                continue
+            except (OSError, TimeoutError) as error:
+                self._reconnecting.failed(error)
 
     def _hear_out(self) -> None:
         """Sending failed: read what the hub still said, which may be why it kicked this client."""

@@ -134,7 +134,8 @@ class Channel(ClientBase):
                 self._socket = self._connect(self._deadline(self.timeout))
                 self._begin(self._deadline(self.timeout))
                 return
-            except (OSError, TimeoutError):
+            except (OSError, TimeoutError) as error:
+                self._reconnecting.failed(error)
                 self._release_socket()
                 if time_left(deadline) == 0:
                     raise TimeoutError(f"{self.address}: the hub is away") from None

@@ -10,7 +10,9 @@ from __future__ import annotations
 import random
 from typing import Final
 
-__all__ = ["CONNECT_PAUSE", "CONNECT_PAUSE_MOST", "MEMORY_PAUSE", "Backoff", "Reconnecting"]
+from ..errors import NoHubError
+
+__all__ = ["CONNECT_PAUSE", "CONNECT_PAUSE_MOST", "MEMORY_PAUSE", "NOBODY_PAUSE_MOST", "Backoff", "Reconnecting"]
 
 CONNECT_PAUSE: Final = 0.001
 """Seconds before the second attempt to connect to a hub whose listen backlog is full; the pauses grow from there. A hub
@@ -22,6 +24,11 @@ CONNECT_PAUSE_MOST: Final = 0.05
 MEMORY_PAUSE: Final = 0.05
 """Seconds before a client sends again for which the kernel had no memory. The kernel calls the socket writable all the
 while, so there is nothing to wait for but time."""
+
+
+NOBODY_PAUSE_MOST: Final = 0.2
+"""Longest pause between two attempts while no hub listens, in seconds. A hub that was just started waits about half a
+second for subscribers (:attr:`~sbuslib.limits.Limits.settle`). To find that nobody listens costs little."""
 
 
 class Backoff:
@@ -46,16 +53,23 @@ class Reconnecting:
     """How long a client waits before it connects again.
 
     Not at all if the last connection was good for something. Else there is a pause: a hub may greet a client and kick
-    it for the subscriptions that it restores, again and again.
+    it for the subscriptions that it restores, again and again. While no hub listens, pauses stay short.
     """
 
     def __init__(self, shortest: float, longest: float) -> None:
         self._backoff = Backoff(shortest, longest)
         self.was_useful = False
         """Whether anything came over the connection since it was brought to the client's state."""
+        self._nobody = False
+
+    def failed(self, error: Exception) -> None:
+        """An attempt failed."""
+        self._nobody = isinstance(error, NoHubError)
 
     def pause(self) -> float:
         """Seconds to wait before the next attempt."""
+        if self._nobody:
+            return min(NOBODY_PAUSE_MOST, self._backoff.next())
         if not self.was_useful:
             return self._backoff.next()
         self.was_useful = False

@@ -36,7 +36,7 @@ from .announcements import Reader
 from .demand import Demand, index
 from .greeting import ApartError, LinkError, SecretsRefusedError
 from .handshake import Conversation
-from .instances import new_epoch, stable_id
+from .instances import Said, new_epoch, stable_id
 from .interest import Interest
 from .leaving import leave
 from .tree import Tree
@@ -92,7 +92,8 @@ class HubAbove:
         self.state: State = "stopped"
         self.settled = True
         self.epoch = 0
-        self.identity = b""
+        self._id, self._process = b"", 0
+        self.links_beside = 0
         self.dropped: Counter[str] = Counter()
         self._logged: set[str] = set()  # which of these reasons were logged
         self.lost_above = 0
@@ -113,7 +114,7 @@ class HubAbove:
         self._feed(self._import, 1)
         if self.up is None:
             self.up = Up(self)
-        self.identity = b"%b %d" % (stable_id(self.tree.context.address(), self.tree.hub_id), new_epoch())
+        self._id, self._process = stable_id(self.tree.context.address(), self.tree.hub_id), new_epoch()
         self.state = "connecting"
         self.settled = False
         self._router.set_above(self.up, self.wants)
@@ -147,6 +148,11 @@ class HubAbove:
         if talk is not None:
             talk.end("forked")
 
+    @property
+    def said(self) -> Said:
+        """What the hub above is told of this hub."""
+        return Said(self._id, self._process, self.links_beside)
+
     def wait_for_change(self) -> None:
         """Wait until something has changed: for greenlets."""
         changed = self._changed
@@ -165,7 +171,8 @@ class HubAbove:
         Returns for how many seconds this hub was joined, and ``None`` if it has to try the next address.
         """
         assert self.up is not None
-        self._address = address
+        if self._address != address:
+            self._address, self.links_beside = address, 0
         self.state = "joining"
         self.settled = False
         talk = self.talk = Conversation(self, self.up, sock)
@@ -324,6 +331,14 @@ class HubAbove:
     def secrets(self) -> bool:
         """Whether secrets cross: not where the hub above refused the pattern for them."""
         return self._address not in self._refusing
+
+    def had_wanted(self, key: bytes) -> bool:
+        """Whether a message that was kept may have been for somebody above who has not come back."""
+        return self.demand.had_wanted(key)
+
+    def resume(self) -> None:
+        """All that was kept was sent."""
+        self.demand.resume()
 
     def may_come(self, key: bytes) -> bool:
         """Whether a message may come down."""

@@ -1,7 +1,7 @@
 """Whether a hub may have come to an address: what a relay waits for beside its pauses.
 
 A hub that listens at a path has made a socket file there. The event loop watches the paths with inotify(7), and with
-stat(2) now and then where the kernel cannot tell. An abstract address has no file, so there only the pauses count.
+stat(2) now and then where the kernel cannot tell. An abstract address has no file, so there pauses are short.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 import gevent
 from gevent.event import Event
 
+from ..clients.reconnect import NOBODY_PAUSE_MOST
 from ..wire.addresses import PathAddress, parse_address
 
 __all__ = ["Arrivals"]
@@ -27,8 +28,9 @@ class Arrivals:
     """What changes at some addresses of hubs. For one greenlet."""
 
     def __init__(self, addresses: Iterable[str]) -> None:
-        parsed = map(parse_address, addresses)
+        parsed = [parse_address(address) for address in addresses]
         self._paths = [address.path for address in parsed if isinstance(address, PathAddress)]
+        self._blind = len(self._paths) < len(parsed)
         self._seen: list[_File] = []
 
     def look(self) -> None:
@@ -38,6 +40,8 @@ class Arrivals:
     def wait(self, seconds: float) -> bool:
         """Wait until something is there that was not when :meth:`look` was called; whether that came in time."""
         changed = Event()
+        if self._blind:
+            seconds = min(seconds, NOBODY_PAUSE_MOST)
 
         def check() -> None:  # the event loop may call this without a reason
             if self._came():

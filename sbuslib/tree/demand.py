@@ -30,6 +30,14 @@ def index(patterns: Iterable[bytes] | None, separator: bytes) -> Subscriptions[b
     return made
 
 
+def _always(key: bytes) -> bool:
+    return True
+
+
+def _never(key: bytes) -> bool:
+    return False
+
+
 class Demand:
     """What the hub above wants. It is taken to want everything until it has said all.
 
@@ -47,6 +55,8 @@ class Demand:
         self._exports = index(export, self._separator)
         self._tell = tell
         self._all = False
+        self._had: Callable[[bytes], bool] = _always
+        self._resumed = False
         self._former: deque[bytes] = deque()  # which those below have yet to be told of
         self._forget()
 
@@ -88,8 +98,32 @@ class Demand:
             self._tell(pattern, everything)
         self._router.reconsider_all()
 
+    def had_wanted(self, key: bytes) -> bool:
+        """Whether a message that was kept, and is not wanted now, may have been for somebody who has not come back.
+
+        It was not if the hub above had told all that it wanted before the link broke, and that was not among it.
+        """
+        return self._had(key)
+
+    def resume(self) -> None:
+        """All that was kept was sent."""
+        self._had = _never
+        self._resumed = True
+
+    def _remember(self) -> None:
+        """Remember what is wanted now, for :meth:`had_wanted`."""
+        wanted, pruned = self._wanted, self.pruned
+        if self._resumed and self._all:
+            self._had = lambda key: key not in pruned
+        elif self._resumed:
+            self._had = lambda key: bool(wanted.subscribers(key))
+        elif self._announced or not self._all:
+            self._had = _always  # it broke before all was told or sent
+        self._resumed = False
+
     def begin_anew(self) -> None:
         """The link broke: forget what the hub above said, and take it to want everything."""
+        self._remember()
         former = self._wanted.patterns(b"")
         self._forget()
         self.want_all(True)
@@ -126,7 +160,8 @@ class Demand:
             self._tell(pattern, False)
         self._former.clear()
         self._forget()
-        self._all = False
+        self._all = self._resumed = False
+        self._had = _always
         self._router.reconsider_all()
 
     # -- what the hub above says --------------------------------------------------------------------

@@ -54,11 +54,19 @@ class HubTree(Protocol):
     context: Context
     client_role: ClientRole
     dropped: Violations
-    has_settled: bool
     telling: Telling
 
     def wake(self, account: Account) -> None:
         """A user has changed something of which the links have to be told, in later turns."""
+        ...
+
+    @property
+    def has_settled(self) -> bool:
+        """Whether this hub knows what is wanted."""
+        ...
+
+    def told_all(self) -> None:
+        """A link has told all that is wanted below it."""
         ...
 
     def answered(self, token: bytes, who: object, scope: bytes) -> None:
@@ -88,6 +96,8 @@ class Link:
         self.lagging = False
         self.complete = False
         self.reader: Reader | None = None
+        self.told_all = False
+        """Whether it has told all that is wanted below it."""
         self.pruned: KeyTable | None = None
         self._tree = tree
         self._tuples: dict[Routes, Routes] = {}
@@ -103,6 +113,7 @@ class Link:
         self._to_log: list[str] = []
         self._told_senders = False
         self._grafts: deque[bytes] = deque()
+        self._told_links = 0
         self._prunes = float(limits.pruned_keys)
         self._pruned_at = monotonic()
         if mode == "prune":
@@ -174,6 +185,10 @@ class Link:
                     return
                 case control.NOTICE_LOST:
                     self._note_lost(packet.payload or b"")
+                    return
+                case control.INTEREST_COMPLETE:
+                    self.told_all = True
+                    self._tree.told_all()
                     return
         try:
             self._act_on(publisher, packet)
@@ -368,6 +383,12 @@ class Link:
         telling = self._tree.telling
         waits = telling.pruning.searches if self.reader is None else telling.is_feeding
         return not waits and not self._has_changes
+
+    def tell_links(self, count: int) -> None:
+        """Tell a trusted link how many of them this hub has."""
+        if count != self._told_links and self.room > 0:
+            self._told_links = count
+            self.connection.answer(encode_control(control.INTEREST_LINKS, b"%d" % count))
 
     @property
     def has_more(self) -> bool:

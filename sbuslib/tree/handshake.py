@@ -30,6 +30,7 @@ from .announcements import Reader
 from .asking import Asking
 from .demand import Demand
 from .greeting import LinkError, SecretsRefusedError, check_features, check_key, is_unknown
+from .instances import Said
 from .interest import Interest
 from .tree import Above
 from .uplink import Up, Uplink
@@ -48,8 +49,13 @@ class Lasting(Owner, Uplink, Above, Protocol):
     """What the hub above wants."""
     lost_above: int
     """How many messages for this hub the hub above lost."""
-    identity: bytes
-    """Who this hub is, as the hub above is told: see :mod:`sbuslib.tree.instances`."""
+    links_beside: int
+    """How many links of trusted users the hub above has."""
+
+    @property
+    def said(self) -> Said:
+        """What the hub above is told of this hub."""
+        ...
 
     @property
     def secrets(self) -> bool:
@@ -100,7 +106,7 @@ class Conversation:
         self._confirmed = self._answered = self._complete = False
         self._asking = Asking(up, self._context.limits.queued_answers)
         self._questions_below = 0  # those of the hub above that are open
-        self._told_senders = False
+        self._told_senders = self._told_all = False
         self.role = AboveRole(lasting, up)
         self._connection = self.role.connect(sock)
         up.connect(sock)
@@ -135,7 +141,7 @@ class Conversation:
             tree.set_path(features.path)
             seen = self._features_seen
             # interest/on comes first: a link is told when the path above changes, so that longer loops are found.
-            up.say(encode_control(control.INTEREST_ON, self._lasting.identity), encode_control(control.FEATURES))
+            up.say(encode_control(control.INTEREST_ON, self._lasting.said.encode()), encode_control(control.FEATURES))
             up.say(encode_control(control.SYNC, b"root\0root"))
             self._await(lambda: self._confirmed and self._features_seen > seen, "its path to the root is not settled")
             self._await(lambda: self._answered, "no answer to interest/on")
@@ -278,7 +284,13 @@ class Conversation:
             up.say(encode_control(control.SENDERS_ON if self._told_senders else control.SENDERS_OFF))
         changes = told.take(max(0, up.room))
         up.say(*(encode_subscribe(p) if added else encode_unsubscribe(p) for added, p in changes))
-        if self._asking and told.is_told and not self._lasting.is_feeding:
+        if not told.is_told or self._lasting.is_feeding:
+            return
+        if not self._told_all and self._tree.has_settled:
+            self._told_all = True
+            if self._features is not None and control.INTEREST_ON in self._features.words:
+                up.say(encode_control(control.INTEREST_COMPLETE))
+        if self._asking:
             self._asking.send(self.has_features)
 
     def ask(self, token: bytes) -> bool:
@@ -327,6 +339,9 @@ class Conversation:
                     demand.prune(payload)
             case control.INTEREST_GRAFT:
                 demand.graft(payload)
+            case control.INTEREST_LINKS:
+                if payload.isdigit() and len(payload) <= 6:
+                    lasting.links_beside = int(payload)
             case control.INTEREST_WIDEN:
                 lasting.interest.widen(os.getuid())
                 self._tree.wake()

@@ -18,7 +18,7 @@ import select
 import socket
 from collections.abc import Callable
 from time import monotonic_ns
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from gevent.monkey import get_original
 
@@ -28,7 +28,7 @@ from ..core.publisher import Publisher
 from ..errors import PacketError, SbusError
 from ..wire.addresses import PathAddress, parse_address
 
-__all__ = ["RETIRE_WAIT", "Instance", "Instances", "new_epoch", "stable_id"]
+__all__ = ["RETIRE_WAIT", "Instance", "Instances", "Said", "new_epoch", "stable_id"]
 
 RETIRE_WAIT: Final = 1.0
 """Seconds for which an old link may go on sending while a new link of the same hub waits. What its process sends later
@@ -37,7 +37,26 @@ is dropped: the newest link counts. A process that has ended sends nothing more,
 Instance: TypeAlias = tuple[int, bytes]
 """A user, and an id that one of the user's hubs said."""
 
-_SAID = re.compile(rb"([0-9a-f]{16}) ([0-9]{1,18})")
+_SAID = re.compile(rb"([0-9a-f]{16}) ([0-9]{1,18})(?: ([0-9]{1,6}))?")
+
+
+class Said(NamedTuple):
+    """What a relay says of its hub in ``interest/on``."""
+
+    id: bytes
+    epoch: int
+    links: int
+    """How many links of trusted users the hub above had, as far as this one was told; 0: it does not know."""
+
+    def encode(self) -> bytes:
+        """The payload of ``interest/on``."""
+        return b"%b %d %d" % self
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Said | None:
+        """What a payload says; ``None`` if it says nothing that means anything."""
+        found = _SAID.fullmatch(payload)
+        return cls(found[1], int(found[2]), int(found[3] or 0)) if found is not None else None
 
 
 def stable_id(address: str, otherwise: bytes) -> bytes:
@@ -84,13 +103,13 @@ class Instances:
         self._waiting: dict[Instance, tuple[Publisher, int]] = {}
         self._of: dict[Outgoing, Instance] = {}
 
-    def arrive(self, publisher: Publisher, said: bytes) -> bool:
-        """A client said ``interest/on``, and who it is. ``False``: it joins later, or was refused."""
-        newcomer, found = publisher.outgoing, _SAID.fullmatch(said)
+    def arrive(self, publisher: Publisher, said: Said | None) -> bool:
+        """A client said ``interest/on``, and perhaps who it is. ``False``: it joins later, or was refused."""
+        newcomer = publisher.outgoing
         uid = newcomer.credentials.known()[1]
-        if found is None or uid is None or newcomer in self._of:
-            return newcomer not in self._of
-        instance, epoch = (uid, found[1]), int(found[2])
+        if said is None or uid is None:
+            return True
+        instance, epoch = (uid, said.id), said.epoch
         old, old_epoch = self._links.get(instance, (None, 0))
         if old is None:
             self._of[newcomer] = instance

@@ -38,9 +38,10 @@ from ..statistics import LinkStatistics
 from ..wire import control
 from ..wire.packets import encode_control
 from .downlink import Link, Mode
-from .instances import Instances
+from .instances import Instances, Said
 from .prefixes import Prefix
 from .questions import Questions, Reply
+from .settling import Settling
 from .telling import Telling
 
 __all__ = ["LINKS_OF_A_USER", "STEPS_A_TURN", "Above", "Tree"]
@@ -128,7 +129,7 @@ class Tree:
         self.dropped = Violations(context.limits.logged_breaches)
         """Packets that links should not have sent."""
         self.path: tuple[bytes, ...] = (self.hub_id,)
-        self.has_settled = False
+        self.settling = Settling(context, lambda: self.links.values(), self._settle)
         self.questions = Questions(self, context)
         self.prefix = Prefix(self.questions)
         self.instances = Instances(context, self._join)
@@ -146,13 +147,11 @@ class Tree:
         """The hub listens."""
         self._started = True
         self._work = UserWork(self.context.scheduler, self._tell_some)
-        self.has_settled = False
         self.path = (self.hub_id,)
         self.context.router.namespace.prefix = b""
-        self.context.after(self.context.limits.settle, self._settle)
+        self.settling.begin()
 
     def _settle(self) -> None:
-        self.has_settled = True
         self.telling.mark(self.links.values())
         self.wake()
 
@@ -183,6 +182,15 @@ class Tree:
         self.prefix.clear()
         self.instances.clear()
 
+    @property
+    def has_settled(self) -> bool:
+        """Whether this hub, which was started a while ago, knows what is wanted."""
+        return self.settling.done
+
+    def told_all(self) -> None:
+        """A link has told all that is wanted below it."""
+        self.settling.check()
+
     def is_sending(self) -> bool:
         """Whether something for the hub above waits and can still be sent."""
         return self.above is not None and self.above.is_sending()
@@ -202,10 +210,14 @@ class Tree:
 
         :param said: who the hub of this client is, see :mod:`sbuslib.tree.instances`.
         """
-        if publisher.outgoing not in self._told_path:
-            self._told_path.add(publisher.outgoing)
-            if self.instances.arrive(publisher, said):
-                self._join(publisher)
+        if publisher.outgoing in self._told_path:
+            return
+        self._told_path.add(publisher.outgoing)
+        decoded = Said.decode(said)
+        if publisher.outgoing.credentials.uid in self.context.trusted:
+            self.settling.note_link(decoded.links if decoded is not None else 0)
+        if self.instances.arrive(publisher, decoded):
+            self._join(publisher)
 
     def _join(self, publisher: Publisher) -> None:
         connection = publisher.outgoing
@@ -221,6 +233,7 @@ class Tree:
             return
         self._links_of[connection.account.uid] += 1
         link = self.links[connection] = Link(self, publisher, mode)
+        self.settling.links_changed()
         self._watch()
         self.telling.add(link, mode == "announce")
         self.wake(connection.account)
@@ -260,6 +273,7 @@ class Tree:
             self._watch()
             self.telling.forget(link, connection.account.uid)
             self.wake(connection.account)
+            self.settling.links_changed()
         self.prefix.forget(connection)
         self.questions.forget(connection, link, connection.account.uid)
 

@@ -46,6 +46,14 @@ class Uplink(Protocol):
         """Whether a message goes up."""
         ...
 
+    def had_wanted(self, key: bytes) -> bool:
+        """Whether a message that was kept, and is not wanted now, may have been for somebody who has not come back."""
+        ...
+
+    def resume(self) -> None:
+        """All that was kept was sent."""
+        ...
+
     @property
     def has_features(self) -> bool:
         """Whether the hub above knows more than the plain protocol."""
@@ -79,6 +87,7 @@ class Up:
         self._writer: Any = None
         self._acknowledgements = Acknowledgements()
         self._asks_later = False
+        self._resumed = False  # whether all that was kept was sent since the link joined
 
     # -- messages -----------------------------------------------------------------------------------
 
@@ -233,7 +242,7 @@ class Up:
         """The connection has ended."""
         self._stop_writer()
         self.socket = None
-        self.open = self.takes_batches = False
+        self.open = self.takes_batches = self._resumed = False
         self._controls.clear()
         self.waiting.forget_questions()
         self.losses.add_uncertain(self._acknowledgements.end(self.forwarded))
@@ -320,13 +329,20 @@ class Up:
             sender, packet = self.waiting.take()
             if sender is not None:
                 key = packet[len(MSG) : packet.find(b"\0")]
-                if not self._uplink.wants(key, key.startswith(self._context.router.namespace.start)):
-                    self.suppressed += 1
+                secret = key.startswith(self._context.router.namespace.start)
+                if not self._uplink.wants(key, secret):
+                    if not secret and self._uplink.had_wanted(key):
+                        self.losses.lose("unwanted")
+                    else:
+                        self.suppressed += 1
                     continue
             items.append((sender, packet))
         return items
 
     def _update(self) -> None:
+        if self.open and not self._resumed and not self.waiting.messages:
+            self._resumed = True
+            self._uplink.resume()
         self._context.unsent.note(self, bool(self.queued))
         wants = self.socket is not None and bool(self._controls or (self.waiting and self._may_send()))
         if not wants:

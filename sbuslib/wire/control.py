@@ -30,6 +30,7 @@ __all__ = [
     "INTEREST_ADDRESS",
     "INTEREST_COMPLETE",
     "INTEREST_GRAFT",
+    "INTEREST_LINKS",
     "INTEREST_ON",
     "INTEREST_PRUNE",
     "INTEREST_REMOVE",
@@ -82,6 +83,7 @@ INTEREST_REMOVE = b"interest/remove"
 INTEREST_COMPLETE = b"interest/complete"
 INTEREST_PRUNE = b"interest/prune"
 INTEREST_GRAFT = b"interest/graft"
+INTEREST_LINKS = b"interest/links"
 INTEREST_WIDEN = b"interest/widen"
 INTEREST_SYNC = b"interest/sync"
 INTEREST_ADDRESS = b"interest/address"
@@ -105,9 +107,9 @@ SOFT = b"blocking/soft/"
 HARD = b"blocking/hard/"
 ORDER = b"order/"
 
-LINK_CAUSES = ("upstream", "uncertain")
-"""Causes of a :class:`Lost` that tells of messages between two hubs: lost while the upper one was away or slow, and
-sent to it but never acknowledged."""
+LINK_CAUSES = ("upstream", "unwanted", "uncertain")
+"""Causes of a :class:`Lost` that tells of messages between two hubs: lost while the upper one was away or slow, kept
+for it but wanted by nobody when it was back, and sent to it but never acknowledged."""
 
 MOST_LOST: Final = 10**15 - 1
 """The largest count that a ``notice/lost`` tells; more than that is told as that. It fits every column of a journal."""

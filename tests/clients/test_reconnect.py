@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from sbuslib.clients.reconnect import Backoff
+from sbuslib.clients.reconnect import NOBODY_PAUSE_MOST, Backoff, Reconnecting
+from sbuslib.errors import NoHubError
 
 
 def test_pauses_stay_within_their_bounds() -> None:
@@ -26,3 +27,12 @@ def test_after_reset_the_first_pause_is_the_shortest() -> None:
         backoff.next()
     backoff.reset()
     assert backoff.next() == 0.1
+
+
+def test_while_no_hub_listens_pauses_stay_short() -> None:
+    reconnecting = Reconnecting(1.0, 5.0)
+    assert reconnecting.pause() == 1.0
+    reconnecting.failed(NoHubError("no hub"))
+    assert [reconnecting.pause() for _ in range(3)] == [NOBODY_PAUSE_MOST] * 3
+    reconnecting.failed(TimeoutError())
+    assert reconnecting.pause() >= 1.0

@@ -16,7 +16,7 @@ ANSWER = b"CMSG interest/on\0announce"
 
 
 def say(peer: Peer, epoch: int, id_: bytes = ID) -> None:
-    peer.send(b"CMSG interest/on\0%b %d" % (id_, epoch))
+    peer.send(b"CMSG interest/on\0%b %d 0" % (id_, epoch))
 
 
 def join(world: World, epoch: int, id_: bytes = ID) -> Peer:
@@ -94,7 +94,9 @@ def test_no_user_takes_the_place_of_a_hub_of_another(world: World) -> None:
     assert len(hub.tree.links) == 2
 
 
-@pytest.mark.parametrize("said", [b"", b"x", ID, ID + b" -1", ID + b" " + b"9" * 40, ID.upper() + b" 1", ID * 100])
+@pytest.mark.parametrize(
+    "said", [b"", b"x", ID, ID + b" 1 ", ID + b" -1 0", ID + b" " + b"9" * 40 + b" 0", ID.upper() + b" 1 0", ID * 100]
+)
 def test_a_link_that_does_not_say_who_it_is_joins_beside_others(world: World, said: bytes) -> None:
     hub = world.hub("top")
     links = [world.peer("top") for _ in range(2)]
@@ -130,10 +132,10 @@ def test_the_id_stays_the_same_as_long_as_the_place_does(folder: str) -> None:
 
 def test_a_slave_that_is_started_again_at_its_address_has_the_same_id(world: World) -> None:
     world.chain("top", "left")
-    first = world.relays["left"].above.identity
+    first = world.relays["left"].above.said
     world.relays["left"].stop()
     world.hubs["left"].stop(0)
     world.hub("left", limits=FAST)
-    again = world.relay("left", "top").above.identity
-    assert first.split()[0] == again.split()[0]
-    assert int(first.split()[1]) < int(again.split()[1])
+    again = world.relay("left", "top").above.said
+    assert first.id == again.id
+    assert first.epoch < again.epoch

@@ -1,0 +1,99 @@
+"""When a hub that was just started knows what is wanted: the hubs below send what they kept only after that.
+
+What they kept is for subscribers of whom some are not back yet. So the hub waits until no link has come for a while,
+each link has told all that is wanted below it, and as many links have come as there were before. Each link says how
+many these were, since it was told by the process that has ended. The hub gives up waiting in the end. Only links of
+trusted users are waited for, and believed: others could delay everybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from time import monotonic
+from typing import Final, Protocol
+
+from ..core.context import Context
+
+__all__ = ["COUNT_PAUSE", "Settling"]
+
+_MOST: Final = 10
+"""How many times :attr:`~sbuslib.limits.Limits.settle` a hub waits in all. What is sent up waits as long."""
+
+COUNT_PAUSE: Final = 0.2
+"""Seconds for which changes of the number of links are gathered, since each link is told."""
+
+
+class Below(Protocol):
+    """The link to a hub below."""
+
+    trusted: bool
+    told_all: bool
+    """Whether it has told all that is wanted below it."""
+
+    def tell_links(self, count: int) -> None:
+        """Tell it how many links of trusted users there are."""
+        ...
+
+
+class Settling:
+    """Whether a hub knows what is wanted.
+
+    :param links: the links of now.
+    :param on_settled: called once it knows, for each start.
+    """
+
+    def __init__(self, context: Context, links: Callable[[], Iterable[Below]], on_settled: Callable[[], None]) -> None:
+        self._context = context
+        self._links = links
+        self._on_settled = on_settled
+        self.done = False
+        self._expected = 0  # links of trusted users
+        self._quiet_at = self._end_at = 0.0
+        self._counting = False  # whether the links are about to be told how many they are
+
+    def begin(self) -> None:
+        """The hub listens."""
+        self.done = self._counting = False
+        self._expected = 0
+        self._quiet_at = monotonic() + self._context.limits.settle
+        self._end_at = monotonic() + _MOST * self._context.limits.settle
+        self._wait_until(self._quiet_at)
+
+    def note_link(self, links_before: int) -> None:
+        """A link of a trusted user has come, and says how many there were before."""
+        self._expected = max(self._expected, links_before)
+        self._quiet_at = min(self._end_at, monotonic() + self._context.limits.settle)
+
+    def links_changed(self) -> None:
+        """A link has joined, or has ended."""
+        self.check()
+        if self._context.is_serving and not self._counting:
+            self._counting = True
+            self._context.after(COUNT_PAUSE, self._tell_count)
+
+    def _tell_count(self) -> None:
+        """Tell trusted links how many they are, so that they can say so to the process that follows this one."""
+        self._counting = False
+        trusted = [link for link in self._links() if link.trusted]
+        for link in trusted:
+            link.tell_links(len(trusted))
+        self._context.members.end_turn()
+
+    def check(self) -> None:
+        """A link has told all that is wanted below it, or has ended."""
+        now = monotonic()
+        if self.done or not self._context.is_serving or now < self._quiet_at:
+            return
+        trusted = [link for link in self._links() if link.trusted]
+        if now < self._end_at and (len(trusted) < self._expected or not all(link.told_all for link in trusted)):
+            return
+        self.done = True
+        self._on_settled()
+
+    def _wait_until(self, when: float) -> None:
+        self._context.after(max(0.001, when - monotonic()), self._on_time)
+
+    def _on_time(self) -> None:
+        self.check()
+        if not self.done:
+            self._wait_until(self._quiet_at if monotonic() < self._quiet_at else self._end_at)

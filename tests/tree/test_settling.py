@@ -1,0 +1,138 @@
+"""When a hub that was started knows what is wanted, and what becomes of messages that nobody wants then."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from support import PATIENCE, Peer, eventually
+from worlds import FAST, World, settle
+
+from sbuslib import Hub
+
+COMPLETE = b"CMSG interest/complete\0"
+IDS = [b"%016x" % n for n in range(9)]
+
+
+PATIENT = msgspec.structs.replace(FAST, settle=60.0)
+
+
+def join(peer: Peer, id_: bytes, links: int) -> Peer:
+    peer.send(b"CMSG interest/on\0%b 1 %d" % (id_, links))
+    while not peer.receive().startswith(b"CMSG interest/on\0"):
+        pass
+    return peer
+
+
+def be_quiet(hub: Hub) -> None:
+    """No link has come for a while."""
+    hub.tree.settling._quiet_at = 0.0
+    hub.tree.settling.check()
+
+
+def test_a_hub_waits_for_as_many_links_as_there_were_and_for_what_they_want(world: World) -> None:
+    hub = world.hub("top", limits=PATIENT)
+    first = join(world.peer("top"), IDS[0], 2)
+    first.send(COMPLETE)
+    first.barrier()
+    be_quiet(hub)
+    assert not hub.tree.has_settled, "another link is missing"
+    second = join(world.peer("top"), IDS[1], 2)
+    be_quiet(hub)
+    assert not hub.tree.has_settled, "the other link has not told what it wants"
+    second.send(COMPLETE)
+    assert COMPLETE in [second.receive() for _ in range(2)], "before or after it is told how many they are"
+    assert hub.tree.has_settled
+
+
+def test_a_hub_waits_until_no_link_has_come_for_a_while(world: World) -> None:
+    hub = world.hub("top", limits=PATIENT)
+    be_quiet(hub)
+    assert hub.tree.has_settled
+    hub.stop(0)
+    hub.start()
+    join(world.peer("top"), IDS[0], 0).send(COMPLETE)
+    world.peer("top").barrier()
+    assert not hub.tree.has_settled
+
+
+def test_a_link_that_ends_is_not_waited_for(world: World) -> None:
+    hub = world.hub("top", limits=PATIENT)
+    link = join(world.peer("top"), IDS[0], 0)
+    be_quiet(hub)
+    assert not hub.tree.has_settled
+    link.close()
+    eventually(lambda: hub.tree.has_settled)
+
+
+def test_links_of_users_who_are_not_trusted_are_neither_waited_for_nor_believed(world: World) -> None:
+    hub = world.hub("top", relays=[12_345], limits=PATIENT)
+    join(world.peer_of("top", 12_345), IDS[0], 999_999)
+    be_quiet(hub)
+    assert hub.tree.has_settled
+
+
+def test_a_hub_gives_up_waiting_for_links(world: World) -> None:
+    hub = world.hub("top", limits=PATIENT)
+    join(world.peer("top"), IDS[0], 7)
+    be_quiet(hub)
+    assert not hub.tree.has_settled
+    hub.tree.settling._end_at = 0.0
+    be_quiet(hub)
+    assert hub.tree.has_settled
+
+
+def test_links_are_told_how_many_they_are_and_say_so_to_the_next_process(world: World) -> None:
+    world.hub("top")
+    for name in ("left", "right"):
+        world.hub(name)
+        world.relay(name, "top")
+    relays = [world.relays[name] for name in ("left", "right")]
+    eventually(lambda: [relay.above.said.links for relay in relays] == [2, 2])
+    world.hubs["top"].stop(0)
+    hub = world.hub("top")
+    eventually(lambda: hub.tree.settling._expected == 2)
+    relays[1].stop()
+    eventually(lambda: relays[0].above.said.links == 1)
+
+
+@pytest.mark.parametrize("payload", [b"", b"x", b"-1", b"9" * 7, b"\xc2\xb2"])
+def test_a_count_of_links_that_is_none_is_ignored(world: World, payload: bytes) -> None:
+    world.chain("top", "left")
+    above = world.relays["left"].above
+    eventually(lambda: above.links_beside == 1)
+    (link,) = world.hubs["top"].tree.links
+    link.answer(b"CMSG interest/links\0" + payload)
+    settle(world.client("left"))
+    assert above.links_beside == 1
+
+
+def test_messages_that_were_kept_and_are_not_wanted_any_more_are_lost_and_told(world: World) -> None:
+    world.hub("top")
+    world.hub("left")
+    relay = world.relay("left", "top")
+    notices: list[object] = []
+    subscriber, publisher = world.client("top"), world.client("left", on_notice=notices.append)
+    subscriber.subscribe(b"k")
+    settle(publisher)
+    publisher.publish(b"k", b"before")
+    assert subscriber.receive(PATIENCE).payload == b"before"
+    eventually(lambda: relay.up is not None and relay.up.acknowledged == 1)
+    world.hubs["top"].stop(0)
+    eventually(lambda: relay.state != "joined")
+    publisher.publish_many([(b"k", b"")] * 10 + [(b"nobody wanted this before", b"")] * 5)
+    publisher.sync()
+    world.hub("top")
+    eventually(lambda: relay.state == "joined" and not relay.statistics().buffered)
+    statistics = relay.statistics()
+    assert (statistics.lost, statistics.uncertain) == (10, 0)
+    eventually(lambda: (publisher.sync(), publisher.lost.get("unwanted") == 10)[1])
+
+
+def test_until_a_hub_above_was_ever_known_all_that_was_kept_in_vain_is_lost(world: World) -> None:
+    world.hub("left")
+    relay = world.relay("left", "top", wait=False)
+    publisher = world.client("left", timeout=PATIENCE)
+    publisher.publish_many([(b"k", b"")] * 10)
+    publisher.sync()
+    world.hub("top", limits=msgspec.structs.replace(FAST, settle=0.01))
+    eventually(lambda: relay.statistics().lost == 10)
