@@ -25,6 +25,7 @@ from ..wire.packets import (
     encode_subscribe,
     encode_unsubscribe,
 )
+from ..wire.text import printable
 from .above_role import AboveRole, Owner
 from .announcements import Reader
 from .asking import Asking
@@ -381,7 +382,7 @@ class Conversation:
         match notice:
             case control.Kicked():
                 self._kicked = True
-                self.why = notice.reason
+                self.why = printable(notice.reason.encode())
             case control.NewCredentials():
                 self._key = check_key(notice.credentials, self._context.router.namespace)
                 if self.joined:

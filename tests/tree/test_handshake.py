@@ -253,6 +253,16 @@ def test_an_answer_to_whoami_that_is_no_credential_key_ends_the_link(
         assert len(told[0]) < 250
 
 
+def test_a_reason_from_above_cannot_steer_a_terminal(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    with FakeHub(world.address("top")) as master:
+        link = join(world, master)
+        link.send(b"CMSG notice/kicked\0\x1b[2Jgone\nsbus hub at ...")
+        link.close()
+        eventually(lambda: "the link ended" in caplog.text)
+        (told,) = [record.message for record in caplog.records]
+        assert told.endswith(r"the link ended: \x1b[2Jgone\nsbus hub at ...")
+
+
 def test_new_credentials_that_are_none_end_the_link(world: World) -> None:
     with FakeHub(world.address("top")) as master:
         link = join(world, master)
