@@ -6,16 +6,18 @@ shows.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterable
 from math import sqrt
 from time import monotonic
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from .clients.endpoint import Endpoint
 from .errors import SbusError
 from .statistics import ClientStatistics, HubStatistics, LinkStatistics, UserStatistics
+from .survey import SeenHub
 from .wire.packets import Message
 from .wire.text import printable
 
@@ -68,6 +70,22 @@ class Rates:
             else self._rows("client", now, clients, lambda place, one: one.number or -place, _client),
             links=self._rows("link", now, links, lambda _, one: (one.direction, one.number), _link),
         )
+
+    def tree(self, now: float, seen: SeenHub) -> list[Row]:
+        """The hubs of a tree but the one looked at: a row of each one's link, by depth.
+
+        ``to`` is the place in this list of the hub that it is joined to, -1 for the hub looked at. ``level`` is how far
+        below that it is; -1 for the hub above. ``why`` tells why a hub could not be asked.
+        """
+        places = [] if seen.above is None else [_Place(seen.above, seen.statistics.hub_id, -1, -1, "")]
+        queue = deque([(seen, -1, 0)])
+        while queue:
+            hub, at, level = queue.popleft()
+            for one in hub.below:
+                if one.hub is not None:
+                    queue.append((one.hub, len(places), level + 1))
+                places.append(_Place(one.link, hub.statistics.hub_id, at, level + 1, one.why))
+        return self._rows("tree", now, places, lambda _, one: (one.hub, one.link.direction, one.link.number), _place)
 
     def _rows(
         self,
@@ -138,6 +156,28 @@ def _link(link: LinkStatistics) -> Row:
         "queued": link.queued,
         "lost": sum(link.lost.values()) + link.uncertain,
     }
+
+
+class _Place(NamedTuple):
+    """A link in a tree, and the ``hub`` that tells of it."""
+
+    link: LinkStatistics
+    hub: str
+    to: int
+    level: int
+    why: str
+
+    @property
+    def received(self) -> int:
+        return self.link.received
+
+    @property
+    def delivered(self) -> int:
+        return self.link.delivered
+
+
+def _place(place: _Place) -> Row:
+    return {**_link(place.link), "to": place.to, "level": place.level, "why": printable(place.why.encode())}
 
 
 def watch(

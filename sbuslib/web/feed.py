@@ -1,13 +1,13 @@
 """What the page shows: asked of a hub once a second, and kept for a while.
 
-:class:`Feed` is a client of the hub and must be trusted by it. It says when the hub
-is away, and goes on when it is back.
+:class:`Feed` is a client of the hub, which must trust it. It says when the hub is away, and goes on when it is back.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from contextlib import suppress
 from typing import Final
 
 import gevent
@@ -15,15 +15,20 @@ import msgspec
 from gevent.event import Event
 
 from ..client import Client
-from ..rates import Look, Row, watch
+from ..errors import SbusError
+from ..rates import Look, Rates, Row, watch
+from ..survey import survey
 
 __all__ = ["CLIENTS_SHOWN", "LINKS_SHOWN", "Feed", "Moment"]
 
 CLIENTS_SHOWN: Final = 200
 """Most clients that the page lists: those with the longest queues and the most messages."""
 
-LINKS_SHOWN: Final = 24
-"""Most links in the picture."""
+LINKS_SHOWN: Final = 60
+"""Most links in the picture of the tree."""
+
+_SURVEY_PAUSE: Final = 2.0
+"""Seconds from one look at the tree to the next. Each hub of the tree is asked."""
 
 _KEPT: Final = 600
 """Moments that are kept for the picture of rates: ten minutes."""
@@ -41,7 +46,7 @@ class Moment(msgspec.Struct, frozen=True):
     rates: Row = {}
     users: list[Row] = []
     clients: list[Row] = []
-    links: list[Row] = []
+    tree: list[Row] = []
 
 
 class Feed:
@@ -56,17 +61,16 @@ class Feed:
         self.now = Moment(0, time.time(), address or "", connected=False, why="not asked yet")
         self.history: deque[tuple[float, float, float, float, int]] = deque(maxlen=_KEPT)
         """Time, messages received, delivered and lost each second, and messages that wait."""
-        self._greenlet: gevent.Greenlet[..., object] | None = None
+        self._tree: list[Row] = []
+        self._greenlets: list[gevent.Greenlet[..., object]] = []
 
     def start(self) -> None:
         """Begin to ask."""
-        self._greenlet = gevent.spawn(self._run)
+        self._greenlets = [gevent.spawn(self._run), gevent.spawn(self._look_at_tree)]
 
     def stop(self) -> None:
         """Ask no more."""
-        greenlet, self._greenlet = self._greenlet, None
-        if greenlet is not None:
-            greenlet.kill()
+        gevent.killall(self._greenlets)
 
     def wait(self, number: int, timeout: float) -> Moment:
         """The newest moment, as soon as it is another than this one, or after ``timeout`` seconds."""
@@ -78,9 +82,18 @@ class Feed:
         for seen in watch(lambda: Client(self._address, timeout=10), gevent.sleep):
             number, now = self.now.number + 1, time.time()
             if isinstance(seen, Look):
-                self._tell(_moment(number, now, seen))
+                self._tell(_moment(number, now, seen, self._tree))
             else:
                 self._tell(Moment(number, now, self.now.address, connected=False, why=str(seen)))
+
+    def _look_at_tree(self) -> None:
+        """Hubs that do not answer are waited for in a native thread."""
+        rates = Rates()
+        pool = gevent.get_hub().threadpool
+        while True:
+            with suppress(SbusError, OSError):  # told by the other greenlet, which asks the same hub
+                self._tree = rates.tree(time.monotonic(), pool.apply(survey, (self._address,)))[:LINKS_SHOWN]
+            gevent.sleep(_SURVEY_PAUSE)
 
     def _tell(self, moment: Moment) -> None:
         self.now = moment
@@ -91,7 +104,7 @@ class Feed:
         self._changed.clear()
 
 
-def _moment(number: int, now: float, seen: Look) -> Moment:
+def _moment(number: int, now: float, seen: Look, tree: list[Row]) -> Moment:
     hub = seen.hub
     return Moment(
         number=number,
@@ -102,7 +115,7 @@ def _moment(number: int, now: float, seen: Look) -> Moment:
         rates={"in": hub["in"], "out": hub["out"], "lost": hub["losing"]},
         users=seen.users,
         clients=_busiest(seen.clients or []),
-        links=seen.links[:LINKS_SHOWN],
+        tree=tree,
     )
 
 

@@ -145,14 +145,19 @@ def test_the_link_to_the_hub_above_goes_red_when_that_dies_and_green_again(
         return [str(one) for one in browser.execute_script(script)]
 
     see(browser, lambda: links() == ["good", "good"])
+    leaf = start(
+        "sbuslib.cli.relay", "--upstream", os.path.join(folder, "below"), "--listen", os.path.join(folder, "leaf")
+    )
+    see(browser, lambda: links() == ["good", "good", "good"])
     root.kill()
     root.wait()
-    see(browser, lambda: links() == ["bad", "good"])
+    see(browser, lambda: links() == ["bad", "good", "good"])
     browser.save_screenshot(os.path.join(screenshots, "outage.png"))
     serve_hub(start, above, "-r")
-    see(browser, lambda: links() == ["good", "good"])
-    slave.kill()
-    slave.wait()
+    see(browser, lambda: links() == ["good", "good", "good"])
+    for relay in (leaf, slave):
+        relay.kill()
+        relay.wait()
     see(browser, lambda: links() == ["good"])
 
 

@@ -127,32 +127,42 @@ function showTable(name) {
 // -- the tree ---------------------------------------------------------------------------------------
 
 function showTree(now) {
+  // Each hub below stands under the one it is joined to: leaves side by side, the others over the middle of theirs.
   const svg = $("tree");
-  const width = svg.clientWidth || 600, height = svg.clientHeight || 288, x = width / 2;
-  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  const above = now.links.filter((link) => link.direction === "above");
-  const below = now.links.filter((link) => link.direction === "below");
-  const middle = above.length ? height / 2 : 50;
-  const parts = [];
-  const place = (link, at, count, y) => {
-    const px = (width * (at + 1)) / (count + 1), up = y < middle;
-    const group = draw("g", { class: link.connected ? "good" : "bad", "data-link": link.name });
-    if (link.queued) group.append(draw("text", { x: (x + px) / 2 + 8, y: (middle + y) / 2 }, `${number(link.queued)} waiting`));
-    group.append(
-      draw("line", { x1: x, y1: middle, x2: px, y2: y, "stroke-width": 1.5 + Math.log10(1 + link.in + link.out) }),
-      draw("circle", { cx: px, cy: y, r: 12 }),
-      draw("text", { x: px, y: up ? y - 18 : y + 28, "text-anchor": "middle" }, link.name),
-      draw("text", { x: px + 18, y: y + 4, class: "soft" },
-        link.connected ? `${number(link.out)}/s out, ${number(link.in)}/s in` : link.state),
-    );
-    parts.push(group);
+  const rows = now.tree.map((link) => ({ ...link, below: [] }));
+  const top = { name: now.address, level: 0, below: [] };
+  const above = rows.filter((link) => link.level < 0);
+  for (const link of rows) if (link.level >= 0) (link.to < 0 ? top : rows[link.to] ?? top).below.push(link);
+  let leaves = 0;
+  const put = (hub) => {
+    hub.below.forEach(put);
+    hub.at = hub.below.length ? hub.below.reduce((sum, one) => sum + one.at, 0) / hub.below.length : leaves++;
   };
-  above.forEach((link, at) => place(link, at, above.length, 36));
-  below.forEach((link, at) => place(link, at, below.length, height - 40));
-  parts.push(
-    draw("circle", { cx: x, cy: middle, r: 16 }),
-    draw("text", { x: x + 24, y: middle + 4 }, now.address),
-  );
+  put(top);
+  above.forEach((link) => { link.at = top.at; });
+  const depth = Math.max(0, ...rows.map((link) => link.level)), first = above.length ? -1 : 0;
+  const width = Math.max(svg.parentNode.clientWidth, leaves * 150), height = (depth - first) * 95 + 90;
+  const x = (hub) => (width * (hub.at + 0.5)) / leaves, y = (hub) => 40 + (hub.level - first) * 95;
+  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  svg.style.width = `${width}px`;
+  svg.style.height = `${height}px`;
+  const name = (text) => (text.length > 26 ? "…" + text.slice(-25) : text);
+  const parts = rows.map((link) => {
+    const upper = link.level < 0 || link.to < 0 ? top : rows[link.to] ?? top;
+    const load = link.connected ? `${number(link.out)}/s out, ${number(link.in)}/s in` : link.state;
+    const group = draw("g", { class: link.connected ? "good" : "bad", "data-hub": link.name });
+    group.append(
+      draw("line", { x1: x(upper), y1: y(upper) + (link.level < 0 ? -14 : 12), x2: x(link), y2: y(link),
+        "stroke-width": 1.5 + Math.log10(1 + link.in + link.out) }),
+      draw("circle", { cx: x(link), cy: y(link), r: 10 }),
+      draw("text", { x: x(link) + 15, y: y(link) + 2 }, name(link.name)),
+      draw("text", { x: x(link) + 15, y: y(link) + 17, class: "soft" },
+        load + (link.queued ? `, ${number(link.queued)} waiting` : "")),
+      draw("title", {}, [link.name, link.why].filter(Boolean).join(": ")),
+    );
+    return group;
+  });
+  parts.push(draw("circle", { cx: x(top), cy: y(top), r: 14 }), draw("text", { x: x(top) + 20, y: y(top) + 4 }, name(top.name)));
   svg.replaceChildren(...parts);
 }
 
