@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
 from pathlib import Path
 
 from ..errors import SbusError
-from .console import EXIT_FAILURE, EXIT_SUCCESS, EXIT_USAGE, complain, explain
+from .console import EXIT_FAILURE, EXIT_SUCCESS, EXIT_USAGE, complain, explain, tell
 
 __all__ = ["add_arguments", "run_bench"]
 
@@ -78,7 +77,7 @@ def run_bench(arguments: Namespace) -> int:
                 stack,
                 folder,
                 plan,
-                lambda line: print(f"sbus: {line}", file=sys.stderr, flush=True),
+                tell,
                 version=__version__,
                 address=arguments.address,
             )

@@ -90,7 +90,7 @@ def publish(client: Client, batches: Iterable[Iterable[Pair]], rate: float | Non
 def from_arguments(arguments: Namespace) -> Iterator[Iterable[Pair]]:
     """What ``sbus pub`` was asked to publish."""
     if arguments.json:
-        for lines in _lines(2 * PACKET_BYTES):  # Base64 is longer than what it stands for
+        for lines in _lines(8 * PACKET_BYTES):  # in JSON a byte may become six, and there is the sender besides
             yield map(from_json, lines)
         return
     key = os.fsencode(arguments.key)

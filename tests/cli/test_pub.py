@@ -12,7 +12,9 @@ import pytest
 from support import PATIENCE, HubThread
 
 from sbuslib.blocking import Client
+from sbuslib.cli.messages import to_json
 from sbuslib.limits import PACKET_BYTES
+from sbuslib.wire.packets import Message
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., "subprocess.Popen[bytes]"]
@@ -71,6 +73,14 @@ def test_what_sub_wrote_as_json_is_published_again(start: Start, receiver: Clien
     publisher = start("sbuslib", "pub", "-a", path, "--json")
     assert publisher.communicate(lines, PATIENCE) == (b"", b"")
     assert received(receiver, 3) == pairs
+
+
+def test_the_longest_line_of_json_is_published(start: Start, receiver: Client, path: str) -> None:
+    payload = b"\1" * (PACKET_BYTES - 10)  # of which JSON makes six times as many
+    lines = to_json(Message(b"k", payload))
+    publisher = start("sbuslib", "pub", "-a", path, "--json")
+    assert publisher.communicate(lines, PATIENCE) == (b"", b"")
+    assert received(receiver, 1) == [(b"k", payload)]
 
 
 @pytest.mark.parametrize(
