@@ -1,13 +1,13 @@
 """How fast a hub's counts grow, and how regularly messages come.
 
-:func:`watch` looks at a hub again and again, for the live page and ``sbus top``. :class:`KeyRates` is what ``sbus hz``
+:func:`watch` looks at a hub again and again, for the live page and ``sbus top``. :func:`measure` is what ``sbus hz``
 shows.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Iterable
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
 from math import sqrt
 from time import monotonic
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -21,7 +21,7 @@ from .survey import SeenHub
 from .wire.packets import Message
 from .wire.text import printable
 
-__all__ = ["KeyRates", "Look", "Rates", "Row", "watch"]
+__all__ = ["KeyRates", "Look", "Rates", "Row", "measure", "watch"]
 
 _PAUSE: Final = 1.0
 """Least seconds from one look at a hub to the next."""
@@ -33,7 +33,7 @@ Row: TypeAlias = dict[str, Any]
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What was seen of the hub at ``address`` at one instant, with texts that are printable. Rates are in messages a
+    """What was seen of the hub at ``address`` at one instant, with texts as the hub told them. Rates are in messages a
     second: ``in`` were received, ``out`` delivered and ``losing`` lost. ``clients`` is ``None`` if they were not asked
     for."""
 
@@ -138,7 +138,7 @@ def _user(user: UserStatistics) -> Row:
 def _client(client: ClientStatistics) -> Row:
     return {
         "number": client.number,
-        "who": printable(client.credentials.encode()),
+        "who": client.credentials,
         "patterns": client.patterns,
         "queued": client.queued,
         "lost": sum(client.lost.values()),
@@ -149,7 +149,7 @@ def _client(client: ClientStatistics) -> Row:
 def _link(link: LinkStatistics) -> Row:
     """``in`` is from the other hub to this one."""
     return {
-        "name": printable((link.address or link.hub or link.credentials).encode()),
+        "name": link.address or link.hub or link.credentials,
         "direction": link.direction,
         "connected": link.state in ("joined", "lagging"),
         "state": link.state,
@@ -177,7 +177,9 @@ class _Place(NamedTuple):
 
 
 def _place(place: _Place) -> Row:
-    return {**_link(place.link), "to": place.to, "level": place.level, "why": printable(place.why.encode())}
+    row = _link(place.link)
+    shown = {"name": printable(row["name"].encode()), "why": printable(place.why.encode())}
+    return {**row, **shown, "to": place.to, "level": place.level}
 
 
 def watch(
@@ -206,7 +208,7 @@ def watch(
 
 
 class _KeyRate:
-    """What came under one key, or under several that are counted together. Times are in seconds."""
+    """What came under one key since the window began, and when the last message came."""
 
     __slots__ = ("count", "intervals", "last", "longest", "size", "squares", "total")
 
@@ -229,29 +231,35 @@ class _KeyRate:
             self.longest = max(self.longest, interval)
         self.last = now
 
-    def row(self, key: str, seconds: float) -> Row:
-        row: Row = {"key": key, "rate": self.count / seconds, "bytes": self.size / seconds, "messages": self.count}
-        if not self.intervals:
-            return {**row, "mean": None, "deviation": None, "longest": None}
-        mean = self.total / self.intervals
-        deviation = sqrt(max(0.0, self.squares / self.intervals - mean * mean))
-        return {**row, "mean": mean, "deviation": deviation, "longest": self.longest}
+    def row(self, key: bytes, seconds: float) -> Row:
+        mean = deviation = longest = None
+        if self.intervals:
+            mean, longest = self.total / self.intervals, self.longest
+            deviation = sqrt(max(0.0, self.squares / self.intervals - mean * mean))
+        return {
+            "key": key,
+            "messages": self.count,
+            "rate": self.count / seconds,
+            "bytes": self.size / seconds,
+            "mean": mean,
+            "deviation": deviation,
+            "longest": longest,
+        }
 
 
 class KeyRates:
-    """Rate, bytes and intervals of messages by key, in one window of time after another.
+    """How often messages come by key, in one window of time after another.
 
-    An interval counts in the window in which it ends, so keys that are slower than windows have intervals, too.
-
-    :param now: when the first window begins.
-    :param most: how many keys are told apart: those that come first. The others are counted together.
+    :param now: when the first window begins, in seconds of any clock that does not jump.
+    :param most: how many keys are told apart, those that come first. The messages of others are counted together.
     """
 
-    def __init__(self, now: float, most: int) -> None:
+    def __init__(self, now: float, most: int = 1_000) -> None:
         self._began = now
         self._most = most
         self._keys: dict[bytes, _KeyRate] = {}
         self._others = _KeyRate()
+        self._beyond = False
 
     def take(self, messages: Iterable[Message], now: float) -> None:
         """Messages came at ``now``."""
@@ -261,16 +269,48 @@ class KeyRates:
                 if len(self._keys) < self._most:
                     rate = self._keys[message.key] = _KeyRate()
                 else:
-                    rate = self._others
+                    rate, self._beyond = self._others, True
             rate.take(len(message.payload), now)
 
-    def end(self, now: float) -> list[Row]:
-        """End the window: a row for each key, the fastest first, and last one for the others if there are any."""
+    def end(self, now: float, shown: int | None = None) -> list[Row]:
+        """End the window: a row for each ``key``, the fastest first. ``rate`` is in messages and ``bytes`` in bytes of
+        payload a second; ``mean``, ``deviation`` and ``longest`` are of the intervals that ended in this window, in
+        seconds, or ``None``.
+
+        All keys but the first ``shown``, and those that are not told apart, have one row: the last, with ``None`` as
+        its key and without intervals.
+        """
         seconds, self._began = max(now - self._began, 1e-9), now
-        rows = [rate.row(printable(key), seconds) for key, rate in self._keys.items()]
+        rows = [rate.row(key, seconds) for key, rate in self._keys.items()]
         rows.sort(key=lambda row: (-row["rate"], row["key"]))
-        if self._others.last is not None:
-            rows.append(self._others.row("", seconds))
+        rest = [] if shown is None else rows[shown:]
+        if rest or self._beyond:
+            others = [*rest, self._others.row(b"", seconds)]
+            sums = {column: sum(row[column] for row in others) for column in ("messages", "rate", "bytes")}
+            rows = [*rows[:shown], {"key": None, **sums, "mean": None, "deviation": None, "longest": None}]
         for rate in (*self._keys.values(), self._others):
             rate.begin()
         return rows
+
+
+def measure(
+    client: Endpoint, window: float = 1.0, *, shown: int | None = None, timeout: float | None = None
+) -> Iterator[list[Row]]:
+    """What comes to a client in one window of so many seconds after another: the rows of
+    :meth:`KeyRates.end`. Raises :exc:`TimeoutError` when no message comes for ``timeout`` seconds."""
+    now = latest = monotonic()
+    rates, ends = KeyRates(now), now + window
+    while True:
+        until = ends if timeout is None else min(ends, latest + timeout)
+        try:
+            messages = client.receive_many(timeout=max(0.0, until - now))
+        except TimeoutError:
+            now = monotonic()
+        else:
+            now = latest = monotonic()
+            rates.take(messages, now)
+        if now >= ends:
+            yield rates.end(now, shown)
+            ends = max(ends, now - window) + window  # a reader that fell behind does not catch up
+        elif timeout is not None and now >= latest + timeout:
+            raise TimeoutError(f"no message within {timeout:g} s")

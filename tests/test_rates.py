@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 
-import msgspec
 import pytest
 from support import HubThread
 
 from sbuslib.blocking import Client
-from sbuslib.rates import KeyRates, Look, Rates, watch
-from sbuslib.statistics import LinkStatistics
+from sbuslib.rates import KeyRates, Look, watch
 from sbuslib.wire.packets import Message
 
 
@@ -73,17 +71,6 @@ def test_an_error_is_told_and_the_hub_is_found_again(path: str) -> None:
     assert "no hub at" in str(seen[0])
 
 
-def test_texts_of_a_hub_cannot_steer_a_terminal(path: str) -> None:
-    with HubThread(path), Client(path) as client:
-        hub = client.statistics()
-        fields = {field.name: "" if field.type is str else 0 for field in msgspec.structs.fields(LinkStatistics)}
-        link = msgspec.convert({**fields, "address": "\x1b[31m", "lost": {}, "carries": None}, LinkStatistics)
-    hostile = msgspec.structs.replace(hub.per_client[0], credentials="\x1b[31m")
-    look = Rates().look(0.0, path, hub, [hostile], [link])
-    assert look.clients is not None
-    assert look.clients[0]["who"] == look.links[0]["name"] == "\\x1b[31m"
-
-
 def message(key: bytes, size: int = 10) -> Message:
     return Message(key, b"x" * size)
 
@@ -93,7 +80,7 @@ def test_rate_bytes_and_intervals_of_a_key() -> None:
     for now in (100.0, 100.5, 102.0):
         rates.take([message(b"key")], now)
     (row,) = rates.end(104.0)
-    assert (row["key"], row["messages"], row["rate"], row["bytes"]) == ("key", 3, 0.75, 7.5)
+    assert (row["key"], row["messages"], row["rate"], row["bytes"]) == (b"key", 3, 0.75, 7.5)
     assert (row["mean"], row["deviation"], row["longest"]) == (1.0, 0.5, 1.5)
 
 
@@ -109,8 +96,16 @@ def test_an_interval_counts_where_it_ends() -> None:
 
 def test_keys_beyond_the_bound_are_counted_together() -> None:
     rates = KeyRates(0.0, 2)
-    rates.take([message(b"a"), *[message(b"b\x1b")] * 2, message(b"c"), message(b"d")], 0.5)
+    rates.take([message(b"a"), *[message(b"b")] * 2, message(b"c"), message(b"d")], 0.5)
     rows = rates.end(1.0)
-    assert [(row["key"], row["messages"]) for row in rows] == [("b\\x1b", 2), ("a", 1), ("", 2)]
+    assert [(row["key"], row["messages"]) for row in rows] == [(b"b", 2), (b"a", 1), (None, 2)]
     rates.take([message(b"e")] * 5, 1.5)
-    assert [(row["key"], row["messages"]) for row in rates.end(2.0)] == [("a", 0), ("b\\x1b", 0), ("", 5)]
+    assert [(row["key"], row["messages"]) for row in rates.end(2.0)] == [(b"a", 0), (b"b", 0), (None, 5)]
+
+
+def test_only_the_fastest_keys_are_shown() -> None:
+    rates = KeyRates(0.0)
+    rates.take([message(b"slow"), *[message(b"fast")] * 3, message(b"slower", 1)], 0.5)
+    fast, others = rates.end(1.0, 1)
+    assert (fast["key"], fast["messages"]) == (b"fast", 3)
+    assert (others["key"], others["messages"], others["bytes"], others["mean"]) == (None, 2, 11, None)

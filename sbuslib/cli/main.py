@@ -37,6 +37,8 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "stat": "what a hub does, and what was lost and why",
             "clients": "every client of a hub",
             "tree": "the hubs from one of them downwards, and what passes between them",
+            "top": "what a hub and its clients, users and links do, live",
+            "hz": "how often messages come, by key",
             "ping": "how long a hub, or a tree of hubs, takes to answer",
         },
     ),

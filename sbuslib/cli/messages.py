@@ -33,6 +33,7 @@ __all__ = [
     "RECONNECTING",
     "from_arguments",
     "from_json",
+    "json_field",
     "publish",
     "run",
     "shower",
@@ -152,15 +153,16 @@ def from_json(line: bytes) -> Pair:
 
 def to_json(message: Message, time: str | None = None) -> bytes:
     """A message as a JSON object on a line of its own, in ASCII, so that it cannot steer a terminal either."""
-    fields = {**_json_field("key", message.key), **_json_field("payload", message.payload)}
+    fields = {**json_field("key", message.key), **json_field("payload", message.payload)}
     if message.sender is not None:
-        fields.update(_json_field("sender", message.sender))
+        fields.update(json_field("sender", message.sender))
     if time is not None:
         fields["time"] = time
     return json.dumps(fields).encode() + b"\n"
 
 
-def _json_field(name: str, data: bytes) -> dict[str, str]:
+def json_field(name: str, data: bytes) -> dict[str, str]:
+    """Bytes as a member of a JSON object: text if they are UTF-8, else in Base64 under ``NAME_base64``."""
     try:
         return {name: data.decode()}
     except UnicodeDecodeError:

@@ -1,0 +1,197 @@
+"""The live screen of ``sbus top``: a thread asks the hub, and the main thread draws and takes keys."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import sys
+import termios
+import threading
+import time
+import tty
+from collections.abc import Callable
+from typing import Final
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ..clients.endpoint import Endpoint
+from ..rates import Look, watch
+from .console import EXIT_SUCCESS, complain, explain, on_stop
+from .tables import plain
+from .views import COLUMNS, View
+
+__all__ = ["Screen", "draw"]
+
+_KEY = re.compile(r"\x1b\[[A-D]|.", re.DOTALL)
+_LEFT, _RIGHT, _ESCAPE = "\x1b[D", "\x1b[C", "\x1b"
+_KINDS: Final = {kind[0]: kind for kind in COLUMNS}
+_HELP = "c u l Tab: clients, users, links   < >: sort   r: reverse   /: filter   p: pause   q: quit"
+_AROUND = 6
+"""Lines that are not rows."""
+
+
+class Screen:
+    """Shows looks at a hub, each as soon as it is there, and every second for how old it is.
+
+    :param connect: makes a client of the hub.
+    """
+
+    def __init__(self, view: View, connect: Callable[[], Endpoint]) -> None:
+        self.view = view
+        self._looks = watch(connect, self._sleep, lambda: view.kind == "clients")
+        self._look: Look | None = None
+        self._seen = time.monotonic()
+        self._state = ""
+        self._is_away = False
+        self._paused = False
+        self._editing = False
+        self._ended = False
+        self._hurry = threading.Event()
+        self._wake, self._woken = os.pipe()
+
+    def run(self) -> int:
+        """Show the hub until the user quits; the exit status. Does not begin without a hub that trusts this user."""
+        first = next(self._looks)
+        if not isinstance(first, Look):
+            return complain("sbus", explain(first))
+        self._see(first)
+        on_stop(self._stop)
+        console = Console(highlight=False)
+        fd = sys.stdin.fileno()
+        before = termios.tcgetattr(fd)
+        tty.setcbreak(fd)
+        try:
+            with Live(console=console, screen=True, auto_refresh=False) as live:
+                threading.Thread(target=self._watch, name="watch", daemon=True).start()
+                while not self._ended:
+                    live.update(self._draw(console.height), refresh=True)
+                    self._wait(fd)
+        finally:
+            termios.tcsetattr(fd, termios.TCSADRAIN, before)
+        return EXIT_SUCCESS
+
+    def _wait(self, fd: int) -> None:
+        """Wait for keys, a look or a second."""
+        ready, _, _ = select.select([fd, self._wake], [], [], 1.0)
+        if self._wake in ready:
+            os.read(self._wake, 4_096)
+        if fd in ready:
+            typed = os.read(fd, 4_096).decode(errors="replace")
+            for key in _KEY.findall(typed):
+                self.press(key)
+            if not typed:  # the terminal is gone
+                self._ended = True
+
+    def _stop(self) -> None:
+        self._ended = True
+        os.write(self._woken, b".")
+
+    def _draw(self, height: int) -> Group:
+        assert self._look is not None  # there is no screen before the first look
+        age = time.monotonic() - self._seen
+        return draw(
+            self._look,
+            self.view,
+            height,
+            state=Text(self._state, style="red" if self._is_away else "green"),
+            about=f"{'paused, ' if self._paused else ''}seen {age:.0f} s ago",
+            typing=self._editing,
+        )
+
+    # -- the hub ------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        for seen in self._looks:
+            self._see(seen)
+            os.write(self._woken, b".")
+
+    def _sleep(self, seconds: float) -> None:
+        self._hurry.wait(seconds)
+        self._hurry.clear()
+        while self._paused:
+            self._hurry.wait()
+            self._hurry.clear()
+
+    def _see(self, seen: Look | Exception) -> None:
+        now = time.strftime("%H:%M:%S")
+        if not isinstance(seen, Look):
+            if not self._is_away:
+                self._state = f"nothing from the hub since {now}, trying again: {explain(seen)}"
+            self._is_away = True
+            return
+        if self._is_away:
+            self._state = f"the hub is back since {now}"
+        self._is_away = False
+        self._look, self._seen = seen, time.monotonic()
+
+    # -- keys ---------------------------------------------------------------------------------------
+
+    def press(self, key: str) -> None:
+        """Act on a key, as ``sbus top --help`` says."""
+        view = self.view
+        if self._editing:
+            self._edit(key)
+        elif key in _KINDS or key == "\t":
+            kinds = [*COLUMNS]
+            view.change(_KINDS.get(key) or kinds[(kinds.index(view.kind) + 1) % len(kinds)])
+            if self._look is not None and view.rows(self._look) is None:
+                self._hurry.set()
+        elif key in ("<", ",", _LEFT, ">", ".", _RIGHT):
+            view.sort_by_next(-1 if key in ("<", ",", _LEFT) else 1)
+        elif key == "r":
+            view.reverse = not view.reverse
+        elif key == "/":
+            self._editing = True
+        elif key in ("p", " "):
+            self._paused = not self._paused
+            self._hurry.set()
+        elif key in ("q", "\x04"):
+            self._ended = True
+
+    def _edit(self, key: str) -> None:
+        if key in ("\r", "\n", _ESCAPE):
+            self._editing = False
+            if key == _ESCAPE:
+                self.view.wanted = ""
+        elif key in ("\x7f", "\b"):
+            self.view.wanted = self.view.wanted[:-1]
+        elif key.isprintable():
+            self.view.wanted += key
+
+
+def draw(
+    look: Look, view: View, height: int, *, state: Text | None = None, about: str = "", typing: bool = False
+) -> Group:
+    """A look on so many lines, with lines about it: ``state`` of the connection, and ``about`` the look."""
+    hub, rows = look.hub, view.rows(look)
+    table = Table(box=None, expand=True, pad_edge=False)
+    for number, (column, title) in enumerate(view.columns.items()):
+        mark = (" ^" if view.reverse else " v") if column == view.sort else ""
+        table.add_column(
+            Text(f"{title}{mark}", style="bold reverse" if mark else "bold"),
+            justify="right" if column in hub or column in ("connections", "queued_bytes") else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            ratio=None if number else 1,
+        )
+    for row in (rows or [])[: max(1, height - _AROUND)]:
+        bad = "red" if row["losing"] or row.get("connected") is False else "yellow" if row["queued"] else ""
+        table.add_row(*(Text(plain(cell)) for cell in view.cells(row)), style=bad)
+    name = f"{view.kind}: {'asking ...' if rows is None else f'{len(rows):,}'}"
+    filtered = f"   filter: {plain(view.wanted)}{'_' if typing else ''}" if view.wanted or typing else ""
+    lines = (
+        Text(f"{plain(look.address)}   {hub['clients']:,} clients   {hub['patterns']:,} patterns", style="bold"),
+        Text(
+            f"in {hub['in']:,}/s   out {hub['out']:,}/s   waiting {hub['queued']:,}   "
+            f"lost {hub['losing']:,}/s, {hub['lost']:,} in all"
+        ),
+        state or Text(),
+        Text(f"{name}{filtered}   {about}"),
+    )
+    for line in lines:
+        line.no_wrap, line.overflow = True, "ellipsis"
+    return Group(*lines, table, Text(_HELP, style="dim", no_wrap=True))

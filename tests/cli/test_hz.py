@@ -1,0 +1,112 @@
+"""``sbus hz`` as a program: how often messages come."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+from gevent.socket import wait_read
+from support import PATIENCE, HubThread, Peer, PlainDaemon, eventually
+
+from sbuslib.blocking import Client
+from sbuslib.limits import Limits
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Start = Callable[..., "subprocess.Popen[bytes]"]
+Await = Callable[[int], None]
+
+
+def lines(program: subprocess.Popen[bytes]) -> Iterator[str]:
+    assert program.stdout is not None
+    return (line.decode().rstrip("\n") for line in program.stdout)
+
+
+def test_a_table_tells_rate_bytes_and_intervals_by_key(
+    start: Start, bus: HubThread, path: str, await_patterns: Await
+) -> None:
+    program = start("sbuslib", "hz", "-a", path, "--window", "0.2", "")
+    await_patterns(1)
+    with Client(path) as client:
+        client.publish(b"\x1b[31m", b"x" * 100)
+        client.publish_many([(b"fast", b"")] * 5)
+    shown = lines(program)
+    assert next(shown).split() == ["RATE", "BYTES", "MEAN", "DEVIATION", "MAX", "KEY"]
+    rate, size, mean, deviation, longest, _ = next(line.split() for line in shown if line.endswith("fast"))
+    assert float(rate) > 0
+    assert size == "0"
+    assert 0 <= float(mean) <= float(longest)
+    assert float(deviation) >= 0
+    hostile = next(line.split() for line in shown if line.endswith("\\x1b[31m"))
+    assert hostile[2:5] == ["-", "-", "-"]
+
+
+def test_json_has_the_fastest_keys_and_all_others_together(
+    start: Start, bus: HubThread, path: str, await_patterns: Await
+) -> None:
+    program = start("sbuslib", "hz", "-a", path, "--window", "0.2", "--json", "--keys", "1", "a", "b/")
+    await_patterns(2)
+    with Client(path) as client:
+        client.publish_many([(b"a", b"")] * 3 + [(b"b/1", b""), (b"b/2", b"")])
+    came = 0
+    for told in map(json.loads, lines(program)):
+        assert told["window"] == 0.2
+        assert len(told["keys"]) <= 2
+        came += sum(row["messages"] for row in told["keys"])
+        if came == 5:
+            break
+    assert [row["key"] is None for row in told["keys"]] == [False, True]
+
+
+def test_it_exits_after_so_many_tables(run: Run, bus: HubThread, path: str) -> None:
+    done = run("sbuslib", "hz", "-a", path, "--window", "0.01", "-n", "3", "--json", "")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [json.loads(line)["keys"] for line in done.stdout.splitlines()] == [[], [], []]
+
+
+def test_a_plain_daemon_is_measured_too(start: Start, path: str) -> None:
+    with PlainDaemon(path) as daemon, Peer(path) as publisher:
+        program = start("sbuslib", "hz", "-a", path, "--window", "0.2", "--json", "key")
+        eventually(lambda: any(held[b"key"] for held in daemon._patterns.values()))
+        publisher.publish(b"key", b"payload")
+        assert program.stdout is not None
+        told: list[int] = []
+        while 1 not in told:
+            wait_read(program.stdout.fileno(), PATIENCE)
+            told += [row["messages"] for row in json.loads(program.stdout.readline())["keys"]]
+
+
+def test_lost_messages_are_told_on_standard_error(start: Start, path: str) -> None:
+    with HubThread(path, limits=Limits(queued_packets=1)) as bus:
+        program = start("sbuslib", "hz", "-a", path, "--window", "0.2", "")
+        while not bus.call(lambda: bus.hub.statistics().patterns):
+            pass
+        program.send_signal(signal.SIGSTOP)
+        with Client(path) as client:
+            while not client.statistics().lost:
+                client.publish_many([(b"key", b"x" * 10_000)] * 100)
+        program.send_signal(signal.SIGCONT)
+        assert program.stderr is not None
+        assert program.stderr.readline().endswith(b" messages were lost: overflow\n")
+
+
+def test_it_ends_when_nothing_comes(run: Run, bus: HubThread, path: str) -> None:
+    done = run("sbuslib", "hz", "-a", path, "--timeout", "0.05", "")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"sbus: {path}: no message within 0.05 s\n"
+
+
+def test_without_a_hub_it_says_where_it_looked(run: Run, path: str) -> None:
+    done = run("sbuslib", "hz", "-a", path, "")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"sbus: no hub at {path}")
+
+
+@pytest.mark.parametrize("wrong", [("--window", "soon"), ("-n", "0"), ("--keys", "-1")])
+def test_wrong_arguments_show_the_usage(run: Run, wrong: tuple[str, str]) -> None:
+    done = run("sbuslib", "hz", *wrong, "")
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: sbus hz ")
+    assert wrong[0] in done.stderr
