@@ -114,7 +114,7 @@ def _values(action: Any) -> str:
 def _tag(action: Any) -> str:
     values = _values(action)
     options = [f"\\fB{_roff(option)}\\fR {values}".rstrip() for option in action.option_strings]
-    return ", ".join(options) or values
+    return ", ".join(options) or values.strip("[]")
 
 
 def _synopsis(parser: ArgumentParser) -> Iterator[str]:

@@ -90,12 +90,16 @@ class AioChannel(ClientBase):
         self._loop = self._owner = asyncio.get_running_loop()
         self._thread = get_ident()
         deadline = None if self.timeout is None else monotonic() + self.timeout
-        while True:
-            try:
-                await self._connect(time_left(deadline))
-                return self
-            except OSError as error:
-                await asyncio.sleep(self._wait_for_hub(error, time_left(deadline)))
+        self._lead.taken = True  # other tasks that use the client already wait for the connection
+        try:
+            while True:
+                try:
+                    await self._connect(time_left(deadline))
+                    return self
+                except OSError as error:
+                    await asyncio.sleep(self._wait_for_hub(error, time_left(deadline)))
+        finally:
+            self._lead.give_back()
 
     async def _connect(self, timeout: float | None) -> None:
         backoff = Backoff(CONNECT_PAUSE, CONNECT_PAUSE_MOST)

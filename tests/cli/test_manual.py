@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import shutil
 import subprocess
 
@@ -45,3 +46,10 @@ def test_the_page_is_well_formed(name: str) -> None:
 def test_text_keeps_backslashes_dots_and_indented_lines() -> None:
     text = manual._text("a \\n\n\n.b\n\nexamples:\n  'c -d", ".SS")
     assert "\n".join(text) == ".PP\na \\en\n.PP\n\\&.b\n.SS EXAMPLES\n.nf\n  'c \\-d\n.fi"
+
+
+def test_every_page_is_installed() -> None:
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    installed = settings["options.data_files"]["share/man/man1"].split()
+    assert sorted(installed) == [f"man/{name}" for name in PAGES]

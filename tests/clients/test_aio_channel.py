@@ -203,6 +203,24 @@ def test_a_client_that_reconnects_waits_for_its_first_hub(address: str, engine: 
     run(test())
 
 
+def test_tasks_that_use_a_client_before_its_first_hub_wait_with_it(address: str, engine: str) -> None:
+    async def test() -> None:
+        client = aio.Client(address, reconnect=True, limits=SWIFT)
+
+        async def connect() -> None:
+            await client
+
+        with StartsHub(address):
+            connecting = asyncio.create_task(connect())
+            await asyncio.sleep(0)  # it has begun
+            assert await client.whoami() == own_key()
+            await connecting
+            assert client.epoch == 1
+            client.close()
+
+    run(test())
+
+
 def test_a_client_that_waits_for_its_first_hub_can_be_closed(address: str, engine: str) -> None:
     async def test() -> None:
         client = aio.Client(address, reconnect=True, limits=SWIFT, timeout=None)
