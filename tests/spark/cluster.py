@@ -1,4 +1,4 @@
-"""What the test of a cluster runs as a driver of its own. Prints JSON."""
+"""The driver of the test of a cluster, a process of its own. It prints JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sbuslib.spark.traffic import by_user, digest
 
 
 def main(master: str, journal: str, bus: str, folder: str, quick: str) -> None:
-    """Source, sink, stream and a report, by workers that are processes of their own."""
+    """Read a journal, publish its rows, take it into a lake and count its users."""
     settings = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -18,7 +18,7 @@ def main(master: str, journal: str, bus: str, folder: str, quick: str) -> None:
         "spark.executor.defaultJavaOptions": quick,
         "spark.executor.memory": "512m",
         "spark.sql.shuffle.partitions": "2",
-        # Both workers shall have work, though one of them may come a little later.
+        # Wait for both workers, so that each has work.
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
         "spark.cores.max": "2",

@@ -1,4 +1,4 @@
-"""Fixtures: the one Spark session that all these tests share. It needs Java, and nothing here is skipped without it."""
+"""Fixtures: the Spark session that all these tests share. Without Java the tests fail."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-"""Options for Java: the compiler and the collector that suit a short life on two cores. Halves its processor time."""
+"""Options that halve the processor time of a short-lived Java on two cores."""
 
 SETTINGS = {
     "spark.driver.defaultJavaOptions": QUICK,
     "spark.sql.shuffle.partitions": "1",
-    # To plan again after each stage, and to compile each, takes longer than what is in a test's frame.
+    # Adaptive planning and compiling stages take longer than the work on a frame of a test.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.streaming.stopTimeout": "30s",
-    # The workers in Python may be slow to begin as well.
+    # The Python workers may be slow to start.
     "spark.python.authenticate.socketTimeout": "120s",
     "spark.ui.showConsoleProgress": "false",
 }
 
 
 SECONDS = 240
-"""A test that takes longer hangs. Java is slow to begin where it shares its cores, and an alarm in the middle of a call
-into it would spoil the session for the tests after it."""
+"""Seconds after which a test counts as hanging. This is long, as Java starts slowly on shared cores, and an alarm
+during a call into Java would break the session for later tests."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Two cores, no pages to look at, one partition after a shuffle."""
+    """A session with two cores."""
     place = tmp_path_factory.mktemp("spark")
     settings = {**SETTINGS, "spark.local.dir": str(place), "spark.sql.warehouse.dir": str(place / "warehouse")}
     spark = session("local[2]", name="tests", settings=settings)
@@ -53,7 +53,7 @@ def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
 
 @pytest.fixture
 def spark(spark_session: SparkSession) -> SparkSession:
-    """The session, in which nothing is left running or remembered by the test before."""
+    """The session, without queries and cached frames of the test before."""
     for query in spark_session.streams.active:
         query.stop()
     spark_session.catalog.clearCache()
@@ -61,7 +61,7 @@ def spark(spark_session: SparkSession) -> SparkSession:
 
 
 def _open_files() -> set[tuple[str, str]]:
-    """Files that this process has open. Not its sockets: PySpark keeps some to its Java process, and opens more."""
+    """Files that this process has open. Sockets are left out: PySpark opens some to its Java process."""
     found = set()
     for fd in os.listdir("/proc/self/fd"):
         try:
@@ -75,7 +75,7 @@ def _open_files() -> set[tuple[str, str]]:
 
 @pytest.fixture(autouse=True)
 def _no_leaks(_no_hang: None) -> Iterator[None]:
-    """Fail a test after which more files are open than before."""
+    """Fail a test that leaves files open."""
     before = _open_files()
     yield
     leaked = _open_files() - before
@@ -84,5 +84,5 @@ def _no_leaks(_no_hang: None) -> Iterator[None]:
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
-    """Where a test's journal may be."""
+    """The path for the journal of a test."""
     return tmp_path / "journal"

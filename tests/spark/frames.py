@@ -1,4 +1,4 @@
-"""Small frames with the columns that a journal has, for the tests of jobs."""
+"""Small frames with the columns of a journal, for the tests of jobs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Row(msgspec.Struct, kw_only=True):
 
 
 def message(key: bytes, payload: bytes = b"", at: float = 0, size: int | None = None, **others: Any) -> Row:
-    """A message of user 1000, unless told otherwise; ``size`` to claim another than the payload's."""
+    """A message, by default of user 1000. ``size`` replaces the size of the payload."""
     sender = others.pop("sender", b"!/cred/100/1000/4711")
     size = len(payload) if size is None else size
     return Row(
@@ -47,7 +47,6 @@ def message(key: bytes, payload: bytes = b"", at: float = 0, size: int | None = 
 
 
 def gap(lost: int, cause: str, at: float = 0, hub: str = "hub-1") -> Row:
-    """A gap."""
     return Row(kind="gap", at=at, hub=hub, lost=lost, cause=cause)
 
 
@@ -67,6 +66,6 @@ def recording(spark: SparkSession, rows: Iterable[Row]) -> DataFrame:
 
 
 def rows_of(frame: DataFrame, *columns: str) -> list[tuple[Any, ...]]:
-    """What a frame holds, bytes as such: all columns, or these."""
+    """The rows of a frame, with all columns or with these. Values of binary columns are ``bytes``."""
     rows = frame.select(*columns).collect() if columns else frame.collect()
     return [tuple(bytes(value) if isinstance(value, bytearray) else value for value in row) for row in rows]

@@ -1,4 +1,4 @@
-"""Journals for the tests of what reads them: made straight from the format, so that every byte is known."""
+"""Journals for tests, encoded directly, so that every byte is known."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 
 def rows(count: int, first: int = 1, keys: int = 7) -> list[Row]:
-    """So many messages, one a second, whose payloads are their numbers from ``first`` on."""
+    """``count`` messages, one a second. Their payloads are their numbers, from ``first`` on."""
     return [
         Row(b"room/%d/temp" % (number % keys), b"%d" % number, START_NS + number * 1_000_000_000)
         for number in range(first, first + count)

@@ -1,8 +1,8 @@
-"""Real hubs and relays that carry messages one by one, in a process of their own: Spark may not run where a hub does.
+"""Real hubs and relays that carry messages one by one. They have their own process, as Spark must not run beside a hub.
 
-``python real_tree.py FOLDER`` reads from standard input, as JSON, ``hubs`` (name to the hub above it, the root first
-and every hub after the one above), ``clients`` (name to hub and patterns) and ``messages`` (client or hub, and key). It
-prints for each message which links it crossed and which way, and the same for a mark that everybody wants.
+``python real_tree.py FOLDER`` reads JSON from standard input: ``hubs`` (name to the hub above, from the root down),
+``clients`` (name to hub and patterns) and ``messages`` (client or hub, and key). For each message it prints the links
+that the message crossed, with the direction, and the same for a mark that a client at every hub receives.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MARK = b"mark"
 
 
 def counts(relays: dict[str, Relay]) -> dict[str, tuple[int, int]]:
-    """Of each link, the messages that went up and down."""
+    """For each link, the numbers of messages that went up and down."""
     found = {}
     for name, relay in relays.items():
         statistics = relay.statistics()
@@ -28,7 +28,7 @@ def counts(relays: dict[str, Relay]) -> dict[str, tuple[int, int]]:
 
 
 def main(folder: str, told: dict[str, Any]) -> list[dict[str, Any]]:
-    """Carry the messages; what each did."""
+    """Carry the messages, and return the links that each crossed."""
     with ExitStack() as stack:
         hubs = {name: stack.enter_context(Hub(f"{folder}/{name}")) for name in told["hubs"]}
         relays = {
@@ -38,7 +38,7 @@ def main(folder: str, told: dict[str, Any]) -> list[dict[str, Any]]:
         }
         for relay in relays.values():
             relay.wait(20)
-        # At each hub somebody who takes marks, and publishes what no client does.
+        # A client at each hub receives marks, and publishes the messages that no other client publishes.
         at_hubs = {name: stack.enter_context(Client(f"{folder}/{name}", timeout=20)) for name in hubs}
         clients = {
             name: stack.enter_context(Client(f"{folder}/{hub}", timeout=20))
@@ -55,7 +55,7 @@ def main(folder: str, told: dict[str, Any]) -> list[dict[str, Any]]:
         found = []
 
         def carry(publisher: Client, key: bytes) -> dict[str, list[int]]:
-            """Links keep the order of what they carry: a message is where it gets once the mark after it is there."""
+            """Publish a message and a mark. Links keep the order, so when the mark is there, the message is, too."""
             before = counts(relays)
             if key != MARK:
                 publisher.publish(key)

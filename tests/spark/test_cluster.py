@@ -26,7 +26,7 @@ DRIVER = Path(__file__).with_name("cluster.py")
 
 @pytest.fixture
 def environment() -> dict[str, str]:
-    """Of all processes of the cluster: they find the package where this process has found it."""
+    """The environment of all processes of the cluster, in which they find the same package as this process."""
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(Path(sbuslib.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
@@ -59,13 +59,13 @@ def start(environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[...,
 
 
 def said(log: Path, pattern: str) -> str:
-    """Wait until what matches stands in a log; the first group."""
+    """Wait for a line in a log, and return the first group of the pattern."""
     while not (found := re.search(pattern, log.read_text())):
         time.sleep(0.02)
     return found[1]
 
 
-def test_source_sink_stream_and_report(
+def test_a_cluster_reads_publishes_ingests_and_counts(
     start: Callable[..., None],
     environment: dict[str, str],
     journal: Path,

@@ -1,8 +1,9 @@
-"""The commands over the jobs: what they print, write and refuse. The numbers are those of docs/tutorial-spark.md."""
+"""Commands that use Spark: what they print, write and refuse. The numbers are those of docs/tutorial-spark.md."""
 
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from spark.frames import Row, message, recording
 from sbuslib.cli import jobs
 from sbuslib.cli.main import build_parser
 from sbuslib.errors import SbusError, StateError
-from sbuslib.spark import lake, plots
+from sbuslib.spark import lake
 from sbuslib.spark.manifest import Entry, Manifest, changed
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ Run = Callable[..., None]
 
 @pytest.fixture
 def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepare:
-    """Do what a command does before Spark starts, where there is a lake; what it raises, it raises here."""
+    """Run the part of a command that comes before Spark starts, in a directory with a lake. Errors are raised."""
     monkeypatch.chdir(tmp_path)
     with changed(LAKE) as change:
         change.manifest = Manifest(entries=(Entry("0", rows=1_100, bytes=1, files=1),))
@@ -44,7 +45,7 @@ def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepare:
 
 @pytest.fixture
 def run(prepare: Prepare, spark: SparkSession, rows: DataFrame, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command in the session that is there; what it raises, it raises here."""
+    """Run a command in the session of the tests. Errors are raised."""
     read = lake.read
     monkeypatch.setattr(lake, "read", lambda spark, place: rows if place == LAKE else read(spark, place))
 
@@ -55,7 +56,7 @@ def run(prepare: Prepare, spark: SparkSession, rows: DataFrame, monkeypatch: pyt
 
 
 def tutorial() -> list[Row]:
-    """What the tutorial's program publishes."""
+    """The messages that the tutorial's program publishes."""
     sensors, service = b"!/cred/100/1000/4711", b"!/cred/100/1000/4712"
     rows = []
     for number in range(500):
@@ -69,7 +70,7 @@ def tutorial() -> list[Row]:
 
 
 LAKE = "lake"
-"""Stands for a lake with the tutorial's rows: to make a real one takes longer than all else here."""
+"""The place of a lake whose rows are those of the tutorial. Tests replace reading it: making a real lake is slow."""
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,7 @@ def read_csv(directory: Path) -> list[dict[str, str]]:
 
 
 def read_parquet(directory: Path) -> Any:
-    """Of bytes, as Arrow would keep the file open."""
+    """Read a table from memory, as Arrow would keep its file open."""
     (path,) = directory.glob("*.parquet")
     return pyarrow.parquet.read_table(pyarrow.BufferReader(path.read_bytes()))
 
@@ -95,7 +96,7 @@ def text_of(name: str, page: str = "tutorial-spark.md") -> str:
     return found
 
 
-def test_traffic(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_traffic_writes_a_page_and_tables(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output, tables = tmp_path / "traffic.html", tmp_path / "tables"
     run("report", "traffic", LAKE, "--output", output, "--csv", tables, "--levels", 2)
     assert capsys.readouterr().out.splitlines() == [str(output), str(tables)]
@@ -113,7 +114,7 @@ def test_traffic(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     }
 
 
-def test_subscriptions(run: Run, tmp_path: Path) -> None:
+def test_report_subscriptions_writes_the_table_of_the_tutorial(run: Run, tmp_path: Path) -> None:
     patterns, tables = tmp_path / "patterns.txt", tmp_path / "tables"
     patterns.write_text(text_of("text"))
     run("report", "subscriptions", LAKE, patterns, "--output", "-", "--parquet", tables)
@@ -126,7 +127,7 @@ def test_subscriptions(run: Run, tmp_path: Path) -> None:
     ]
 
 
-def test_latency(run: Run, tmp_path: Path) -> None:
+def test_report_latency_writes_the_table_of_the_tutorial(run: Run, tmp_path: Path) -> None:
     tables = tmp_path / "tables"
     run("report", "latency", LAKE, "--request", "ask/", "--reply", "answer/", "--output", "-", "--csv", tables)
     (row,) = read_csv(tables / "by_request")
@@ -134,7 +135,7 @@ def test_latency(run: Run, tmp_path: Path) -> None:
     assert (row["requests"], row["answered"], row["p50"], row["longest"]) == ("50", "50", "3000000", "3000000")
 
 
-def test_plan(run: Run, tmp_path: Path) -> None:
+def test_plan_writes_links_placements_and_a_page(run: Run, tmp_path: Path) -> None:
     tree, output, tables = tmp_path / "tree.toml", tmp_path / "plan.html", tmp_path / "tables"
     tree.write_text(text_of("toml"))
     run("plan", LAKE, tree, "--output", output, "--csv", tables)
@@ -146,7 +147,7 @@ def test_plan(run: Run, tmp_path: Path) -> None:
     assert "<h2>Clients</h2>" in output.read_text("utf-8")
 
 
-def test_a_simulated_plan(run: Run, tmp_path: Path) -> None:
+def test_plan_of_a_simulated_tree_has_every_link(run: Run, tmp_path: Path) -> None:
     run("plan", "--simulate", 30, "--fan-out", 3, "--output", "-", "--parquet", tmp_path / "load")
     table = read_parquet(tmp_path / "load" / "links")
     assert table.num_rows == 29
@@ -176,7 +177,9 @@ def test_a_simulated_plan(run: Run, tmp_path: Path) -> None:
         (["watch", "/nowhere"], "no such directory"),
     ],
 )
-def test_what_is_refused_before_spark_starts(prepare: Prepare, tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_wrong_arguments_are_refused_before_spark_starts(
+    prepare: Prepare, tmp_path: Path, arguments: list[str], said: str
+) -> None:
     empty = tmp_path / "empty"
     empty.write_text("")
     with changed(tmp_path / "nothing"):
@@ -186,7 +189,7 @@ def test_what_is_refused_before_spark_starts(prepare: Prepare, tmp_path: Path, a
         prepare(*(places.get(argument, argument) for argument in arguments))
 
 
-def test_nothing_of_that_hub(run: Run) -> None:
+def test_a_hub_without_records_is_an_error(run: Run) -> None:
     with pytest.raises(StateError, match="nothing of hub none was recorded"):
         run("report", "traffic", LAKE, "--hub", "none")
 
@@ -200,16 +203,18 @@ def test_nothing_of_that_hub(run: Run) -> None:
         (["watch", "journal", "--separator", "7"], "a separator is one byte of ASCII"),
     ],
 )
-def test_what_is_no_argument(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_values_are_refused_by_the_parser(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         build_parser().parse_args(arguments)
     assert caught.value.code == 2
     assert said in capsys.readouterr().err
 
 
-def test_without_matplotlib(prepare: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    with pytest.raises(StateError, match=r"matplotlib is missing: pip install 'sbuslib\[report\]'"):
-        plots.check_plots()
+def test_missing_matplotlib_is_told_before_spark_starts(
+    prepare: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(StateError, match="matplotlib"):
         prepare("report", "traffic", LAKE, "--output", tmp_path / "x.html")

@@ -1,4 +1,4 @@
-"""The end of the demo: a report of its journal, or one line that says what is missing."""
+"""The last part of the demo: a report of its journal, or one line that says what is missing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_a_report_is_made(
+def test_the_report_is_made_of_the_journal(
     spark: SparkSession,
     journal: Path,
     tmp_path: Path,
@@ -34,7 +34,7 @@ def test_a_report_is_made(
     assert "<b>20</b><span>messages</span>" in report.read_text("utf-8")
 
 
-def test_one_line_where_there_is_no_java(tmp_path: Path) -> None:
+def test_missing_java_is_told_in_one_line(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "sbuslib.cli.demo_report", tmp_path / "journal", tmp_path / "lake", tmp_path / "x"],
         env=os.environ | {"PYTHONPATH": str(ROOT), "JAVA_HOME": str(tmp_path)},
@@ -49,7 +49,7 @@ def test_one_line_where_there_is_no_java(tmp_path: Path) -> None:
 
 
 class Director:
-    """As much of the demo's as its report needs."""
+    """The part of the demo's director that its report uses."""
 
     def __init__(self, journal: str) -> None:
         self.journal = journal
@@ -63,10 +63,10 @@ class Director:
     ("status", "verdicts"),
     [(0, [True]), (demo_report.MISSING, []), (1, [False])],
 )
-def test_what_the_demo_makes_of_it(
+def test_the_demo_judges_the_exit_status_of_its_report(
     status: int, verdicts: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With another process in place of the report's."""
+    """A function replaces the process that makes the report."""
 
     def run(command: list[str], **options: object) -> subprocess.CompletedProcess[bytes]:
         Path(command[-1]).write_text("a page")

@@ -1,8 +1,7 @@
-"""The lake: what is in it, each record once whatever fails when, and fewer files after compacting."""
+"""The lake: it has each record once, also after failures and kills, and fewer files after compacting."""
 
 from __future__ import annotations
 
-import json
 import random
 import select
 import subprocess
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from spark.conftest import SETTINGS
 from spark.journals import START_NS, message_block, rows, segment
-from support import python
 
 from sbuslib.errors import JournalError, StateError
 from sbuslib.spark import lake as lakes
@@ -32,7 +30,7 @@ DAY_NS = 86_400_000_000_000
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    """Where a test's lake may be."""
+    """The path for the lake of a test."""
     return tmp_path / "lake"
 
 
@@ -66,11 +64,11 @@ def test_a_journal_becomes_a_lake(spark: SparkSession, journal: Path, lake: Path
 
 
 class KilledError(Exception):
-    """The process would have ended here."""
+    """Stands for a kill of the process."""
 
 
 @pytest.mark.parametrize("step", ["nothing was written", "files were written", "the manifest was changed"])
-def test_a_batch_that_is_run_again(
+def test_a_batch_that_failed_is_run_again_and_counts_once(
     spark: SparkSession, journal: Path, lake: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     segment(journal, 1, rows(4), rows(4, 5), rows(4, 9))
@@ -90,7 +88,7 @@ def test_a_batch_that_is_run_again(
     ingest(spark, journal, lake)
     assert sequences(spark, lake) == list(range(1, 13))
     counted = {entry.path for entry in read_manifest(lake).entries}
-    assert {path.name for path in lake.glob("batch=*")} == counted, "what failed has left nothing"
+    assert {path.name for path in lake.glob("batch=*")} == counted, "failed attempts left no directories"
 
 
 DRIVER = """
@@ -103,7 +101,7 @@ ingest(spark, {journal!r}, {lake!r}, limits=SparkLimits(ingest_rows=50),
 """
 
 
-def test_the_driver_is_killed_at_random_moments(spark: SparkSession, journal: Path, lake: Path) -> None:
+def test_a_killed_driver_loses_no_row_and_takes_none_in_twice(spark: SparkSession, journal: Path, lake: Path) -> None:
     for n in range(10):
         segment(journal, 1 + 60 * n, *(rows(10, 1 + 60 * n + 10 * block) for block in range(6)))
     code = DRIVER.format(settings=SETTINGS, journal=str(journal), lake=str(lake))
@@ -125,7 +123,7 @@ def test_the_driver_is_killed_at_random_moments(spark: SparkSession, journal: Pa
     assert sequences(spark, lake) == list(range(1, 601)), f"after {kills} kills"
 
 
-def test_what_is_damaged(spark: SparkSession, journal: Path, lake: Path) -> None:
+def test_damage_is_an_error_or_a_gap(spark: SparkSession, journal: Path, lake: Path) -> None:
     path = segment(journal, 1, rows(4), rows(4, 5))
     data = bytearray(path.read_bytes())
     data[-40] ^= 1
@@ -149,14 +147,14 @@ def test_several_journals_and_days_are_compacted(spark: SparkSession, tmp_path: 
     reader = read(spark, lake)
     assert compact(spark, lake) == (8, 4), "a file for each day and hub"
     assert sorted(map(tuple, read(spark, lake).collect())) == before
-    assert sorted(map(tuple, reader.collect())) == before, "who was reading is not disturbed"
+    assert sorted(map(tuple, reader.collect())) == before, "a reader that began before is not disturbed"
     assert compact(spark, lake) == (4, 4), "there is nothing to gain"
     compact(spark, lake, limits=SparkLimits(retired_seconds=1e-9))
     assert {path.name for path in lake.glob("batch=*")} == {entry.path for entry in read_manifest(lake).entries}
     assert sorted(map(tuple, read(spark, lake).collect())) == before
 
 
-def test_following(spark: SparkSession, journal: Path, lake: Path) -> None:
+def test_follow_takes_in_later_rows_and_compacts(spark: SparkSession, journal: Path, lake: Path) -> None:
     journal.mkdir()
     stop = threading.Event()
     counts: list[int] = []
@@ -178,7 +176,7 @@ def test_following(spark: SparkSession, journal: Path, lake: Path) -> None:
     assert read_manifest(lake).entries[0].path.startswith("batch=compact-")
 
 
-def test_one_ingest_a_journal(journal: Path, lake: Path) -> None:
+def test_two_ingests_of_one_journal_are_refused(journal: Path, lake: Path) -> None:
     segment(journal, 1, rows(3))
     (lake / "_checkpoints").mkdir(parents=True)
     unused: Any = None
@@ -186,7 +184,7 @@ def test_one_ingest_a_journal(journal: Path, lake: Path) -> None:
         ingest(unused, journal, lake)
 
 
-def test_what_would_take_records_in_twice(journal: Path, lake: Path, tmp_path: Path) -> None:
+def test_ingest_is_refused_if_it_would_take_records_in_twice(journal: Path, lake: Path, tmp_path: Path) -> None:
     segment(journal, 1, rows(3))
     unused: Any = None
     with changed(lake) as change:
@@ -205,7 +203,7 @@ def test_an_empty_journal_makes_an_empty_lake(spark: SparkSession, journal: Path
     assert compact(spark, lake) == (0, 0)
 
 
-def test_no_lake_and_no_journal(journal: Path, lake: Path) -> None:
+def test_a_missing_lake_or_journal_is_an_error(journal: Path, lake: Path) -> None:
     unused: Any = None
     for call in (lambda: read(unused, lake), lambda: compact(unused, lake)):
         with pytest.raises(StateError, match="is no lake: sbus lake ingest makes one"):
@@ -215,29 +213,10 @@ def test_no_lake_and_no_journal(journal: Path, lake: Path) -> None:
         ingest(unused, journal, lake)
 
 
-def test_the_manifest(lake: Path) -> None:
-    with changed(lake) as change:
-        change.manifest = Manifest(streams={"a": Stream("q", 1, "/j")})
-    path = lake / "_sbus" / "manifest.json"
-    assert json.loads(path.read_text())["streams"]["a"]["batch"] == 1
-    with pytest.raises(KilledError), changed(lake):
-        raise KilledError
-    assert read_manifest(lake).streams["a"].batch == 1, "nothing is written when something goes wrong"
-    path.write_text('{"version": 2}')
-    with pytest.raises(StateError, match="of version 2"):
-        read_manifest(lake)
-    path.write_text("{")
-    with pytest.raises(StateError, match=r"manifest.json: "):
-        read_manifest(lake)
-
-
-def test_a_lake_is_told_without_spark() -> None:
-    code = "import sbuslib.spark.manifest, sys; print({'gevent', 'pyspark', 'pyarrow'} & set(sys.modules))"
-    assert python("-c", code) == "set()\n"
-
-
-def test_journal_and_lake_the_wrong_way_round(spark: SparkSession, journal: Path, lake: Path, tmp_path: Path) -> None:
-    """Nothing is made of either."""
+def test_swapped_places_of_journal_and_lake_are_refused(
+    spark: SparkSession, journal: Path, lake: Path, tmp_path: Path
+) -> None:
+    """Neither directory is changed."""
     segment(journal, 1, rows(3, 0))
     with pytest.raises(JournalError, match="no such directory"):
         ingest(spark, tmp_path / "nothing", lake)

@@ -1,4 +1,4 @@
-"""From request to reply."""
+"""How long replies took."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_replies_find_their_requests(spark: SparkSession) -> None:
-    """Ids that are used again, a reply that comes twice, one that never comes, one to nothing, and two hubs."""
+    """With an id that is used again, a repeated reply, a missing reply, a reply without a request, and two hubs."""
     rows = [
         message(b"ask/clock", b'{"id": "a"}', at=0),
         message(b"ask/clock", b'{"id": "b"}', at=0.5),
@@ -66,7 +66,7 @@ def test_replies_find_their_requests(spark: SparkSession) -> None:
         ("json:id", b"ask", b"\xff", None, None),
     ],
 )
-def test_where_an_id_stands(
+def test_the_id_is_found_in_the_key_or_the_payload(
     spark: SparkSession, where: str, key: bytes, payload: bytes, id: bytes | None, name: bytes | None
 ) -> None:
     id_column, name_column = CorrelationId.parse(where).columns()
@@ -80,11 +80,11 @@ def test_where_an_id_stands(
 @pytest.mark.parametrize(
     "text", ["", "json:", "json:a b", "json:$['x']", "prefix:0", "prefix:-1", "segment:0", "segment:x", "key:1"]
 )
-def test_no_place_for_an_id(text: str) -> None:
+def test_wrong_places_of_an_id_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="segment:N"):
         CorrelationId.parse(text)
 
 
-def test_without_patterns(spark: SparkSession) -> None:
+def test_missing_patterns_are_refused(spark: SparkSession) -> None:
     with pytest.raises(UsageError, match="patterns"):
         exchanges(recording(spark, []), [], [b""], CorrelationId("json", "id"))

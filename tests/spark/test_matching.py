@@ -20,12 +20,12 @@ def test_rows_are_counted_by_key(spark: SparkSession) -> None:
     assert sorted(rows_of(by_key(recording(spark, rows)))) == [(b"", 1, 0, 0), (b"a\xff", 2, 8, 5), (b"b", 1, 0, 0)]
 
 
-def test_the_bytes_of_a_packet(spark: SparkSession) -> None:
+def test_packet_bytes_is_the_size_of_a_packet_on_a_link(spark: SparkSession) -> None:
     frame = recording(spark, [message(b"a/b", b"123")]).select(packet_bytes().alias("bytes"))
     assert rows_of(frame) == [(len(b"MSG a/b\x00123"),)]
 
 
-def test_the_index_says_what_the_bus_says(spark: SparkSession) -> None:
+def test_matches_are_those_of_the_vectors_of_the_protocol(spark: SparkSession) -> None:
     """The vectors of the protocol, all at once."""
     cases = [case for case in vectors() if not case[2].startswith(b"!/")]
     patterns = sorted({pattern for _, pattern, _ in cases})
@@ -47,7 +47,7 @@ def test_other_columns_stay_and_matches_are_in_order(spark: SparkSession) -> Non
     assert found == [("one", b"a.b", 1.5, [0, 1, 2]), ("two", b"c", None, [1])]
 
 
-def test_a_row_for_each_match(spark: SparkSession) -> None:
+def test_each_match_is_a_row(spark: SparkSession) -> None:
     keys = [("one", b"a.b", 1.5), ("two", b"c", None), ("three", b"!.x", 2.0), ("all", None, 0.0)]
     frame = spark.createDataFrame(keys, "name string, key binary, weight double")
     assert rows_of(each_match(frame, [b"*.b", b"nothing", b"", b"a."], b".")) == [
@@ -63,6 +63,6 @@ def test_a_row_for_each_match(spark: SparkSession) -> None:
     assert rows_of(each_match(frame, [])) == []
 
 
-def test_a_separator_that_is_none(spark: SparkSession) -> None:
+def test_a_wrong_separator_is_refused(spark: SparkSession) -> None:
     with pytest.raises(UsageError, match="separator"):
         with_matches(spark.createDataFrame([(b"a",)], "key binary"), [b""], b"//")

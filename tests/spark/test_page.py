@@ -1,4 +1,4 @@
-"""Pages hold what strangers wrote, and nothing of it can run."""
+"""Pages show hostile values as text, and load nothing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def parsed(html: str) -> Tags:
 
 
 def make(values: list[bytes]) -> str:
-    """A page with everything in it that a page can hold."""
+    """A page with every kind of part."""
     with plot(columns=2) as (axes, picture):
         bars(axes[0], values, range(len(values)))
         axes[1].plot([1, 2], [3, 4], label=shown(values[0]))
@@ -69,9 +69,9 @@ def make(values: list[bytes]) -> str:
     return page.html()
 
 
-def test_what_strangers_wrote_is_text_and_no_more() -> None:
+def test_hostile_values_stay_text() -> None:
     plain, nasty = parsed(make([b"a", b"b", b""])), parsed(make(NASTY))
-    assert nasty.tags - plain.tags <= {"span"}, "of a text that was cut"
+    assert nasty.tags - plain.tags <= {"span"}, "around a text that was cut"
     assert nasty.attributes - plain.attributes <= {"title"}
     assert not nasty.tags & {"script", "img", "iframe", "object", "link", "a:href"}
     assert not {name for name in nasty.attributes if name.startswith("on")}
@@ -81,7 +81,7 @@ def test_what_strangers_wrote_is_text_and_no_more() -> None:
     assert "\u202e" not in nasty.text
 
 
-def test_nothing_is_loaded_from_anywhere() -> None:
+def test_a_page_loads_nothing() -> None:
     html = make([b"a", b"b"])
     assert "default-src 'none'" in html
     addresses = set(re.findall(r"(?:href|src)=\"([^\"]*)\"", html)) | set(re.findall(r"url\(([^)]*)\)", html))

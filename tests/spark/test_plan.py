@@ -1,4 +1,4 @@
-"""Traffic over the links of a tree, where it came from, and where clients would better sit."""
+"""The load of the links in a tree, who published it, and the best hub for each client."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ COLUMNS = "hub string, client string, key binary, messages bigint, bytes bigint"
 
 
 class Load(NamedTuple):
-    """What a link carries, by the definition: message by message, hub by hub."""
+    """The load of one link, counted message by message as the definition says."""
 
     flooded_up: int
     flooded_down: int
@@ -81,7 +81,7 @@ def frames(spark: SparkSession, topology: Topology) -> tuple[DataFrame, plan.Rou
     return hubs_frame(spark, topology), plan.route(traffic, interests_frame(spark, topology))
 
 
-def test_links_by_the_definition(spark: SparkSession) -> None:
+def test_the_load_of_links_equals_the_definition(spark: SparkSession) -> None:
     hubs, routed = frames(spark, TREE)
     found = {row.hub: row for row in plan.links(routed, hubs).collect()}
     assert set(found) == {"left", "right", "deep", "far"}
@@ -93,14 +93,14 @@ def test_links_by_the_definition(spark: SparkSession) -> None:
     assert any(load.up for load in loads(TREE, TRAFFIC, False).values())
 
 
-def test_the_busiest_link_comes_first_and_idle_ones_are_there(spark: SparkSession) -> None:
+def test_all_links_are_listed_with_the_busiest_first(spark: SparkSession) -> None:
     hubs = hubs_frame(spark, TREE)
     traffic = spark.createDataFrame([("right", None, b"room/1/temp", 3, 3)], COLUMNS)
     found = rows_of(plan.links(plan.route(traffic, interests_frame(spark, TREE)), hubs), "hub", "up", "down")
     assert found == [("deep", 0, 3), ("left", 0, 3), ("right", 3, 0), ("far", 0, 0)]
 
 
-def test_without_traffic_and_without_interest(spark: SparkSession) -> None:
+def test_links_carry_nothing_by_interest_without_traffic_or_clients(spark: SparkSession) -> None:
     hubs = hubs_frame(spark, TREE)
     nothing = plan.route(spark.createDataFrame([], COLUMNS), interests_frame(spark, TREE))
     assert {row[2:] for row in rows_of(plan.links(nothing, hubs))} == {(0,) * 8}
@@ -121,8 +121,8 @@ def total(topology: Topology, traffic: list[tuple[str, str | None, bytes, int, i
     return sum(load.up + load.down for load in loads(topology, traffic, by_bytes).values())
 
 
-def test_each_client_is_tried_everywhere(spark: SparkSession) -> None:
-    """What a move saves is what the definition gives for the tree after it."""
+def test_the_best_hub_for_a_client_has_the_least_load_of_all(spark: SparkSession) -> None:
+    """The saving is the load by the definition before the move, less the load after it."""
     hubs, routed = frames(spark, TREE)
     found = {row.client: row for row in plan.placements(routed, hubs).collect()}
     assert set(found) == set(TREE.clients)
@@ -139,9 +139,9 @@ def test_each_client_is_tried_everywhere(spark: SparkSession) -> None:
 
 
 def test_real_relays_forward_what_the_plan_says(spark: SparkSession, folder: str) -> None:
-    """Message by message: each has a size of its own, a power of two, so bytes over a link tell which ones crossed it.
+    """Each message has another power of two as its size, so the bytes over a link tell which messages crossed it.
 
-    What everybody wants floods the tree, so the marks that real relays passed are the flooded messages.
+    A client at every hub receives the marks, so real relays pass them on as hubs would that flood.
     """
     messages = [(client or hub, hub, key) for hub, client, key, _, _ in TRAFFIC]
     messages += [("meter", "right", b"x/1/state"), ("right", "right", b"lamp/9/set"), ("deep", "deep", b"all")]
@@ -179,8 +179,8 @@ def test_real_relays_forward_what_the_plan_says(spark: SparkSession, folder: str
     assert 0 < crossed < sum(sum(sum(way) for way in one["mark"].values()) for one in carried)
 
 
-def test_where_recorded_messages_came_from(spark: SparkSession) -> None:
-    """The first client that fits, else the hub that was recorded, else the root."""
+def test_recorded_messages_are_attributed_to_clients_and_hubs(spark: SparkSession) -> None:
+    """A message is the first fitting client's, or else it is from the hub that recorded it, or from the root."""
     topology = Topology(
         {"root": Hub(), "below": Hub("root", recorded="hub-2")},
         {
@@ -226,7 +226,7 @@ def test_a_tree_without_clients(spark: SparkSession) -> None:
     assert rows_of(plan.placements(routed, hubs)) == []
 
 
-def test_another_separator(spark: SparkSession) -> None:
+def test_a_plan_uses_the_given_separator(spark: SparkSession) -> None:
     topology = Topology({"root": Hub(), "a": Hub("root")}, {"x": Client("a", ("b.",))}, ".")
     traffic = spark.createDataFrame([("root", None, b"b.c", 1, 1)], COLUMNS)
     routed = plan.route(traffic, interests_frame(spark, topology), b".")

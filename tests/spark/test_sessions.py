@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def java(folder: Path, says: str) -> Path:
-    """A program that says on standard error what it says, in place of Java."""
+    """A program in place of Java that writes this to standard error."""
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / "java"
     program.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
@@ -39,7 +39,9 @@ def java(folder: Path, says: str) -> Path:
 @pytest.mark.parametrize(
     ("says", "version"), [('openjdk version "17.0.15" 2025-04-15', 17), ('java version "25" 2025-09-16 LTS', 25)]
 )
-def test_a_java_that_is_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, version: int) -> None:
+def test_new_versions_of_java_are_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, version: int
+) -> None:
     java(tmp_path / "bin", says)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert check_java() == version
@@ -56,7 +58,9 @@ def test_a_java_that_is_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("what?", "is of an unknown version"),
     ],
 )
-def test_a_java_that_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, found: str) -> None:
+def test_old_versions_of_java_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, found: str
+) -> None:
     program = java(tmp_path / "bin", says)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(StateError) as caught:
@@ -64,7 +68,7 @@ def test_a_java_that_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say
     assert str(caught.value) == f"Spark needs Java 17 or newer, and {program} {found}: {java_package()}"
 
 
-def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_java_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(StateError) as caught:
@@ -79,7 +83,7 @@ def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         check_java()
 
 
-def test_a_command_says_so_in_one_line(tmp_path: Path) -> None:
+def test_a_command_without_java_ends_with_one_line(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "sbuslib", "plan", "--simulate", "3", "--output", "-", "--csv", "load"],
         env={**os.environ, "PYTHONPATH": str(ROOT), "JAVA_HOME": str(tmp_path)},
@@ -96,7 +100,7 @@ def test_a_command_says_so_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["pyspark", "pyarrow"])
-def test_the_extra_is_missing(missing: str) -> None:
+def test_the_error_for_a_missing_library_names_the_extra(missing: str) -> None:
     code = f"""
 import sys
 sys.modules[{missing!r}] = None
@@ -107,7 +111,7 @@ sys.exit(main(["lake", "compact", "lake"]) - 1)
     assert python("-c", code) == f"sbus: {missing} is missing: pip install 'sbuslib[spark]'\n"
 
 
-def test_naming_the_package_loads_neither_gevent_nor_spark() -> None:
+def test_importing_the_package_loads_neither_gevent_nor_spark() -> None:
     code = "import sbuslib.spark, sys; print({'gevent', 'pyspark', 'pyarrow', 'numpy'} & set(sys.modules))"
     assert python("-c", code) == "set()\n"
 
@@ -131,7 +135,7 @@ def test_there_is_one_session(spark: SparkSession) -> None:
         (b"", b""),
     ],
 )
-def test_what_java_always_says_is_left_out(capfd: pytest.CaptureFixture[str], said: bytes, shown: bytes) -> None:
+def test_the_usual_warning_of_java_is_left_out(capfd: pytest.CaptureFixture[str], said: bytes, shown: bytes) -> None:
     reading, writing = os.pipe()
     os.write(writing, said)
     os.close(writing)
@@ -139,7 +143,7 @@ def test_what_java_always_says_is_left_out(capfd: pytest.CaptureFixture[str], sa
     assert capfd.readouterr().err.encode() == shown
 
 
-def test_an_error_of_a_worker_in_one_line() -> None:
+def test_explain_makes_one_line_of_the_error_of_a_worker() -> None:
     text = """[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback (most recent call last):
   File "/x/places.py", line 1, in f
 sbuslib.errors.JournalError: /j: no such directory

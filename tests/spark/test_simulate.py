@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_the_tree(spark: SparkSession) -> None:
+def test_the_tree_has_the_fan_out(spark: SparkSession) -> None:
     def path(hub: int) -> list[int]:
         return [hub, *path((hub - 1) // 3)] if hub else []
 
@@ -24,12 +24,12 @@ def test_the_tree(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(("hubs", "fan_out"), [(0, 8), (10, 1)])
-def test_what_is_no_tree(spark: SparkSession, hubs: int, fan_out: int) -> None:
+def test_impossible_trees_are_refused(spark: SparkSession, hubs: int, fan_out: int) -> None:
     with pytest.raises(UsageError, match="fan-out"):
         simulate.tree(spark, hubs, fan_out)
 
 
-def test_its_load_adds_up(spark: SparkSession) -> None:
+def test_the_load_of_the_tree_adds_up(spark: SparkSession) -> None:
     tree = simulate.tree(spark, 300, 4).persist()
     traffic = simulate.traffic(tree)
     (published,) = rows_of(traffic.groupBy().sum("messages"))[0]

@@ -1,4 +1,4 @@
-"""Rows as messages on a real bus: from a frame, from a stream, in envelopes, and what is refused."""
+"""Rows published on a real bus: from frames and streams, with and without envelopes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from support import PATIENCE, HubThread
 from sbuslib.blocking import Client
 from sbuslib.errors import NoHubError, UsageError
 from sbuslib.spark import unseal
-from sbuslib.spark.envelope import seal
 from sbuslib.spark.sessions import explain
 from sbuslib.spark.sink import BusWriter, Published, Target
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def columns(text: str) -> StructType:
-    """Columns such as ``"key binary, payload binary"``; Spark's own way needs a session."""
+    """A schema of columns such as ``"key binary, payload binary"``. Spark's own parser needs a session."""
     schema = StructType()
     for column in text.split(", "):
         name, kind = column.split()
@@ -51,7 +50,7 @@ def subscriber(bus: str) -> Iterator[Client]:
 
 
 def received(client: Client, count: int) -> list[tuple[bytes, bytes]]:
-    """So many messages, and not one more."""
+    """Receive exactly ``count`` messages."""
     got: list[tuple[bytes, bytes]] = []
     while len(got) < count:
         got += [(message.key, message.payload) for message in client.receive_many(timeout=PATIENCE)]
@@ -61,13 +60,13 @@ def received(client: Client, count: int) -> list[tuple[bytes, bytes]]:
     return got
 
 
-def test_a_frame(spark: SparkSession, bus: str, subscriber: Client) -> None:
+def test_the_rows_of_a_frame_are_published(spark: SparkSession, bus: str, subscriber: Client) -> None:
     frame = spark.range(100).selectExpr("concat('n/', id) AS key", "cast(id AS STRING) AS payload", "id AS other")
     frame.repartition(2).write.format("sbus").mode("append").option("address", bus).save()
     assert sorted(received(subscriber, 100)) == sorted((b"n/%d" % n, b"%d" % n) for n in range(100))
 
 
-def test_a_stream_in_envelopes(
+def test_a_stream_is_published_with_ids_that_do_not_change(
     spark: SparkSession, bus: str, subscriber: Client, journal: Path, tmp_path: Path
 ) -> None:
     segment(journal, 1, rows(6), rows(6, 7))
@@ -87,7 +86,7 @@ def test_a_stream_in_envelopes(
     assert ids == [f"{query.id}/{n // 6}/0/{n % 6}".encode() for n in range(12)], "the same when a batch is run again"
 
 
-def test_no_hub(spark: SparkSession, folder: str) -> None:
+def test_the_error_without_a_hub_is_one_line(spark: SparkSession, folder: str) -> None:
     writer = spark.range(1).selectExpr("'k' AS key", "'p' AS payload").write.format("sbus").mode("append")
     with pytest.raises(Exception, match="no hub") as caught:
         writer.option("address", f"{folder}/nobody").save()
@@ -95,13 +94,13 @@ def test_no_hub(spark: SparkSession, folder: str) -> None:
 
 
 def write(target: Target, *batches: list[dict[str, Any]]) -> int:
-    """What a task does, without Spark."""
+    """Run a task without Spark, and return how many messages it published."""
     message = BusWriter(target).write(iter([pyarrow.RecordBatch.from_pylist(batch) for batch in batches]))
     assert isinstance(message, Published)
     return message.messages
 
 
-def test_ids_of_the_rows(bus: str, subscriber: Client) -> None:
+def test_ids_come_from_the_column_id(bus: str, subscriber: Client) -> None:
     target = Target.read({"address": bus, "envelope": "True"}, columns("key string, payload string, id string"))
     some: list[dict[str, Any]] = [{"key": "a", "payload": "x", "id": "1"}, {"key": "a", "payload": None, "id": "2"}]
     assert write(target, some, [{"key": "b", "payload": "y", "id": "3"}]) == 3
@@ -123,7 +122,7 @@ def test_a_row_without_a_key_is_refused(bus: str) -> None:
         write(target, [{"key": b"a", "payload": b""}, {"key": None, "payload": b""}])
 
 
-def test_no_hub_without_spark(folder: str) -> None:
+def test_a_task_without_a_hub_raises_an_error(folder: str) -> None:
     with pytest.raises(NoHubError):
         write(Target.read({"path": f"{folder}/nobody"}, COLUMNS), [])
 
@@ -139,22 +138,12 @@ def test_no_hub_without_spark(folder: str) -> None:
         ({}, "key date, payload binary", "the column key is binary or string, not date"),
     ],
 )
-def test_what_is_refused(options: dict[str, str], schema: str, match: str) -> None:
+def test_wrong_options_and_columns_are_refused(options: dict[str, str], schema: str, match: str) -> None:
     with pytest.raises(UsageError, match=match):
         Target.read(options, columns(schema))
 
 
-def test_what_was_published_cannot_be_overwritten(spark: SparkSession, bus: str) -> None:
+def test_the_mode_overwrite_is_refused(spark: SparkSession, bus: str) -> None:
     frame = spark.range(1).selectExpr("'k' AS key", "'p' AS payload")
     with pytest.raises(Exception, match="say mode"):
         frame.write.format("sbus").mode("overwrite").option("address", bus).save()
-
-
-def test_envelopes() -> None:
-    assert unseal(seal(b"1/2", b"a\0b")) == (b"1/2", b"a\0b")
-    for wrong in (b"", b"no end", b"\0payload"):
-        with pytest.raises(UsageError, match="in no envelope"):
-            unseal(wrong)
-    for id in (b"", b"a\0b"):
-        with pytest.raises(UsageError, match="the id of an envelope"):
-            seal(id, b"")

@@ -1,4 +1,4 @@
-"""Streams of journals: where batches begin and end, limits, ends, deleted segments; with and without Spark."""
+"""Streams of journals: where batches begin and end, limits, and deleted segments; with and without Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def reader(*journals: Path, **options: str) -> JournalStreamReader:
-    """What Spark makes of ``readStream``, in the planner."""
+    """The reader that Spark makes for ``readStream``."""
     source = JournalSource({})
     chosen = Options.read({"paths": str([str(journal) for journal in journals]).replace("'", '"'), **options})
     return JournalStreamReader(chosen, source.schema())
@@ -43,7 +43,7 @@ def at(journal: Path, first: int, position: int = SEGMENT_HEADER_BYTES) -> dict[
     return {str(journal): {"segment": segment_name(first), "position": position}}
 
 
-def test_from_the_oldest_segment_to_the_last_whole_block(journal: Path) -> None:
+def test_a_batch_reaches_from_the_oldest_segment_to_the_last_whole_block(journal: Path) -> None:
     segment(journal, 101, rows(5), rows(5, 6))
     last = segment(journal, 111, rows(3), sealed=False)
     whole = last.stat().st_size
@@ -64,7 +64,7 @@ def test_from_the_oldest_segment_to_the_last_whole_block(journal: Path) -> None:
     assert numbers(stream, end, more) == [114, 115, 116, 117]
 
 
-def test_batches_of_so_many_rows(journal: Path) -> None:
+def test_batches_have_at_most_so_many_rows(journal: Path) -> None:
     segment(journal, 1, rows(5), rows(5), rows(5))
     segment(journal, 16, rows(5), rows(5))
     segment(journal, 26, rows(5), rows(7), sealed=False)
@@ -80,7 +80,7 @@ def test_batches_of_so_many_rows(journal: Path) -> None:
     assert reader(journal).getDefaultReadLimit() == ReadAllAvailable()
 
 
-def test_a_block_that_is_larger_than_a_batch_may_be_is_a_batch(journal: Path) -> None:
+def test_a_block_larger_than_the_limit_is_one_batch(journal: Path) -> None:
     segment(journal, 1, rows(30), rows(30))
     stream = reader(journal)
     start = stream.initialOffset()
@@ -119,7 +119,7 @@ def test_a_journal_that_is_added_is_read_from_its_start(tmp_path: Path) -> None:
     assert numbers(stream, position, end) == [1, 2, 3]
 
 
-def test_the_end_that_available_now_means_is_that_of_the_start(journal: Path) -> None:
+def test_available_now_ends_where_the_journal_ended_at_the_start(journal: Path) -> None:
     segment(journal, 1, rows(5))
     last = segment(journal, 6, rows(5), sealed=False)
     stream = reader(journal)
@@ -134,7 +134,7 @@ def test_the_end_that_available_now_means_is_that_of_the_start(journal: Path) ->
     assert got == list(range(1, 11))
 
 
-def test_a_segment_deleted_before_it_was_read_is_named(journal: Path) -> None:
+def test_a_segment_deleted_before_it_was_read_is_an_error(journal: Path) -> None:
     first = segment(journal, 1, rows(5))
     segment(journal, 6, rows(5))
     stream = reader(journal)
@@ -158,7 +158,7 @@ def test_a_segment_deleted_after_it_was_read_is_not_missed(journal: Path) -> Non
     assert numbers(stream, end, more) == [6, 7, 8, 9, 10]
 
 
-def test_the_segment_after_the_one_that_was_read_is_deleted(journal: Path) -> None:
+def test_a_next_segment_that_was_deleted_is_an_error(journal: Path) -> None:
     segment(journal, 1, rows(5))
     stream = reader(journal)
     end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
@@ -167,7 +167,7 @@ def test_the_segment_after_the_one_that_was_read_is_deleted(journal: Path) -> No
         stream.latestOffset(end, ReadAllAvailable())
 
 
-def test_an_end_that_was_lost(journal: Path) -> None:
+def test_a_segment_that_became_shorter_is_an_error(journal: Path) -> None:
     path = segment(journal, 1, rows(5), rows(5), sealed=False)
     stream = reader(journal)
     end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
@@ -177,7 +177,7 @@ def test_an_end_that_was_lost(journal: Path) -> None:
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-def test_damage_in_the_middle(journal: Path, sealed: bool) -> None:
+def test_damage_in_the_middle_is_an_error_or_a_gap(journal: Path, sealed: bool) -> None:
     path = segment(journal, 1, rows(5), rows(5), rows(5), sealed=sealed)
     data = bytearray(path.read_bytes())
     second = SEGMENT_HEADER_BYTES + len(message_block(1, rows(5)))

@@ -1,4 +1,4 @@
-"""What each pattern would have received, and which cover others."""
+"""What each pattern would have received, and which patterns cover others."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_pattern_has_a_row_where_nothing_was_published(spark: SparkSession
     assert rows_of(received(by_key(recording(spark, [message(b"a")])), [])) == []
 
 
-def test_coverage_is_what_covers_says(spark: SparkSession) -> None:
+def test_coverage_agrees_with_covers(spark: SparkSession) -> None:
     patterns = sorted({pattern for _, pattern, _ in vectors()})[::8]
     found = dict(rows_of(coverage(spark, patterns)))
     assert len(patterns) > 100

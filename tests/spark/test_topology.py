@@ -65,7 +65,7 @@ def test_a_tree_is_read_and_made_frames(tmp_path: Path, spark: SparkSession) -> 
         ("separator = 'ab'\n[hubs.a]", "separator"),
     ],
 )
-def test_what_is_no_tree(tmp_path: Path, text: str, said: str) -> None:
+def test_wrong_files_are_refused(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "tree.toml"
     path.write_text(text)
     with pytest.raises(UsageError, match=said):

@@ -39,7 +39,7 @@ def digest(rows: DataFrame) -> DataFrame:
     return traffic.digest(rows, 10).persist()
 
 
-def test_the_span(rows: DataFrame) -> None:
+def test_span_is_the_time_from_the_first_row_to_the_last(rows: DataFrame) -> None:
     found = traffic.span(rows)
     assert found == (START_NS + SECOND // 4, START_NS + 199 * SECOND // 10, 7)
     assert found is not None
@@ -52,7 +52,7 @@ def test_a_period_is_round_and_gives_few_points(seconds: float, expected: int) -
     assert traffic.period(seconds) == expected
 
 
-def test_over_time(digest: DataFrame) -> None:
+def test_over_time_counts_by_hub_and_period(digest: DataFrame) -> None:
     first, second = (datetime.fromtimestamp(START_NS // SECOND + n, UTC) for n in (0, 10))
     found = [
         (hub, start.replace(tzinfo=UTC) if start.tzinfo is None else start, *rest)
@@ -65,12 +65,12 @@ def test_over_time(digest: DataFrame) -> None:
     ]
 
 
-def test_by_sender_and_by_user(digest: DataFrame) -> None:
+def test_messages_are_counted_by_sender_and_by_user(digest: DataFrame) -> None:
     assert rows_of(traffic.by_sender(digest)) == [(b"!/cred/100/1000/4711", 3, 1_006), (OTHER, 1, 0)]
     assert rows_of(traffic.by_user(digest)) == [(1000, 100, 3, 1_006), (1001, 100, 1, 0)]
 
 
-def test_gaps(rows: DataFrame) -> None:
+def test_gaps_are_counted_by_hub_and_cause(rows: DataFrame) -> None:
     found = rows_of(traffic.gaps(rows), "hub", "cause", "gaps", "lost")
     assert found == [("hub-1", "overflow", 2, 9), ("hub-2", "corrupt", 1, 1)]
 
@@ -116,7 +116,7 @@ def test_levels_come_busiest_first_with_another_separator(spark: SparkSession) -
     assert found == [(1, b"b.", 2, 4, 2, 3), (1, b"a.", 1, 1, 1, 1)]
 
 
-def test_what_cannot_be(spark: SparkSession) -> None:
+def test_wrong_periods_and_levels_are_refused(spark: SparkSession) -> None:
     frame = recording(spark, [message(b"a")])
     with pytest.raises(UsageError, match="period"):
         traffic.digest(frame, 0)

@@ -34,8 +34,8 @@ def told(found: list[tuple[Any, ...]]) -> list[tuple[bytes, dict[str, Any]]]:
     return [(key, json.loads(payload)) for key, payload in found]
 
 
-def test_windows_and_what_breaks_rules(spark: SparkSession) -> None:
-    """A batch is a stream that has come to its end: the same functions serve."""
+def test_windows_are_counted_and_broken_rules_cause_alerts(spark: SparkSession) -> None:
+    """The functions take a frame of all rows as well as a stream."""
     rows = [
         message(b"room/1/temp", b"21", at=0),
         message(b"room/2/temp", b"2", at=1),
@@ -65,8 +65,8 @@ def test_windows_and_what_breaks_rules(spark: SparkSession) -> None:
     assert got == [(key, what | common) for key, what in expected]
 
 
-def test_a_journal_that_grows(spark: SparkSession, journal: Path) -> None:
-    """A window is told once something later than its end and the delay was recorded, and only then."""
+def test_a_window_is_told_once_when_it_is_complete(spark: SparkSession, journal: Path) -> None:
+    """A window is complete when a row was recorded that is later than the end of the window by the delay."""
 
     def row(second: float) -> Row:
         return Row(b"room/1", b"x", START_NS + round(second * 1e9))
@@ -119,7 +119,7 @@ def test_a_journal_that_grows(spark: SparkSession, journal: Path) -> None:
         Rule("below", b"a/!/b", 1),
     ],
 )
-def test_what_is_no_rule(rule: Rule) -> None:
+def test_wrong_rules_are_refused(rule: Rule) -> None:
     with pytest.raises(UsageError):
         rule.check()
 
@@ -131,8 +131,8 @@ def test_windows_are_bounded(spark: SparkSession) -> None:
             watch(rows, [], seconds=seconds, delay=delay, stop=threading.Event())
 
 
-def test_the_window_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Spark cuts them: from 1970 on, in whole milliseconds."""
+def test_under_way_is_the_start_of_the_current_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Spark, windows count from 1970 on, in whole milliseconds."""
     monkeypatch.setattr("sbuslib.spark.watch.time.time_ns", lambda: START_NS + 1_234_567_890)
     assert under_way(1) == START_NS + 1_000_000_000
     assert under_way(86_400) % 86_400_000_000_000 == 0

@@ -1,4 +1,4 @@
-"""What a worker does for its own speed, and no other process."""
+"""Workers exclude their objects from garbage collection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_only_a_worker_settles(spark: SparkSession) -> None:
+def test_settle_freezes_objects_in_workers_only(spark: SparkSession) -> None:
     def frozen(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         import pyarrow as pa
 
