@@ -19,6 +19,8 @@ __all__ = ["add_arguments", "program_folder", "read_unit", "run_units", "unit_na
 _UNITS = Path(__file__).parent / "systemd"
 _PLACEHOLDER = "@BIN@"
 SYSTEM_FOLDER = "/etc/systemd/system"
+CONFIG_FOLDER = "/etc"
+CONFIG_FILE = "sbus.toml"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -32,7 +34,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "  sbus units --install --user                 write those of a user session to ~/.config/systemd/user\n"
         "\n"
         "The units name the programs by the path that they are installed at. A file that is there already with other "
-        "contents is not replaced."
+        "contents is not replaced. sbus.toml, which the bus of the machine reads, goes to /etc, unless it is there."
     )
     parser.add_argument("unit", metavar="UNIT", nargs="?", help="the unit to print; without: list all")
     parser.add_argument(
@@ -96,9 +98,13 @@ def _target(folder: str, user: bool) -> Path:
 
 
 def _install(target: Path, user: bool) -> None:
-    """Write units into a folder, none of them where one is there with other contents. Raises as files do."""
+    """Write units into a folder, none of them where one is there with other contents. Raises as files do.
+
+    A configuration file that is there already is kept as it is.
+    """
     programs = program_folder()
-    units = {target / name: read_unit(name, programs) for name in unit_names(user)}
+    units = {_place(target, name): read_unit(name, programs) for name in unit_names(user)}
+    units = {path: text for path, text in units.items() if path.name != CONFIG_FILE or not path.exists()}
     for path, text in units.items():
         if path.exists() and path.read_text("utf-8") != text:
             raise StateError(f"{path} is there with other contents: remove it, and keep changes with systemctl edit")
@@ -108,4 +114,11 @@ def _install(target: Path, user: bool) -> None:
         print(path)
     systemctl = "systemctl --user" if user else "systemctl"
     socket = "sbus-user.socket" if user else "sbus.socket"
-    print(f"then: {systemctl} daemon-reload && {systemctl} enable --now {socket}", file=sys.stderr)
+    first = f"move {target / CONFIG_FILE} to {CONFIG_FOLDER}, then " if _place(target, CONFIG_FILE) in units else ""
+    first = "" if target == Path(SYSTEM_FOLDER) else first
+    print(f"then: {first}{systemctl} daemon-reload && {systemctl} enable --now {socket}", file=sys.stderr)
+
+
+def _place(target: Path, name: str) -> Path:
+    """Where a file goes: the configuration to where the unit looks for it, if the units go to where systemd looks."""
+    return Path(CONFIG_FOLDER, name) if name == CONFIG_FILE and target == Path(SYSTEM_FOLDER) else target / name

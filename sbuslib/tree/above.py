@@ -100,6 +100,7 @@ class HubAbove:
         self._received = 0
         self._address = ""
         self._apart = False
+        self._told_open = False
         self._early: list[bytes] = []  # questions of the tree before the first connection
         self._refusing: set[str] = set()  # addresses of hubs that refused the pattern for secrets
 
@@ -185,6 +186,7 @@ class HubAbove:
             talk.join()
             joined_at = monotonic()
             self._joined(talk)
+            self._tell_open(talk.peer.uid)
             while not talk.ended:
                 self.wait_for_change()
             raise talk.error or LinkError(f"the link ended: {talk.why}")
@@ -221,6 +223,14 @@ class HubAbove:
     def found_nobody(self, address: str) -> None:
         """No hub listens there: the next one may be another program, which knows secrets."""
         self._refusing.discard(address)
+
+    def _tell_open(self, uid: int) -> None:
+        """Say once that all that is wanted goes up to another user's hub."""
+        if self.demand.is_bounded or self._told_open or uid == os.getuid():
+            return
+        self._told_open = True
+        text = "sbus hub at %s: what is wanted above goes up to the hub of user %d at %s: name what may with export"
+        log(logging.WARNING, text, self.tree.context.address(), uid, self._address)
 
     def _joined(self, talk: Conversation) -> None:
         self.epoch += 1

@@ -130,6 +130,11 @@ class Demand:
         self._former.extend(former)
         self._router.reconsider_all()
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether only some patterns may go up."""
+        return self._export is not None
+
     def set_export(self, export: list[bytes] | None) -> None:
         """From now on other patterns may go up. What was announced is narrowed anew, in small steps."""
         former, self._export = self._everything(), export

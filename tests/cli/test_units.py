@@ -46,8 +46,11 @@ def test_units_are_installed_with_the_path_of_the_programs(
     (line,) = [line for line in service.splitlines() if line.startswith("ExecStart=")]
     program = line.removeprefix("ExecStart=").split()[0]
     assert os.access(os.path.join(os.path.dirname(program), "sbusd"), os.X_OK)
+    if not user:  # it is meant to be changed
+        (target / "sbus.toml").write_text("mine")
     again = run("sbuslib", "units", "--install", str(target), *["--user"] * user, env=programs)
     assert again.returncode == 0, "what is there already is the same"
+    assert user or (target / "sbus.toml").read_text() == "mine"
 
 
 def test_units_of_a_user_go_where_systemd_looks(run: Run, programs: dict[str, str], tmp_path: Path) -> None:
@@ -74,3 +77,5 @@ def test_a_unit_is_printed(run: Run, programs: dict[str, str]) -> None:
 def test_the_page_shows_the_units() -> None:
     shown = [block.text for block in blocks(DOCS / "how-to" / "service.md") if block.language == "ini"]
     assert shown == [read_unit(name, "/usr/local/bin") for name in ("sbus.socket", "sbus.service")]
+    (rules,) = [block.text for block in blocks(DOCS / "how-to" / "multi-tenant.md") if block.language == "toml"]
+    assert rules == read_unit("sbus.toml", "")

@@ -232,7 +232,7 @@ def test_units_start_existing_programs_with_existing_arguments() -> None:
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze: apt-get install systemd")
 def test_systemd_understands_the_units(tmp_path: Path) -> None:
-    for path in UNITS.iterdir():
+    for path in (one for one in UNITS.iterdir() if one.suffix != ".toml"):
         # The programs need not be installed where this is tested.
         text = path.read_text().replace("@BIN@/sbusd", "/bin/true").replace("@BIN@/sbus-relay", "/bin/true")
         (tmp_path / path.name.replace("@.", "@root.")).write_text(text)

@@ -14,7 +14,8 @@ from worlds import FAST, World, key_of, received, settle
 
 from sbuslib import Hub, Relay
 from sbuslib.errors import DisconnectedError, StateError, UsageError
-from sbuslib.tree import tree
+from sbuslib.secrets import Credentials
+from sbuslib.tree import above_role, tree
 
 # -- prefixes and secrets ---------------------------------------------------------------------------
 
@@ -515,3 +516,32 @@ def test_wrong_settings_of_a_relay_change_nothing(world: World) -> None:
     settle(client)
     above.publish(b"k")
     assert client.receive(PATIENCE).key == b"k"
+
+
+# -- what goes up to another user's hub -----------------------------------------------------------------
+
+
+def of_another_user(sock: Any) -> Credentials:
+    return Credentials(gid=1, uid=os.getuid() + 1, pid=1)
+
+
+@pytest.mark.parametrize("other", [True, False], ids=["of another user", "of the same user"])
+@pytest.mark.parametrize("export", [None, [b"a/"]], ids=["everything", "bounded"])
+def test_a_relay_without_exports_says_once_that_all_goes_up_to_another_user(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    other: bool,
+    export: list[bytes] | None,
+) -> None:
+    if other:
+        monkeypatch.setattr(above_role, "peer_credentials", of_another_user)
+    for name in ("top", "left"):
+        world.hub(name)
+    relay = world.relay("left", "top", export=export)
+    world.hubs["top"].stop(0)
+    eventually(lambda: relay.state != "joined")
+    world.hubs["top"].start()
+    relay.wait(PATIENCE)
+    told = [record.getMessage() for record in caplog.records if "name what may" in record.getMessage()]
+    assert len(told) == (1 if other and export is None else 0)
