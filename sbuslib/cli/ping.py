@@ -37,17 +37,20 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def _ping(arguments: Namespace) -> int:
     from itertools import count as numbers
+    from signal import SIG_DFL, SIGINT, default_int_handler, getsignal, signal
     from time import perf_counter, sleep
 
     from ..blocking import Client
     from . import tables
-    from .console import EXIT_FAILURE
+    from .console import EXIT_FAILURE, EXIT_SUCCESS
 
     times: list[float] = []
     partial = False
 
     def ask() -> None:
         nonlocal partial
+        if getsignal(SIGINT) is SIG_DFL:  # and not ignored
+            signal(SIGINT, default_int_handler)  # the summary comes after Ctrl-C
         with Client(arguments.address, timeout=arguments.timeout) as client:
             client.sync()  # the first answer takes longer: the client makes room for it
             for number in numbers(1) if arguments.count is None else range(1, arguments.count + 1):
@@ -61,8 +64,12 @@ def _ping(arguments: Namespace) -> int:
                 told += " (hubs of users that are not trusted were not waited for)" if scope.trusted_only else ""
                 where = tables.plain(client.address)
                 print(f"{where}: number={number} time={times[-1] * 1_000:.3f} ms{told}", flush=True)
+
+    try:
+        status = tables.run(ask, arguments.address)
+    except KeyboardInterrupt:  # how it ends without a count
+        status = EXIT_SUCCESS
+    if times:
         least, most, mean = min(times), max(times), sum(times) / len(times)
         print(f"least/mean/most = {least * 1_000:.3f}/{mean * 1_000:.3f}/{most * 1_000:.3f} ms")
-
-    status = tables.run(ask, arguments.address)
     return EXIT_FAILURE if partial else status

@@ -157,7 +157,7 @@ class Conversation:
             up.say(encode_control(control.BATCH_ON))
             up.takes_batches = True
         if features is not None and control.LINKS in features.words:
-            up.say(encode_control(control.INTEREST_ADDRESS, os.fsencode(self._context.address())))
+            up.say(encode_control(control.INTEREST_ADDRESS, os.fsencode(os.path.abspath(self._context.address()))))
         self.joined = True
 
     def _ask_for_secrets(self) -> None:

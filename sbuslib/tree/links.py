@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
-
 from ..core.connection import Connection
 from ..core.protocols import Routes
 from ..statistics import LinkPage, LinkStatistics
@@ -28,15 +25,12 @@ class Links:
         tree = self._tree
         receivers = tree.context.router.route(b"%b%b\0" % (MSG, key)) if key is not None else None
         above = [tree.above.statistics(receivers)] if tree.above is not None and not start else []
-        later = self._below(start)
-        below = [self._statistics(one, receivers) for one in islice(later, most)]
-        following = next(later, None)
-        return LinkPage(links=(*above, *below), next=following.number if following is not None else None)
-
-    def _below(self, start: int) -> Iterator[Connection]:
-        for connection in self._tree.clients.connections.values():
-            if connection.number >= start and self._tree.is_relay(connection.outgoing):
-                yield connection
+        connections = [connection for connection in tree.relays() if connection.number >= start]
+        connections.sort(key=lambda connection: connection.number)
+        count = len(connections) if most is None else most
+        below = [self._statistics(connection, receivers) for connection in connections[:count]]
+        following = connections[count].number if len(connections) > count else None
+        return LinkPage(links=(*above, *below), next=following)
 
     def _statistics(self, connection: Connection, receivers: Routes | None) -> LinkStatistics:
         tree, outgoing = self._tree, connection.outgoing

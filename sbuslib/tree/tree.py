@@ -24,6 +24,7 @@ from collections import Counter
 from typing import Final, Protocol
 
 from ..core.client_role import ClientRole
+from ..core.connection import Connection
 from ..core.context import Context
 from ..core.members import Clients
 from ..core.outgoing import Outgoing
@@ -240,12 +241,12 @@ class Tree:
 
     def note_address(self, client: Outgoing, address: bytes) -> None:
         """The relay of a hub below says where its hub listens. It may say anything: this is only told to others."""
-        if self.is_relay(client) and len(address) <= ADDRESS_BYTES:
+        if client in self._told_path and len(address) <= ADDRESS_BYTES:
             self.addresses[client] = address.decode(errors="replace")
 
-    def is_relay(self, client: Outgoing) -> bool:
-        """Whether a client is the relay of a hub below, in whatever mode."""
-        return client in self._told_path
+    def relays(self) -> list[Connection]:
+        """The relays of hubs below, in whatever mode."""
+        return [self.clients.connections[client] for client in self._told_path]
 
     def set_relays(self, users: frozenset[int], groups: frozenset[int]) -> None:
         """From now on the relays of these users may join. A link that may learn less now has to join again."""

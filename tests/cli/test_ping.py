@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 from collections.abc import Callable
 
@@ -22,6 +23,16 @@ def test_each_answer_is_shown_and_their_times(run: Run, bus: HubThread, path: st
     for number, line in enumerate(lines, 1):
         assert re.fullmatch(rf"{re.escape(path)}: number={number} time=[0-9.]+ ms", line)
     assert re.fullmatch(r"least/mean/most = [0-9.]+/[0-9.]+/[0-9.]+ ms", summary)
+
+
+def test_ctrl_c_ends_it_with_the_summary(start: Start, bus: HubThread, path: str) -> None:
+    process = start("sbuslib", "ping", "-a", path, "-i", "10")
+    assert process.stdout is not None
+    assert b"time=" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (0, b"")
+    assert output.startswith(b"least/mean/most = ")
 
 
 def test_it_goes_on_until_the_hub_ends(start: Start, bus: HubThread, path: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from support import PATIENCE, WHOAMI, FakeHub, Peer, eventually
 from worlds import FAST, World, settle
 
-from sbuslib import Client, aio
+from sbuslib import Client, Hub, aio
 from sbuslib.core import reporting
 from sbuslib.errors import KeyFormatError, PeerError, StateError
 from sbuslib.statistics import LinkPage, LinkStatistics
@@ -200,6 +200,15 @@ def test_where_a_hub_below_listens_is_what_it_says(world: World) -> None:
     assert world.client("top").link_statistics()[0].address == "/run/bus"
     relay.close()
     eventually(lambda: not world.hubs["top"].tree.addresses)
+
+
+def test_a_relative_address_is_told_as_an_absolute_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.hub("top")
+    monkeypatch.chdir(world.folder)
+    world.hubs["left"] = Hub("./left", limits=FAST)
+    world.hubs["left"].start()
+    world.relay("left", "top")
+    eventually(lambda: below(world, "top").address == world.address("left"))
 
 
 def test_each_of_many_links_is_told_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
