@@ -1,9 +1,10 @@
 """When a hub that was just started knows what is wanted: the hubs below send what they kept only after that.
 
-What they kept is for subscribers of whom some are not back yet. So the hub waits until no link has come for a while,
-each link has told all that is wanted below it, and as many links have come as there were before. Each link says how
-many these were, since it was told by the process that has ended. The hub gives up waiting in the end. Only links of
-trusted users are waited for, and believed: others could delay everybody.
+What they kept is for subscribers of whom some are not back yet. So the hub waits until its prefix is known, which
+clients that come back ask for; until no link has come for a while; until each link has told all that is wanted below
+it; and until as many links have come as there were before. Each link says how many these were, since it was told by the
+process that has ended. The hub gives up waiting in the end. Only links of trusted users are waited for, and believed:
+others could delay everybody.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from typing import Final, Protocol
 from ..core.context import Context
 
 __all__ = ["COUNT_PAUSE", "Settling"]
+
+_LOOK: Final = 0.05
+"""Seconds between two looks, once all time is over, at whether the prefix is known."""
 
 _MOST: Final = 10
 """How many times :attr:`~sbuslib.limits.Limits.settle` a hub waits in all. What is sent up waits as long."""
@@ -39,12 +43,20 @@ class Settling:
     """Whether a hub knows what is wanted.
 
     :param links: the links of now.
+    :param knows_prefix: whether the hub's first prefix is known, or nobody waits for it any more.
     :param on_settled: called once it knows, for each start.
     """
 
-    def __init__(self, context: Context, links: Callable[[], Iterable[Below]], on_settled: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        links: Callable[[], Iterable[Below]],
+        knows_prefix: Callable[[], bool],
+        on_settled: Callable[[], None],
+    ) -> None:
         self._context = context
         self._links = links
+        self._knows_prefix = knows_prefix
         self._on_settled = on_settled
         self.done = False
         self._expected = 0  # links of trusted users
@@ -62,6 +74,10 @@ class Settling:
     def note_link(self, links_before: int) -> None:
         """A link of a trusted user has come, and says how many there were before."""
         self._expected = max(self._expected, links_before)
+        self.begin_quiet()
+
+    def begin_quiet(self) -> None:
+        """Others may come back now."""
         self._quiet_at = min(self._end_at, monotonic() + self._context.limits.settle)
 
     def links_changed(self) -> None:
@@ -82,7 +98,7 @@ class Settling:
     def check(self) -> None:
         """A link has told all that is wanted below it, or has ended."""
         now = monotonic()
-        if self.done or not self._context.is_serving or now < self._quiet_at:
+        if self.done or not self._context.is_serving or now < self._quiet_at or not self._knows_prefix():
             return
         trusted = [link for link in self._links() if link.trusted]
         if now < self._end_at and (len(trusted) < self._expected or not all(link.told_all for link in trusted)):
@@ -96,4 +112,5 @@ class Settling:
     def _on_time(self) -> None:
         self.check()
         if not self.done:
-            self._wait_until(self._quiet_at if monotonic() < self._quiet_at else self._end_at)
+            now = monotonic()
+            self._wait_until(next((when for when in (self._quiet_at, self._end_at) if when > now), now + _LOOK))

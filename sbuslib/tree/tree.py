@@ -130,7 +130,7 @@ class Tree:
         self.dropped = Violations(context.limits.logged_breaches)
         """Packets that links should not have sent."""
         self.path: tuple[bytes, ...] = (self.hub_id,)
-        self.settling = Settling(context, lambda: self.links.values(), self._settle)
+        self.settling = Settling(context, lambda: self.links.values(), lambda: self.prefix.is_known, self._settle)
         self.questions = Questions(self, context)
         self.prefix = Prefix(self.questions)
         self.instances = Instances(context, self._join)
@@ -383,6 +383,8 @@ class Tree:
         self.prefix.whoami(connection)
 
     def _settle_prefix(self) -> None:
+        if not self.prefix.is_known:
+            self.settling.begin_quiet()  # clients that come back have waited for this
         self.prefix.settle()
         self.context.members.end_turn()
 

@@ -1,0 +1,230 @@
+"""Random trees of processes in which hubs are killed, stopped, started again and joined, while messages pass.
+
+Each tree is compared with one flat hub, to which the same is published and subscribed. What a subscriber receives of a
+publisher is in order, and nothing comes twice. What the flat hub would have delivered and does not come was lost: the
+publisher was told so, or its own hub was killed before it had passed the message on. A hub that is killed is away for
+those behind it, as a client is that leaves its hub. So this is not asked of subscribers whose way down was killed.
+
+``SBUS_TREE_RUNS`` says how many runs there are, ``SBUS_TREE_SEED`` the number of the first.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from random import Random
+from time import monotonic
+
+import pytest
+from programs import Programs, Publisher, Subscriber, wait_until
+
+from sbuslib.matcher import matches
+
+RUNS = int(os.environ.get("SBUS_TREE_RUNS", "6"))
+SEED = int(os.environ.get("SBUS_TREE_SEED", "1"))
+DEPTH = 4
+STOPPED = 1.5
+"""Seconds for which a hub is stopped at most: a hub that is started again gives up waiting for others after five."""
+KEYS = [b"a", b"b", b"a/b", b"a/b/c", b"b/c"]
+PATTERNS = [b"", b"a", b"a/", b"*", b"*/b", b"b/*", b"a/*/c", b"*/*"]
+LAST = b"last"
+
+
+class Run:
+    """One tree, and what happens to it."""
+
+    def __init__(self, programs: Programs, seed: int, stack: ExitStack) -> None:
+        self.programs = programs
+        self.random = Random(seed)
+        self.load = Random(seed)  # of its own: how much is published depends on the machine, and events do not
+        self.stack = stack
+        self.killed: set[str] = set()
+        self.stopped: dict[str, float] = {}
+        self.publishers: dict[str, Publisher] = {}
+        self.subscribers: dict[str, list[Subscriber]] = {}
+        self.epochs: dict[str, int] = {}
+        self.published: dict[str, list[bytes]] = {}
+        self.established: list[tuple[str, Subscriber]] = []
+        self.happened: list[str] = []
+        self.pause = threading.Event()
+        self.began = monotonic()
+
+    # -- the tree -----------------------------------------------------------------------------------
+
+    def path(self, name: str) -> list[str]:
+        """A hub, and all above it."""
+        path: list[str] = []
+        one: str | None = name
+        while one is not None:
+            path.append(one)
+            one = self.programs.above[one]
+        return path
+
+    def plant(self) -> None:
+        for n in range(self.random.randint(2, 6)):
+            self.programs.start(str(n), self.choose_above())
+        for name in self.programs.above:
+            self.programs.wait_until_joined(name)
+            self.populate(name)
+        for name, some in self.subscribers.items():
+            for subscriber in some:
+                wait_until(lambda: subscriber.client.sync("tree") == "tree", "the tree knows it")  # noqa: B023
+                self.established.append((name, subscriber))
+
+    def choose_above(self) -> str | None:
+        fit = [name for name in self.programs.above if len(self.path(name)) < DEPTH]
+        return self.random.choice(fit) if fit else None
+
+    def populate(self, name: str) -> None:
+        """A publisher and perhaps a subscriber on a hub."""
+        self.publishers[name] = self.stack.enter_context(closing(Publisher(self.programs.address(name), name)))
+        self.published[name] = []
+        self.subscribers[name] = []
+        if self.random.random() < 0.7:
+            wanted = self.random.sample(PATTERNS, self.random.randint(1, 3))
+            subscriber = Subscriber(self.programs.address(name), LAST, *wanted)
+            self.subscribers[name].append(self.stack.enter_context(closing(subscriber)))
+
+    # -- what happens -------------------------------------------------------------------------------
+
+    def live(self) -> None:
+        acts = [self.kill, self.kill, self.start_again, self.start_again, self.stop, self.join]
+        for _ in range(self.random.randint(4, 10)):
+            self.random.choice(acts)()
+            self.publish_for(self.random.uniform(0.02, 0.4))
+
+    def note(self, what: str, name: str) -> None:
+        self.happened.append(f"{monotonic() - self.began:.2f} {what} {name}")
+
+    def running(self) -> list[str]:
+        return [name for name in self.programs.pids if name not in self.stopped]
+
+    def kill(self) -> None:
+        if len(self.programs.pids) > 1:
+            name = self.random.choice(list(self.programs.pids))
+            self.note("kill", name)
+            self.epochs[name] = sum(subscriber.client.epoch for subscriber in self.subscribers[name])
+            self.stopped.pop(name, None)
+            self.programs.kill(name)
+            self.killed.add(name)
+
+    def start_again(self) -> None:
+        away = [name for name in self.programs.above if name not in self.programs.pids]
+        if away:
+            name = self.random.choice(away)
+            self.note("start", name)
+            self.programs.start_again(name)
+
+    def stop(self) -> None:
+        if self.running():
+            name = self.random.choice(self.running())
+            self.note("stop", name)
+            self.programs.send(name, signal.SIGSTOP)
+            self.stopped[name] = monotonic() + self.random.uniform(0.0, STOPPED)
+
+    def join(self) -> None:
+        above = self.choose_above()
+        name = str(len(self.programs.above))
+        if above is not None and above in self.running():
+            self.note(f"join {above} with", name)
+            self.programs.start(name, above)
+            self.publishers[name] = self.stack.enter_context(closing(Publisher(self.programs.address(name), name)))
+            self.published[name], self.subscribers[name] = [], []
+
+    def go_on(self, at: float) -> None:
+        for name in [name for name, until in self.stopped.items() if until <= at]:
+            del self.stopped[name]
+            self.programs.send(name, signal.SIGCONT)
+
+    def is_whole(self, name: str) -> bool:
+        """Whether a hub has its subscribers back. Before, one flat hub would not deliver to them either."""
+        back = sum(subscriber.client.epoch for subscriber in self.subscribers[name])
+        return name in self.running() and back >= self.epochs.get(name, 0) + len(self.subscribers[name])
+
+    def publish_for(self, seconds: float) -> None:
+        end = monotonic() + seconds
+        while monotonic() < end:
+            self.go_on(monotonic())
+            for name, publisher in self.publishers.items():
+                publisher.read()
+                if name not in self.epochs or self.is_whole(name):
+                    self.epochs.pop(name, None)
+                    self.publish(name, self.load.choice(KEYS), self.load.randint(1, 8))
+            self.pause.wait(0.002)
+
+    def publish(self, name: str, key: bytes, count: int) -> int:
+        publisher = self.publishers[name]
+        before = publisher.published
+        publisher.publish(count, key)
+        self.published[name] += [key] * (publisher.published - before)
+        return publisher.published - before
+
+    # -- at rest ------------------------------------------------------------------------------------
+
+    def rest(self) -> None:
+        self.go_on(float("inf"))
+        for name in self.programs.above:
+            if name not in self.programs.pids:
+                self.programs.start_again(name)
+        for name in self.programs.above:
+            self.programs.wait_until_joined(name)
+        for name, some in self.subscribers.items():
+            wait_until(lambda: name not in self.epochs or self.is_whole(name), f"subscribers of {name} are back")  # noqa: B023
+            for subscriber in some:
+                wait_until(lambda: subscriber.client.sync("tree") == "tree", "the tree is at rest")  # noqa: B023
+        for name, publisher in self.publishers.items():
+            publisher.read()
+            wait_until(lambda: self.publish(name, LAST, 1), "the last is published")  # noqa: B023
+
+    def check(self) -> tuple[int, int]:
+        """Compare with a flat hub. Returns how many messages are missing, and of how many the publishers know."""
+        missing = 0
+        for name, publisher in self.publishers.items():
+            for where, some in self.subscribers.items():
+                for subscriber in some:
+                    last = publisher.published - 1
+                    wait_until(lambda: subscriber.has(publisher, last), f"{where} has the last of {name}")  # noqa: B023
+                    subscriber.check_order(publisher)
+            publisher.wait_until_passed()
+        known = sum(publisher.told + publisher.uncertain for publisher in self.publishers.values())
+        for where, subscriber in self.established:
+            for key in subscriber.keys:
+                assert any(matches(pattern, key) for pattern in subscriber.patterns), key
+            for name, publisher in self.publishers.items():
+                if self.killed & (set(self.path(where)) - set(self.path(name))):
+                    continue
+                wanted = {key for key in [*KEYS, LAST] if any(matches(one, key) for one in subscriber.patterns)}
+                due = sum(key in wanted for key in self.published[name])
+                lacks = due - len(subscriber.numbers[name])
+                missing += lacks
+                told = f"{name} knows of {publisher.told} + {publisher.uncertain}"
+                assert lacks <= publisher.told + publisher.uncertain, f"{where} lacks {lacks} of {due}, {told}"
+                if not self.killed:
+                    assert not lacks, f"{where} lacks {lacks} of {due} of {name}, and no hub was killed"
+        return missing, known
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as made:
+        yield made
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + RUNS))
+def test_a_tree_in_unrest_delivers_what_a_flat_hub_would_but_for_what_is_told(
+    folder: str, stack: ExitStack, seed: int
+) -> None:
+    programs = stack.enter_context(closing(Programs(folder)))
+    run = Run(programs, seed, stack)
+    try:
+        run.plant()
+        run.live()
+        run.rest()
+        missing, known = run.check()
+    except BaseException:
+        print(f"seed {seed}: {programs.above} {'; '.join(run.happened)}")
+        raise
+    print(f"seed {seed}: {len(run.happened)} events, {missing} missing, {known} told or uncertain")
