@@ -2,8 +2,9 @@
 
 Each tree is compared with one flat hub, to which the same is published and subscribed. What a subscriber receives of a
 publisher is in order, and nothing comes twice. What the flat hub would have delivered and does not come was lost: the
-publisher was told so, or its own hub was killed before it had passed the message on. A hub that is killed is away for
-those behind it, as a client is that leaves its hub. So this is not asked of subscribers whose way down was killed.
+publisher was told so, or its own hub was killed before it had passed the message on. Nothing is kept on the way down:
+to the hubs above, a hub that is away is like a client that is away. So this is not asked where a hub was killed on the
+way down, or where the hub was killed from which the way only leads down.
 
 ``SBUS_TREE_RUNS`` says how many runs there are, ``SBUS_TREE_SEED`` the number of the first.
 """
@@ -194,7 +195,7 @@ class Run:
             for key in subscriber.keys:
                 assert any(matches(pattern, key) for pattern in subscriber.patterns), key
             for name, publisher in self.publishers.items():
-                if self.killed & (set(self.path(where)) - set(self.path(name))):
+                if where != name and self.killed & (set(self.path(where)) - set(self.path(name)[1:])):
                     continue
                 wanted = {key for key in [*KEYS, LAST] if any(matches(one, key) for one in subscriber.patterns)}
                 due = sum(key in wanted for key in self.published[name])
