@@ -11,12 +11,11 @@ import os
 from collections.abc import Iterable
 from itertools import takewhile
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import gevent
 from gevent.timeout import Timeout
 
-from .client import Client
 from .clients.reconnect import Backoff
 from .core.service import ServiceGreenlets
 from .errors import NoHubError, SbusError, StateError, UsageError
@@ -25,7 +24,7 @@ from .limits import ClientLimits
 from .statistics import RelayStatistics
 from .tree.above import HubAbove, State
 from .tree.arrivals import Arrivals
-from .tree.greeting import check_features
+from .tree.preferred import Preferred
 from .tree.uplink import Up
 from .wire.packets import check_key
 from .wire.text import plainly
@@ -36,10 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["Relay"]
 
 logger = logging.getLogger("sbuslib")
-
-LOOK_PAUSES: Final = 12
-"""How many times ``Limits.link_pause_most`` a relay waits at most before it looks again for the hub at an earlier
-address. The pauses only grow while there is a hub which cannot be joined, or does not keep the link."""
 
 
 class Relay:
@@ -85,8 +80,7 @@ class Relay:
         self._last_reason = ""
         self._looking: gevent.Greenlet[..., object] | None = None
         self._moving = False  # from the hub that it has joined to one that comes before it
-        most = hub.limits.link_pause_most
-        self._looks = Backoff(most, LOOK_PAUSES * most)
+        self._preferred = Preferred(hub.tree, self._client_limits)
 
     @property
     def state(self) -> State:
@@ -242,6 +236,8 @@ class Relay:
 
     def _look_for_better(self) -> None:
         """Look for a hub at the addresses before the one where this hub joins, if there are any."""
+        if self._moving:
+            return  # it has found one, and messages are kept for that
         self._look_no_more()
         better = list(takewhile(lambda dialer: dialer.address != self._address, self._dialers))
         if better:
@@ -252,40 +248,17 @@ class Relay:
         if looking is not None:
             looking.kill(block=False)
 
-    def _look(self, preferred: list[Dialer]) -> None:
+    def _look(self, better: list[Dialer]) -> None:
         """Go back to a hub at one of these addresses, once there is one that is stable."""
         while self._greenlet is not None:
-            gevent.sleep(self._looks.next())
+            gevent.sleep(self._preferred.pause())
             if self.state != "joined":
                 continue
-            for dialer in preferred:
-                if self._is_stable(dialer):
-                    self._moving = True
-                    self.above.leave_for(dialer.address)
-                    return
-
-    def _is_stable(self, dialer: Dialer) -> bool:
-        """Whether the hub there can be joined, and keeps a connection for as long as our longest pause."""
-        hub, address, user = self.hub, dialer.address, self._upstream_user
-        limits = hub.limits
-        try:
-            client = Client(address, timeout=limits.link_wait, hub_user=user, limits=self._client_limits)
-        except NoHubError:
-            self._looks.reset()  # nobody listens, which costs nothing to find out
-            return False
-        except (OSError, SbusError):
-            return False
-        with client:
-            try:
-                if client.features is not None:
-                    separator = hub.context.router.namespace.separator
-                    check_features(client.features, hub.tree.hub_id, separator, limits.path_hubs)
-                client.receive(limits.link_pause_most)
-            except TimeoutError:
-                return True
-            except (OSError, SbusError):
-                return False
-        return False  # it sends what nobody asked for
+            address = self._preferred.find((dialer.address for dialer in better), self._upstream_user)
+            if address is not None:
+                self._moving = True
+                self.above.leave_for(address)
+                return
 
     def abandoned(self) -> None:
         """This is the child of a fork. Implements :class:`~sbuslib.tree.above.Keeper`."""

@@ -221,8 +221,11 @@ class HubAbove:
             self.end_link(talk.why)
 
     def found_nobody(self, address: str) -> None:
-        """No hub listens there: the next one may be another program, which knows secrets."""
+        """No hub listens there. The next one may be another program: it may know secrets, and be above this hub."""
         self._refusing.discard(address)
+        if self._apart and address == self._address:
+            self._apart = False
+            self.state = "outage" if self.epoch else "connecting"
 
     def _tell_open(self, uid: int) -> None:
         """Say once that all that is wanted goes up to another user's hub."""

@@ -118,3 +118,15 @@ def test_a_tree_that_becomes_too_deep_lets_the_lowest_hubs_go(world: World) -> N
     world.relay("b", "a")
     eventually(lambda: world.relays["d"].state == "deep")
     assert joined(world) == set("bc")
+
+
+def test_a_hub_that_stood_apart_is_in_an_outage_once_the_hub_above_has_gone(world: World) -> None:
+    for name in "ab":
+        world.hub(name, limits=msgspec.structs.replace(FAST, prefix_wait=0.01))
+    world.relay("b", "a")
+    relay = world.relay("a", "b", wait=False)
+    eventually(lambda: relay.state == "loop")
+    world.relays["b"].stop()
+    world.hubs["b"].stop(0)
+    eventually(lambda: relay.state in ("connecting", "outage"))
+    assert world.client("a").sync("tree") == "partial"

@@ -381,6 +381,28 @@ def test_a_hub_that_is_below_this_one_is_not_gone_back_to(world: World) -> None:
     assert is_at(world, "second")
 
 
+def test_settings_that_change_while_it_leaves_a_hub_stop_nothing(world: World) -> None:
+    with FakeHub(world.address("second")) as daemon:
+        world.hub("left")
+        relay = world.relay("left", "first", "second", wait=False)
+        link = daemon.accept_relay()
+        relay.wait(PATIENCE)
+        world.client("left").publish(b"k", b"1")  # which is not acknowledged yet
+        eventually(lambda: relay.statistics().forwarded == 1)
+        world.hub("first")
+        eventually(lambda: relay.up is not None and not relay.up.open)
+        relay.reconfigure(world.address("second"))
+        while not (packet := link.receive()).startswith(WHOAMI):
+            assert packet
+        link.send(WHOAMI + b"\0!/cred/1/2/3")
+        while link.receive():
+            pass
+        link.close()
+        daemon.accept_relay()
+        eventually(lambda: relay.up is not None and relay.up.open)
+        assert relay.statistics().uncertain == 0
+
+
 def test_the_hub_that_it_leaves_may_end_the_link_itself(world: World) -> None:
     with FakeHub(world.address("second")) as daemon:
         world.hub("left")
