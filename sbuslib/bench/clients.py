@@ -1,9 +1,9 @@
-"""Python client to Python client, as a user writes them: a process that publishes in a loop, and one that iterates.
+"""Measures Python clients as users write them: one process publishes in a loop, others iterate over messages.
 
     python -m sbuslib.bench.clients ROLE KIND ADDRESS COUNT SIZE RECEIVERS
 
-Each says ``ready`` when it is, waits for a line on standard input, does its work, and ends with a line of JSON. Times
-are of ``CLOCK_MONOTONIC``, which all processes of a machine share.
+A process prints ``ready``, waits for a line on standard input, does its work, and prints a line of JSON. Times are
+those of ``CLOCK_MONOTONIC``, which is the same for all processes of a machine.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from .results import Run
 __all__ = ["END", "KEY", "Publish", "Receive", "await_word", "main", "run", "tell_begun", "tell_ended", "tell_ready"]
 
 Publish: TypeAlias = Callable[[str, int, bytes, int], None]
-"""A publisher: of an address, the count of messages, their payload, and the count of receivers."""
+"""A publisher. Its arguments are an address, the count of messages, their payload, and the count of receivers."""
 Receive: TypeAlias = Callable[[str, int, int], None]
-"""A receiver: of an address, the count of messages, and the count of receivers."""
+"""A receiver. Its arguments are an address, the count of messages, and the count of receivers."""
 
 KEY = "bench/0000000/00000000"
 END = b"end"
 MANY = 1_000
-"""Messages that are given to ``publish_many`` at once."""
+"""How many messages one call of ``publish_many`` gets."""
 _PATIENCE = 120.0
 
 
 # ---------------------------------------------------------------------------------------------------
-# The director: starts both, and makes a Run of what they tell
+# The director: starts the processes, and makes a Run of their answers
 
 
 _PROGRAM = (sys.executable, "-m", "sbuslib.bench.clients")
@@ -54,9 +54,9 @@ def run(
     receivers: int = 1,
     program: Sequence[str] = _PROGRAM,
 ) -> Run:
-    """Messages from one Python client to others, each a process of ``program``, which calls :func:`main`.
+    """Measure messages from one Python client to others. Each is a process of ``program``, which calls :func:`main`.
 
-    Raises :exc:`~sbuslib.errors.StateError` when one fails.
+    Raises :exc:`~sbuslib.errors.StateError` when a process fails.
     """
     pids = list(pids)
     with ExitStack() as stack:
@@ -91,7 +91,7 @@ def run(
 
 
 def _hear(process: subprocess.Popen[str]) -> str:
-    """The next line of one of them."""
+    """The next line that a process prints."""
     assert process.stdout is not None
     assert process.stderr is not None
     poll = select.poll()  # select(2) knows no descriptor above 1,023, and this process may have very many
@@ -111,7 +111,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------
-# What both say
+# What publishers and receivers share
 
 
 def tell_ready() -> None:
@@ -123,7 +123,7 @@ def await_word() -> None:
 
 
 def tell_begun() -> None:
-    """Tell when publishing began, which is now."""
+    """Print the time, as publishing begins."""
     print(json.dumps({"began": time.monotonic()}), flush=True)
 
 
@@ -292,7 +292,7 @@ _RECEIVE: dict[str, Receive] = {
 
 
 def main(publish: Mapping[str, Publish] = _PUBLISH, receive: Mapping[str, Receive] = _RECEIVE) -> None:
-    """Be one of the processes; ``publish`` and ``receive`` are what each kind of client does."""
+    """Run one of the processes. ``publish`` and ``receive`` have the function for each kind of client."""
     role, kind, address, count, size, receivers = sys.argv[1:]
     if role == "publish":
         publish[kind](address, int(count), b"x" * int(size), int(receivers))

@@ -1,4 +1,4 @@
-/* What all loads share: what was asked for, time, the daemon's CPU time, connections by the sbus protocol. */
+/* What all loads share: options, time, the daemon's CPU time, connections by the sbus protocol. */
 #ifndef SBUS_BENCH_COMMON_H
 #define SBUS_BENCH_COMMON_H
 #include <dirent.h>
@@ -65,7 +65,7 @@ static double ticks_of(int pid)
     if (!file || !fgets(line, sizeof line, file))
         die("%s: %s", path, strerror(errno));
     fclose(file);
-    char *rest = strrchr(line, ')'); /* the name may hold anything */
+    char *rest = strrchr(line, ')'); /* the name may contain any character */
     unsigned long user = 0, system = 0;
     sscanf(rest + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system);
     return (double)(user + system) / sysconf(_SC_CLK_TCK);
@@ -108,7 +108,7 @@ static int dial(const char *where)
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     struct timeval limit = {30, 0};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0), bytes = SEND_BUFFER;
-    static const char abstract[] = "/dev/unix/abstract/"; /* then the whole name in hexadecimal, its NUL first */
+    static const char abstract[] = "/dev/unix/abstract/"; /* followed by the name in hexadecimal, which begins with NUL */
     if (!strncmp(where, abstract, sizeof abstract - 1)) {
         const char *digits = where + sizeof abstract - 1;
         for (size_t i = 0; i < sizeof name.sun_path && digits[2 * i] && digits[2 * i + 1]; i++) {
@@ -140,7 +140,7 @@ static void say(int fd, const char *form, ...)
         die("the daemon takes no more: %s", strerror(errno));
 }
 
-/* Wait until the daemon has acted on all that was said here; only for connections that nothing else comes to. */
+/* Wait until the daemon has handled all packets sent here; only for connections that receive nothing else. */
 static void barrier(int fd)
 {
     char packet[4096];
@@ -152,7 +152,7 @@ static void barrier(int fd)
     } while (strncmp(packet, WHOAMI, sizeof WHOAMI - 1));
 }
 
-/* -- what is told of round trips -- */
+/* -- the result of round trips -- */
 
 static int by_size(const void *a, const void *b)
 {

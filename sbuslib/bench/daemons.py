@@ -1,4 +1,4 @@
-"""What is measured by the sbus protocol: hubs of ours, alone or joined by a relay, any other daemon, the forwarder."""
+"""The daemons that are measured by the sbus protocol: hubs, hubs joined by a relay, another daemon, the forwarder."""
 
 from __future__ import annotations
 
@@ -31,10 +31,7 @@ _ANSWER_BYTES = 4_096
 
 
 class Daemon:
-    """Something that clients connect to: where publishers and receivers do, and the processes that it is.
-
-    ``below`` and ``address`` are the same place, but for hubs that a relay joins: there, publishers are below.
-    """
+    """A daemon, or two hubs that a relay joins. Receivers connect to ``address``, publishers to ``below``."""
 
     def __init__(self, address: str, pids: list[int], below: str | None = None) -> None:
         self.address = address
@@ -42,12 +39,12 @@ class Daemon:
         self.pids = pids
 
     def offers(self, feature: bytes) -> bool:
-        """Whether its features name this one. Raises as a client does."""
+        """Whether the daemon has this feature. Raises as a client does."""
         with Client(self.address, timeout=_PATIENCE) as client:
             return client.features is not None and feature in client.features.words
 
     def options(self) -> list[str]:
-        """How the load is told of it."""
+        """The options of the load generator for this daemon."""
         where = ["-a", self.below]
         if self.below != self.address:
             where += ["-b", self.address]
@@ -56,7 +53,7 @@ class Daemon:
 
 @contextmanager
 def _program(*command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that tells on its standard output, by a line or by closing it, that it is ready."""
+    """Start a process. It is ready when it has printed a line, or has closed its standard output."""
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -73,14 +70,14 @@ def _program(*command: str) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def hub(address: str) -> Iterator[Daemon]:
-    """A hub of ours in a process of its own."""
+    """A hub in a process of its own."""
     with _program(sys.executable, "-m", "sbuslib", "hub", "-a", address) as process:
         yield Daemon(address, [process.pid])
 
 
 @contextmanager
 def relayed(above: str, below: str) -> Iterator[Daemon]:
-    """A hub, and a second one that a relay joins to it: publishers are below, receivers above."""
+    """Two hubs that a relay joins. Publishers connect to the lower hub, receivers to the upper one."""
     relay = (sys.executable, "-m", "sbuslib.cli.relay", "--upstream", above, "--listen", below)
     with hub(above) as master, _program(*relay) as slave:
         with Client(above) as here, Client(below) as there:
@@ -109,7 +106,7 @@ def other(address: str) -> Daemon:
 
 
 def path_of(address: str) -> PathAddress | AbstractAddress:
-    """The address that a text names. Raises :exc:`~sbuslib.errors.AddressError`."""
+    """Parse an address. Raises :exc:`~sbuslib.errors.AddressError`."""
     parsed = parse_address(address)
     if isinstance(parsed, DescriptorAddress):
         raise AddressError(f"{address}: a descriptor is no place to connect to")
@@ -122,12 +119,12 @@ def _dial(address: str) -> socket.SocketType:
         try:
             return connect(to, ClientLimits().send_buffer)
         except BlockingIOError:
-            time.sleep(0.001)  # its backlog is full
+            time.sleep(0.001)  # its listen backlog is full
 
 
 @contextmanager
 def idle_clients(address: str, count: int) -> Iterator[None]:
-    """So many clients that each hold a pattern, and say no more."""
+    """Connect ``count`` clients. Each subscribes to a pattern, and then stays idle."""
     socks: list[socket.SocketType] = []
     try:
         for number in range(count):
@@ -146,7 +143,7 @@ def idle_clients(address: str, count: int) -> Iterator[None]:
 
 @contextmanager
 def idle_patterns(address: str, count: int) -> Iterator[None]:
-    """So many patterns of a few clients, of several forms, that match nothing that is published."""
+    """Subscribe a few clients to ``count`` patterns of several forms, which match no published message."""
     clients: list[Client] = []
     try:
         for start in range(0, count, _PATTERNS_A_CLIENT):

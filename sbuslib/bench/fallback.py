@@ -1,7 +1,7 @@
-"""The load generator where there is no C compiler: the same options and the same answer, see the head of ``load.c``.
+"""The load generator in Python, for machines without a C compiler. Options and answer are those of ``load.c``.
 
-It takes more of the machine for itself than the one in C, so rates are lower and waits longer; the daemon's CPU time
-for a message is comparable. It cannot load brokers, whose streams only the one in C drives.
+It uses more CPU time than the one in C, so rates are lower and latencies longer. The daemon's CPU time for each message
+is comparable. It cannot load other brokers.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ __all__ = ["main"]
 _PATIENCE = 30.0
 _BLOCK = 64
 _QUESTION = encode_control(WHOAMI)
-"""Which is also what its answer begins with."""
+"""The command. Its answer begins with the same bytes."""
 _ON_ITS_WAY = 0.5
-"""Seconds for what is on its way across a relay."""
+"""Seconds in which messages cross a relay."""
 _PAUSE = 0.0005
 
 
@@ -56,7 +56,7 @@ def _parser() -> ArgumentParser:
 
 
 class _Client:
-    """A connection, and how it waits."""
+    """A connection whose calls wait until the socket is ready."""
 
     _packet_writer = PacketWriter()
 
@@ -136,7 +136,7 @@ class _Load:
         client.barrier()
 
     def _receive(self) -> tuple[int, int, float]:
-        """Until each receiver has its answer: how many messages, how many of a wrong length, when the last came."""
+        """Receive until all have their answer. Returns counts of messages and of wrong lengths, and the last time."""
         length = len(encode_message(self._key(0, 0), b"x" * self._options.s))
         received = wrong = 0
         last = time.monotonic()
@@ -161,7 +161,7 @@ class _Load:
         return received, wrong, last
 
     def packets(self, messages: int, pids: list[int]) -> Run:
-        """Publish and read in processes of their own, ask the receivers' question once all publishers are done."""
+        """Publish and receive in processes of their own. Receivers ask for an answer when all publishers are done."""
         options = self._options
         each = messages // options.p
         here, there = os.pipe()
@@ -184,7 +184,7 @@ class _Load:
             os.waitpid(changer, 0)
         used = cpu_seconds(pids) - used
         received, wrong, last = msgspec.json.decode(told, type=tuple[int, int, float])
-        self._nonce += each  # the publishers counted on copies
+        self._nonce += each  # the publishers' processes counted on in their copies
         sent = each * options.p
         due = sent * (1 if options.d else options.r)
         return Run(
@@ -213,7 +213,7 @@ def _tell(pipe: int, told: object) -> None:
 
 
 def _child(function: Callable[[], object]) -> int:
-    """Do something in a process of its own."""
+    """Run a function in a process of its own."""
     pid = os.fork()
     if not pid:
         status = 1
@@ -230,11 +230,11 @@ def _child(function: Callable[[], object]) -> int:
 def _await(pid: int) -> None:
     _, status = os.waitpid(pid, 0)
     if status:
-        sys.exit(1)  # it has said why
+        sys.exit(1)  # it has printed why
 
 
 def trips(options: Namespace, pids: list[int]) -> Run:
-    """One message there and one back, again and again."""
+    """Measure round trips: one message there and one back, again and again."""
     here, there = _Client(options.a), _Client(options.a)
     here.send([encode_subscribe(b"trip/back")])
     there.send([encode_subscribe(b"trip/there")])
@@ -267,7 +267,7 @@ def trips(options: Namespace, pids: list[int]) -> Run:
 
 
 def main() -> None:
-    """Run one load, and print what it brought."""
+    """Run one load, and print its result."""
     options = _parser().parse_args()
     if options.P:
         pids = [int(pid) for pid in options.P.split(",")]

@@ -1,15 +1,15 @@
-/* The limit for any hub: what passing packets on costs when nothing at all is thought about them.
+/* The limit for any hub: passes packets on without looking at them.
  *
  *     forwarder ADDRESS [deal]
  *
  * It listens as a hub does, and makes the same system calls: one epoll_wait(2), one recvmmsg(2) of up to 64 packets
- * from a connection that is readable, and one sendmmsg(2) of all of them to each connection that ever sent a SUB, but
- * for the sender. With "deal", each packet goes to one of those instead, in turn. It looks at the first byte of the
- * first and the last packet of a batch, to tell messages from the few words that a client says before and after, and
- * answers a CMSG with itself, so that a client can wait until what it sent was passed on. Where a receiver would
- * block, it waits for that receiver, as a hub does for one in block mode.
+ * from a readable connection, and one sendmmsg(2) of all of them to each connection that ever sent a SUB, except the
+ * sender. With "deal", each packet goes to only one of these, in turn. It checks the first byte of the first and the
+ * last packet of those received together, to tell messages from commands. It answers a CMSG with the same packet, so
+ * that a client can wait until its messages were passed on. When a receiver has no room, it waits, as a hub does for a
+ * receiver in block mode.
  *
- * It prints a line once it listens, and ends with its standard input.
+ * It prints a line when it listens, and exits when its standard input is closed.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -44,7 +44,7 @@ static void forget(int fd)
     close(fd);
 }
 
-/* Send packets in order, waiting for room; those of a receiver that has gone are dropped. */
+/* Send packets in order, waiting for room. Packets for a receiver that has gone are dropped. */
 static void pass_on(int fd, struct mmsghdr *packets, int n)
 {
     while (n > 0) {

@@ -1,8 +1,8 @@
-/* A load on a daemon, and what it cost: one JSON object on standard output.
+/* Loads a daemon, and prints the result as a JSON object on standard output.
  *
  *     load packets -a ADDRESS [options]    messages from publishers to receivers, by the sbus protocol
  *     load trip -a ADDRESS [options]       one message there and one back, again and again
- *     load stream -i FDS -o FDS [options]  the same over byte streams that stand already, for other brokers
+ *     load stream -i FDS -o FDS [options]  messages over byte streams that are open already, for other brokers
  *     load streamtrip -i FD -o FD [options]
  *
  * Options (numbers are decimal):
@@ -15,13 +15,13 @@
  *     -B COUNT    messages in a batch (batch/on): a packet each; without, one message a packet
  *     -c COUNT    patterns that a further client subscribes to, and gives up again, each second
  *     -P PIDS     processes whose CPU time is read; else the peer's of the socket
- *     -i FDS, -o FDS  descriptors to receive from and to send to       -f FILE  what is sent for each message
- *     -z BYTES    what is received for each message                    -t SECONDS  of silence until the rest is lost
+ *     -i FDS, -o FDS  descriptors to receive from and to send to       -f FILE  the bytes to send for each message
+ *     -z BYTES    bytes received for each message                      -t SECONDS  of silence until the rest is lost
  *
- * Publishers send as fast as they are let, 64 packets a call, from a thread each; one thread reads for all receivers,
- * 64 packets a call. Every payload begins with the publisher's number and a running one, which receivers check. At the
- * end each connection asks whoami: the answer stands in line behind all that was for it, so whatever has not come by
- * then is lost. CPU time is the scheduler's own account, in nanoseconds, of all threads of the processes.
+ * Each publisher has a thread and sends as fast as it can, 64 packets a call. One thread reads for all receivers, 64
+ * packets a call. Every payload begins with the number of its publisher and a sequence number, which receivers check.
+ * At the end each connection asks whoami. The answer comes after all messages, so messages that have not come by then
+ * are lost. CPU time is the scheduler's account, in nanoseconds, of all threads of the processes.
  */
 #define _GNU_SOURCE
 #include "streams.h"
@@ -92,7 +92,7 @@ static void *receive(void *argument)
 static volatile int churning;
 static long churned;
 
-/* Subscribe to a new pattern, and give the one before up, so many times a second. */
+/* Subscribe to a new pattern and unsubscribe from the one before, so many times a second. */
 static void *change(void *argument)
 {
     int fd = *(int *)argument;
@@ -132,8 +132,8 @@ static void run_packets(long messages, int print)
         pthread_create(&outgoing[i].thread, NULL, publish, &outgoing[i]);
     for (long i = 0; i < publishers; i++)
         pthread_join(outgoing[i].thread, NULL);
-    /* Across a relay, the answer to the receivers' question must not overtake: the publishers' hub passed all on, and
-     * what is still on its way is waited for, for a while. */
+    /* Messages may still be crossing the relay. Wait for them before asking the receivers' hub, until none comes for a
+     * while, or its answer would come before them. */
     if (receivers_address)
         for (double wait = now() + patience, seen = 0; now() < wait; usleep(200)) {
             if (last_message != seen)
@@ -195,7 +195,7 @@ static void packets(void)
         barrier(outgoing[i].fd);
     }
     if (receivers_address)
-        usleep(100000); /* the relay may still be told what is wanted */
+        usleep(100000); /* the relay may still learn the patterns */
     if (warm)
         run_packets(warm, 0);
     run_packets(total, 1);

@@ -1,16 +1,16 @@
-/* The forms of a message: what a publisher sends, and what a receiver makes of a packet. */
+/* How publishers make packets of messages, and how receivers count and check them. */
 #ifndef SBUS_BENCH_MESSAGES_H
 #define SBUS_BENCH_MESSAGES_H
 #include "common.h"
 
-static uint32_t nonce; /* so that keys of an earlier run are not met again */
+static uint32_t nonce; /* makes keys differ from those of earlier runs */
 
 struct publisher {
     pthread_t thread;
     int fd, number;
-    uint64_t next, end; /* running numbers */
+    uint64_t next, end; /* sequence numbers */
     char *data;
-    long most, kinds; /* of a batch: messages, keys */
+    long most, kinds; /* messages and keys of a batch */
     struct mmsghdr headers[BATCH];
     struct iovec parts[BATCH];
 };
@@ -44,7 +44,7 @@ static void stamp(const struct publisher *self, char *payload, uint64_t number)
     }
 }
 
-/* Count a payload, and check that it comes after the one before of the same publisher. */
+/* Count a payload, and check that it follows the previous one of the same publisher. */
 static void check(struct receiver *self, const char *payload)
 {
     uint32_t from;
@@ -60,7 +60,7 @@ static void check(struct receiver *self, const char *payload)
         self->expected[from] = number + 1;
 }
 
-/* One message a packet: lay out the next packets; how many. */
+/* One message a packet: make the next packets, and return how many there are. */
 static int plain_fill(struct publisher *self)
 {
     int n = 0;
@@ -86,7 +86,7 @@ static void plain_prepare(struct publisher *self)
     }
 }
 
-/* Count what a packet brings. */
+/* Count the messages in a packet. */
 static void plain_take(struct receiver *self, const char *packet, unsigned length)
 {
     if (length == HEAD + size)
@@ -97,14 +97,14 @@ static void plain_take(struct receiver *self, const char *packet, unsigned lengt
     }
 }
 
-/* Many messages a packet, as docs/protocol.md tells under batch/on: numbers of 32 bits, little-endian like the machine;
+/* Many messages a packet, see batch/on in docs/protocol.md: 32-bit numbers, little-endian as on this machine;
  * the length of each key, the length of each payload, the number of each message's key where there are several, the
  * keys, the payloads. */
 enum { COLUMNS = 20, BATCH_KEYS = 256, BATCH_MESSAGES = 4096, BATCH_AREA = 417792 };
 
 static const char BATCH_HEAD[12] = "CMSG batch\0\1";
 
-/* Lay out all of a batch of n messages but what differs from one to the next; how long it is. */
+/* Make a batch of n messages with equal keys and payloads, and return its length. The caller writes what differs. */
 static size_t batched_layout(struct publisher *self, uint32_t n, char **key, char **payload)
 {
     char *packet = self->data;
@@ -132,7 +132,7 @@ static size_t batched_layout(struct publisher *self, uint32_t n, char **key, cha
 
 static void batched_prepare(struct publisher *self)
 {
-    /* Keys of a batch are those of its first messages, so that with keys in turn each message has its own. */
+    /* The keys of a batch are those of its first messages, so that keys in turn are all used. */
     self->kinds = dealt ? receivers : keys ? keys : BATCH_KEYS;
     self->most = batch < BATCH_MESSAGES ? batch : BATCH_MESSAGES;
     if (self->kinds > BATCH_KEYS || !keys)
@@ -191,7 +191,7 @@ static const struct form PLAIN = {plain_prepare, plain_fill, plain_take};
 static const struct form BATCHED = {batched_prepare, batched_fill, batched_take};
 static const struct form *form = &PLAIN;
 
-/* What a run has: its connections, and when the last message came. */
+/* A run: its connections, and when the last message came. */
 
 static struct publisher *outgoing;
 static struct receiver *incoming;

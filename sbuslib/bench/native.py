@@ -1,4 +1,4 @@
-"""The C programs of this package, compiled on the spot with ``cc``, and the Python one where there is no compiler."""
+"""Compiles the C programs of this package with ``cc``, and uses the load in Python if there is no compiler."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Load", "Tools"]
 
 _HERE = Path(__file__).parent
 _PATIENCE = 120.0
-"""Seconds after which a load that has not ended never will."""
+"""Seconds after which a load counts as hanging."""
 
 
 class Load:
-    """Runs the load generator. ``program`` is the command that it is started with."""
+    """Runs the load generator with the command ``program``."""
 
     def __init__(self, program: list[str]) -> None:
         self._program = program
@@ -40,9 +40,9 @@ class Load:
 
 
 class Tools:
-    """The load, and the forwarder where there is a compiler. What is compiled goes into ``folder``.
+    """The load, and the forwarder if there is a compiler. They are compiled into ``folder``.
 
-    Each run has a folder of its own. A shared cache would let another user choose what this program runs.
+    Each run has its own folder. With a shared one, another user could choose what this program runs.
     """
 
     def __init__(self, folder: Path, compiler: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What the kernel tells of processes and of the machine."""
+"""What the kernel tells about processes and the machine."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["cpu_seconds", "describe_machine", "raise_descriptor_limit", "residen
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """CPU time that processes have used, in seconds: the scheduler's own account, of all their threads.
+    """The CPU time in seconds that processes and all their threads have used, by the scheduler's account.
 
-    Where the kernel keeps none, the sum of user and system time, in clock ticks.
+    If the kernel keeps no such account, it is the sum of user and system time, which are counted in clock ticks.
     """
     return sum(map(_cpu_seconds, pids))
 
@@ -42,7 +42,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def raise_descriptor_limit() -> int:
-    """Let this process and those it starts have as many descriptors as they may; how many."""
+    """Raise the limit of descriptors of this process and its children to the hard limit, and return it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -50,7 +50,7 @@ def raise_descriptor_limit() -> int:
 
 
 def describe_machine() -> Machine:
-    """This machine, now."""
+    """Describe this machine."""
     processor = platform.machine()
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():

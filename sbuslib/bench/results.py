@@ -1,8 +1,7 @@
-"""Results as values: what was run, on what, and the figures and ratios that follow. Pure.
+"""Results as values: the runs, the machine, and the figures and ratios computed from them. Pure.
 
-Figures are medians over the rounds with the quartiles beside them. A ratio is taken within each round, between two
-runs that stood close together in time, and then its median over the rounds: so what disturbs the machine for a while
-disturbs both sides of it.
+Figures are medians over the rounds, with quartiles. A ratio is computed within each round, between two runs that were
+close together in time. The result is the median of these ratios, so a disturbance of the machine affects both runs.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ __all__ = [
 ]
 
 FORMAT = 1
-"""Of the JSON. Another number means that old readers cannot read it."""
+"""The version of the JSON. Readers refuse other versions."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run of a load brought.
+    """The result of one run of a load.
 
-    ``messages`` were published, which should have come to ``deliveries``; ``received`` came, ``lost`` did not, and
-    ``disorder`` came out of their publisher's order or with a wrong length. ``seconds`` are from the first to the last
-    message; ``cpu`` is the CPU time of the daemon, in seconds. Of round trips, ``median`` and ``p99`` are the time of
-    one, in seconds. ``churned`` patterns were subscribed to meanwhile.
+    ``messages`` is how many were published, and ``deliveries`` how many should have come. ``received`` came, ``lost``
+    did not, and ``disorder`` came out of the publisher's order or with a wrong length. ``seconds`` is the time from the
+    first to the last message, ``cpu`` the CPU time of the daemon in seconds. ``median`` and ``p99`` are the seconds of
+    a round trip. ``churned`` is how many patterns were subscribed to during the run.
     """
 
     messages: int
@@ -52,7 +51,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What a figure depends on. No name of a host or a path."""
+    """What a figure depends on. It has no name of a host and no path."""
 
     processor: str
     cores: int
@@ -64,7 +63,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """A median, with the quartiles on both sides of it, of so many values."""
+    """The median and the quartiles of so many values."""
 
     median: float
     low: float
@@ -73,7 +72,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def summarize(values: Iterable[float]) -> Summary | None:
-    """The median and the quartiles; ``None`` of nothing."""
+    """The median and the quartiles; ``None`` without values."""
     found = sorted(values)
     if not found:
         return None
@@ -106,7 +105,7 @@ percentile."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One run: of a scenario, against a target, in a round."""
+    """One run of a scenario against a target in a round."""
 
     scenario: str
     target: str
@@ -115,7 +114,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is measured: rounds, the seconds that a run is to take, bytes of a payload."""
+    """How much is measured: rounds, the planned seconds of a run, and the bytes of a payload."""
 
     rounds: int = 7
     seconds: float = 0.5
@@ -130,7 +129,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Results(msgspec.Struct, kw_only=True):
-    """All of a report."""
+    """All that a report holds."""
 
     format: int = FORMAT
     started: str
@@ -152,7 +151,7 @@ class Results(msgspec.Struct, kw_only=True):
         }
 
     def targets(self, scenario: str) -> list[str]:
-        """Which targets there are of a scenario, in the order of their first runs."""
+        """The targets of a scenario, in the order of their first runs."""
         return list(dict.fromkeys(record.target for record in self.records if record.scenario == scenario))
 
     def figure(self, scenario: str, target: str, metric: str) -> Summary | None:
@@ -161,7 +160,7 @@ class Results(msgspec.Struct, kw_only=True):
         return summarize(value for value in values if value is not None)
 
     def ratio(self, over: tuple[str, str], under: tuple[str, str], metric: str) -> Summary | None:
-        """One scenario and target's figure over another's, within each round; ``None`` where there is none."""
+        """The figure of one scenario and target divided by that of another in each round; ``None`` without rounds."""
         left, right = self.runs(*over), self.runs(*under)
         ratios = []
         for number in sorted(left.keys() & right.keys()):
@@ -171,11 +170,11 @@ class Results(msgspec.Struct, kw_only=True):
         return summarize(ratios)
 
     def lost(self, scenario: str, target: str) -> int:
-        """Deliveries that did not come, in all rounds."""
+        """How many deliveries were lost in all rounds."""
         return sum(run.lost for run in self.runs(scenario, target).values())
 
     def disorder(self, scenario: str, target: str) -> int:
-        """Deliveries out of order or of a wrong length, in all rounds."""
+        """How many deliveries were out of order or had a wrong length, in all rounds."""
         return sum(run.disorder for run in self.runs(scenario, target).values())
 
 
@@ -185,7 +184,7 @@ def encode(results: Results) -> bytes:
 
 
 def decode(data: bytes) -> Results:
-    """Raw figures from JSON. Raises :exc:`ValueError` for what is none."""
+    """Raw figures from JSON. Raises :exc:`ValueError` for anything else."""
     try:
         results = msgspec.json.decode(data, type=Results)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,7 +1,7 @@
-"""Runs a plan: starts what is measured, finds how much each run takes, and lets everything take turns.
+"""Runs a plan: starts the daemons, finds how many messages each run needs, and runs all cases in turns.
 
-Everything that is compared stands in one run of the program: all hubs, forwarders and brokers are started first and
-stay; in each round each scenario is run against each of its targets, in an order that changes from round to round.
+All hubs, forwarders and brokers are started first and stay until the end. In each round, each scenario is run against
+each of its targets, in an order that changes from round to round.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from .scenarios import Scenario
 __all__ = ["HUB", "Bench", "Case", "Others"]
 
 HUB = "hub"
-"""The target that is ours. A Python client of ours other than gevent's is ``hub-<kind>``."""
+"""The target that is a hub of this package. With a Python client other than gevent's it is ``hub-<kind>``."""
 FORWARDER = "forwarder"
 OTHER = "daemon"
 _SPARE_DESCRIPTORS = 256
 _LEAST = 64
-"""Messages of the shortest run."""
+"""How many messages the shortest run has."""
 _TRIAL = 10
-"""The first, uncounted run of each case takes this part of what it is thought to manage."""
+"""The first run of each case does not count. It has this part of the expected number of messages."""
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A scenario against a target; ``run`` does it with so many messages. Raises what a load raises."""
+    """A scenario against a target. ``run`` runs it with so many messages, and raises what a load raises."""
 
     scenario: Scenario
     target: str
@@ -45,21 +45,20 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Others(Protocol):
-    """What else is measured in the same run, such as other brokers."""
+    """Further targets in the same run, such as other brokers."""
 
     def start(self, bench: Bench) -> None:
-        """Start what is measured; called once, by the bench when it is made."""
+        """Start the targets. The bench calls it once."""
 
     def cases(self, bench: Bench, scenario: Scenario) -> Iterator[Case]:
-        """What there is of a scenario."""
+        """The cases of a scenario."""
 
 
 class Bench:
-    """Measures scenarios. What it starts ends with ``stack``, and its files are in ``folder``.
+    """Measures scenarios. The processes that it starts end with ``stack``, and its files are in ``folder``.
 
-    ``address`` is a daemon that is measured in place of a hub of ours, or beside it where ``beside`` is set;
-    ``others`` is what else is measured, ``version`` which release of the hub is. ``say`` is told of progress, a line at
-    a time.
+    ``address`` is a daemon that is measured in place of a hub, or, with ``beside``, in addition to it. ``others`` has
+    further targets. ``version`` is the release of the hub. ``say`` is called with each line about progress.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class Bench:
     # -- targets ------------------------------------------------------------------------------------------------
 
     def _place(self, name: str) -> daemons.Daemon | None:
-        """A daemon of a kind, started when it is first wanted; ``None`` where that cannot be had."""
+        """The daemon of this kind. The first call starts it; ``None`` if that is impossible here."""
         if name not in self._places:
             try:
                 self._places[name] = self._make_place(name)
@@ -124,7 +123,7 @@ class Bench:
         return hub
 
     def cases(self, scenarios: Sequence[Scenario]) -> list[Case]:
-        """The scenarios, each against all targets that it has here."""
+        """All scenarios against all their targets on this machine."""
         raise_descriptor_limit()
         return [case for scenario in scenarios for case in self._cases(scenario)]
 
@@ -185,7 +184,7 @@ class Bench:
     # -- measuring ------------------------------------------------------------------------------------------------
 
     def measure(self, scenarios: Sequence[Scenario]) -> Results:
-        """Measure the scenarios; what fails is left out, and told."""
+        """Measure the scenarios. Cases that fail are left out, with a message."""
         end = time.monotonic() + 60 * self._plan.minutes
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         machine = describe_machine()
@@ -219,12 +218,12 @@ class Bench:
         )
 
     def _without_paths(self, line: str) -> str:
-        """Figures are passed on, and say nothing of where they were made."""
+        """An error without paths: results are shared, and should not tell about the machine."""
         line = line.replace(f"{self.folder}/", "")
         return line.replace(self._address, "the address given") if self._address else line
 
     def _try(self, case: Case) -> int | None:
-        """How many messages a run of the planned length takes; ``None`` when the case does not run."""
+        """How many messages a run of the planned length needs; ``None`` when the case fails."""
         guess = int(case.scenario.count * self._plan.seconds / 0.5)
         run = self._run(case, max(_LEAST, guess // _TRIAL))
         if run is None:
@@ -248,7 +247,7 @@ class Bench:
 
 
 def _turned(cases: list[Case], number: int) -> Iterator[Case]:
-    """The cases in their order, but those of each scenario starting with another in each round."""
+    """The cases in their order. In each round, another case of each scenario comes first."""
     by_scenario: dict[str, list[Case]] = {}
     for case in cases:
         by_scenario.setdefault(case.scenario.name, []).append(case)

@@ -1,4 +1,4 @@
-"""What is measured: the scenarios, each a way to load a hub. Pure."""
+"""The scenarios. Each is a way to load a hub. Pure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SCENARIOS = (
     Scenario(
         name="churn", title="beside 1,000 new patterns a second", options=("-c", 1_000), count=200_000, base="one"
     ),
-    # A link is never held back, so a receiver above is as one in the default mode, whatever it says.
+    # A link is never held back, so a receiver above a relay acts as in the default mode.
     Scenario(name="relay", title="over a relay, two hubs", count=60_000, most=60_000, place="relay", base="default"),
     Scenario(name="four", title="four to one", options=("-p", 4), count=200_000, limit="all"),
     Scenario(
@@ -141,7 +141,7 @@ SCENARIOS = (
         count=30_000,
     ),
 )
-"""In the order in which they are run: what is compared stands close together."""
+"""In the order of their runs. Scenarios that are compared are neighbours."""
 
 
 def find(name: str) -> Scenario:

@@ -1,4 +1,4 @@
-/* The load on other brokers, over byte streams that stand already. */
+/* The load on other brokers, over byte streams that are open already. */
 #ifndef SBUS_BENCH_STREAMS_H
 #define SBUS_BENCH_STREAMS_H
 #include "messages.h"
@@ -48,7 +48,7 @@ static void *write_frames(void *argument)
         size_t now_ = left < some ? left : some;
         write_all(self->fd, self->data, now_ * frame_bytes);
         left -= now_;
-        /* What the broker answers to its publishers is not wanted, but must not fill the pipe. */
+        /* Drop the broker's answers to publishers, so that they do not fill the pipe. */
         char answers[CHUNK];
         while (recv(self->fd, answers, sizeof answers, MSG_DONTWAIT) > 0)
             ;

@@ -1,4 +1,4 @@
-"""Results as tables: for a terminal. Pure."""
+"""Results as tables for a terminal. Pure."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ TITLES = {
     "forwarder": "C forwarder",
     "daemon": "the daemon given",
 }
-"""Of each target, in the order in which they are shown."""
+"""The title of each target, in the order in which they are shown."""
 
 
 def title_of(scenario: Scenario, target: str) -> str:
-    """What a target is called in a scenario."""
+    """The title of a target in a scenario."""
     return TITLES.get(target, target)
 
 
 def scenarios_of(results: Results) -> list[Scenario]:
-    """The scenarios that were run, in their order."""
+    """The scenarios that were run, in the order of :mod:`.scenarios`."""
     there = {record.scenario for record in results.records}
     return [scenario for scenario in SCENARIOS if scenario.name in there]
 
 
 def count(value: float) -> str:
-    """A rate: three digits that count, in thousands."""
+    """A rate in thousands, with three significant digits."""
     return f"{value / 1e6:.2f} M" if value >= 999_500 else f"{value / 1e3:.0f} k" if value >= 9_950 else f"{value:,.0f}"
 
 
 def spread(summary: Summary | None, form: Callable[[float], str]) -> str:
-    """A median and its quartiles; a dash where there is none."""
+    """A median and its quartiles; a dash if there is none."""
     if summary is None:
         return "-"
     middle, low, high = form(summary.median), form(summary.low), form(summary.high)
@@ -72,7 +72,7 @@ def times(value: float) -> str:
 
 
 def describe(results: Results) -> str:
-    """The machine and what ran on it, in a line or two."""
+    """The machine and the versions of programs, in one or two lines."""
     machine, plan = results.machine, results.plan
     versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
     return (
@@ -95,7 +95,7 @@ HEADING = (
 
 
 def rows(results: Results, target: str = "hub") -> list[list[str]]:
-    """A row of cells for each scenario: what the heading says, of a target of ours."""
+    """A row of cells for each scenario, with the figures of the hub that the heading names."""
     found = []
     for scenario in scenarios_of(results):
         name = scenario.name
@@ -155,7 +155,7 @@ def everything(results: Results, title: Title = title_of) -> list[list[str]]:
 
 
 def terminal(results: Results, title: Title = title_of, more: list[list[str]] | None = None) -> str:
-    """All figures as lines of text. ``title`` names a target in a scenario; ``more`` is a table to add."""
+    """All figures as lines of text. ``title`` gives the title of a target; ``more`` is a further table."""
     lines = [describe(results), "", *_aligned(everything(results, title))]
     ours = rows(results) or rows(results, "daemon")
     if ours:

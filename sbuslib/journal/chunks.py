@@ -1,4 +1,4 @@
-"""Messages on their way to the writer, and how messages of several senders become the columns of one block."""
+"""Messages on their way to the writer, and the columns of a block that are made of them."""
 
 from __future__ import annotations
 

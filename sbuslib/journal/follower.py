@@ -2,8 +2,8 @@
 
 It subscribes to everything, so that all messages of a tree of hubs come here, and asks for senders. When the disk does
 not keep up, it stops reading. The hub then queues messages as for any client, and when the queue is full it holds
-publishers back, as far as this user may ask for that (``hard`` mode ``block``). Losses that the hub tells, and times
-without a connection, become gap rows.
+publishers back, if this user may ask for that (``hard`` mode ``block``). Losses that the hub tells, and times without a
+connection, become gap rows.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Follower:
         self._check()
 
     def _receive(self, timeout: float) -> None:
-        """Take messages that are here, or come in time."""
+        """Take messages that are here already or come within ``timeout`` seconds."""
         try:
             messages = self.client.receive_many(timeout=timeout)
         except TimeoutError:
@@ -179,7 +179,7 @@ class Follower:
         self._waiting_bytes += sum(map(len, packets))
 
     def _vouched(self, sender: bytes | None) -> tuple[int | None, int | None, int | None]:
-        """The triple that the hub vouches for: the first one after its own prefix."""
+        """The gid, uid and pid that the hub vouches for: the first ones after its own prefix."""
         found = self._ids.get(sender)
         if found is None:
             found = self._parse(sender)
@@ -222,7 +222,7 @@ class Follower:
             self._learn_namespace()
 
     def _on_reconnect(self, client: Endpoint) -> None:
-        """Note a gap: it is not known how many messages were published meanwhile, or lost on the way."""
+        """Note a gap. Nobody knows how many messages were lost during the outage."""
         self._gaps.append(Gap(self._heard_ns, "outage", None))
         self._hand_over()
         if self._hub_id() != self._hub:  # it is another hub, which needs another segment
@@ -242,7 +242,7 @@ class Follower:
             self._waiting = self._waiting_bytes = 0
         writer = self._writer
         if self._is_full():
-            writer.tells = True  # set before the next look: the writer tells nothing of room that came before
+            writer.tells = True  # before looking again, as the writer does not tell of room that it made before
             while not writer.finished and self._is_full():
                 self._room.wait(self.limits.stop_seconds)
                 self._room.clear()

@@ -1,4 +1,4 @@
-"""Looking into a journal: what it holds, which rows, and whether it is whole. For people and scripts, without Spark."""
+"""What a journal holds, its rows one by one, and whether it is damaged. Without Spark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Check", "SegmentSummary", "Summary", "rows", "summarize", "verify"]
 
 
 class SegmentSummary(msgspec.Struct, frozen=True):
-    """A segment by its headers alone. Times are nanoseconds since the epoch; ``None`` where no whole block tells."""
+    """A segment by its headers alone. Times are nanoseconds since the epoch; ``None`` if unknown."""
 
     name: str
     bytes: int
@@ -28,11 +28,11 @@ class SegmentSummary(msgspec.Struct, frozen=True):
     sealed: bool
     """Whether the segment has its end mark, so that it will not grow."""
     damage: str | None
-    """What is wrong with the header; the blocks are read by :func:`verify`."""
+    """The damage of the segment's header. Only :func:`verify` finds damage in blocks."""
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """A journal by the headers of its segments, oldest first. A damaged segment tells neither journal nor hub."""
+    """A journal by the headers of its segments, oldest first. ``journal`` and ``hub`` are of the last whole header."""
 
     journal: str | None
     hub: str | None
@@ -43,7 +43,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Check(msgspec.Struct):
-    """What :func:`verify` has read so far. ``lost`` counts messages that the recorder could not record."""
+    """Counts of what :func:`verify` has read so far. ``lost`` counts messages that the recorder could not record."""
 
     segments: int = 0
     rows: int = 0
@@ -54,7 +54,7 @@ class Check(msgspec.Struct):
 
 
 def summarize(directory: str | os.PathLike[str]) -> Summary:
-    """What a journal holds, by headers: quick however long it is.
+    """What a journal holds, by its headers, which is fast for long journals, too.
 
     Raises :exc:`~sbuslib.errors.JournalError` when there is no journal, and :exc:`OSError`.
     """
@@ -94,7 +94,7 @@ def _summary(segment: Segment, salt: int, created: int) -> SegmentSummary:
                 block = decode_block(os.pread(descriptor, last.length, last.position), 0, salt, last.position)
                 latest = max(block.times) if isinstance(block, Block) else None
             except CorruptJournalError:
-                pass  # as verify tells
+                pass  # :func:`verify` reports it
     finally:
         os.close(descriptor)
     count = sum(extent.rows or 0 for extent in blocks)
@@ -109,7 +109,7 @@ def rows(
     on_corrupt: OnCorrupt = "error",
     on_skip: Callable[[Piece], object] = lambda piece: None,
 ) -> Iterator[Record]:
-    """The messages that are selected, and the gaps of that time, one by one.
+    """The selected messages, and the gaps of the selected time, one by one.
 
     Raises as :func:`~sbuslib.journal.replay.from_journal`, and :exc:`~sbuslib.errors.JournalError` when there is no
     journal.
@@ -132,9 +132,9 @@ def rows(
 def verify(
     directory: str | os.PathLike[str], on_damage: Callable[[str, Skipped], object], check: Check | None = None
 ) -> Check:
-    """Read all of a journal; ``on_damage`` is called with the file and each piece that is damaged or missing.
+    """Read all of a journal, and call ``on_damage`` with the file and each piece that is damaged or missing.
 
-    It counts into ``check``, which another thread may look at meanwhile. Raises
+    It counts in ``check``, which another thread may read meanwhile. Raises
     :exc:`~sbuslib.errors.JournalError` when there is no journal, and :exc:`OSError`.
     """
     check = Check() if check is None else check

@@ -1,7 +1,7 @@
 """The receiver that a recorder attaches to its hub: it copies messages for the writer, and holds publishers back.
 
-A user that is below its share of the queue is not held, and finds it never full: the rule is that of a client's queue,
-see :mod:`sbuslib.core.outbox`.
+Publishers of a user below its share of the queue are never held, and their messages always have room. This is the rule
+of a client's queue, see :mod:`sbuslib.core.outbox`.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class Intake(Inbox):
         self._release_all()
 
     def relieve(self) -> None:
-        """Let publishers go whose user is below its share; let all go once half of what may wait is written."""
+        """Release publishers whose user is below its share; release all when the queue is at most half full."""
         self._release()
         writer, bounds = self._writer, self._bounds
         if (

@@ -14,21 +14,21 @@ class JournalLimits(_Numbers, frozen=True, kw_only=True):
     """
 
     block_records: int = 1_024
-    """Messages that are handed to the writer at once: enough that a block's own cost, and that of taking turns with the
-    writer's thread, hardly shows."""
+    """Messages that are handed to the writer at once. With so many, the cost of a block and of switching to the
+    writer's thread is small."""
     block_bytes: int = 1_048_576
     """Bytes of messages that are handed to the writer at once, however few they are."""
     block_seconds: float = 0.05
-    """Seconds after which fewer are handed over: what a crash may cost while little comes."""
+    """Seconds after which fewer messages are handed over. A crash may lose those of so many seconds."""
     queued_records: int = 131_072
     """Messages that may wait for the writer before publishers are held: half a second of them."""
     queued_bytes: int = 67_108_864
     """Bytes that may wait for the writer: half a second of what a good disk takes."""
     segment_bytes: int = 67_108_864
-    """Size at which a segment is closed: what one task of Spark reads in a second or so."""
+    """Size at which a segment is closed. A task of Spark reads one in about a second."""
     segment_seconds: float = 3_600.0
-    """Age at which a segment is closed: what retention by age is exact to."""
+    """Age at which a segment is closed. Retention by age deletes whole segments, so it is exact to this."""
     sync_seconds: float = 1.0
-    """Seconds between two syncs with durability interval: what a power cut may cost."""
+    """Seconds between two syncs with durability interval. A power cut may lose the rows of so many seconds."""
     stop_seconds: float = 30.0
-    """Seconds for which a recorder that stops waits until the disk has taken what is left."""
+    """Seconds for which a recorder that stops waits for the disk."""

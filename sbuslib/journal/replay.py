@@ -1,8 +1,8 @@
-"""Plays a recording back: at the pace at which it was recorded, at another, or as fast as it goes.
+"""Plays a recording back: at the speed at which it was recorded, at another speed, or as fast as possible.
 
 Messages come as :class:`Run`: some messages in order, as columns, with the time of each. :func:`from_journal` makes
-runs of a journal, ``sbus replay`` makes them of a lake. Both a block of a journal and a batch on its way to a hub are
-columns, so a block that is played back whole needs no work for each message.
+runs of a journal, ``sbus replay`` makes them of a lake. Blocks of a journal and batches for a hub both have columns, so
+a block that is played back whole needs no work for each message.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Publisher(Protocol):
 class Renaming:
     """A publisher that gives keys another prefix, and hands the messages on.
 
-    ``prefixes`` are pairs of old and new; the first old one with which a key begins counts. Raises
+    ``prefixes`` are pairs of old and new; the first pair whose old prefix fits a key is used. Raises
     :exc:`~sbuslib.errors.KeyFormatError` for a new key that nobody may publish under, or that is secret.
     """
 
@@ -211,7 +211,7 @@ class Renaming:
         """Send messages in order under their new keys, waiting for room."""
         keys = [self._rename(key) for key in columns.keys]
         renamed = Columns(keys, columns.numbers, columns.sizes, columns.payloads)
-        # The keys of columns are distinct; of packets, columns are made anew.
+        # Keys of columns must be distinct. If two keys became the same, columns are made again from packets.
         together = [renamed] if len({*keys}) == len(keys) else Columns.of_packets(renamed.packets())
         for part in together:
             self._publisher.send_columns(part)
@@ -240,9 +240,9 @@ def replay(
 ) -> Replayed:
     """Publish what was recorded, in order; returns once all was handed to the hub.
 
-    With ``speed`` 2.0 it takes half the time that the recording took, with ``None`` it goes as fast as the hub takes
-    it. Each message is due as long after the first one as it was recorded. A late message is published at once, so a
-    delay does not move the messages after it. ``wait`` is for other event loops: gevent's is ``gevent.sleep``.
+    With ``speed`` 2.0 it takes half the time of the recording, with ``None`` it is as fast as the hub accepts messages.
+    Each message is due as long after the first one as it was recorded. A late message is published at once, so a delay
+    does not move later messages. ``wait`` is for other event loops: gevent's is ``gevent.sleep``.
 
     Raises :exc:`~sbuslib.errors.UsageError`, and whatever ``runs`` and ``publisher`` raise; what came before an error
     of ``runs`` was published.
@@ -250,7 +250,7 @@ def replay(
     if speed is None:
         return _play_flat_out(runs, publisher)
     if not 0 < speed < inf:
-        raise UsageError(f"speed is positive, or None for as fast as it goes, not {speed!r}")
+        raise UsageError(f"speed is positive, or None for as fast as possible, not {speed!r}")
     count = lost = 0
     origin: int | None = None
     began = 0.0
@@ -262,7 +262,7 @@ def replay(
         count += len(columns)
         if origin is None:
             origin, began = times[0], clock()
-        # Where the clock was set back while recording, it counts as stopped.
+        # A clock that was set back while recording counts as stopped.
         due = [*accumulate(times, max, initial=max(latest, origin))][1:]
         latest = due[-1]
         done = 0

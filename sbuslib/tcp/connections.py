@@ -1,6 +1,6 @@
-"""The connections of a peer: accepted and made, bounded, watched, made again, and counted.
+"""The connections of a peer: accepts and makes them, limits and counts them, and makes them again when they end.
 
-What is said over them is the business of :mod:`sbuslib.tcp.peer`.
+The commands over them are handled in :mod:`sbuslib.tcp.peer`.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ class Connections:
         self.watchers: dict[Callable[[Link], None], None] = {}
         """Called with each connection that has ended."""
         self.changed = Event()
-        """Set whenever there are more connections, or fewer."""
+        """Set when the number of connections has changed."""
         self.total = self.received = self.unwanted = self.sent = self.lost = 0
 
     @property
     def address(self) -> HostPort | None:
-        """Where the peer listens, with the port that it was given."""
+        """The address at which the peer listens, with the port that the kernel chose."""
         if self._given is None or self._server is None:
             return self._given
         return HostPort(self._given.host, self._server.server_port or 0)
@@ -88,7 +88,7 @@ class Connections:
         self._watch = self._owner.greenlets.spawn(self._watch_time)
 
     def stop(self, timeout: float) -> None:
-        """Accept no more, send what waits, for at most ``timeout`` seconds, and close everything."""
+        """Stop accepting, send queued messages for at most ``timeout`` seconds, and close everything."""
         self._stopping = True
         deadline = monotonic() + timeout
         try:
@@ -198,7 +198,7 @@ class Connections:
         sock = self._dial(remote, timeout) if wait else None
         self._dialling[remote] = self._owner.greenlets.spawn(self._keep, remote, sock, keep)
         if wait:
-            gevent.sleep(0)  # so that the connection is among the others when this returns
+            gevent.sleep(0)  # lets the greenlet run that adds the connection to the others
 
     def hang_up(self, remote: HostPort) -> None:
         """End the connection that was made to ``remote``, and do not make it again."""
@@ -307,7 +307,7 @@ class Connections:
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """The connections that there are."""
+        """All connections."""
         return tuple(self._links)
 
     def __contains__(self, link: Link) -> bool:

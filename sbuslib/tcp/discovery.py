@@ -1,15 +1,14 @@
-"""The discovery convention: peers that say where they are, and connect to those they hear of.
+"""The discovery convention: peers announce their addresses, and connect to peers that they hear of.
 
 Under ``//peers/<org>/<who>`` a peer publishes ``host port``, where it can be connected to; the forwarding convention
 carries that on as ``//fwd/peers/<org>/<who>``. Source: the example of peer discovery on the page of Simplest pubsub.
 
-Any peer that may connect can announce anything, so nothing here trusts announcements. An announced host is a number,
-never a name that somebody would have to be asked about, unless the list of those allowed has the name itself; it
-must be on that list; so many peers are remembered and so many connected to as the limits say; and one that does
-not answer is tried again only after growing pauses.
+Any connected peer can announce anything, so announcements are not trusted. An announced host must be in the list of
+allowed hosts. It must be a number, so that no name server is asked, unless the list has the name itself. Limits bound
+how many peers are remembered and connected to. A peer that does not answer is tried again after growing pauses.
 
-Two peers that hear of each other at the same time must not both connect. So the one whose name sorts first
-connects at once, and the other only if nothing has come of it after a while.
+When two peers hear of each other at the same time, only one should connect. The one whose name sorts first connects at
+once. The other connects only if there is no connection after some time.
 """
 
 from __future__ import annotations
@@ -126,7 +125,7 @@ class _Known:
 
 
 class Directory:
-    """The peers heard of, no more than the limits say, and for no longer than they announce themselves. Pure."""
+    """The peers that announce themselves, within the limits. Pure."""
 
     def __init__(self, limits: TcpLimits) -> None:
         self._limits = limits
@@ -158,7 +157,7 @@ class Directory:
         return gone
 
     def due(self, now: float, me: str | None) -> list[tuple[str, HostPort]]:
-        """The peers that ``me`` may try to connect to now. ``me`` is ``None`` where no peer can connect to this one."""
+        """The peers that ``me`` may try to connect to now. ``me`` is ``None`` if no peer can connect to this one."""
         return [
             (who, known.address)
             for who, known in self._known.items()
@@ -259,7 +258,7 @@ class Discoverer:
                 logger.error("peer at %s cannot announce itself: %s", self._peer.address, plainly(error))
 
     def hear(self, link: Link, name: str, data: bytes, identity: str | None) -> None:
-        """A forwarded message has come, perhaps an announcement. For :class:`~sbuslib.tcp.mesh.Mesh`."""
+        """Take a forwarded message, which may be an announcement. Called by :class:`~sbuslib.tcp.mesh.Mesh`."""
         prefix = next((prefix for prefix in self._prefixes if name.startswith(prefix)), None)
         if prefix is None:
             return
@@ -292,7 +291,7 @@ class Discoverer:
                 self._peer.end_link(twin, "connected twice", False)
 
     def link_gone(self, link: Link) -> None:
-        """A connection has ended: its other end may be connected to again."""
+        """Note that a connection has ended, so that its other end may be connected to again."""
         if link.who is not None:
             self._wake.set()
 

@@ -1,21 +1,21 @@
 """The forwarding convention: copies under ``//fwd/`` that pass from peer to peer, each message once.
 
-On data under a configured ``//name``, a copy goes out under ``//fwd/name``, to every peer that wants it but
-the one that the data came from; each peer that gets a copy passes it on likewise. Source: the forwarding
-convention on the page of Simplest pubsub, which leaves open what stops a copy in a network with cycles.
-Here two things do, and both are pure:
+When data comes under a configured ``//name``, a copy goes out under ``//fwd/name``, to every peer that wants it except
+the one that the data came from. Each peer passes the copies on in the same way. Source: the forwarding convention on
+the page of Simplest pubsub, which does not say what stops a copy in a network with cycles. Here two rules do. Both are
+pure:
 
-**Numbers.** Peers that subscribe to ``//hop/`` say that they understand numbered names, and are sent
-``//hop/<hops>/<id>//fwd/name`` where others are sent ``//fwd/name``: how many peers the copy has passed, and an
-id that its publisher gave it. With ids, each message is told from every other, equal ones included, and
-is passed on once; a copy that passed too many peers is passed on no further.
+**Numbers.** A peer that subscribes to ``//hop/`` understands numbered names. It is sent ``//hop/<hops>/<id>//fwd/name``
+instead of ``//fwd/name``, with the number of peers that the copy has passed, and an id from the publisher. The id
+distinguishes a message from all others, also from equal ones, so each message is passed on once. A copy that has passed
+too many peers is not passed on.
 
-**Contents.** A peer that knows only the three commands sends no ids, so what it sends is told by what it is, a digest
-of name and data, and by counting. Data under ``//name`` comes from its publisher itself: the *n*-th equal one
-within a short time is given an id made of digest and *n*, the same at every peer that the publisher is
-connected to. A copy without id from such a peer is new if that peer has by now sent more equal ones than are known
-here from anybody. That may hold back a message that somebody else published with equal name and data, and it
-keeps a network that mixes both kinds of peers from going round in circles; what it holds back is counted.
+**Contents.** A peer that knows only the three commands sends no ids. Its messages are recognized by a digest of name
+and data, and are counted. Data under ``//name`` comes from its publisher itself. The *n*-th equal message within a
+short time gets an id made of the digest and *n*, which is the same at every peer that the publisher is connected to. A
+copy without id is new if its peer has now sent more equal ones than are known here from any peer. This stops copies in
+cycles also in a network with both kinds of peers. It may hold back a message with the same name and data from another
+publisher. Messages that are held back are counted.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ class Forwarding:
         self._names[bare] = None
 
     def substrings(self) -> list[str]:
-        """What a peer that forwards has to subscribe to."""
+        """The substrings that a forwarding peer has to subscribe to."""
         return [prefix + name for name in self._names for prefix in ("//", _FORWARD)]
 
     def _covers(self, bare: str) -> bool:
         return any(bare == name or bare.startswith(name + "/") for name in self._names)
 
     def copy_of(self, name: str) -> str | None:
-        """Where the copy of data under ``name`` goes; ``None`` when it is not forwarded, or a copy itself."""
+        """The name for the copy of data under ``name``; ``None`` if it is not forwarded, or is a copy itself."""
         if not self._names or not name.startswith("//") or name.startswith(_FORWARD):
             return None
         return _FORWARD + name[2:] if self._covers(name[2:]) else None

@@ -47,9 +47,9 @@ __all__ = ["Gateway"]
 
 logger = logging.getLogger("sbuslib")
 
-_BATCH = 256  # messages that cross at once, and are announced with one message
+_BATCH = 256  # messages that cross together, after one announcement
 _PATIENCE: Final = 1.0
-"""Seconds that a gateway waits for a peer whose queue is half full, once until that is empty."""
+"""Seconds that a gateway waits for a peer whose queue is half full; it waits again only after the queue was empty."""
 _EXPECTED_SECONDS: Final = 10.0
 """Seconds that a gateway waits to see on the bus what another gateway said it would publish."""
 _IMPORT = b"import "
@@ -178,7 +178,7 @@ class Gateway:
         return [*wanted, self._greeting]
 
     def stop(self) -> None:
-        """Let nothing cross any more. Messages from peers that are not yet on the bus are counted as lost."""
+        """Stop messages from crossing. Messages from peers that are not yet on the bus are counted as lost."""
         bus, self._bus = self._bus, None
         if bus is None:
             return
@@ -364,7 +364,7 @@ class Gateway:
             self._changed.set()
 
     def _settle(self, bus: Bus) -> None:
-        """Find out over which connections this gateway does not send: a spare does, or they lead to its own bus."""
+        """Find connections over which this gateway does not send: a spare does, or they lead to its own bus."""
         ends: dict[str, list[tuple[str, Link]]] = {}
         for link, (where, group, gateway) in self._remotes.items():
             ends.setdefault(f"{where}.{group}", []).append((gateway, link))

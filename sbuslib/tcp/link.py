@@ -1,6 +1,6 @@
-"""One connection between two peers: what comes in, as commands, and what waits to go out.
+"""One connection between two peers: the commands that come in, and the queue of those that go out.
 
-What a command causes is the business of :mod:`sbuslib.tcp.peer`.
+The commands are carried out by :mod:`sbuslib.tcp.peer`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Owner(Protocol):
         ...
 
     def end_link(self, link: Link, reason: str, violation: bool) -> None:
-        """The link has ended by itself."""
+        """Called when the link has ended by itself."""
         ...
 
 
@@ -103,7 +103,7 @@ class Link:
         self.numbered = False
         """Whether the other end understands numbered names."""
         self.slow = False
-        """Whether a publisher has run out of patience with the other end since its queue was last empty."""
+        """Whether a publisher has waited in vain for the other end since its queue was last empty."""
         self.substring_bytes = 0
         self.closed = False
         self.received = self.unwanted = self.sent = self.lost = 0
@@ -204,7 +204,7 @@ class Link:
                 self._moved.set()
 
     def _fall_silent(self) -> None:
-        """Send nothing from now on; give back what was reserved for it."""
+        """Stop sending, and release the reserved bytes."""
         self._mute = True
         self._usage.queued -= self.queued_bytes
         self.lost += self.queued

@@ -1,4 +1,4 @@
-"""Names that are forwarded, and names whose last data is kept: who is sent what, and what is passed on.
+"""Forwarded names, and names whose last data is kept: which messages are passed on, and to which connections.
 
 The rules of the forwarding convention stand in :mod:`sbuslib.tcp.forwarding`; here they meet the connections.
 """
@@ -21,7 +21,7 @@ __all__ = ["Mesh"]
 
 
 class _Retained:
-    """The last data under one name; ``identity`` where it is forwarded."""
+    """The last data under one name; ``identity`` if the name is forwarded."""
 
     __slots__ = ("data", "hops", "identity", "source")
 
@@ -162,17 +162,17 @@ class Mesh:
     # -- the last data under a name ------------------------------------------------------------------
 
     def retain(self, name: str, data: bytes, identity: str | None, source: Link | None = None, hops: int = 0) -> None:
-        """Keep ``data`` for those who subscribe later. Raises :exc:`~sbuslib.errors.UsageError` when it is too much."""
+        """Keep ``data`` for later subscribers. Raises :exc:`~sbuslib.errors.UsageError` when it is too much."""
         if name not in self._retained and len(self._retained) >= self._limits.retained:
             raise UsageError(f"more than {self._limits.retained:,} names whose data is to be kept")
         self._retained[name] = _Retained(data, identity, hops, source)
 
     def release(self, name: str) -> None:
-        """Keep the data under ``name`` no longer."""
+        """Stop keeping data under ``name``."""
         self._retained.pop(name, None)
 
     def wanted_before(self, link: Link, substring: str) -> list[tuple[str, bool]]:
-        """The kept names, and names of their copies, with ``substring`` in them that ``link`` did not want before."""
+        """The names of kept data and its copies that contain ``substring`` and that ``link`` did not want before."""
         found = []
         for name, kept in self._retained.items():
             if kept.source is link:

@@ -120,7 +120,7 @@ class Peer:
 
     @property
     def address(self) -> str:
-        """Where this peer listens, ``HOST:PORT``, with the port that it was given; empty: nowhere."""
+        """``HOST:PORT`` at which this peer listens, with the port that the kernel chose; empty if it does not."""
         address = self._connections.address
         return "" if address is None else str(address)
 
@@ -177,7 +177,7 @@ class Peer:
         self.greenlets.check()
 
     def stop(self, timeout: float = 1.0) -> None:
-        """Accept no more, send queued messages for at most ``timeout`` seconds, and close everything.
+        """Stop accepting, send queued messages for at most ``timeout`` seconds, and close everything.
 
         Stopping a peer that is not started does nothing. It may be started again.
         """
@@ -237,7 +237,7 @@ class Peer:
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """The connections that there are."""
+        """All connections."""
         return self._connections.links
 
     def watch_links(self, watcher: Callable[[Link], None], on: bool = True) -> None:
@@ -248,7 +248,7 @@ class Peer:
             self._connections.watchers.pop(watcher, None)
 
     def end_link(self, link: Link, reason: str, violation: bool) -> None:
-        """A link has ended, or has to end. Called by :class:`~sbuslib.tcp.link.Link`."""
+        """End a link, or note that it has ended. Called by :class:`~sbuslib.tcp.link.Link`."""
         self._connections.end(link, reason, violation)
 
     def _greet(self, link: Link) -> None:
@@ -263,7 +263,7 @@ class Peer:
     # -- what others say ----------------------------------------------------------------------------
 
     def take_command(self, link: Link, command: Subscribe | Unsubscribe) -> None:
-        """Another peer subscribes or unsubscribes. Called by :class:`~sbuslib.tcp.link.Link`."""
+        """Take a subscription of another peer, or its end. Called by :class:`~sbuslib.tcp.link.Link`."""
         if link not in self._connections:
             return
         substring = command.substring
@@ -301,7 +301,7 @@ class Peer:
         return self._local.subscribers(name)
 
     def take_forwarded(self, link: Link, message: Publish) -> None:
-        """A message that is forwarded. Called by :class:`~sbuslib.tcp.link.Link`."""
+        """Take a message that is forwarded. Called by :class:`~sbuslib.tcp.link.Link`."""
         self.mesh.arrived(link, message)
 
     # -- publishing ---------------------------------------------------------------------------------
@@ -351,7 +351,7 @@ class Peer:
         self._publisher.published += 1
 
     def release(self, name: str) -> None:
-        """Keep the data under ``name`` no longer."""
+        """Stop keeping data under ``name``."""
         self.mesh.release(name)
 
     def subscriber_count(self, name: str) -> int:
@@ -404,7 +404,7 @@ class Peer:
         self.detach(inbox)
 
     def _want(self, substring: str, change: int = 1) -> None:
-        """Tell the others, when ``substring`` is wanted for the first reason, or no longer for any."""
+        """Tell other peers when ``substring`` gets its first reason to be wanted, or loses its last."""
         before = self._wanted.get(substring, 0)
         if before + change:
             self._wanted[substring] = before + change
@@ -441,7 +441,7 @@ class Peer:
         )
 
     def link_statistics(self) -> list[LinkStatistics]:
-        """The same for each connection that there is."""
+        """The statistics of each connection."""
         return [
             LinkStatistics(
                 remote=str(link.remote),

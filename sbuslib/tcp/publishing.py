@@ -1,7 +1,7 @@
-"""How a peer publishes: which connections want a name, and what is said over them.
+"""How a peer publishes: finds the connections that want a name, and queues messages for them.
 
-Names that are forwarded, and copies, are the business of :mod:`sbuslib.tcp.mesh`; all others are looked up in the index
-of what other peers want, and queued for each of them.
+Forwarded names and copies are handled in :mod:`sbuslib.tcp.mesh`. Other names are looked up in the index of what other
+peers want.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _Run:
         self._size = 0
 
     def go_to(self, links: tuple[Link, ...], start: bytes) -> None:
-        """From now on, added messages start with ``start`` and go to ``links``."""
+        """Let messages that are added later start with ``start`` and go to ``links``."""
         if links != self._links:
             self.send()
             self._links = links
@@ -124,7 +124,7 @@ class _Run:
         return True
 
     def send(self) -> None:
-        """Queue what was added for each connection, after waiting for those that are slow, if that was asked for."""
+        """Queue the added messages for each connection; wait for slow connections first, if that was asked for."""
         parts, self._parts, self._size = self._parts, [], 0
         if not parts or not self._links:
             return

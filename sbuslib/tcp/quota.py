@@ -1,6 +1,6 @@
-"""What all connections of one address may hold together, so that opening many connections gains nothing.
+"""Limits for all connections of one address together, so that opening many connections gains nothing.
 
-Pure. An address of IPv6 stands for its /64, which is what one host is given; one of IPv4 for itself.
+Pure. An IPv6 address counts as its /64, which is what one host is given.
 """
 
 from __future__ import annotations

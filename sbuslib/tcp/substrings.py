@@ -1,19 +1,17 @@
-"""Which subscribers want a name: the index from the substrings they hold to the names that contain them.
+"""The index that finds the subscribers of a name: those that hold a substring of it.
 
 Pure. A substring is text, and text contains text exactly if its UTF-8 contains the other's.
 
-**The theory.** A handful of substrings is tried one by one. More of them go into Aho-Corasick automata
-(the package ``pyahocorasick``), each of which finds all of its texts in one pass over the name, however
-many it holds. But an automaton cannot be changed: it is built again, which for 10,000 random texts keeps
-everything else waiting for a tenth of a second. So the texts stand in generations, as in a log-structured
-store: the newest in a plain list; when that is full, it joins the *young* automaton, which is small enough to
-be built again within a millisecond or two; when that one is full, it becomes a *settled* one, of which each is
-built once in its life. Settled ones stop growing at a size whose building keeps nobody waiting. What is removed
-only loses its holders, and its text goes when its automaton is next built. Without ``pyahocorasick`` the list
-simply grows.
+**The theory.** A few substrings are tried one by one. More of them go into Aho-Corasick automata (the package
+``pyahocorasick``). An automaton finds all of its texts in one pass over the name, however many it holds. But it cannot
+be changed, only built again, which takes a tenth of a second for 10,000 random texts. So texts are kept in generations,
+as in a log-structured store. The newest texts are in a plain list. When that is full, it joins the *young* automaton,
+which is small enough to be built again in a millisecond or two. When the young automaton is full, it becomes a
+*settled* one. Settled automata have a size limit that keeps the time for building them short. A text that is removed
+only loses its holders, and goes when its automaton is built again. Without ``pyahocorasick`` all texts are in the list.
 
-Names repeat, so found subscribers are remembered. A change of one substring does not throw that away: what
-was remembered before it is checked against the few substrings that changed since.
+Names repeat, so the subscribers found for a name are remembered. When substrings have changed since, the remembered
+name is checked against these few substrings only.
 """
 
 from __future__ import annotations
@@ -36,10 +34,10 @@ PLAIN_SUBSTRINGS: Final = 32
 """Substrings that are tried one by one. More are put into an automaton."""
 
 YOUNG_SUBSTRINGS: Final = 512
-"""Substrings of the young automaton, which is built again as they come: that takes a millisecond at this size."""
+"""Most substrings of the young automaton. Each new list builds it again, which takes a millisecond at this size."""
 
 AUTOMATON_SUBSTRINGS: Final = 4_096
-"""Substrings of one settled automaton, which is built at once: that takes some ten milliseconds at this size."""
+"""Most substrings of a settled automaton. Building it takes some ten milliseconds at this size."""
 
 RECENT_CHANGES: Final = 64
 """Changes of substrings that a remembered name is checked against. After more changes it is looked up anew."""
@@ -96,7 +94,7 @@ class _Texts:
         if self._automata and len(self._automata[-1].texts) < YOUNG_SUBSTRINGS:
             texts |= self._take_out(self._automata.pop())
         if len(texts) >= YOUNG_SUBSTRINGS:
-            # The oldest may have lost their holders. Those that are small by now are built again with this one.
+            # Texts of old automata may have lost their holders. Automata that became small are merged with this one.
             for automaton in list(self._automata):
                 if len(texts) >= AUTOMATON_SUBSTRINGS:
                     break
@@ -105,7 +103,7 @@ class _Texts:
                     self._automata.remove(automaton)
                     texts |= self._take_out(automaton)
         merged = _Automaton(texts)
-        # A settled one stands before the young one, so that the last tells whether it may still grow.
+        # The young automaton is always the last, so the last one tells whether it may still grow.
         self._automata.append(merged)
         for text in texts:
             self._placed[text] = merged
@@ -117,7 +115,7 @@ class _Texts:
         return {text for text in automaton.texts if text in self._alive}
 
     def find(self, name: str) -> list[str]:
-        """The texts that ``name`` contains, some of them perhaps twice, and some without holders."""
+        """The texts that ``name`` contains. Some may come twice, and some may have no holders."""
         found = [text for text in self._newest if text in name]
         for automaton in self._automata:
             for _, text in automaton.search(name):
