@@ -44,6 +44,9 @@ Mode: TypeAlias = Literal["announce", "prune", "plain"]
 PRUNES_PER_SECOND: Final = 8_192
 """Most keys in a second that a link is told not to send, so that endless new keys cost little."""
 
+_ADD: Final = encode_control(control.INTEREST_ADD)
+_REMOVE: Final = encode_control(control.INTEREST_REMOVE)
+
 _UNANSWERED: Final = 64
 """Questions of which a hub remembers when they were asked. The oldest tells how far the link lags."""
 
@@ -402,9 +405,9 @@ class Link:
         self._tell_senders()
         count = max(0, min(most, self.room))
         if self.reader is not None:
-            for added, pattern in self.reader.take(count):
-                word = control.INTEREST_ADD if added else control.INTEREST_REMOVE
-                self.connection.answer(encode_control(word, pattern))
+            changes = self.reader.take(count)
+            if changes:
+                self.connection.answer_all([(_ADD if added else _REMOVE) + pattern for added, pattern in changes])
         else:
             count = min(count, len(self._grafts))
             for _ in range(count):
