@@ -1,0 +1,128 @@
+"""What links are told, by real hubs over sockets."""
+
+from __future__ import annotations
+
+import pytest
+from support import Peer, eventually
+from worlds import World
+
+from sbuslib.tree import telling
+from sbuslib.tree.downlink import Link
+from sbuslib.tree.telling import Telling
+
+ADD, REMOVE = b"CMSG interest/add\0", b"CMSG interest/remove\0"
+
+
+def link_to(world: World, *patterns: bytes) -> Peer:
+    link = world.peer("top")
+    link.send(b"CMSG interest/on")
+    assert link.receive() == b"CMSG interest/on\0announce"
+    link.subscribe(*patterns)
+    return link
+
+
+def told(world: World) -> Telling:
+    return world.hubs["top"].tree.telling
+
+
+class Held:
+    """What a link holds of the patterns that it was told."""
+
+    def __init__(self, link: Peer) -> None:
+        self.link = link
+        self.patterns: set[bytes] = set()
+
+    def read(self) -> set[bytes]:
+        for packet in self.link.pending():
+            if packet.startswith(ADD):
+                self.patterns.add(packet.removeprefix(ADD))
+            elif packet.startswith(REMOVE):
+                self.patterns.discard(packet.removeprefix(REMOVE))
+        return self.patterns
+
+
+def test_a_link_that_reads_late_is_told_all(world: World) -> None:
+    world.hub("top")
+    link = link_to(world)
+    patterns = {b"%d/" % n + bytes([97 + n % 26]) * 1_000 for n in range(3_000)}
+    client = world.peer("top")
+    client.subscribe(*patterns)
+    eventually(lambda: told(world).is_full)
+    held = Held(link)
+    eventually(lambda: held.read() == patterns)
+
+
+def test_what_a_client_subscribed_to_before_it_became_a_link_is_not_told_to_it(world: World) -> None:
+    world.hub("top")
+    other = Held(link_to(world))
+    link = world.peer("top")
+    link.subscribe(b"mine", b"everybody's")
+    eventually(lambda: other.read() == {b"mine", b"everybody's"})
+    link.send(b"CMSG interest/on")
+    held = Held(link)
+    world.peer("top").subscribe(b"everybody's")
+    eventually(lambda: held.read() == {b"everybody's"})
+    link.send(b"UNSUB mine")
+    eventually(lambda: other.read() == {b"everybody's"})
+
+
+def test_patterns_of_a_link_that_ends_are_taken_back_from_the_others(world: World) -> None:
+    world.hub("top")
+    first, second = link_to(world, b"a/", b"a/1"), link_to(world, b"b", b"a/2")
+    one, two = Held(first), Held(second)
+    eventually(lambda: (one.read(), two.read()) == ({b"b", b"a/2"}, {b"a/"}))
+    first.close()
+    eventually(lambda: two.read() == set())
+    third = Held(link_to(world))
+    eventually(lambda: third.read() == {b"b", b"a/2"})
+    second.close()
+    eventually(lambda: third.read() == set())
+    interest = told(world).interest
+    assert interest is not None
+    eventually(lambda: not interest.wanted)
+    third.link.close()
+    eventually(lambda: told(world).interest is None)
+
+
+def test_all_links_together_are_told_a_bounded_number_of_patterns(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telling, "TOLD_PATTERNS", 300)
+    world.hub("top")
+    links = [Held(link_to(world, *(b"%d/%d" % (n, m) for m in range(20)))) for n in range(10)]
+    client = world.peer("top")
+    client.subscribe(*(b"room/%d" % n for n in range(100)))
+    client.barrier()
+
+    def is_settled() -> bool:
+        for n, held in enumerate(links):
+            others = {b"%d/" % m for m in range(10) if m != n}
+            if not others | {b"room/"} >= {one[: one.find(b"/") + 1] for one in held.read()} >= others:
+                return False
+        return all(len(held.patterns) <= 30 and b"room/" in held.patterns for held in links)
+
+    eventually(is_settled)
+
+
+def test_a_pattern_that_another_covers_wakes_no_link(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.hub("top")
+    links = [Held(link_to(world)) for _ in range(3)]
+    client = world.peer("top")
+    client.subscribe(b"room/", b"hall")
+    eventually(lambda: all(held.read() == {b"room/", b"hall"} for held in links))
+    eventually(lambda: all(link.complete for link in world.hubs["top"].tree.links.values()))
+    eventually(lambda: not told(world)._behind)
+    visited: list[Link] = []
+    tell = Link.tell
+
+    def watched(self: Link, most: int) -> int:
+        visited.append(self)
+        return tell(self, most)
+
+    monkeypatch.setattr(Link, "tell", watched)
+    client.subscribe(*(b"room/%d" % n for n in range(50)))
+    world.peer("top").subscribe(b"hall")
+    client.barrier()
+    links[0].link.subscribe(b"attic")
+    eventually(lambda: all(b"attic" in held.read() for held in links[1:]))
+    assert len(visited) == 3, "for the last pattern alone"
