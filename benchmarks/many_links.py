@@ -128,7 +128,8 @@ def announce(hub: Hub, links: int, patterns: int, form: str) -> None:
     elapsed = time.perf_counter() - started
     used = (resident_bytes(hub.process.pid) - idle) / 2**20
     told = len(next(iter(hub.held.values())))
-    print(f"    {elapsed:.1f} s, {hub.cpu - cpu:.1f} s of CPU, {used:.0f} MiB; the first link holds {told:,}", flush=True)
+    cpu = hub.cpu - cpu
+    print(f"    {elapsed:.1f} s, {cpu:.1f} s of CPU, {used:.0f} MiB; the first link holds {told:,}", flush=True)
 
 
 def subscribe(hub: Hub, links: int) -> None:
