@@ -1,4 +1,4 @@
-"""A hostile tenant beside an honest one: two real users, a hub with rules, and everything that the hostile one tries.
+"""A hostile tenant beside an honest one: two real users, the shipped rules, and all that the hostile one tries.
 
 ``docs/security.md`` lists the attempts. Each of them fails.
 """
@@ -18,26 +18,18 @@ from accounting import acting_as
 from support import PATIENCE, ROOT, WHOAMI, Peer
 
 from sbuslib.blocking import Client
+from sbuslib.cli.units import read_unit
 from sbuslib.tree.tree import LINKS_OF_A_USER
 from sbuslib.wire.control import Notice
 
 HOSTILE, HONEST = "daemon", "bin"
 """Two users that every system has."""
 
-RULES = f"""
+SETTINGS = f"""
 mode = 0o777
 relays = ["{HOSTILE}", "{HONEST}"]
-
-[[rules]]
-users = ["root"]
-publish = [""]
-subscribe = [""]
-
-[[rules]]
-users = ["{HOSTILE}", "{HONEST}"]
-publish = ["tenants/%u/"]
-subscribe = ["tenants/%u/", "host/"]
 """
+"""What the operator of a host sets beside the rules that come with the units."""
 
 # A tenant's hub and relay. All is loaded, by use, before it becomes the tenant, who may not be allowed to read it.
 BUS = """
@@ -67,7 +59,7 @@ class Host:
         self._stack = stack
         os.chmod(folder, 0o755)
         with open(os.path.join(folder, "sbus.toml"), "w") as file:
-            file.write(RULES)
+            file.write(SETTINGS + read_unit("sbus.toml", ""))
         self._start("-m", "sbuslib.cli.daemon", "-f", "-a", self.path, "--config", file.name)
 
     def _start(self, *command: str) -> None:
