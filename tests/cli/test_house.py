@@ -235,5 +235,5 @@ def test_the_installed_programs_run(installed: importlib.metadata.Distribution, 
 def test_the_core_needs_two_packages(installed: importlib.metadata.Distribution) -> None:
     required = [line for line in installed.requires or () if "extra ==" not in line]
     assert sorted(line.partition(">")[0] for line in required) == ["gevent", "msgspec"]
-    extras = {"cli", "tcp", "spark", "report", "bench", "test", "dev"}
+    extras = {"cli", "metrics", "tcp", "spark", "report", "bench", "test", "dev"}
     assert set(installed.metadata.get_all("Provides-Extra") or ()) == extras
