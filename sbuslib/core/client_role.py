@@ -94,7 +94,11 @@ class ClientRole:
     def look_up(self, publisher: Publisher, header: bytes, times: int) -> Routes:
         router = self._context.router
         found = router.routes.get(header)
-        return router.route(header) if found is None else found
+        if found is None:
+            found = router.route(header)
+        if publisher.asks:
+            publisher.remember_route(header, found)
+        return found
 
     def command(self, publisher: Publisher, packet: bytes) -> None:
         self.act_on(publisher, parse(packet))

@@ -22,7 +22,7 @@ from .router import CACHED_HEADER_BYTES
 
 __all__ = ["Publisher", "Role"]
 
-ALLOWED_KEY: Final = 128
+ALLOWED_KEY: Final = 256
 """Bytes that are charged for a key remembered as allowed, beside its own: about what Python needs for it."""
 
 _NOTHING: Final[deque[bytes]] = deque(maxlen=0)
@@ -85,7 +85,7 @@ class Publisher:
     misses: bool = False  # whether the last receive call brought anything but messages with known receivers
     asks: bool = field(init=False)
     routes: dict[bytes, Routes] = field(init=False)
-    _allowed: set[bytes] | None = None  # headers that authorize= said yes to
+    _allowed: dict[bytes, bytes] | None = None  # headers that authorize= said yes to, each by itself
     _allowed_bytes: int = 0
     _version: int = field(init=False)  # of the router, when routes were right
 
@@ -204,13 +204,18 @@ class Publisher:
             return
         uid, size = self.outgoing.account.uid, len(header) + ALLOWED_KEY
         if self._allowed is None:
-            self._allowed = set()
+            self._allowed = {}
         if len(self._allowed) >= limits.cached_keys or not quotas.allowed.take(uid, size):
             self.forget_allowed()
             if not quotas.allowed.take(uid, size):
                 return  # the user's other clients have taken all of its share
-        self._allowed.add(header)
+        self._allowed[header] = header
         self._allowed_bytes += size
+
+    def remember_route(self, header: bytes, receivers: Routes) -> None:
+        """Remember the receivers of a message that ``authorize=`` said yes to, so that it is not looked at again."""
+        if self._allowed is not None and (known := self._allowed.get(header)) is not None:
+            self.routes[known] = receivers  # under the object that is there already, and charged
 
     def forget_answers(self) -> None:
         """``authorize=`` has changed: ask about every key anew, or about none any more."""
@@ -223,3 +228,5 @@ class Publisher:
             self.context.quotas.allowed.give(self.outgoing.account.uid, self._allowed_bytes)
             self._allowed.clear()
             self._allowed_bytes = 0
+            if self.routes is not self.context.router.routes:
+                self.routes.clear()  # they may be sent without a question

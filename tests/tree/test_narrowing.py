@@ -196,6 +196,37 @@ def test_a_slave_works_below_a_hub_with_rules(world: World) -> None:
     eventually(lambda: held(world) == [])
 
 
+def test_a_link_keeps_what_its_user_may_read_when_rules_change(world: World, link: Callable[[], Peer]) -> None:
+    hub, tenant, client = world.hubs["top"], link(), world.client("top")
+    tenant.subscribe(b"", b"weather/", b"host/load")
+    for subscribe, keys in (
+        ((b"weather/",), {b"weather/x"}),
+        ((b"*/x", b"host/"), {b"weather/x", b"host/x", b"host/load"}),
+        ((), set()),
+        ((b"",), {b"weather/x", b"host/x", b"host/load", b"other"}),
+    ):
+        hub.reconfigure(
+            relays=[TENANT], authorize=policy(RULES[0], Rule(users=frozenset({TENANT}), subscribe=subscribe))
+        )
+        assert hub.reviewed(PATIENCE)
+        for key in (b"weather/x", b"host/x", b"host/load", b"other"):
+            client.publish(key)
+        client.sync()
+        assert {packet[4:-1] for packet in tenant.pending() if packet.startswith(b"MSG ")} == keys
+
+
+def test_keys_that_a_link_may_not_publish_any_more_tell_nothing(world: World, link: Callable[[], Peer]) -> None:
+    hub, tenant, neighbour = world.hubs["top"], link(), world.client("top")
+    tenant.publish(b"tenants/ann/x")
+    assert tenant.pending() == [b"CMSG interest/prune\0tenants/ann/x"]
+    hub.reconfigure(relays=[TENANT], authorize=policy(RULES[0], Rule(users=frozenset({TENANT}), publish=(b"a",))))
+    assert hub.reviewed(PATIENCE)
+    assert tenant.receive() == b"CMSG interest/graft\0tenants/ann/x", "whether anybody wants it or not"
+    neighbour.subscribe(b"tenants/ann/x")
+    tenant.publish(b"tenants/ann/x")
+    assert tenant.pending() == []
+
+
 # -- against a model ------------------------------------------------------------------------------------
 
 segment = st.sampled_from([b"a", b"b", b"*", b"a*", b""])
