@@ -127,6 +127,13 @@ def test_a_hub_is_waited_for_no_longer_than_the_timeout(run: Run, path: str) -> 
     assert done.stderr == f"sbus: no hub at {path}: No such file or directory\n"
 
 
+def test_verbose_shows_the_log_of_the_client(run: Run, path: str) -> None:
+    done = run("sbuslib", "sub", "-v", "-a", path, "--reconnect", "--timeout", "0.05", "")
+    first, *_, last = done.stderr.splitlines()
+    assert first == f"sbus: client of {path}: waiting for a hub: no hub at {path}: No such file or directory"
+    assert last == f"sbus: no hub at {path}: No such file or directory"
+
+
 @pytest.mark.parametrize(("option", "word"), [("--soft", "sotf"), ("--hard", "queue"), ("--order", "newest")])
 def test_modes_that_do_not_exist_are_refused(run: Run, option: str, word: str) -> None:
     done = run("sbuslib", "sub", option, word, "")
