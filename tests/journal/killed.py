@@ -1,7 +1,7 @@
-"""Recorders that are killed: run by ``test_kills``, as a program. Starts one after the other, each a fork of this.
+"""A program for ``test_kills``: starts recorders one after the other, as forks of itself, and kills each with SIGKILL.
 
-What it is told: ``seconds seconds …``. Each is how long after its first durable rows a recorder is killed with SIGKILL,
-in the middle of whatever it does. It prints for each the number that was durable by then, and how many were published.
+Each argument is the time in seconds from a recorder's first durable rows to its kill. For each recorder it prints the
+last durable row that it had told, and how many messages were published.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What goes into one block: messages that came as columns and as packets, in any mixture."""
+"""The columns of a block that are made of messages, in any mixture of columns and packets."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ def test_a_follower_stops_reading_when_its_queue_is_full(
 def test_a_follower_does_not_miss_room_that_comes_before_it_waits(
     address: str, journal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The writer has taken all messages between two looks, and so never tells of room."""
+    """The writer takes all messages between two looks of the follower, and does not tell of room later."""
     with HubThread(address), following(address, journal) as follower:
         looks = [True]
         monkeypatch.setattr(Follower, "_is_full", lambda self: bool(looks) and looks.pop())

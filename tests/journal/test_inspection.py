@@ -1,4 +1,4 @@
-"""Looking into journals: whole ones, damaged ones, and those that are being written."""
+"""Summaries, rows and checks of journals that are whole, damaged, or being written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recorder takes from its hub: publishers that it holds back, messages that it loses and counts."""
+"""The recorder's receiver: how it holds publishers back, and how it loses and counts messages."""
 
 from __future__ import annotations
 
@@ -41,9 +41,8 @@ def test_publishers_are_held_back_and_no_message_is_lost(
         gevent.sleep(0.02)
         assert recorder.statistics().received == received < 3000  # nothing more is read from it
         assert recorder.statistics().queued <= 2 * 64  # the turn that filled the queue, and the one that found it full
-        connect().publish(
-            b"other", b"one more"
-        )  # another publisher is read until it publishes into the full queue itself
+        # Another publisher is read until it publishes into the full queue itself.
+        connect().publish(b"other", b"one more")
         eventually(lambda: recorder.statistics().held == 2)
         disk.open.set()
         sending.join()

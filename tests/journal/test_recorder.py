@@ -36,7 +36,7 @@ MakeClient = Callable[..., sbuslib.Client]
 Connect = Callable[..., Peer]
 
 
-def test_all_that_passes_is_recorded(hub: Hub, client: MakeClient, journal: str) -> None:
+def test_all_messages_are_recorded_with_their_senders(hub: Hub, client: MakeClient, journal: str) -> None:
     mine = (os.getgid(), os.getuid(), os.getpid())
     with Recorder(hub, journal) as recorder:
         publisher = client()
@@ -117,7 +117,9 @@ def test_what_is_recorded_and_played_back_is_what_was_published(
 
 @pytest.mark.parametrize("how", ["one by one", "batches"])
 @pytest.mark.parametrize("reads", ["batches", "plain", "nothing"])
-def test_many_keys(hub: Hub, connect: Connect, client: MakeClient, journal: str, how: str, reads: str) -> None:
+def test_messages_of_many_keys_are_recorded_in_order(
+    hub: Hub, client: MakeClient, journal: str, how: str, reads: str
+) -> None:
     """More keys than a batch may have, and payloads of many lengths."""
     count = 3_000
     pairs = [(b"room/%d/temp" % (n * 7 % 700), b"%d" % n * (n % 5 or n % 97)) for n in range(count)]
@@ -150,7 +152,7 @@ def test_many_keys(hub: Hub, connect: Connect, client: MakeClient, journal: str,
     assert [(record.key, record.payload) for record in records_of(journal)] == pairs
 
 
-def test_many_publishers_in_one_block(hub: Hub, connect: Connect, journal: str) -> None:
+def test_messages_of_each_publisher_are_recorded_in_order(hub: Hub, connect: Connect, journal: str) -> None:
     with Recorder(hub, journal):
         peers = [connect() for _ in range(3)]
         for number in range(5):

@@ -31,7 +31,7 @@ SECOND = 1_000_000_000
 
 
 class Stage:
-    """A clock that moves only while replay waits, and the times of what was published."""
+    """A publisher with a clock that moves only while replay waits. It notes the time of each message."""
 
     def __init__(self, slow: float = 0.0) -> None:
         self.now = 100.0

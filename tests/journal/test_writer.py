@@ -1,4 +1,4 @@
-"""How a journal is written: what is durable, full disks, sizes and ages of segments, crashes."""
+"""The writer of a journal: durability, full disks, sizes and ages of segments, crashes."""
 
 from __future__ import annotations
 
