@@ -62,13 +62,16 @@ class Reporter:
     def hub(self, clients: bool = True, links: bool = True) -> HubStatistics:
         """Counts since the hub was made, true for this instant only; of each client and link if wanted."""
         context, members = self._context, self._clients
-        by_user = defaultdict(Totals, copy.deepcopy(members.left_by_user))
-        total = copy.deepcopy(members.left)
+        here = defaultdict[int, Totals](Totals)  # there may be many clients, and there are few users
         queued = 0
         for account, counts in members.counts():
-            for totals in (by_user[account.uid], total):
-                totals.add(counts.received, counts.routed, counts.delivered, counts.lost)
+            here[account.uid].add(counts.received, counts.routed, counts.delivered, counts.lost)
             queued += counts.queued
+        by_user = defaultdict(Totals, copy.deepcopy(members.left_by_user))
+        total = copy.deepcopy(members.left)
+        for uid, one in here.items():
+            for totals in (by_user[uid], total):
+                totals.add(one.received, one.routed, one.delivered, one.lost)
         accounts = {account.uid: account for account in context.quotas.accounts()}
         nothing = Account(-1, context.limits)
         return HubStatistics(
