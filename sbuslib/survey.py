@@ -15,7 +15,7 @@ from .blocking import Client
 from .errors import SbusError
 from .statistics import HubStatistics, LinkStatistics
 
-__all__ = ["SeenHub", "SeenLink", "survey"]
+__all__ = ["DEEPEST", "SeenHub", "SeenLink", "survey"]
 
 MOST_HUBS: Final = 1_000
 """Hubs that are asked, and links of each that are told. A hostile hub may claim any number of others."""

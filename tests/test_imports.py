@@ -19,7 +19,7 @@ FLOORS = [
     "client blocking aio topic",
     "survey tree",
     "hub rates",
-    "relay",
+    "diagnosis relay",
     "tcp journal spark bench web",
     "cli",
 ]

@@ -39,6 +39,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "tree": "the hubs from one of them downwards, and what passes between them",
             "top": "what a hub and its clients, users and links do, live",
             "hz": "how often messages come, by key",
+            "doctor": "what keeps a client from its hub, or a hub from its work, and what to do",
             "ping": "how long a hub, or a tree of hubs, takes to answer",
         },
     ),

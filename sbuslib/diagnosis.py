@@ -1,0 +1,266 @@
+"""What keeps a client from its hub, or a hub from its work: the findings of ``sbus doctor``.
+
+Everything is looked at from the side of a client. What only the hub knows, it tells those whom it trusts.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import socket
+import stat
+from collections.abc import Iterator
+from time import monotonic, time
+from typing import Final, Literal
+
+import msgspec
+
+from .blocking import Client
+from .errors import AddressError, SbusError, StateError
+from .kernel.sockets import connect, peer_credentials
+from .limits import PACKET_BYTES, ClientLimits
+from .matcher import SEPARATOR
+from .secrets import OVERFLOW_ID
+from .statistics import HubStatistics, LinkStatistics
+from .survey import DEEPEST
+from .wire.addresses import PathAddress, parse_address
+from .wire.control import STATISTICS, SUPPORTED
+from .wire.defaults import default_addresses
+from .wire.text import printable
+
+__all__ = ["Finding", "examine"]
+
+_FULL: Final = 0.8
+"""A hub that has this share of its descriptors open is warned about."""
+
+_EARLIEST: Final = 1_577_836_800
+"""No clock that is right stands before 2020."""
+
+_CONTAINERS: Final = "see docs/how-to/containers.md"
+
+_CAUSES: Final = {
+    "overflow": "their receivers read too slowly: sbus top --sort lost shows which; see docs/how-to/flood.md",
+    "quota": "what waits for one user, or comes from one, is bounded: see Quotas in docs/flood-control.md",
+    "oversize": "the packet is longer than the receiver's connection takes: raise net.core.wmem_max",
+    "upstream": "the hub above was away or slow for too long: see docs/relay.md",
+}
+"""What to do about messages that were lost. Other causes are what the receivers asked for, or left behind."""
+
+_STATES: Final = {
+    "loop": "the hub above is below this one: give its relay another --upstream",
+    "deep": "the hub above is too deep in its tree: join a hub nearer to the root",
+    "stopped": "start its relay again",
+}
+"""What to do about a link that is not joined; about other states, to look at the hub above."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What was found about one subject, and for a ``warning`` or a ``problem`` what to do."""
+
+    level: Literal["ok", "warning", "problem"]
+    about: str
+    text: str
+    advice: str = ""
+
+
+def examine(address: str | None = None, *, timeout: float = 5.0) -> Iterator[Finding]:
+    """Findings about a hub and the way to it, as they are made. No answer is waited for longer than ``timeout``."""
+    offset = time() - monotonic()
+    if time() < _EARLIEST:
+        yield Finding("problem", "clock", "the clock of this machine is not set", "set it; journals and notices use it")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    low = soft < 1_024
+    yield Finding(
+        "warning" if low else "ok",
+        "descriptors",
+        f"this process may open {soft:,} files and sockets, and raise that to {hard:,}",
+        "ulimit -n 1024, before a program that has many clients" if low else "",
+    )
+    why = "given" if address is not None else "SBUS_ADDRESS" if os.environ.get("SBUS_ADDRESS") else "default"
+    candidates = default_addresses() if address is None else [address]
+    missed: list[tuple[str, str]] = []
+    for number, candidate in enumerate(candidates, 1):
+        where = f"{candidate} ({why}, {number} of {len(candidates)})"
+        text, advice = _reach(candidate)
+        if not text:
+            yield from (Finding("ok", "address", f"{one}, so the next was tried") for one, _ in missed)
+            yield Finding("ok", "address", f"{where}: something listens")
+            yield from _folder(candidate)
+            yield from _ask(candidate, timeout)
+            break
+        missed.append((f"{where}: {text}", advice))
+    else:
+        yield from (Finding("problem", "address", one, advice) for one, advice in missed)
+    if abs(time() - monotonic() - offset) > 0.05:
+        yield Finding("warning", "clock", "the clock was set while this ran", "times in journals and notices jump")
+
+
+def _reach(address: str) -> tuple[str, str]:
+    """Why nobody can be reached at an address, and what to do; empty if somebody is."""
+    try:
+        parsed = parse_address(address)
+        connect(parsed, 0).close()
+    except AddressError as error:
+        return str(error), "the forms of an address are in sbusd(1)"
+    except BlockingIOError:
+        return "", ""  # which is told when it does not answer
+    except FileNotFoundError:
+        return "it does not exist", f"start a hub: sbus hub -a {address}; or name another: export SBUS_ADDRESS=PATH"
+    except ConnectionRefusedError:
+        if isinstance(parsed, PathAddress) and not stat.S_ISSOCK(os.stat(parsed.path).st_mode):
+            return "it is no socket", f"name another address, or remove it and start a hub: sbus hub -a {address}"
+        return "nobody listens there", f"start its hub again: sbusd -r -a {address}"
+    except PermissionError:
+        return _forbidden(address), "ask its owner: sbusd -o lets everybody in, sbusd -u NAME a user"
+    except OSError as error:
+        if error.errno == errno.EPROTOTYPE:
+            return "another kind of socket listens there: no hub", "name the address of a hub"
+        return error.strerror or str(error), ""
+    return "", ""
+
+
+def _forbidden(path: str) -> str:
+    """Which folder or socket keeps us out."""
+    steps = [path]
+    while (above := os.path.dirname(steps[0])) not in ("", steps[0]):
+        steps.insert(0, above)
+    closed = next((one for one in steps[:-1] if not os.access(one, os.X_OK, effective_ids=True)), path)
+    try:
+        found = os.stat(closed)
+    except OSError:
+        return f"permission denied at {closed}"
+    return f"permission denied at {closed}, which is {stat.filemode(found.st_mode)} of user {found.st_uid}"
+
+
+def _folder(address: str) -> Iterator[Finding]:
+    parsed = parse_address(address)
+    if not isinstance(parsed, PathAddress):
+        return
+    place = os.path.dirname(os.path.abspath(parsed.path))
+    mode, folder = os.stat(parsed.path).st_mode, os.stat(place).st_mode
+    text = f"the socket is {stat.filemode(mode)}, its folder {stat.filemode(folder)}"
+    if folder & stat.S_IWOTH and not folder & stat.S_ISVTX:
+        yield Finding("warning", "permissions", f"{text}: anybody may replace the socket", f"chmod o-w {place}")
+    else:
+        yield Finding("ok", "permissions", text)
+
+
+def _ask(address: str, timeout: float) -> Iterator[Finding]:
+    try:
+        with Client(address, timeout=timeout) as client:
+            yield from _process(client)
+            yield from _names(client)
+            yield from _told(client)
+            yield from _links(client, timeout, set())
+    except TimeoutError:
+        yield Finding("problem", "hub", "it does not answer in time", "it is stopped or busy: look at its process")
+    except (SbusError, OSError) as error:
+        yield Finding("problem", "hub", str(error), "if it says no more, its log does")
+
+
+def _process(client: Client) -> Iterator[Finding]:
+    """The hub's process, its descriptors, and the buffer between it and us."""
+    peer = peer_credentials(client.socket)
+    if not peer.pid:
+        yield Finding("ok", "hub", "in another pid namespace: its process cannot be seen from here")
+    else:
+        yield Finding("ok", "hub", f"process {peer.pid} of user {peer.uid}")
+        yield from _descriptors(peer.pid)
+    size, needed = client.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF), ClientLimits().send_buffer
+    if size < needed:
+        text = f"send buffers have {size:,} bytes: messages of up to {PACKET_BYTES:,} bytes do not fit"
+        yield Finding("problem", "buffers", text, f"sysctl -w net.core.wmem_max={needed // 2}")
+    else:
+        yield Finding("ok", "buffers", f"net.core.wmem_max lets messages of {PACKET_BYTES:,} bytes through")
+
+
+def _descriptors(pid: int) -> Iterator[Finding]:
+    try:
+        used = len(os.listdir(f"/proc/{pid}/fd"))
+        with open(f"/proc/{pid}/limits") as file:
+            most = next(line.split()[3] for line in file if line.startswith("Max open files"))
+    except (OSError, StopIteration):
+        return  # only its user and root may look
+    full = most.isdigit() and used >= _FULL * int(most)
+    advice = "raise LimitNOFILE= in its unit, or ulimit -n before it starts" if full else ""
+    yield Finding("warning" if full else "ok", "descriptors", f"the hub has {used:,} of {most} open", advice)
+
+
+def _names(client: Client) -> Iterator[Finding]:
+    """Who we are to the hub."""
+    shown, features = printable(client.credentials), client.features
+    if features is None:
+        text = "a plain daemon: no statistics, no notices of lost messages, no senders"
+        yield Finding("warning", "features", text, "use sbusd, if you need them")
+    elif missing := sorted({*SUPPORTED} - features.words):
+        text = f"an older hub, without {printable(b', '.join(missing))}"
+        yield Finding("warning", "features", text, "update it")
+    else:
+        yield Finding("ok", "features", f"all {len(SUPPORTED)} of them")
+    separator = SEPARATOR if features is None else features.separator
+    uid, pid = [b"", b"", *client.credentials.split(separator)][-2:]
+    if uid == b"%d" % OVERFLOW_ID and os.geteuid() != OVERFLOW_ID:
+        text = f"your user is unknown to this hub, which runs in another user namespace: {shown}"
+        yield Finding("warning", "namespaces", text, f"map your user there: {_CONTAINERS}")
+    elif features is not None and pid == b"0":
+        text = f"your process id is unknown to this hub, which runs in another pid namespace: {shown}"
+        yield Finding("warning", "namespaces", text, f"leave the process id in secret keys empty: {_CONTAINERS}")
+    else:
+        yield Finding("ok", "namespaces", f"the hub knows this process as {shown}")
+
+
+def _told(client: Client) -> Iterator[Finding]:
+    """What the hub tells those whom it trusts of its messages."""
+    if client.features is None or STATISTICS not in client.features.words:
+        return
+    try:
+        hub = client.statistics()
+    except StateError:
+        text = "this user is not trusted: what is lost and how links are cannot be told"
+        yield Finding("warning", "trust", text, f"ask for --trusted {os.geteuid()} where the hub runs, or be its user")
+        return
+    yield Finding("ok", "trust", f"trusted; {hub.clients:,} clients, {hub.queued:,} messages wait")
+    yield from _losses("lost", hub)
+    for reason, count in hub.breaches.items():
+        yield Finding("warning", "kicked", f"{count:,} clients: {reason}", "docs/protocol.md tells what they did")
+
+
+def _losses(about: str, told: HubStatistics | LinkStatistics) -> Iterator[Finding]:
+    for cause, count in told.lost.items():
+        if count:
+            advice = _CAUSES.get(cause, "")
+            yield Finding("warning" if advice else "ok", about, f"{count:,} messages: {cause}", advice)
+
+
+def _links(client: Client, timeout: float, seen: set[bytes]) -> Iterator[Finding]:
+    """The links of a hub, and of those above it up to the root, as far as they trust us."""
+    features = client.features
+    if features is None or features.hub_id in seen or len(seen) >= DEEPEST:
+        return
+    seen.add(features.hub_id)
+    about, above = f"links of {client.address}", features.path[1:]
+    path = f"below {printable(b', '.join(above))}" if above else "the root of its tree"
+    yield Finding("ok", about, f"hub {printable(features.hub_id)} is {path}")
+    try:
+        links = client.link_statistics()
+    except StateError:
+        if len(seen) > 1:
+            yield Finding("warning", about, "this user is not trusted there", "ask for --trusted where it runs")
+        return
+    for link in links:
+        name = f"to {link.address}" if link.direction == "above" else f"from {link.address or link.credentials}"
+        if link.state == "joined":
+            yield Finding("ok", about, f"{name}: joined")
+        elif link.state == "lagging":
+            yield Finding("warning", about, f"{name}: it owes an answer for {link.lag:.0f} s", "look at its process")
+        else:
+            advice = _STATES.get(link.state, f"sbus doctor -a {link.address}")
+            yield Finding("problem", about, f"{name}: {link.state}", advice)
+        yield from _losses(f"lost {name}", link)
+        if link.direction == "above" and link.state == "joined":
+            try:
+                with Client(link.address, hub_user=link.uid, timeout=timeout) as upper:
+                    yield from _links(upper, timeout, seen)
+            except (SbusError, OSError) as error:
+                yield Finding("warning", about, f"{name}: {error}", "run sbus doctor where that address is reached")

@@ -1,0 +1,175 @@
+"""What ``sbus doctor`` finds out."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import gevent
+import pytest
+from support import FakeHub, Peer, PlainDaemon, eventually
+from tree.conftest import world as world
+from worlds import World
+
+from sbuslib import Hub, Limits
+from sbuslib.diagnosis import Finding, examine
+from sbuslib.wire import defaults
+from sbuslib.wire.control import SUPPORTED
+
+STRANGER = 65_533
+
+
+def findings(address: str | None, **options: Any) -> list[Finding]:
+    """What is found, in another thread than that of the hubs."""
+    return list(gevent.get_hub().threadpool.apply(lambda: list(examine(address, **options))))
+
+
+def of(about: str, found: list[Finding], level: str) -> Finding:
+    (one,) = (one for one in found if one.about.startswith(about) and one.level == level)
+    return one
+
+
+@pytest.fixture
+def path(folder: str) -> str:
+    return os.path.join(folder, "bus")
+
+
+@pytest.fixture(autouse=True)
+def _names_no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SBUS_ADDRESS", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_hub_in_order_has_no_problem_and_no_warning(path: str) -> None:
+    with Hub(path) as hub:
+        found = findings(path)
+    assert {one.level for one in found} == {"ok"}, found
+    subjects = ["address", "permissions", "hub", "buffers", "features", "namespaces", "trust", f"links of {path}"]
+    assert [one.about for one in found if one.about != "descriptors"] == subjects
+    assert found[-1].text == f"hub {hub.hub_id.decode()} is the root of its tree"
+
+
+def test_addresses_are_tried_in_their_order(path: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+    monkeypatch.setattr(defaults, "SYSTEM_ADDRESS", path)
+    own = os.path.join(folder, "sbus", "bus")
+    with Hub(path):
+        first, second = [one.text for one in findings(None) if one.about == "address"]
+    assert first == f"{own} (default, 1 of 2): it does not exist, so the next was tried"
+    assert second == f"{path} (default, 2 of 2): something listens"
+    missing = [one for one in findings(None) if one.about == "address"]
+    assert [one.level for one in missing] == ["problem", "problem"]
+    assert "export SBUS_ADDRESS=" in missing[0].advice
+
+
+def test_what_stands_at_the_address_is_told(path: str) -> None:
+    for kind, text in ((socket.SOCK_SEQPACKET, "nobody listens there"), (socket.SOCK_STREAM, "another kind of socket")):
+        with socket.socket(socket.AF_UNIX, kind) as other:
+            other.bind(path)
+            if kind == socket.SOCK_STREAM:
+                other.listen()
+            assert text in of("address", findings(path), "problem").text
+        os.unlink(path)
+    Path(path).touch()
+    assert "it is no socket" in of("address", findings(path), "problem").text
+    assert "at most 107 bytes" in of("address", findings("/" + 200 * "x"), "problem").text
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs to become another user")
+def test_the_folder_or_socket_that_is_closed_to_the_user_is_named(path: str, folder: str) -> None:
+    os.chmod(folder, 0o711)
+    with Hub(path):
+        for mode, closed in ((0o711, path), (0o700, folder)):
+            os.chmod(folder, mode)
+            os.seteuid(STRANGER)
+            try:
+                found = list(examine(path))
+            finally:
+                os.seteuid(0)
+            problem = of("address", found, "problem")
+            assert f"permission denied at {closed}, which is" in problem.text
+            assert "sbusd -o" in problem.advice
+
+
+def test_a_folder_in_which_anybody_may_replace_the_socket_is_warned_about(path: str, folder: str) -> None:
+    os.chmod(folder, 0o777)
+    with Hub(path):
+        assert of("permissions", findings(path), "warning").advice == f"chmod o-w {folder}"
+
+
+def test_a_hub_that_does_not_answer_is_a_problem(path: str) -> None:
+    with FakeHub(path):
+        assert of("hub", findings(path, timeout=0.1), "problem").text == "it does not answer in time"
+
+
+def test_a_user_or_process_that_is_unknown_to_the_hub_is_told_why(path: str) -> None:
+    words = b" ".join(sorted({*SUPPORTED} - {b"hub/statistics", b"hub/links"}))
+    for ids, unknown, namespace in (("0/0/0", "process id", "pid"), ("65534/65534/7", "user", "user")):
+        with FakeHub(path) as hub:
+            asking = gevent.spawn(findings, path)
+            hub.accept().close()  # which only looks whether anybody listens
+            peer = hub.accept()
+            peer.receive()
+            peer.receive()
+            peer.send(b"CMSG hub/features\0id=x path=x " + words, f"CMSG !/cred/whoami\0!/cred/{ids}".encode())
+            found = asking.get()
+        os.unlink(path)
+        text = of("namespaces", found, "warning").text
+        assert text == (
+            f"your {unknown} is unknown to this hub, which runs in another {namespace} namespace: !/cred/{ids}"
+        )
+        assert "hub/statistics" in of("features", found, "warning").text
+
+
+def test_a_plain_daemon_is_told_as_such(path: str) -> None:
+    with PlainDaemon(path):
+        found = findings(path)
+    assert of("features", found, "warning").text.startswith("a plain daemon")
+    assert [one for one in found if one.about == "trust"] == []
+
+
+def test_who_is_not_trusted_is_told_what_to_ask_for(path: str) -> None:
+    with Hub(path) as hub:
+        hub.context.trusted = frozenset()
+        found = findings(path)
+    assert of("trust", found, "warning").advice.startswith(f"ask for --trusted {os.geteuid()} ")
+    assert found[-1].text == f"hub {hub.hub_id.decode()} is the root of its tree"
+
+
+def test_lost_messages_and_kicked_clients_are_told_with_their_causes(path: str) -> None:
+    with Hub(path, limits=Limits(queued_packets=3)) as hub, Peer(path) as reader, Peer(path) as publisher:
+        reader.subscribe(b"k")
+        for _ in range(200):
+            publisher.publish(b"k", bytes(10_000))
+        publisher.barrier()
+        with Peer(path) as wrong:
+            wrong.send(b"nonsense")
+            assert wrong.is_disconnected()
+        found = findings(path)
+        lost = hub.statistics().lost["overflow"]
+    told = of("lost", found, "warning")
+    assert told.text == f"{lost:,} messages: overflow"
+    assert "sbus top --sort lost" in told.advice
+    assert of("kicked", found, "warning").text == "1 clients: unknown verb"
+
+
+def test_links_are_followed_up_to_the_root(world: World) -> None:
+    world.chain("root", "middle", "low")
+    found = [one for one in findings(world.address("low")) if one.about.startswith("links of ")]
+    assert {one.level for one in found} == {"ok"}
+    assert [*dict.fromkeys(one.about for one in found)] == [
+        f"links of {world.address(name)}" for name in ("low", "middle", "root")
+    ]
+    assert f"from {world.address('middle')}: joined" in [one.text for one in found]
+
+
+def test_a_link_that_is_down_is_a_problem(world: World) -> None:
+    world.chain("root", "low")
+    world.hubs["root"].stop(0)
+    eventually(lambda: "outage" in str(findings(world.address("low"))))
+    found = findings(world.address("low"))
+    problem = of("links of ", found, "problem")
+    assert problem.text == f"to {world.address('root')}: outage"
+    assert problem.advice == f"sbus doctor -a {world.address('root')}"
