@@ -67,12 +67,12 @@ class Hub:
         for fileno, _ in self.poll.poll(wait):
             sock, held = self.sockets[fileno], self.held[fileno]
             try:
-                while packet := sock.recv(512):
+                while packet := sock.recv(65_536):
                     word, _, text = packet.partition(b"\0")
                     if word == b"CMSG interest/add":
-                        held.add(text)
+                        held.update(text.split(b"\0"))
                     elif word == b"CMSG interest/remove":
-                        held.discard(text)
+                        held.difference_update(text.split(b"\0"))
                     elif packet.startswith(SYNC):
                         sock.send(packet + b"\0tree")
             except BlockingIOError:

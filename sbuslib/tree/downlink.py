@@ -44,8 +44,6 @@ Mode: TypeAlias = Literal["announce", "prune", "plain"]
 PRUNES_PER_SECOND: Final = 8_192
 """Most keys in a second that a link is told not to send, so that endless new keys cost little."""
 
-_ADD: Final = encode_control(control.INTEREST_ADD)
-_REMOVE: Final = encode_control(control.INTEREST_REMOVE)
 
 _UNANSWERED: Final = 64
 """Questions of which a hub remembers when they were asked. The oldest tells how far the link lags."""
@@ -407,7 +405,7 @@ class Link:
         if self.reader is not None:
             changes = self.reader.take(count)
             if changes:
-                self.connection.answer_all([(_ADD if added else _REMOVE) + pattern for added, pattern in changes])
+                self.connection.answer_all(control.encode_changes(changes))
         else:
             count = min(count, len(self._grafts))
             for _ in range(count):

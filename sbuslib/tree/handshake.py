@@ -329,9 +329,11 @@ class Conversation:
                 self.mode = payload.decode()
                 self._answered = True
             case control.INTEREST_ADD:
-                demand.announce(payload)
+                for pattern in control.decode_patterns(payload):
+                    demand.announce(pattern)
             case control.INTEREST_REMOVE:
-                demand.take_back(payload)
+                for pattern in control.decode_patterns(payload):
+                    demand.take_back(pattern)
             case control.INTEREST_COMPLETE:
                 self._complete = True
                 self.let_through()

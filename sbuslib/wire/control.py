@@ -9,6 +9,7 @@ tells the same for readers who write a client in another language.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 import msgspec
@@ -117,6 +118,9 @@ MOST_LOST: Final = 10**15 - 1
 _LOST = re.compile(rb"([a-z]{1,32}) ([0-9]{1,15}) ([0-9]{1,10}(?:\.[0-9]{1,9})?)")
 _LATEST: Final = 2**33
 """No time from elsewhere is later than this, in seconds since the epoch: its nanoseconds fit 64 bits."""
+
+_CHANGES_BYTES: Final = 8_192
+"""Bytes of patterns in one ``interest/add``, unless one alone is longer: it fits the smallest send buffer."""
 
 _ID = re.compile(rb"[0-9A-Za-z._-]{1,64}")
 _PATH_MOST: Final = 256
@@ -285,3 +289,31 @@ def unwrap_from(payload: bytes) -> tuple[bytes, bytes]:
     if not nul:
         raise PacketError("wrapper without packet")
     return sender, packet
+
+
+def encode_changes(changes: Iterable[tuple[bool, bytes]]) -> list[bytes]:
+    """The packets that tell a link which patterns are wanted (``True``) from now on or no more, in this order."""
+    packets: list[bytes] = []
+    patterns: list[bytes] = []
+    size, kind = 0, True
+    for added, pattern in changes:
+        if patterns and (added is not kind or size + len(pattern) >= _CHANGES_BYTES):
+            packets.append(_encode_change(kind, patterns))
+            patterns, size = [], 0
+        kind = added
+        patterns.append(pattern)
+        size += len(pattern) + 1
+    if patterns:
+        packets.append(_encode_change(kind, patterns))
+    return packets
+
+
+def _encode_change(added: bool, patterns: list[bytes]) -> bytes:
+    return encode_control(INTEREST_ADD if added else INTEREST_REMOVE, b"\0".join(patterns))
+
+
+def decode_patterns(payload: bytes) -> list[bytes]:
+    """The patterns of an ``interest/add`` or ``interest/remove``. Raises :exc:`~sbuslib.errors.PacketError`."""
+    if payload.count(b"\0") >= _CHANGES_BYTES:
+        raise PacketError("too many patterns in one packet")
+    return payload.split(b"\0")

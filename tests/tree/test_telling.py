@@ -9,6 +9,7 @@ from worlds import World
 from sbuslib.tree import telling
 from sbuslib.tree.downlink import Link
 from sbuslib.tree.telling import Telling
+from sbuslib.wire import control
 
 ADD, REMOVE = b"CMSG interest/add\0", b"CMSG interest/remove\0"
 
@@ -35,13 +36,14 @@ class Held:
     def read(self) -> set[bytes]:
         for packet in self.link.pending():
             if packet.startswith(ADD):
-                self.patterns.add(packet.removeprefix(ADD))
+                self.patterns.update(packet.removeprefix(ADD).split(b"\0"))
             elif packet.startswith(REMOVE):
-                self.patterns.discard(packet.removeprefix(REMOVE))
+                self.patterns.difference_update(packet.removeprefix(REMOVE).split(b"\0"))
         return self.patterns
 
 
-def test_a_link_that_reads_late_is_told_all(world: World) -> None:
+def test_a_link_that_reads_late_is_told_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "_CHANGES_BYTES", 1_000)  # a packet for each pattern
     world.hub("top")
     link = link_to(world)
     patterns = {b"%d/" % n + bytes([97 + n % 26]) * 1_000 for n in range(3_000)}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sbuslib.errors import PacketError
 from sbuslib.wire import control
@@ -115,3 +119,26 @@ def test_a_sender_survives_wrapping_and_unwrapping() -> None:
 def test_a_wrapper_without_a_packet_is_refused() -> None:
     with pytest.raises(PacketError, match="wrapper"):
         control.unwrap_from(b"!/cred/1/2/3")
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.binary(max_size=9_000).map(lambda one: one.replace(b"\0", b""))), max_size=40)
+)
+def test_changes_of_patterns_survive_their_packets_in_order(changes: list[tuple[bool, bytes]]) -> None:
+    packets = [parse(packet) for packet in control.encode_changes(changes)]
+    told = [
+        (packet.key == control.INTEREST_ADD, pattern)
+        for packet in packets
+        if isinstance(packet, Control)
+        for pattern in control.decode_patterns(packet.payload or b"")
+    ]
+    assert told == changes
+    assert len(packets) <= 1 + sum(len(pattern) + 1 for _, pattern in changes) // 4_096 + sum(
+        one[0] is not other[0] for one, other in pairwise(changes)
+    )
+
+
+def test_a_packet_of_too_many_patterns_is_refused() -> None:
+    assert control.decode_patterns(b"") == [b""]
+    with pytest.raises(PacketError, match="too many patterns"):
+        control.decode_patterns(b"\0" * 10_000)
