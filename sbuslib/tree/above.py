@@ -394,6 +394,7 @@ class HubAbove:
             more = self.demand.work(steps) or more
         if self.talk is not None:
             self.talk.tell()
+            more = self.talk.has_more or more
         return more
 
     @property

@@ -294,6 +294,11 @@ class Conversation:
         if self._asking:
             self._asking.send(self.has_features)
 
+    @property
+    def has_more(self) -> bool:
+        """Whether there is more to tell at once: so much that it was not told in one turn."""
+        return self.joined and self._up.room > 0 and not self._lasting.told.is_told
+
     def ask(self, token: bytes) -> bool:
         """Ask the hub above about the rest of the tree, once this hub has joined and all is told.
 

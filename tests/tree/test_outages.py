@@ -215,3 +215,15 @@ def test_a_sync_in_an_outage_is_partial(world: World) -> None:
     eventually(lambda: world.relays["left"].state == "outage")
     assert client.sync("tree") == "partial"
     assert client.sync() == "local"
+
+
+def test_all_patterns_are_told_again_however_many(world: World) -> None:
+    world.chain("top", "left")
+    client = world.client("left")
+    count = 3 * FAST.queued_answers  # more than may wait for the hub above at a time
+    for n in range(count):
+        client._say(lambda n=n: [b"SUB k/%d" % n], None)  # type: ignore[misc]
+    settle(client)
+    world.hubs["top"].stop(0)
+    top = world.hub("top")
+    eventually(lambda: top.statistics().patterns == count + 1)  # and the link's secrets
