@@ -55,15 +55,12 @@ class Keeper(Protocol):
 
     def stop(self) -> None:
         """Leave the hub above for good."""
-        ...
 
     def abandoned(self) -> None:
         """This is the child of a fork: do nothing from now on."""
-        ...
 
     def report(self, reason: str) -> None:
         """Log why this hub has not joined."""
-        ...
 
 
 class HubAbove:

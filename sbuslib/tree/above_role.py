@@ -39,19 +39,15 @@ class Owner(Protocol):
 
     def count_rubbish(self, reason: str, times: int = 1) -> None:
         """Count packets that mean nothing, and log that."""
-        ...
 
     def take_control(self, packet: Control) -> None:
         """Act on a control packet from above."""
-        ...
 
     def link_ended(self, role: AboveRole, why: str) -> None:
         """The connection ended."""
-        ...
 
     def may_come(self, key: bytes) -> bool:
         """Whether a message may come from above."""
-        ...
 
 
 class AboveRole:

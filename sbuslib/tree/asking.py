@@ -21,11 +21,9 @@ class Sending(Protocol):
     @property
     def open_questions(self) -> int:
         """How many questions for an acknowledgement are open."""
-        ...
 
     def say(self, *packets: bytes) -> None:
         """Send control packets."""
-        ...
 
 
 class Asking:

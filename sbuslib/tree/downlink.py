@@ -59,24 +59,19 @@ class HubTree(Protocol):
 
     def wake(self, account: Account) -> None:
         """A user has changed something of which the links have to be told, in later turns."""
-        ...
 
     @property
     def has_settled(self) -> bool:
         """Whether this hub knows what is wanted."""
-        ...
 
     def told_all(self) -> None:
         """A link has told all that is wanted below it."""
-        ...
 
     def answered(self, token: bytes, who: object, scope: bytes) -> None:
         """A hub below or above answered a question."""
-        ...
 
     def pass_notice(self, notice: control.Lost, origin: Outgoing | None) -> None:
         """Messages were lost between two hubs: tell the clients that asked for notices, but not ``origin``."""
-        ...
 
 
 class Link:

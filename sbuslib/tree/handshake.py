@@ -56,29 +56,23 @@ class Lasting(Owner, Uplink, Above, Protocol):
     @property
     def said(self) -> Said:
         """What the hub above is told of this hub."""
-        ...
 
     @property
     def secrets(self) -> bool:
         """Whether secrets cross: not where the hub above refused the pattern for them."""
-        ...
 
     @property
     def is_feeding(self) -> bool:
         """Whether ``interest`` does not have all patterns yet."""
-        ...
 
     def wait_for_change(self) -> None:
         """Wait until something has changed."""
-        ...
 
     def note_change(self) -> None:
         """Something has changed."""
-        ...
 
     def end_link(self, why: str) -> None:
         """End the connection."""
-        ...
 
 
 class Conversation:

@@ -23,11 +23,9 @@ class Asker(Protocol):
     @property
     def key(self) -> bytes:
         """Its credential key, under the prefix as it is now."""
-        ...
 
     def answer(self, packet: bytes) -> None:
         """Send or queue an answer."""
-        ...
 
 
 class OpenQuestions(Protocol):
@@ -35,11 +33,9 @@ class OpenQuestions(Protocol):
 
     def charge(self, asker: Asker) -> None:
         """It asked one. Raises :exc:`~sbuslib.errors.PacketError` when that is too many."""
-        ...
 
     def discharge(self, asker: Asker) -> None:
         """One was answered."""
-        ...
 
 
 class Prefix:

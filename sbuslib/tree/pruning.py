@@ -70,7 +70,6 @@ class Pruned(Protocol):
 
     def graft(self, key: bytes) -> None:
         """Somebody may want a key again."""
-        ...
 
 
 class Pruning:

@@ -35,11 +35,9 @@ class Below(Protocol):
 
     def ask(self, token: bytes) -> None:
         """Ask for an answer once all that is wanted here is in force below."""
-        ...
 
     def note_overdue(self, token: bytes) -> None:
         """It did not answer a question in time."""
-        ...
 
 
 class Above(Protocol):
@@ -50,11 +48,9 @@ class Above(Protocol):
     @property
     def stands_apart(self) -> bool:
         """Whether this hub has not joined it since it is below this hub."""
-        ...
 
     def ask(self, token: bytes) -> bool:
         """Ask it to sync the rest of the tree; ``False`` when it cannot be asked."""
-        ...
 
 
 class Neighbours(Protocol):

@@ -36,7 +36,6 @@ class Below(Protocol):
 
     def tell_links(self, count: int) -> None:
         """Tell it how many links of trusted users there are."""
-        ...
 
 
 class Settling:

@@ -37,17 +37,14 @@ class Told(Protocol):
 
     def tell(self, most: int) -> int:
         """Tell up to ``most`` changes, as far as there is room. Returns how many."""
-        ...
 
     @property
     def has_more(self) -> bool:
         """Whether there is more to tell."""
-        ...
 
     @property
     def room(self) -> int:
         """How many more packets may wait for the link."""
-        ...
 
 
 class Telling:

@@ -69,45 +69,35 @@ class Above(Protocol):
 
     def pump(self, steps: int, user: int) -> bool:
         """Do up to ``steps`` steps of a user's jobs, and tell what has changed. Returns whether the user has more."""
-        ...
 
     @property
     def is_full(self) -> bool:
         """Whether there is more to tell, but the hub above has to read first."""
-        ...
 
     def watch(self, pattern: bytes, wanted: bool, user: int) -> None:
         """A user here began (``True``) or ceased (``False``) to want a pattern."""
-        ...
 
     def ask(self, token: bytes) -> bool:
         """Ask the hub above to sync the rest of the tree; ``False`` when it cannot be asked."""
-        ...
 
     @property
     def stands_apart(self) -> bool:
         """Whether it has not joined because the hub above is below this hub."""
-        ...
 
     def wanted_above(self) -> list[bytes]:
         """The patterns that the hub above wants, as far as this hub knows."""
-        ...
 
     def is_sending(self) -> bool:
         """Whether something waits and can still be sent."""
-        ...
 
     def statistics(self, receivers: Routes | None = None) -> LinkStatistics:
         """The link to it, which carries what has these receivers if it is one of them."""
-        ...
 
     def close(self) -> None:
         """End it."""
-        ...
 
     def abandon(self) -> None:
         """In the child of a fork: end it and send nothing."""
-        ...
 
 
 class Tree:

@@ -44,24 +44,19 @@ class Uplink(Protocol):
 
     def wants(self, key: bytes, secret: bool) -> bool:
         """Whether a message goes up."""
-        ...
 
     def had_wanted(self, key: bytes) -> bool:
         """Whether a message that was kept, and is not wanted now, may have been for somebody who has not come back."""
-        ...
 
     def resume(self) -> None:
         """All that was kept was sent."""
-        ...
 
     @property
     def has_features(self) -> bool:
         """Whether the hub above knows more than the plain protocol."""
-        ...
 
     def tell_losses(self) -> None:
         """Tell clients here, and the hub above if it is there, what was lost on its way up."""
-        ...
 
 
 _BATCHES: Final = 8
