@@ -94,6 +94,8 @@ def examine(address: str | None = None, *, timeout: float = 5.0) -> Iterator[Fin
         yield from (Finding("problem", "address", one, advice) for one, advice in missed)
     if abs(time() - monotonic() - offset) > 0.05:
         yield Finding("warning", "clock", "the clock was set while this ran", "times in journals and notices jump")
+    else:
+        yield Finding("ok", "clock", "it did not jump while this ran")
 
 
 def _reach(address: str) -> tuple[str, str]:
@@ -184,7 +186,7 @@ def _descriptors(pid: int) -> Iterator[Finding]:
         return  # only its user and root may look
     full = most.isdigit() and used >= _FULL * int(most)
     advice = "raise LimitNOFILE= in its unit, or ulimit -n before it starts" if full else ""
-    yield Finding("warning" if full else "ok", "descriptors", f"the hub has {used:,} of {most} open", advice)
+    yield Finding("warning" if full else "ok", "descriptors", f"the hub has {used:,} of its {most} open", advice)
 
 
 def _names(client: Client) -> Iterator[Finding]:

@@ -106,15 +106,19 @@ class Screen:
 
     def _watch(self) -> None:
         for seen in self._looks:
-            self._see(seen)
-            os.write(self._woken, b".")
+            if not self._paused:
+                self._see(seen)
+                os.write(self._woken, b".")
 
     def _sleep(self, seconds: float) -> None:
+        """Wait so long, or until the user wants something else. Keys make the hub answer once a second at most."""
+        began = time.monotonic()
         self._hurry.wait(seconds)
         self._hurry.clear()
         while self._paused:
             self._hurry.wait()
             self._hurry.clear()
+        time.sleep(max(0.0, began + min(seconds, 1.0) - time.monotonic()))
 
     def _see(self, seen: Look | Exception) -> None:
         now = time.strftime("%H:%M:%S")
