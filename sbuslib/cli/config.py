@@ -6,7 +6,9 @@ checked before any of it is used. An error names the file, the key and what was 
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -149,18 +151,25 @@ def _read(path: str, form: type[T]) -> tuple[T, list[int]]:
     """What the file tells, and the lines on which its rules begin, if they are written as ``[[rules]]``."""
     import tomllib
 
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=_open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise UsageError(f"{path}: this is no regular file, and could not be read again")
         data = file.read()
     try:
         text = data.decode()
         told = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of too many digits
         raise UsageError(f"{path}: this is no TOML: {error}") from None
     try:
         table = msgspec.convert(told, form)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {_plain(str(error), form)}") from None
     return table, [number for number, line in enumerate(text.splitlines(), 1) if _RULES.match(line)]
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open without a wait: a hub that serves would wait with all its clients until somebody writes into a FIFO."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 _RULES = re.compile(r"\s*\[\[\s*rules\s*\]\]")
@@ -200,7 +209,7 @@ class _Checks:
             return default  # type: ignore[no-any-return]
         try:
             return function(told)
-        except UsageError as error:
+        except ValueError as error:  # UsageError, and a number that is too long to be told
             raise UsageError(f"{self.path}: {key}: {error}") from None
 
     def each(

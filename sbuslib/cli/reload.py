@@ -74,6 +74,8 @@ class Reloader:
             told = read_settings(self._arguments, self._default)
             if told.separator != self._settings.separator:
                 raise UsageError(f"{self._arguments.config}: separator: this takes a restart of the hub")
+            if told.policy is None and self._hub.context.authorization.is_asked:  # the file may be half written
+                raise UsageError(f"{self._arguments.config}: rules: without any, this takes a restart of the hub")
             self._hub.reconfigure(users=told.users, trusted=told.trusted, relays=told.relays, authorize=told.policy)
             if self._relay is not None:
                 self._relay.reconfigure(

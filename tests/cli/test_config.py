@@ -96,6 +96,9 @@ def test_the_file_of_a_relay(file: Path) -> None:
         ('[[rules]]\nusers = ["@no-such-group"]', "rules[0].users[0]: there is no group 'no-such-group'"),
         ("rules = 3", "rules: expected list, got int"),
         ("mode = ", "this is no TOML: Invalid value (at end of document)"),
+        pytest.param(f"mode = {'9' * 5_000}", "this is no TOML: Exceeds the limit", id="many digits"),
+        pytest.param(f"mode = 0x{'9' * 5_000}", "mode: Exceeds the limit", id="many hexadecimal digits"),
+        pytest.param(f"mode = {'[' * 100_000}", "this is no TOML: maximum recursion depth", id="deep"),
     ],
 )
 def test_an_error_names_file_and_key_and_what_was_expected(file: Path, run: Run, text: str, error: str) -> None:

@@ -100,6 +100,39 @@ def test_an_error_keeps_the_old_settings(
     assert refused(path, b"b")
 
 
+def test_rules_do_not_go_while_a_file_is_written(
+    serve: Callable[..., subprocess.Popen[bytes]], file: Path, path: str
+) -> None:
+    """An empty file is correct, and says that everybody may do anything."""
+    file.write_text("")
+    process = serve()
+    with Client(path) as operator:
+        file.write_text(rules('"a"'))
+        operator.reload()
+        assert "was read again" in line(process)
+        file.write_text("")
+        told = f"{file}: rules: without any, this takes a restart of the hub (nothing has changed)"
+        with pytest.raises(StateError, match="rules: without any"):
+            operator.reload()
+    assert line(process) == f"sbusd: {told}\n"
+    assert refused(path, b"b")
+    assert not refused(path, b"a")
+
+
+def test_a_hub_does_not_wait_for_a_file_that_is_none(
+    serve: Callable[..., subprocess.Popen[bytes]], file: Path, path: str
+) -> None:
+    file.write_text(rules('"a"'))
+    process = serve()
+    file.unlink()
+    os.mkfifo(file)
+    process.send_signal(signal.SIGHUP)
+    assert line(process) == (
+        f"sbusd: {file}: this is no regular file, and could not be read again (nothing has changed)\n"
+    )
+    assert not refused(path, b"a")
+
+
 def test_a_hangup_has_the_file_read_and_tells_what_takes_a_restart(
     serve: Callable[..., subprocess.Popen[bytes]], file: Path, path: str
 ) -> None:
