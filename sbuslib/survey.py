@@ -7,13 +7,17 @@ above, and is below that hub by its own path.
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+from time import monotonic
 from typing import Final
 
 import msgspec
 
 from .blocking import Client
-from .errors import SbusError
+from .errors import AddressError, SbusError
 from .statistics import HubStatistics, LinkStatistics
+from .wire.addresses import DescriptorAddress, parse_address
 
 __all__ = ["DEEPEST", "SeenHub", "SeenLink", "survey"]
 
@@ -22,6 +26,9 @@ MOST_HUBS: Final = 1_000
 
 DEEPEST: Final = 16
 """Hubs in a row that are asked: no deeper tree is made."""
+
+SLOW: Final = 5
+"""Answers for which a look waits in vain for the hubs of one user. Any client may claim that many hubs are below it."""
 
 
 class SeenHub(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,37 +62,50 @@ class _Survey:
         self._key = key
         self._timeout = timeout
         self._left = MOST_HUBS
+        self._spent = Counter[int]()  # nanoseconds for which the hubs of a user let us wait
 
     def start(self, address: str | None) -> SeenHub:
         with Client(address, timeout=self._timeout) as client:
-            return self._look(client, 1)
+            told = self._ask(client)
+        return self._look(*told, os.getuid(), 1)
 
-    def _look(self, client: Client, depth: int) -> SeenHub:
+    def _ask(self, client: Client) -> tuple[HubStatistics, list[LinkStatistics]]:
         self._left -= 1
         links = client.link_statistics(self._key, most=MOST_HUBS)
-        statistics = msgspec.structs.replace(client.statistics(), per_client=(), per_user=(), per_link=())
+        return msgspec.structs.replace(client.statistics(), per_client=(), per_user=(), per_link=()), links
+
+    def _look(self, statistics: HubStatistics, links: list[LinkStatistics], user: int, depth: int) -> SeenHub:
         above = [link for link in links if link.direction == "above"]
         below = [link for link in links if link.direction == "below"]
         return SeenHub(
             statistics=statistics,
             above=above[0] if above else None,
-            below=tuple(self._follow(link, statistics.hub_id, depth) for link in below),
+            below=tuple(self._follow(link, statistics.hub_id, user, depth) for link in below),
         )
 
-    def _follow(self, link: LinkStatistics, hub_id: str, depth: int) -> SeenLink:
+    def _follow(self, link: LinkStatistics, hub_id: str, user: int, depth: int) -> SeenLink:
+        """Ask the hub below a link. What is below the hub of a user is the doing of that user, whatever it claims."""
         found, why = None, ""
+        user = link.uid if user in (0, os.getuid()) else user
         if not link.address:
             why = "it does not say where it listens"
         elif not self._left or depth >= DEEPEST:
             why = "not asked: there are too many hubs"
+        elif self._spent[user] >= SLOW * self._timeout * 1e9:
+            why = f"not asked: hubs of user {user} take too long"
         else:
+            started = monotonic()
             try:
+                if isinstance(parse_address(link.address), DescriptorAddress):
+                    raise AddressError(f"{link.address}: a descriptor of another process")
                 with Client(link.address, hub_user=link.uid, timeout=self._timeout) as client:
                     path = client.features.path if client.features is not None else ()
-                    if path[1:2] == (hub_id.encode(),):
-                        found = self._look(client, depth + 1)
-                    else:
-                        why = f"{link.address}: another hub listens there"
+                    told = self._ask(client) if path[1:2] == (hub_id.encode(),) else None
             except (SbusError, OSError) as error:
-                why = str(error)
+                told, why = None, str(error)
+            self._spent[user] += int((monotonic() - started) * 1e9)
+            if told is not None:
+                found = self._look(*told, user, depth + 1)
+            elif not why:
+                why = f"{link.address}: another hub listens there"
         return SeenLink(link=link, hub=found, why=why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -9,7 +10,7 @@ from itertools import pairwise
 import pytest
 from accounting import acting_as
 from programs import Programs, wait_until
-from support import HubThread, Peer
+from support import FakeHub, HubThread, Peer
 
 from sbuslib import survey as surveys
 from sbuslib.blocking import Client
@@ -110,6 +111,25 @@ def test_a_claim_that_leads_nowhere_is_told(claim: Claim, address: str) -> None:
     seen = claim(address)
     assert seen.hub is None
     assert seen.why
+
+
+def test_a_claim_to_a_descriptor_leaves_that_of_this_process_alone(claim: Claim, folder: str) -> None:
+    with HubThread(f"{folder}/other") as other, Peer(other.hub.address) as peer:
+        address = f"/dev/fd/{peer.socket.fileno()}"
+        assert claim(address).why == f"{address}: a descriptor of another process"
+        peer.barrier()
+
+
+def test_hubs_that_do_not_answer_are_waited_for_a_few_times(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surveys, "SLOW", 1)
+    with HubThread(f"{folder}/top") as top, FakeHub(f"{folder}/silent"), contextlib.ExitStack() as stack:
+        for _ in range(3):
+            relay = stack.enter_context(Peer(top.hub.address))
+            relay.send(b"CMSG interest/on", b"CMSG interest/address\0" + os.fsencode(f"{folder}/silent"))
+            relay.barrier()
+        told = [seen.why for seen in survey(top.hub.address, timeout=1).below]
+    assert told[0].startswith(f"{folder}/silent: nothing came in time")
+    assert told[1:] == [f"not asked: hubs of user {os.getuid()} take too long"] * 2
 
 
 def test_a_relay_that_claims_nothing_is_shown_as_a_link(claim: Claim) -> None:
