@@ -94,3 +94,15 @@ def await_patterns(bus: HubThread) -> Callable[[int], None]:
             time.sleep(0.002)
 
     return wait
+
+
+@pytest.fixture
+def subscribed(start: Start, path: str, await_patterns: Callable[[int], None]) -> Start:
+    """Start ``sbus sub`` with arguments, the last of which is its only pattern, and return when that is in force."""
+
+    def subscribed(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+        process = start("sbuslib", "sub", "-a", path, *arguments, **options)
+        await_patterns(1)
+        return process
+
+    return subscribed

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import subprocess
 from argparse import Namespace
 from collections.abc import Callable
 
 import pytest
-from support import PATIENCE
+from support import PATIENCE, HubThread
 
 from sbuslib.cli import jobs
 from sbuslib.cli.console import STOPPING, advise, explain, on_stop
 from sbuslib.errors import CorruptJournalError, NoHubError
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.mark.parametrize(
@@ -67,3 +71,11 @@ def test_a_signal_may_come_while_the_event_is_locked(monkeypatch: pytest.MonkeyP
         installed[0]()
         assert not event.is_set()
     assert event.wait(PATIENCE)
+
+
+def test_an_error_names_the_address_of_a_hub_that_runs(run: Run, bus: HubThread, path: str) -> None:
+    """It names the hub that began to listen last; there may be others on this machine meanwhile."""
+    for command in (("whoami",), ("pub", "key", "payload"), ("sub", "")):
+        done = run("sbuslib", *command, env={"SBUS_ADDRESS": "/nowhere"})
+        assert done.returncode == 1
+        assert re.search(r"; one may be at another address: export SBUS_ADDRESS=/\S+\n$", done.stderr)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 from support import HubThread
 
+import sbuslib
 from sbuslib.cli.main import GROUPS
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -68,3 +69,24 @@ def test_a_full_disk_is_told_without_its_number(run: Run, bus: HubThread, path: 
         done = run("sbuslib", "whoami", "-a", path, stdout=full)
     assert done.returncode != 0
     assert "[Errno" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("nonsense",), ("pub", "key"), ("sub",), ("sub", "-n", "0", ""), ("sub", "--raw", "--json", "")]
+)
+def test_wrong_arguments_are_refused(run: Run, arguments: tuple[str, ...]) -> None:
+    done = run("sbuslib", *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: sbus")
+
+
+@pytest.mark.parametrize("command", [(), ("hub",), ("pub",), ("sub",), ("whoami",)])
+def test_the_help_has_examples(run: Run, command: tuple[str, ...]) -> None:
+    done = run("sbuslib", *command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\nexamples:\n  sbus " in done.stdout
+    assert "SBUS_ADDRESS" in done.stdout
+
+
+def test_version_is_printed(run: Run) -> None:
+    assert run("sbuslib", "--version").stdout == f"sbus {sbuslib.__version__}\n"

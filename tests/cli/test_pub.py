@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support import PATIENCE, HubThread
+from support import PATIENCE, ROOT, HubThread
 
 from sbuslib.blocking import Client
 from sbuslib.cli.messages import to_json
@@ -62,7 +63,7 @@ def test_options_may_stand_between_key_and_payload(run: Run, receiver: Client, p
     assert received(receiver, 1) == [(b"key", b"payload")]
 
 
-def test_what_sub_wrote_as_json_is_published_again(start: Start, receiver: Client, path: str) -> None:
+def test_json_lines_of_sub_are_published_again(start: Start, receiver: Client, path: str) -> None:
     pairs = [(b"a/1", ODD), (b"\xff", b"text"), (b"a", "ü".encode())]
     subscriber = start("sbuslib", "sub", "-a", path, "--json", "--senders", "--timestamps", "-n", "3", "")
     while receiver.statistics().patterns < 2:
@@ -87,13 +88,13 @@ def test_the_longest_line_of_json_is_published(start: Start, receiver: Client, p
     "line",
     ["nonsense", "[]", "{}", '{"key": "k"}', '{"key": 1, "payload": "p"}', '{"key": "k", "payload_base64": "*"}', "7"],
 )
-def test_a_line_that_is_no_message_is_told(run: Run, bus: HubThread, path: str, line: str) -> None:
+def test_a_line_that_is_no_message_is_an_error(run: Run, bus: HubThread, path: str, line: str) -> None:
     done = run("sbuslib", "pub", "-a", path, "--json", input=line + "\n")
     assert done.returncode == 1
     assert done.stderr == f"sbus: {path}: not a message in JSON, with key and payload: {line}\n"
 
 
-def test_lines_before_a_wrong_one_are_published(run: Run, receiver: Client, path: str) -> None:
+def test_lines_before_a_wrong_line_are_published(run: Run, receiver: Client, path: str) -> None:
     text = base64.b64encode(ODD).decode()
     done = run("sbuslib", "pub", "-a", path, "--json", input=json.dumps({"key": "k", "payload_base64": text}) + "\nx\n")
     assert done.returncode == 1
@@ -171,3 +172,40 @@ def test_help_loads_next_to_nothing(run: Run) -> None:
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "sbuslib.cli.main" in loaded
     assert not loaded & {"typing", "msgspec", "socket", "shutil", "sbuslib.cli.pub", "sbuslib.cli.bench"}
+
+
+def test_pub_publishes_each_line_at_once(start: Start, subscribed: Start, path: str) -> None:
+    subscriber = subscribed("")
+    publisher = start("sbuslib", "pub", "-a", path, "log", "-")
+    assert subscriber.stdout is not None
+    assert publisher.stdin is not None
+    for line in (b"one\n", b"two\n"):
+        publisher.stdin.write(line)
+        publisher.stdin.flush()
+        assert subscriber.stdout.readline() == b"log\t" + line
+    publisher.stdin.close()
+    assert publisher.wait(PATIENCE) == 0
+
+
+def test_a_payload_that_is_too_long_is_refused(run: Run, bus: HubThread, path: str) -> None:
+    done = run("sbuslib", "pub", "-a", path, "log", "-", input="x" * PACKET_BYTES)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "does not fit a packet" in done.stderr
+
+
+def test_publishing_to_a_reserved_key_is_refused(run: Run, bus: HubThread, path: str) -> None:
+    done = run("sbuslib", "pub", "-a", path, "a/!/b", "payload")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"sbus: {path}: nobody may publish under a/!/b: reserved token in a key\n"
+
+
+def test_publishing_loads_no_gevent(run: Run, bus: HubThread, path: str) -> None:
+    program = (
+        "import sys; from sbuslib.cli.main import main\n"
+        f"assert main(['pub', '-a', {path!r}, 'key', 'payload']) == 0\n"
+        "print([name for name in sys.modules if name.startswith(('gevent', 'asyncio', 'sbuslib.hub'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")

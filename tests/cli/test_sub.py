@@ -20,18 +20,6 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 Await = Callable[[int], None]
 
 
-@pytest.fixture
-def subscribed(start: Start, path: str, await_patterns: Await) -> Start:
-    """Start ``sbus sub`` with arguments, the last of which is its only pattern, and return when that is in force."""
-
-    def subscribed(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
-        process = start("sbuslib", "sub", "-a", path, *arguments, **options)
-        await_patterns(1)
-        return process
-
-    return subscribed
-
-
 def publish(path: str, *messages: tuple[bytes, bytes]) -> None:
     with Client(path) as client:
         client.publish_many(messages)
@@ -139,3 +127,56 @@ def test_modes_that_do_not_exist_are_refused(run: Run, option: str, word: str) -
     done = run("sbuslib", "sub", option, word, "")
     assert done.returncode == 2
     assert f"argument {option}: invalid choice: '{word}'" in done.stderr
+
+
+def test_a_published_message_is_shown_by_sub(run: Run, subscribed: Start, path: str) -> None:
+    subscriber = subscribed("-n", "2", "room/*/temp")
+    assert subscriber.stdout is not None
+    for arguments, line in (
+        (("room/1/temp", "21.5"), b"room/1/temp\t21.5\n"),
+        (("--", "room/ü/temp", "-5 °C"), "room/ü/temp\t-5 °C\n".encode()),
+    ):
+        done = run("sbuslib", "pub", "-a", path, *arguments)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert subscriber.stdout.readline() == line, "each message is there at once"
+    assert subscriber.wait(PATIENCE) == 0
+
+
+def test_sub_shows_senders(subscribed: Start, path: str) -> None:
+    own = f"!/cred/{os.getgid()}/{os.getuid()}/{os.getpid()}"
+    subscriber = subscribed("-n", "1", "-s", "")
+    publish(path, (b"key", b"payload"))
+    assert subscriber.communicate(timeout=PATIENCE)[0].decode() == f"{own}\tkey\tpayload\n"
+    subscriber = subscribed("-n", "1", "-s", "--json", "")
+    publish(path, (b"key", b"payload"))
+    assert json.loads(subscriber.communicate(timeout=PATIENCE)[0])["sender"] == own
+
+
+def test_sub_ends_after_the_count(subscribed: Start, path: str) -> None:
+    subscriber = subscribed("-n", "3", "--raw", "")
+    publish(path, *((b"key", b"%d" % n) for n in range(100)))
+    assert subscriber.communicate(timeout=PATIENCE)[0] == b"012"
+    assert subscriber.returncode == 0
+
+
+def test_sub_takes_several_patterns(start: Start, bus: HubThread, await_patterns: Await, path: str) -> None:
+    subscriber = start("sbuslib", "sub", "-n", "2", "-a", path, "a/", "b")
+    await_patterns(2)
+    publish(path, (b"a/1", b"x"), (b"c", b"y"), (b"b", b"z"))
+    assert subscriber.communicate(timeout=PATIENCE)[0] == b"a/1\tx\nb\tz\n"
+
+
+def test_subscribing_to_secrets_of_others_is_refused(run: Run, bus: HubThread, path: str) -> None:
+    done = run("sbuslib", "sub", "-a", path, f"!/cred/{os.getgid()}/{os.getuid()}/1/")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"sbus: {path}: the hub refused the subscription: secret pattern of another\n"
+
+
+def test_sub_ends_with_an_error_when_the_hub_ends(subscribed: Start, bus: HubThread, path: str) -> None:
+    subscriber = subscribed("")
+    assert subscriber.stdout is not None
+    publish(path, (b"key", b"payload"))
+    assert subscriber.stdout.readline() == b"key\tpayload\n"  # it knows by now that it has subscribed
+    bus.stop()
+    _, errors = subscriber.communicate(timeout=PATIENCE)
+    assert (subscriber.returncode, errors.decode()) == (1, f"sbus: {path}: the hub closed the connection\n")

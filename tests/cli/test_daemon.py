@@ -334,7 +334,7 @@ def test_a_pid_file_of_a_running_daemon_is_refused(background: Run, folder: str,
     assert sorted(os.listdir(folder)) == ["bus", "pid"]
 
 
-def test_a_pid_file_of_an_ended_daemon_is_replaced(background: Run, path: str, pid_file: str) -> None:
+def test_a_pid_file_of_an_ended_daemon_is_refused_with_advice(background: Run, path: str, pid_file: str) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     with open(pid_file, "w") as file:
@@ -346,7 +346,7 @@ def test_a_pid_file_of_an_ended_daemon_is_replaced(background: Run, path: str, p
     assert not os.path.exists(path)
 
 
-def test_errors_of_a_background_daemon_are_told_to_the_caller(
+def test_the_caller_reads_errors_of_a_background_daemon(
     background: Run, serve: Serve, path: str, pid_file: str
 ) -> None:
     serve()
@@ -420,7 +420,7 @@ def test_a_random_address_is_printed_with_one_write(start: Start, unbuffered: st
     assert answers(packets[0].decode().strip())
 
 
-def test_too_few_descriptors_are_refused_and_told(run: Run, path: str) -> None:
+def test_too_few_descriptors_are_an_error(run: Run, path: str) -> None:
     """Beside the descriptors that the process needs, too few are left to give each user a share."""
     few = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))}
     done = run(SBUSD, "-f", "-a", path, **few)
@@ -530,3 +530,9 @@ def test_metrics_are_served_until_the_daemon_ends(start: Start, folder: str) -> 
     daemon.terminate()
     assert daemon.wait(PATIENCE) == 0
     assert not os.path.exists(where)
+
+
+def test_the_daemon_loads_gevent_after_it_listens(run: Run) -> None:
+    done = run("sbuslib.cli.daemon", "--version", env={"PYTHONPROFILEIMPORTTIME": "1"})
+    assert "sbuslib.cli.console" in done.stderr
+    assert "gevent" not in done.stderr

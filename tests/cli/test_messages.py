@@ -1,0 +1,158 @@
+"""What ``sbus pub``, ``sub`` and ``whoami`` have in common: how they write bytes, tell errors, and end."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from support import PATIENCE, HubThread
+
+from sbuslib.blocking import Client
+from sbuslib.limits import PACKET_BYTES
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+ODD = b"\x00\x1b[2J\xff\xc2\x9b\t\n\\ \xe2\x80\xae"
+ODD_SHOWN = rb"\x00\x1b[2J\xff\xc2\x9b\t\n\\ \xe2\x80\xae"
+
+
+def publish(address: str, *messages: tuple[bytes, bytes]) -> None:
+    with Client(address) as client:
+        client.publish_many(messages)
+
+
+AS_STRANGER = """
+import os, sys
+from sbuslib.cli.main import main
+command, address, *words = sys.argv[1:]
+main([command, "-a", "/nowhere", *words])  # loads what a stranger may not read
+os.setgroups([]); os.setgid(65533); os.setuid(65533)
+sys.exit(main([command, "-a", address, *words]))
+"""
+
+
+@pytest.mark.parametrize("extra", [(), ("--raw",), ("--json",)], ids=["text", "raw", "json"])
+def test_bytes_that_cannot_be_printed_are_escaped(subscribed: Start, path: str, extra: tuple[str, ...]) -> None:
+    subscriber = subscribed("-n", "2", *extra, "")
+    key = ODD.replace(b"\0", b"")
+    publish(path, (key, ODD), (b"plain/key", "ü".encode()))
+    output, errors = subscriber.communicate(timeout=PATIENCE)
+    assert errors == b""
+    if extra == ("--raw",):
+        assert output == ODD + "ü".encode()
+    elif extra == ("--json",):
+        assert output.isascii()
+        assert [json.loads(line) for line in output.splitlines()] == [
+            {"key_base64": base64.b64encode(key).decode(), "payload_base64": base64.b64encode(ODD).decode()},
+            {"key": "plain/key", "payload": "ü"},
+        ]
+    else:
+        shown = ODD_SHOWN.replace(rb"\x00", b"")
+        assert output == shown + b"\t" + ODD_SHOWN + b"\n" + "plain/key\tü\n".encode()
+
+
+def test_characters_that_the_encoding_lacks_are_escaped(subscribed: Start, path: str) -> None:
+    subscriber = subscribed("-n", "1", "", env={"PYTHONIOENCODING": "latin-1"})
+    publish(path, (b"key", "ü€".encode()))
+    assert subscriber.communicate(timeout=PATIENCE)[0] == b"key\t\xfc\\u20ac\n"
+
+
+def test_many_lines_stay_whole_and_in_order(run: Run, subscribed: Start, path: str) -> None:
+    lines = [f"{n} " + "x" * (n % 500) for n in range(5_000)]
+    subscriber = subscribed("-n", str(len(lines)), "")
+    assert run("sbuslib", "pub", "-a", path, "log", "-", input="\n".join(lines)).returncode == 0
+    assert subscriber.communicate(timeout=PATIENCE)[0].decode().replace("log\t", "").splitlines() == lines
+
+
+def test_a_line_that_is_too_long_is_refused(run: Run, bus: HubThread, path: str) -> None:
+    done = run("sbuslib", "pub", "-a", path, "log", "-", input="x" * (2 * PACKET_BYTES))
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith(f"sbus: {path}: a line of more than 409,600 bytes")
+
+
+@pytest.mark.parametrize("command", [("pub", "key", "payload"), ("pub", "key", "-"), ("sub", ""), ("whoami",)])
+def test_a_missing_hub_is_an_error_of_one_line(run: Run, path: str, command: tuple[str, ...]) -> None:
+    done = run("sbuslib", command[0], "-a", path, *command[1:])
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"sbus: no hub at {path}: No such file or directory\n"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs another user")
+@pytest.mark.parametrize("command", [("whoami",), ("pub", "key", "payload")])
+def test_missing_permission_is_told_as_a_refusal(bus: HubThread, path: str, command: tuple[str, ...]) -> None:
+    os.chmod(os.path.dirname(path), 0o755)
+    program = [sys.executable, "-c", AS_STRANGER, command[0], path, *command[1:]]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[1:] == [f"sbus: {path} refuses this user: Permission denied"]
+
+
+@pytest.mark.parametrize("command", [("whoami",), ("sub", ""), ("pub", "key", "payload"), ("pub", "key", "-")])
+def test_a_refused_user_reads_why(run: Run, bus: HubThread, path: str, command: tuple[str, ...]) -> None:
+    bus.call(lambda: setattr(bus.hub._acceptor, "_users", {12345}))  # as another user would find it
+    done = run("sbuslib", command[0], "-a", path, *command[1:])
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"sbus: {path}: the hub closed the connection (user not allowed)\n"
+
+
+def test_ctrl_c_ends_sub_silently(subscribed: Start) -> None:
+    subscriber = subscribed("")
+    subscriber.send_signal(signal.SIGINT)
+    assert subscriber.communicate(timeout=PATIENCE) == (b"", b"")
+    assert subscriber.returncode == -signal.SIGINT
+
+
+def test_ctrl_c_ends_pub_silently_while_it_reads_lines(start: Start, subscribed: Start, path: str) -> None:
+    subscriber = subscribed("-n", "1", "--raw", "")
+    publisher = start("sbuslib", "pub", "-a", path, "log", "-")
+    assert publisher.stdin is not None
+    publisher.stdin.write(b"line\n")
+    publisher.stdin.flush()
+    assert subscriber.communicate(timeout=PATIENCE)[0] == b"line"
+    publisher.send_signal(signal.SIGINT)
+    assert publisher.wait(PATIENCE) == -signal.SIGINT
+    assert publisher.stderr is not None
+    assert publisher.stderr.read() == b""
+
+
+@pytest.mark.parametrize("speak", [False, True], ids=["in silence", "at the next message"])
+def test_a_closed_pipe_ends_sub_silently(subscribed: Start, path: str, speak: bool) -> None:
+    subscriber = subscribed("")
+    assert subscriber.stdout is not None
+    subscriber.stdout.close()
+    if speak:
+        publish(path, (b"key", b"payload"))
+    assert subscriber.wait(PATIENCE) == -signal.SIGPIPE
+    assert subscriber.stderr is not None
+    assert subscriber.stderr.read() == b""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_an_error(subscribed: Start, path: str) -> None:
+    with open("/dev/full", "wb") as full:
+        subscriber = subscribed("", stdout=full)
+    publish(path, (b"key", b"payload"))
+    _, errors = subscriber.communicate(timeout=PATIENCE)
+    assert (subscriber.returncode, errors) == (1, b"sbus: standard output: No space left on device\n")
+
+
+def test_a_closed_standard_output_is_an_error(environment: dict[str, str], bus: HubThread, path: str) -> None:
+    shell = ["sh", "-c", '"$@" >&-', "sh", sys.executable, "-m", "sbuslib", "sub", "-a", path, ""]
+    done = subprocess.run(shell, env=environment, stderr=subprocess.PIPE, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr.decode()) == (1, f"sbus: {path}: standard output is closed\n")
+
+
+def test_a_client_uses_a_socket_that_is_passed_to_it(run: Run, bus: HubThread, path: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connected:
+        connected.connect(path)
+        fd = connected.fileno()
+        done = run("sbuslib", "pub", "-a", f"/dev/fd/{fd}", "key", "payload", pass_fds=[fd])
+    assert (done.returncode, done.stderr) == (0, "")
