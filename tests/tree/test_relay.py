@@ -465,9 +465,12 @@ def test_hubs_below_are_told_of_other_bounds(world: World) -> None:
     above, far = world.client("top"), world.client("below")
     above.subscribe(b"*/1")
     settle(above, far)
+    for one in world.relays.values():
+        eventually(lambda: one.up is not None and one.up.open)  # noqa: B023
     relay = world.relays["left"]
     for export, up in ([b"a/"], [b"a/1"]), (None, [b"a/1", b"b/1"]), ([b"b/*"], [b"b/1"]), ([], []):
         relay.reconfigure(world.address("top"), export=export)
+        eventually(lambda: not relay.above.demand._anew)
         settle(above, far)
         for key in (b"a/1", b"b/1"):
             far.publish(key)
