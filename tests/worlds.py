@@ -7,7 +7,8 @@ import os
 from itertools import count, pairwise
 from typing import Any
 
-from support import PATIENCE, Peer, eventually
+import msgspec
+from support import PATIENCE, WHOAMI, FakeHub, Peer, eventually
 
 from sbuslib import Client, Hub, Limits, Relay
 from sbuslib.secrets import Credentials
@@ -15,6 +16,14 @@ from sbuslib.wire.packets import Message
 
 # Those that bound a wait for others are long: on a busy machine nothing is slow but what never comes.
 FAST = Limits(settle=0.001, link_pause=0.001, link_pause_most=0.01, sync_wait=10.0)
+
+
+STRANGER, RELAY, OTHER = 12_345, 54_321, 23_456
+"""Users other than that of the hubs. The tests that need it trust ``RELAY`` as a relay."""
+
+FEATURES = b"CMSG hub/features\0hub/sync interest/on id=1 path=1"
+OWN = WHOAMI + b"\0!/cred/1/2/3"
+"""What a fake hub answers to a relay: what it knows, and the credential key of the relay's link."""
 
 
 class World:
@@ -72,6 +81,11 @@ class World:
         self.uids.update(before)
         return peer
 
+    def is_at(self, name: str) -> bool:
+        """Whether the relay of ``left`` has joined the hub of this name."""
+        statistics = self.relays["left"].statistics()
+        return statistics.state == "joined" and statistics.upstream == self.address(name)
+
     def settle(self, *clients: Client) -> None:
         """As :func:`settle`, and wait also for the links for which ``sync`` does not."""
         for _ in range(2):  # such a link has one question open at a time: the first may be older than what was said
@@ -103,3 +117,24 @@ def received(client: Client) -> list[Message]:
     while client._session.inbox:
         found.append(client.receive(0))
     return found
+
+
+def join(world: World, above: FakeHub) -> Peer:
+    """Have the hub ``left`` join a fake hub at ``top``. Returns the fake hub's end of the link."""
+    world.hub("left", limits=msgspec.structs.replace(FAST, prefix_wait=0.001))
+    relay = world.relay("left", "top", wait=False)
+    link = above.accept()
+    link.send(FEATURES, OWN)
+    while not (packet := link.receive()).startswith(b"CMSG hub/sync\0root\0"):
+        pass
+    link.send(FEATURES, packet, b"CMSG interest/on\0announce", b"CMSG interest/complete")
+    relay.wait(PATIENCE)
+    return link
+
+
+def key_of_link(link: Peer) -> bytes:
+    """The credential key of a raw link. All packets that were sent before are acted on."""
+    link.send(WHOAMI)
+    while not (packet := link.receive()).startswith(WHOAMI):
+        pass
+    return packet.split(b"\0")[1]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
-from worlds import World
+from support import Peer
+from worlds import FAST, RELAY, STRANGER, World
 
 from sbuslib.core import acceptor
-from sbuslib.tree import uplink
+from sbuslib.tree import tree, uplink
 
 
 @pytest.fixture
@@ -19,3 +21,29 @@ def world(engine: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setattr(acceptor, "peer_credentials", made.credentials)
     yield made
     made.close()
+
+
+@pytest.fixture
+def make_link(world: World) -> Callable[[], Peer]:
+    """Makes raw links to the hub ``top``, of a user that is configured as a relay. Their greeting is over."""
+    world.hub("top", relays=[STRANGER], limits=msgspec.structs.replace(FAST, sync_wait=0.05))
+
+    def join() -> Peer:
+        world.uids["top"] = STRANGER
+        link = world.peer("top")
+        link.send(b"CMSG interest/on")
+        assert link.receive() == b"CMSG interest/on\0prune"
+        world.uids.clear()
+        return link
+
+    return join
+
+
+@pytest.fixture
+def stranger(world: World, monkeypatch: pytest.MonkeyPatch) -> Peer:
+    """A client of a user that the hub does not know, which holds 300 patterns."""
+    monkeypatch.setattr(tree, "STEPS_A_TURN", 5)
+    world.hub("top", relays=[RELAY])
+    client = world.peer_of("top", STRANGER)
+    client.subscribe(*(b"a/%d" % n for n in range(300)))
+    return client

@@ -1,8 +1,12 @@
-"""What the hub above wants, and how much of it is kept apart."""
+"""What the hub above wants, and which messages go up for that."""
 
 from __future__ import annotations
 
+import gevent
+import msgspec
 import pytest
+from support import PATIENCE, WHOAMI, FakeHub, eventually
+from worlds import FAST, World, received, settle
 
 from sbuslib.core.quotas import Quotas
 from sbuslib.core.router import Router
@@ -50,3 +54,76 @@ def test_the_bytes_of_announced_patterns_are_bounded() -> None:
     demand.announce(b"z" * 6)
     assert demand.wants(b"anything")
     assert told[-1] == (b"", True)
+
+
+def test_all_messages_go_up_to_a_hub_that_announces_too_many_patterns(world: World) -> None:
+    with FakeHub(world.address("c")) as master:
+        world.hub("left", limits=msgspec.structs.replace(FAST, user_patterns=50, pruned_keys=50))
+        relay = world.relay("left", "c", wait=False)
+        link = master.accept()
+        link.send(b"CMSG hub/features\0hub/sync interest/on id=1 path=1", WHOAMI + b"\0!/cred/1/2/3")
+        while not (packet := link.receive()).startswith(b"CMSG hub/sync"):
+            pass
+        link.send(b"CMSG hub/features\0hub/sync interest/on id=1 path=1", packet, b"CMSG interest/on\0announce")
+        for n in range(1_000):
+            link.send(b"CMSG interest/add\0%d" % n)
+            gevent.sleep(0)
+        link.send(b"CMSG interest/complete")
+        relay.wait(PATIENCE)
+        eventually(lambda: relay.up is not None and relay.up.open)
+        assert relay.statistics().interest_down == 50
+        client = world.client("left")
+        client.subscribe(client.whoami() + b"/box")
+        client.publish(b"900", b"1")
+        while not (packet := link.receive()).startswith(b"MSG"):
+            pass
+        assert packet == b"MSG 900\x001"
+        # Nor does it reach anybody who did not ask.
+        link.send(b"MSG !/cred/1/2/4/x\0stray", b"MSG !/cred/1/2/3/!/cred/9/9/9/x\0stray", b"MSG not/subscribed\0stray")
+        link.send(b"MSG %b/box\0mine" % client.whoami())
+        assert client.receive(PATIENCE).payload == b"mine"
+        assert received(client) == []
+
+
+@pytest.mark.parametrize("uid", [None, 12_345])
+def test_only_messages_that_the_hub_above_wants_go_up(world: World, uid: int | None) -> None:
+    world.hub("top", relays=[12_345])
+    for name in ("a", "b", "c"):
+        world.hub(name)
+        if uid is not None:
+            world.uids["top"] = uid
+        world.relay(name, "top")
+    world.uids.clear()
+    assert {relay.statistics().mode for relay in world.relays.values()} == {"announce" if uid is None else "prune"}
+    subscriber = world.client("top")
+    subscriber.subscribe(b"key/500")
+    settle(subscriber)
+    tap = world.hubs["top"].tap()
+    publishers = [world.client(name) for name in ("a", "b", "c")]
+    rounds = 3
+    for _ in range(rounds):
+        for publisher in publishers:
+            publisher.publish_many([(b"key/%d" % n, b"") for n in range(1_000)])
+        settle(*publishers)
+    for _ in range(3 * rounds):
+        assert subscriber.receive(PATIENCE).key == b"key/500"
+    keys = [tap.get(PATIENCE).key for _ in range(len(tap))]
+    first = 3 * 1_000 if uid is not None else 3
+    # Where keys are pruned, of each only what was sent before its prune arrived goes up: here, the first.
+    assert len(keys) == first + 3 * (rounds - 1)
+    assert set(keys[first:]) == {b"key/500"}
+    subscriber.unsubscribe(b"key/500")
+    settle(*publishers)
+    for publisher in publishers:
+        publisher.publish(b"key/500", b"")  # which may have to be pruned yet
+    settle(*publishers)
+    while len(tap):
+        tap.get(PATIENCE)
+    for publisher in publishers:
+        publisher.publish_many([(b"key/%d" % n, b"") for n in range(1_000)])
+    settle(*publishers)
+    assert len(tap) == 0
+    for relay in world.relays.values():
+        statistics = relay.statistics()
+        assert statistics.suppressed + statistics.forwarded == (rounds + 1) * 1_000 + 1
+        assert statistics.lost == statistics.buffered == 0

@@ -1,4 +1,4 @@
-"""Joining hubs that know less than ours, refuse something, or say nonsense."""
+"""How a relay joins the hub above: older daemons, refused secrets, and answers that make no sense."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import Any
 import gevent
 import msgspec
 import pytest
-from support import PATIENCE, WHOAMI, FakeHub, Peer, PlainDaemon, eventually
-from worlds import FAST, World, key_of, received, settle
+from support import PATIENCE, WHOAMI, FakeHub, PlainDaemon, eventually
+from worlds import FAST, FEATURES, OWN, World, join, key_of, received, settle
 
-from sbuslib.clients import reconnect
-
-# -- a plain daemon, which refuses patterns for secrets ---------------------------------------------
+from sbuslib.wire.packets import Message
 
 
 def test_messages_pass_in_both_directions_below_a_daemon_that_refuses_secrets(
@@ -137,52 +135,6 @@ def test_a_hub_above_that_cannot_tell_our_process_is_joined_without_secrets(
     assert client.receive(PATIENCE).payload == b"1"
 
 
-# -- pauses -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("stable", [True, False])
-def test_pauses_grow_unless_the_link_was_stable_for_a_while(
-    world: World, monkeypatch: pytest.MonkeyPatch, stable: bool
-) -> None:
-    pauses: list[float] = []
-    monkeypatch.setattr("sbuslib.clients.reconnect.random.uniform", lambda least, most: most)
-    following = reconnect.Backoff.next
-
-    def next_pause(backoff: reconnect.Backoff) -> float:
-        pauses.append(following(backoff))
-        return 0.0
-
-    monkeypatch.setattr(reconnect.Backoff, "next", next_pause)
-    most = 1e-6 if stable else 60.0
-    with PlainDaemon(world.address("top")) as daemon:
-        world.hub("left", limits=msgspec.structs.replace(FAST, link_pause=1e-6, link_pause_most=most))
-        relay = world.relay("left", "top")
-        for epoch in (2, 3, 4):
-            daemon.disconnect()
-            eventually(lambda seen=epoch: relay.epoch == seen)  # type: ignore[misc]
-    grown = [pauses[0] * 3**n for n in range(len(pauses))]
-    assert pauses == ([1e-6] * len(pauses) if stable else pytest.approx(grown))
-
-
-# -- what a hub above should not say ----------------------------------------------------------------
-
-FEATURES = b"CMSG hub/features\0hub/sync interest/on id=1 path=1"
-OWN = WHOAMI + b"\0!/cred/1/2/3"
-
-
-def join(world: World, master: FakeHub) -> Peer:
-    """A hub whose relay has joined a fake hub, and the fake hub's end of the link."""
-    world.hub("left", limits=msgspec.structs.replace(FAST, prefix_wait=0.001))
-    relay = world.relay("left", "top", wait=False)
-    link = master.accept()
-    link.send(FEATURES, OWN)
-    while not (packet := link.receive()).startswith(b"CMSG hub/sync\0root\0"):
-        pass
-    link.send(FEATURES, packet, b"CMSG interest/on\0announce", b"CMSG interest/complete")
-    relay.wait(PATIENCE)
-    return link
-
-
 RUBBISH = {
     b"nonsense": "unknown verb",
     b"MSG no end": "message without NUL",
@@ -196,26 +148,6 @@ RUBBISH = {
     b"CMSG interest/sync\0" + bytes(65): "token too long",
     b"CMSG notice/lost\0nonsense": "malformed notice",
 }
-
-
-@pytest.mark.parametrize(("packet", "reason"), RUBBISH.items())
-def test_rubbish_from_above_is_logged_once_and_ends_no_link(
-    world: World, caplog: pytest.LogCaptureFixture, packet: bytes, reason: str
-) -> None:
-    with FakeHub(world.address("top")) as master:
-        link = join(world, master)
-        client = world.client("left")
-        client.subscribe(b"k")
-        for _ in range(3):
-            link.send(packet)
-            link.send(b"MSG k\0")
-            client.receive(PATIENCE)
-        statistics = world.relays["left"].statistics()
-        assert (statistics.state, statistics.epoch, statistics.mode) == ("joined", 1, "announce")
-        assert statistics.dropped == {reason: 3}
-        told = [record.message for record in caplog.records]
-        assert len(told) == 1
-        assert f"sent what means nothing: {reason}" in told[0]
 
 
 def test_open_questions_of_the_hub_above_are_bounded(world: World) -> None:
@@ -285,21 +217,29 @@ def test_features_that_cannot_be_read_end_the_greeting(world: World, caplog: pyt
         assert "its features cannot be read: path too long" in caplog.text
 
 
-# -- the end ----------------------------------------------------------------------------------------
-
-
-def test_an_acknowledgement_that_comes_with_the_end_counts(world: World) -> None:
-    with FakeHub(world.address("top")) as master:
+def test_a_relay_joins_a_daemon_without_features(world: World) -> None:
+    with FakeHub(world.address("c")) as daemon:
         world.hub("left")
-        relay = world.relay("left", "top", wait=False)
-        link = master.accept()
-        link.send(b"CMSG hub/features\0hub/sync id=1 path=1", WHOAMI + b"\0!/cred/1/2/3")
-        link.send(b"CMSG hub/sync\0secrets\0local")
+        relay = world.relay("left", "c", wait=False)
+        link = daemon.accept()
+        hello = [link.receive() for _ in range(4)]
+        assert hello == [b"CMSG hub/features\0", b"CMSG echo/off\0", b"CMSG notices/on\0", WHOAMI + b"\0"]
+        link.send(WHOAMI + b"\0!/cred/1/2/3")
+        assert [link.receive(), link.receive()] == [b"SUB !/cred/1/2/3/", WHOAMI + b"\0"]
+        link.send(WHOAMI + b"\0!/cred/1/2/3")
         relay.wait(PATIENCE)
-        world.client("left").publish(b"k", b"1")
-        while not (packet := link.receive()).endswith(b"\0passed"):
-            pass
-        link.send(packet)
+        client = world.client("left")
+        assert key_of(client).startswith(b"!/cred/1/2/3/!/cred/")
+        client.subscribe(b"a/")
+        assert link.receive() == b"SUB a/"
+        client.publish(b"x", b"1")
+        assert link.receive() == b"MSG x\x001"
+        assert link.receive() == WHOAMI + b"\0", "the acknowledgement that such a daemon can give"
+        link.send(WHOAMI + b"\0!/cred/1/2/3", b"MSG a/1\x002")
+        assert client.receive(PATIENCE) == Message(b"a/1", b"2")
+        link.send(b"MSG !/cred/1/2/4/x\0stray", b"MSG a/!/b\0odd", b"nonsense", b"MSG a/2\0")
+        assert client.receive(PATIENCE).key == b"a/2"
+        assert sum(relay.statistics().dropped.values()) == 3
         link.close()
         eventually(lambda: relay.state == "outage")
-        assert (relay.statistics().forwarded, relay.statistics().uncertain) == (1, 0)
+        assert relay.statistics().uncertain == 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import gevent
 import msgspec
 import pytest
 from support import PATIENCE, WHOAMI, FakeHub, Peer, eventually
-from worlds import FAST, World, settle
+from worlds import FAST, RELAY, STRANGER, World, settle
 
 from sbuslib.tree.downlink import Link
 
@@ -187,3 +189,30 @@ def test_links_that_were_not_waited_for_are_told_up_and_down_the_tree(world: Wor
     world.uids.clear()
     everywhere.append(world.client("tenant"))
     assert [(client.sync("tree"), client.sync("tree").trusted_only) for client in everywhere] == 4 * [("tree", True)]
+
+
+def test_questions_of_clients_that_have_gone_are_forgotten(world: World, stranger: Peer) -> None:
+    hub = world.hubs["top"]
+    silent = world.peer_of("top", os.getuid())  # questions wait for its answer
+    asking = world.peer_of("top", RELAY)
+    for link in (silent, asking):
+        link.send(b"CMSG interest/on")
+        link.barrier()
+    for peer in (asking, stranger):
+        peer.send(b"CMSG hub/sync\0first\0tree", b"CMSG hub/sync\0second\0tree")
+        peer.barrier()
+    waiting = hub.tree.questions._requests
+    assert [len(replies) for user in (RELAY, STRANGER) for replies in waiting[user].values()] == [1, 1]
+    asking.close()
+    stranger.close()
+    eventually(lambda: not any(waiting.values()))
+
+
+def test_a_sync_in_an_outage_is_partial(world: World) -> None:
+    world.chain("top", "left")
+    client = world.client("left")
+    assert client.sync("tree") == "tree"
+    world.hubs["top"].stop(0)
+    eventually(lambda: world.relays["left"].state == "outage")
+    assert client.sync("tree") == "partial"
+    assert client.sync() == "local"

@@ -136,3 +136,27 @@ def test_until_a_hub_above_was_ever_known_all_that_was_kept_in_vain_is_lost(worl
     publisher.sync()
     world.hub("top", limits=msgspec.structs.replace(FAST, settle=0.01))
     eventually(lambda: relay.statistics().lost == 10)
+
+
+def test_messages_that_were_kept_reach_subscribers_on_other_hubs_below(world: World) -> None:
+    limits = msgspec.structs.replace(FAST, settle=0.3)
+    world.hub("top", limits=limits)
+    for name in ("left", "right", "below"):
+        world.hub(name)
+        world.relay(name, "right" if name == "below" else "top")
+    publisher = world.client("left")
+    subscribers = [world.client(name) for name in ("right", "below")]
+    for subscriber in subscribers:
+        subscriber.subscribe(b"k")
+    settle(publisher, *subscribers)
+    world.hubs["top"].stop(0)
+    eventually(lambda: {world.relays[name].state for name in ("left", "right")} == {"outage"})
+    publisher.publish_many([(b"k", b"%d" % n) for n in range(1_000)])
+    publisher.sync()
+    world.hub("top", limits=limits)
+    for subscriber in subscribers:
+        assert [subscriber.receive(PATIENCE).payload for _ in range(1_000)] == [b"%d" % n for n in range(1_000)]
+    publisher.publish(b"k", b"after")
+    assert [subscriber.receive(PATIENCE).payload for subscriber in subscribers] == [b"after"] * 2
+    statistics = world.relays["left"].statistics()
+    assert (statistics.epoch, statistics.lost, statistics.uncertain) == (2, 0, 0)

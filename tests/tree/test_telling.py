@@ -1,10 +1,11 @@
-"""What links are told, by real hubs over sockets."""
+"""What links are told: not what another pattern covers, and not without bounds."""
 
 from __future__ import annotations
 
+import msgspec
 import pytest
-from support import Peer, eventually
-from worlds import World
+from support import PATIENCE, Peer, eventually
+from worlds import FAST, World, settle
 
 from sbuslib.tree import telling
 from sbuslib.tree.downlink import Link
@@ -128,3 +129,45 @@ def test_a_pattern_that_another_covers_wakes_no_link(world: World, monkeypatch: 
     links[0].link.subscribe(b"attic")
     eventually(lambda: all(b"attic" in held.read() for held in links[1:]))
     assert len(visited) == 3, "for the last pattern alone"
+
+
+def test_a_covered_pattern_is_not_announced(world: World) -> None:
+    world.chain("top", "left")
+    client = world.client("left")
+    client.subscribe(*(b"room/%d/*" % n for n in range(500)))
+    settle(client)
+    assert world.relays["left"].statistics().interest_up == 500
+    client.subscribe(b"room/")
+    settle(client)
+    eventually(lambda: world.relays["left"].statistics().interest_up == 1)
+    link = next(iter(world.hubs["top"].tree.links))
+    eventually(lambda: world.hubs["top"].context.router.count(link) == 2)  # with its secrets
+    client.unsubscribe(b"room/")
+    eventually(lambda: world.hubs["top"].context.router.count(link) == 501)
+
+
+def test_a_flood_of_interest_from_a_trusted_link_is_bounded_for_its_siblings(world: World) -> None:
+    world.hub("top", limits=msgspec.structs.replace(FAST, link_patterns=100))
+    world.hub("left")
+    relay = world.relay("left", "top")
+    client, above = world.client("left"), world.client("top")
+    client.subscribe(b"mine")
+    above.subscribe(b"wanted")
+    settle(client)
+    flooder = world.peer("top")
+    flooder.send(b"CMSG interest/on")
+    assert flooder.receive() == b"CMSG interest/on\0announce"
+    for n in range(3_000):
+        flooder.send(b"SUB %d/*/x" % n if n % 2 else b"SUB */%d" % n)
+    flooder.barrier()
+    client.publish(b"wanted", b"1")
+    above.publish(b"mine", b"2")
+    assert (above.receive(PATIENCE).payload, client.receive(PATIENCE).payload) == (b"1", b"2")
+    eventually(lambda: 0 < relay.statistics().interest_down <= 100)
+    flooder.close()
+    eventually(lambda: relay.statistics().interest_down == 1)
+    tap = world.hubs["top"].tap()
+    client.publish(b"1/2/x")
+    client.publish(b"wanted")
+    assert tap.get(PATIENCE).key == b"wanted", "nobody wants the other any more"
+    assert relay.statistics().epoch == 1

@@ -1,20 +1,19 @@
-"""Whose turns are spent on what a change of one user's subscriptions means for links and indexes."""
+"""A hub's place in a tree: which connections are links, and in whose turns the work for links is done."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
-from support import Peer, eventually
-from worlds import World, settle
+from support import PATIENCE, Peer, eventually
+from worlds import OTHER, RELAY, STRANGER, World, key_of_link, settle
 
 from sbuslib import Hub
 from sbuslib.tree import tree
 from sbuslib.tree.downlink import Link
 from sbuslib.tree.interest import Interest
 from sbuslib.tree.pruning import Pruning
-
-STRANGER, RELAY, OTHER = 12_345, 54_321, 23_456
 
 
 class Turns:
@@ -28,16 +27,6 @@ class Turns:
         """The user whose turn it is."""
         running = self._scheduler._running
         return running.uid if running is not None else None
-
-
-@pytest.fixture
-def stranger(world: World, monkeypatch: pytest.MonkeyPatch) -> Peer:
-    """A client of a user that the hub does not know, which holds 300 patterns."""
-    monkeypatch.setattr(tree, "STEPS_A_TURN", 5)
-    world.hub("top", relays=[RELAY])
-    peer = world.peer_of("top", STRANGER)
-    peer.subscribe(*(b"a/%d" % n for n in range(300)))
-    return peer
 
 
 def pruning_link(world: World) -> Peer:
@@ -147,23 +136,6 @@ def test_too_many_wildcard_patterns_of_one_user_leave_the_work_of_others_in_plac
     assert len(pruning._searches[STRANGER]) < 200
 
 
-def test_questions_of_clients_that_have_gone_are_forgotten(world: World, stranger: Peer) -> None:
-    hub = world.hubs["top"]
-    silent = world.peer_of("top", os.getuid())  # questions wait for its answer
-    asking = world.peer_of("top", RELAY)
-    for link in (silent, asking):
-        link.send(b"CMSG interest/on")
-        link.barrier()
-    for peer in (asking, stranger):
-        peer.send(b"CMSG hub/sync\0first\0tree", b"CMSG hub/sync\0second\0tree")
-        peer.barrier()
-    waiting = hub.tree.questions._requests
-    assert [len(replies) for user in (RELAY, STRANGER) for replies in waiting[user].values()] == [1, 1]
-    asking.close()
-    stranger.close()
-    eventually(lambda: not any(waiting.values()))
-
-
 def test_patterns_of_a_closed_client_are_removed_in_turns_of_its_user(
     world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,3 +182,35 @@ def test_a_plain_relay_is_told_of_a_new_path(world: World) -> None:
     world.relay("top", "above")
     told = [packet for packet in plain.pending() if packet.startswith(b"CMSG hub/features")]
     assert world.hubs["above"].hub_id in told[-1], "or a ring of such relays would not be found out"
+
+
+def test_a_user_who_is_not_trusted_may_have_a_few_links(
+    world: World, make_link: Callable[[], Peer], caplog: pytest.LogCaptureFixture
+) -> None:
+    links = [make_link() for _ in range(tree.LINKS_OF_A_USER)]
+    hub = world.hubs["top"]
+    world.hub("left")
+    world.uids["top"] = 12_345
+    for _ in range(100):
+        refused = world.peer("top")
+        refused.send(b"CMSG notices/on", b"CMSG interest/on")
+        assert refused.receive() == b"CMSG notice/kicked\0too many links"
+        assert refused.is_disconnected()
+    relay = world.relay("left", "top", wait=False)
+    eventually(lambda: "too many links" in relay._last_reason)
+    assert len(hub.tree.links) == tree.LINKS_OF_A_USER
+    assert hub.statistics().breaches["too many links"] >= 101
+    assert sum("of user 12345: too many links" in record.getMessage() for record in caplog.records) == 1
+    links[0].send(b"CMSG interest/on")  # said twice, it means nothing
+    key_of_link(links[0])
+    links.pop().close()
+    relay.wait(PATIENCE)
+    world.uids["top"] = os.getuid()
+    trusted = [world.peer("top") for _ in range(2 * tree.LINKS_OF_A_USER)]
+    for link in trusted:
+        link.send(b"CMSG interest/on")
+        assert link.receive() == b"CMSG interest/on\0announce"
+    for link in links:
+        link.close()
+    relay.stop()
+    eventually(lambda: +hub.tree._links_of == {os.getuid(): len(trusted)})

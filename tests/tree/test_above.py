@@ -1,0 +1,250 @@
+"""The hub above: what goes up to it and comes down from it, over one connection after another."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Any
+
+import msgspec
+import pytest
+from support import PATIENCE, eventually
+from worlds import FAST, World, key_of, received, settle
+
+from sbuslib.secrets import Credentials
+from sbuslib.tree import above_role, tree
+
+
+def test_only_exported_keys_go_up_and_only_imported_keys_come_down(world: World) -> None:
+    world.hub("top")
+    world.hub("left")
+    world.relay("left", "top", export=[b"out/"], import_=[b"in/", b"both/"])
+    top, left = world.client("top"), world.client("left")
+    top.subscribe(b"")
+    left.subscribe(b"")
+    settle(top, left)
+    for key in (b"out/1", b"in/1", b"both/1", b"other"):
+        left.publish(key, b"left")
+        top.publish(key, b"top")
+    settle(top, left)
+    assert {(m.key, m.payload) for m in received(top)} == {
+        (b"out/1", b"left"),
+        *((key, b"top") for key in (b"out/1", b"in/1", b"both/1", b"other")),
+    }
+    assert {(m.key, m.payload) for m in received(left)} == {
+        *((key, b"top") for key in (b"in/1", b"both/1")),
+        *((key, b"left") for key in (b"out/1", b"in/1", b"both/1", b"other")),
+    }
+    assert left.whoami().count(b"!/cred/") == 2
+
+
+def test_patterns_are_told_again_after_the_link_broke(world: World) -> None:
+    world.chain("top", "left", "below")
+    client = world.client("below")
+    client.subscribe(b"k")
+    settle(client)
+    world.hubs["left"].stop(0)
+    world.hub("left")
+    world.relay("left", "top")
+    world.relays["below"].wait(PATIENCE)
+    settle(client)
+    world.client("top").publish(b"k", b"1")
+    assert client.receive(PATIENCE).payload == b"1"
+
+
+def joined(world: World) -> set[str]:
+    return {name for name, relay in world.relays.items() if relay.state == "joined"}
+
+
+def test_a_path_that_changes_above_is_checked_again(world: World) -> None:
+    for name in "abc":
+        world.hub(name)
+    world.relay("c", "b")
+    world.relay("b", "a")
+    eventually(lambda: len(world.hubs["c"].tree.path) == 3)
+    relay = world.relay("a", "c", wait=False)
+    eventually(lambda: relay.state == "loop")
+    world.relays["b"].stop()
+    eventually(lambda: relay.state == "joined")
+
+
+def test_the_lowest_hubs_leave_a_tree_that_becomes_too_deep(world: World) -> None:
+    limits = msgspec.structs.replace(FAST, path_hubs=3)
+    for name in "abcd":
+        world.hub(name, limits=limits)
+    world.relay("c", "b")
+    world.relay("d", "c")
+    world.relay("b", "a")
+    eventually(lambda: world.relays["d"].state == "deep")
+    assert joined(world) == set("bc")
+
+
+def test_a_hub_that_stood_apart_is_in_an_outage_once_the_hub_above_has_gone(world: World) -> None:
+    for name in "ab":
+        world.hub(name, limits=msgspec.structs.replace(FAST, prefix_wait=0.01))
+    world.relay("b", "a")
+    relay = world.relay("a", "b", wait=False)
+    eventually(lambda: relay.state == "loop")
+    world.relays["b"].stop()
+    world.hubs["b"].stop(0)
+    eventually(lambda: relay.state in ("connecting", "outage"))
+    assert world.client("a").sync("tree") == "partial"
+
+
+def keys_at(client: Any) -> list[bytes]:
+    return [message.key for message in received(client)]
+
+
+def of_another_user(sock: Any) -> Credentials:
+    return Credentials(gid=1, uid=os.getuid() + 1, pid=1)
+
+
+def test_secrets_reach_their_owner_from_every_hub_of_the_tree(world: World) -> None:
+    world.chain("top", "left")
+    world.hub("right")
+    world.relay("right", "top")
+    world.hub("below")
+    world.relay("below", "left")
+    clients = {name: world.client(name) for name in ("top", "left", "right", "below")}
+    keys = {name: key_of(client) + b"/box" for name, client in clients.items()}
+    for name, client in clients.items():
+        client.subscribe(keys[name])
+    for sender, to in itertools.permutations(clients, 2):
+        clients[sender].publish(keys[to], b"from " + sender.encode())
+        assert clients[to].receive(PATIENCE).payload == b"from " + sender.encode()
+    for client in clients.values():
+        assert received(client) == []
+
+
+def test_no_client_reads_secrets_of_another_on_any_hub(world: World) -> None:
+    world.chain("top", "left")
+    world.hub("right")
+    world.relay("right", "top")
+    key = key_of(world.client("left")) + b"/box"
+    for name in ("top", "left", "right"):
+        thief = world.peer(name)
+        thief.send(b"SUB " + key)
+        assert thief.is_disconnected()
+    everything = world.client("right")
+    everything.subscribe(b"")
+    world.client("top").publish(key, b"secret")
+    settle(everything)
+    assert received(everything) == []
+
+
+def test_a_secret_of_a_client_here_never_goes_up(world: World) -> None:
+    world.chain("top", "left")
+    tap = world.hubs["top"].tap(secrets=True)
+    client, other = world.client("left"), world.client("left")
+    client.subscribe(key_of(client) + b"/box")
+    other.publish(key_of(client) + b"/box", b"1")
+    assert client.receive(PATIENCE).payload == b"1"
+    settle(other)
+    assert len(tap) == 0
+
+
+@pytest.mark.parametrize("relays", [(), (12_345,)], ids=["announce", "prune"])
+def test_changed_exports_and_imports_apply_without_a_new_link(world: World, relays: tuple[int, ...]) -> None:
+    world.hub("top", relays=relays)
+    world.hub("left")
+    world.uids["top"] = relays[0] if relays else os.getuid()
+    relay = world.relay("left", "top", export=[b"a/"], import_=[b"c/"])
+    world.uids.clear()
+    above, below = world.client("top"), world.client("left")
+    above.subscribe(b"", b"b/1")
+    below.subscribe(b"*/x", b"c/1")
+    settle(above, below)
+    for export, import_, up, down in (
+        ([b"a/"], [b"c/"], [b"a/1"], [b"c/1", b"c/x"]),
+        ([b"b/", b"a/*"], None, [b"a/1", b"b/1"], [b"c/1", b"c/x", b"d/x"]),
+        (None, [b"d/*"], [b"a/1", b"b/1", b"c/2"], [b"d/x"]),
+        ([], [], [], []),
+        ([b"c/"], [b"c/x", b"d/"], [b"c/2"], [b"c/x", b"d/x"]),
+    ):
+        relay.reconfigure(world.address("top"), export=export, import_=import_)
+        settle(above, below)
+        received(above)
+        for key in (b"a/1", b"b/1", b"c/2"):
+            below.publish(key)
+        settle(below, above)
+        assert keys_at(above) == up
+        for key in (b"c/1", b"c/x", b"d/x", b"d/1"):
+            above.publish(key)
+        settle(above, below)
+        assert keys_at(below) == down
+        received(above)
+    assert relay.epoch == 1
+    below.unsubscribe(b"*/x", b"c/1")
+    eventually(lambda: len(relay.above.interest) == 0)
+    assert relay.above.interest.wanted == 0
+
+
+def test_changed_exports_are_told_to_hubs_below(world: World) -> None:
+    world.chain("top", "left", "below")
+    above, far = world.client("top"), world.client("below")
+    above.subscribe(b"*/1")
+    settle(above, far)
+    for one in world.relays.values():
+        eventually(lambda: one.up is not None and one.up.open)  # noqa: B023
+    relay = world.relays["left"]
+    for export, up in ([b"a/"], [b"a/1"]), (None, [b"a/1", b"b/1"]), ([b"b/*"], [b"b/1"]), ([], []):
+        relay.reconfigure(world.address("top"), export=export)
+        eventually(lambda: not relay.above.demand._anew)
+        settle(above, far)
+        for key in (b"a/1", b"b/1"):
+            far.publish(key)
+        settle(far, above)
+        assert keys_at(above) == up
+
+
+def test_imports_may_change_while_patterns_are_still_being_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "STEPS_A_TURN", 1)
+    world.chain("top", "left")
+    world.relays["left"].stop()
+    below, above = world.client("left"), world.client("top")
+    below.subscribe(*(b"%d/%d" % (n % 2, n) for n in range(200)))
+    relay = world.relay("left", "top", import_=[b"0/"])
+    for import_ in ([b"1/"], None, [b"1/*"]):
+        relay.reconfigure(world.address("top"), import_=import_)
+        below.unsubscribe(b"0/0")
+        below.subscribe(b"0/0")
+    settle(below)
+    for n in range(4):
+        above.publish(b"%d/%d" % (n % 2, n))
+    settle(above, below)
+    assert keys_at(below) == [b"1/1", b"1/3"]
+    assert relay.above.interest.wanted == 100
+
+
+@pytest.mark.parametrize("other", [True, False], ids=["of another user", "of the same user"])
+@pytest.mark.parametrize("export", [None, [b"a/"]], ids=["everything", "bounded"])
+def test_a_relay_without_exports_to_the_hub_of_another_user_logs_that_once(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    other: bool,
+    export: list[bytes] | None,
+) -> None:
+    if other:
+        monkeypatch.setattr(above_role, "peer_credentials", of_another_user)
+    for name in ("top", "left"):
+        world.hub(name)
+    relay = world.relay("left", "top", export=export)
+    world.hubs["top"].stop(0)
+    eventually(lambda: relay.state != "joined")
+    world.hubs["top"].start()
+    relay.wait(PATIENCE)
+    told = [record.getMessage() for record in caplog.records if "name what may" in record.getMessage()]
+    assert len(told) == (1 if other and export is None else 0)
+
+
+def test_all_patterns_are_told_again_however_many(world: World) -> None:
+    world.chain("top", "left")
+    client = world.client("left")
+    count = 3 * FAST.queued_answers  # more than may wait for the hub above at a time
+    for n in range(count):
+        client._say(lambda n=n: [b"SUB k/%d" % n], None)  # type: ignore[misc]
+    settle(client)
+    world.hubs["top"].stop(0)
+    top = world.hub("top")
+    eventually(lambda: top.statistics().patterns == count + 1)  # and the link's secrets

@@ -1,0 +1,269 @@
+"""The hubs below: what their links may say, and what they are told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+
+import gevent
+import msgspec
+import pytest
+from support import PATIENCE, WHOAMI, Peer, eventually
+from worlds import FAST, World, key_of_link, received, settle
+
+from sbuslib.secrets import Credentials
+from sbuslib.wire.control import Notice
+
+
+@pytest.mark.parametrize(
+    "sender",
+    [
+        b"!/cred/0/0/1",
+        b"",
+        b"%s/x",
+        b"%s",
+        b"%s/!/cred/1/2",
+        b"%s0/!/cred/1/2/3",
+        b"%s/!/cred/1/2/*",
+        b"/%s/!/cred/1/2/3",
+    ],
+)
+def test_a_forged_sender_ends_the_link(world: World, make_link: Callable[[], Peer], sender: bytes) -> None:
+    victim = world.client("top")
+    victim.senders()
+    victim.subscribe(b"k")
+    link = make_link()
+    key = key_of_link(link)
+    forged = sender % key if b"%s" in sender else sender
+    link.send(b"CMSG from\0%b\0MSG k\0forged" % forged)
+    assert not [packet for packet in iter(link.receive, b"") if b"forged" in packet]
+    assert received(victim) == []
+
+
+def test_a_sender_behind_a_link_has_the_key_of_the_link_in_front_of_its_own(
+    world: World, make_link: Callable[[], Peer]
+) -> None:
+    client = world.client("top")
+    client.senders()
+    client.subscribe(b"k")
+    link = make_link()
+    key = key_of_link(link)
+    link.send(b"CMSG from\0%b/!/cred/1/2/3\0MSG k\0a" % key, b"MSG k\0b")
+    assert client.receive(PATIENCE).sender == key + b"/!/cred/1/2/3"
+    assert client.receive(PATIENCE).sender == key
+
+
+def test_a_wrong_packet_of_a_link_is_dropped_and_does_not_end_the_link(
+    world: World, make_link: Callable[[], Peer]
+) -> None:
+    link = make_link()
+    key = key_of_link(link)
+    client = world.client("top")
+    client.subscribe(client.whoami() + b"/box", b"k")
+    for packet in (
+        b"SUB " + client.whoami() + b"/box",  # others' secrets
+        b"SUB " + client.whoami() + b"/",
+        b"SUB !/cred///*/",
+        b"SUB a/!/b",
+        b"MSG a/!/b\0",
+        b"CMSG from\0no packet",
+        b"CMSG from\0%b/!/cred/1/2/3\0SUB x" % key,
+        b"nonsense",
+        b"CMSG notice/lost\0nonsense",
+        b"CMSG notice/lost\0overflow 5 1.0",
+        b"CMSG interest/sync\0what\0tree",
+        b"SUB " + b"x" * 5_000,
+    ):
+        link.send(packet)
+    assert key_of_link(link) == key
+    client.publish(client.whoami() + b"/box", b"mine")
+    assert client.receive(PATIENCE).payload == b"mine"
+    link.send(b"MSG k\0fine")
+    assert client.receive(PATIENCE).payload == b"fine"
+    assert not [packet for packet in link.pending() if b"mine" in packet]
+    assert sum(world.hubs["top"].statistics().dropped.values()) >= 8
+
+
+def test_a_packet_of_a_link_that_authorize_refuses_is_dropped(world: World) -> None:
+    asked: list[tuple[str, bytes]] = []
+
+    def authorize(credentials: Credentials, verb: str, key: bytes) -> bool:
+        asked.append((verb, key))
+        return credentials.uid != 12_345 or b"no" not in key.split(b"/")
+
+    world.hub("top", relays=[12_345], authorize=authorize)
+    world.uids["top"] = 12_345
+    world.hub("left")
+    relay = world.relay("left", "top")
+    world.uids.clear()
+    watcher, publisher = world.client("top"), world.client("left")
+    watcher.senders()
+    watcher.subscribe(b"no/", b"yes/")
+    settle(watcher)
+    publisher.subscribe(b"no/1", b"yes/1")
+    settle(publisher)
+    for key in (b"no/1", b"yes/1", b"no/1", b"yes/2"):
+        publisher.publish(key)
+    watcher.senders(False)  # from here on without wrappers
+    settle(watcher)
+    for key in (b"no/1", b"yes/3"):
+        publisher.publish(key)
+    assert [watcher.receive(PATIENCE).key for _ in range(3)] == [b"yes/1", b"yes/2", b"yes/3"]
+    watcher.publish(b"no/1")
+    watcher.publish(b"yes/1")
+    settle(watcher)
+    assert [message.key for message in received(publisher)] == [b"no/1", b"yes/1", b"no/1", b"no/1", b"yes/1"]
+    dropped = world.hubs["top"].statistics().dropped
+    assert dropped == {"publishing refused": 3, "subscription refused": 1}
+    assert relay.statistics().epoch == 1
+    assert ("publish", b"yes/1") in asked
+
+
+def test_a_message_of_a_link_with_a_reserved_key_is_dropped(world: World) -> None:
+    world.hub("top", relays=[12_345], authorize=lambda *_: True)
+    world.uids["top"] = 12_345
+    link = world.peer("top")
+    link.send(b"CMSG interest/on")
+    link.receive()
+    world.uids.clear()
+    key = key_of_link(link)
+    link.publish(b"a/!/b")
+    link.send(b"CMSG from\0%b/!/cred/1/2/3\0MSG a/!/b\0" % key, b"CMSG from\0%b/!/cred/1/2/3\0MSG !/cred/x\0" % key)
+    assert key_of_link(link) == key
+    assert sum(world.hubs["top"].statistics().dropped.values()) == 3
+
+
+def test_only_the_link_that_sends_too_many_patterns_is_subscribed_to_everything(world: World) -> None:
+    world.hub("top", relays=[12_345], limits=msgspec.structs.replace(FAST, user_patterns=100))
+    world.uids["top"] = 12_345
+    flooder = world.peer("top")
+    flooder.send(b"CMSG interest/on")
+    flooder.receive()
+    world.uids.clear()
+    for n in range(1_000):
+        flooder.send(b"SUB pattern/%d" % n)
+        if n % 100 == 0:
+            flooder.barrier()
+    client = world.client("top")
+    client.subscribe(*(b"mine/%d" % n for n in range(50)))
+    client.publish(b"mine/7", b"x")
+    assert client.receive(PATIENCE).payload == b"x"
+    assert world.hubs["top"].context.quotas.account(12_345).patterns <= 101
+
+
+def test_a_link_tells_many_losses_and_clients_get_one_notice(world: World) -> None:
+    world.hub("top")
+    listener, link = world.peer("top"), world.peer("top")
+    listener.send(b"CMSG notices/on")
+    listener.barrier()
+    link.send(b"CMSG interest/on")
+    for _ in range(5_000):
+        link.send(b"CMSG notice/lost\0upstream 1 1.0")
+    key_of_link(link)
+    told = listener.pending()
+    assert told == [b"CMSG notice/lost\0upstream 1 1.000000"]
+
+
+def test_clients_get_no_notices_of_losses_from_a_link_that_is_not_trusted(
+    world: World, make_link: Callable[[], Peer], caplog: pytest.LogCaptureFixture
+) -> None:
+    link, other = make_link(), make_link()
+    heard: list[Notice] = []
+    client = world.client("top", on_notice=heard.append)
+    for n in range(100):
+        link.send(b"CMSG notice/lost\0upstream 1 %d.0" % n, b"CMSG notice/lost\0uncertain 999999999999999 1.0")
+    key_of_link(link)
+    client.sync()
+    assert not heard
+    assert not [packet for packet in other.pending() if b"notice" in packet]
+    reason = "notice of losses by a link that is not trusted"
+    assert world.hubs["top"].statistics().dropped == {reason: 200}
+    assert sum(reason in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_client_that_turns_senders_on_and_off_does_not_flood_the_links(
+    world: World, make_link: Callable[[], Peer]
+) -> None:
+    link = make_link()  # which does not read
+    fickle = world.peer("top")
+    for _ in range(2_000):
+        fickle.send(b"CMSG senders/on", b"CMSG senders/off")
+    fickle.send(b"CMSG senders/on")
+    fickle.barrier()
+    (only,) = world.hubs["top"].tree.links.values()
+    eventually(lambda: only._told_senders)
+    assert link.pending()[-1] == b"CMSG senders/on\0"
+
+
+def test_a_link_that_asks_and_does_not_read_is_disconnected_once(world: World, make_link: Callable[[], Peer]) -> None:
+    link, other = make_link(), make_link()
+    client = world.client("top")
+    waiting = gevent.spawn(client.sync, "tree")  # for the link, which does not answer
+    with contextlib.suppress(OSError):
+        while True:
+            link.send(b"CMSG hub/sync\0x\0tree", b"CMSG hub/sync\0x\0passed", WHOAMI)
+    assert waiting.get(timeout=PATIENCE) in ("tree", "partial")
+    hub = world.hubs["top"]
+    eventually(lambda: len(hub.tree.links) == 1)
+    assert hub.statistics().breaches == {"too many unread answers": 1}
+    assert hub.context.quotas.connections.held(12_345) == hub.context.quotas.account(12_345).connections == 1
+    assert key_of_link(other)
+
+
+def test_no_pattern_is_told_to_a_link_of_another_user(world: World) -> None:
+    world.hub("top", relays=[12_345])
+    world.client("top").subscribe(b"private/room")
+    world.uids["top"] = 12_345
+    spy = world.peer("top")
+    world.client("top")  # of the same user, and no relay
+    world.uids.clear()
+    spy.send(b"CMSG interest/on", b"CMSG senders/on")
+    world.client("top").subscribe(b"private/other")
+    spy.publish(b"elsewhere")
+    spy.publish(b"private/room")
+    said = spy.pending()
+    assert said[0] == b"CMSG interest/on\0prune"
+    assert b"CMSG interest/prune\0elsewhere" in said
+    assert not [packet for packet in said if b"private" in packet]
+
+
+def test_a_relay_of_an_unknown_user_works_as_a_plain_client(world: World) -> None:
+    world.hub("top")
+    world.hub("left")
+    world.uids["top"] = 12_345
+    relay = world.relay("left", "top")
+    world.uids.clear()
+    assert relay.statistics().mode == "plain"
+    subscriber, publisher = world.client("top"), world.client("left")
+    subscriber.subscribe(b"a")
+    publisher.subscribe(b"b")
+    assert publisher.sync("tree") == "tree"
+    publisher.publish(b"a", b"1")
+    subscriber.publish(b"b", b"2")
+    assert (subscriber.receive(PATIENCE).payload, publisher.receive(PATIENCE).payload) == (b"1", b"2")
+    publisher.publish(b"b", b"own")
+    assert publisher.receive(PATIENCE).payload == b"own"
+    settle(publisher)
+    assert received(publisher) == []
+
+
+def test_a_link_with_too_many_patterns_still_receives_all_that_it_wants(world: World) -> None:
+    world.hub("top", limits=msgspec.structs.replace(FAST, user_patterns=20))
+    world.hub("left")
+    relay = world.relay("left", "top")
+    client = world.client("left")
+    client.subscribe(*(b"%d" % n for n in range(50)))
+    settle(client)
+    publisher = world.client("top")
+    publisher.publish_many([(b"%d" % n, b"") for n in range(50)])
+    assert [client.receive(PATIENCE).key for _ in range(50)] == [b"%d" % n for n in range(50)]
+    assert relay.statistics().epoch == 1
+    eventually(lambda: relay.statistics().interest_up == 1)
+
+
+def test_a_relay_may_be_trusted_by_its_group(world: World) -> None:
+    world.hub("top", relays=[f"@{os.getgid()}"])
+    world.hub("left")
+    world.uids["top"] = 12_345
+    assert world.relay("left", "top").statistics().mode == "prune"

@@ -1,0 +1,77 @@
+"""Senders behind a link between two hubs."""
+
+from __future__ import annotations
+
+import pytest
+from support import PATIENCE
+from worlds import World, key_of, settle
+
+from sbuslib.errors import PacketError
+from sbuslib.secrets import Credentials
+from sbuslib.tree import vouchers
+from sbuslib.tree.vouchers import Voucher, Vouchers
+from sbuslib.wire import control
+
+LINK = Credentials(gid=1, uid=2, pid=3)
+
+
+def test_a_link_is_never_held_back(world: World) -> None:
+    world.chain("top", "left")
+    slow = world.client("top")
+    slow.flood_control(soft="block")
+    slow.subscribe(b"k")
+    other = world.client("top")
+    other.subscribe(b"other")
+    settle(slow, other)
+    publisher = world.client("left")
+    publisher.publish_many([(b"k", bytes(10_000)) for _ in range(300)])
+    publisher.publish(b"other", b"on time")
+    assert other.receive(PATIENCE).payload == b"on time"
+
+
+def test_receivers_on_every_hub_see_the_same_sender(world: World) -> None:
+    world.chain("top", "left", "below")
+    clients = {name: world.client(name) for name in ("top", "left", "below")}
+    for client in clients.values():
+        client.senders()
+        client.subscribe(b"room/")
+    settle(*clients.values())
+    for publisher in clients.values():
+        publisher.publish(b"room/1", b"x")
+        for client in clients.values():
+            assert client.receive(PATIENCE).sender == key_of(publisher)
+    for client in clients.values():
+        client.senders(False)
+    settle(*clients.values())
+    assert all(not hub.context.senders for hub in world.hubs.values())
+
+
+def test_the_key_of_a_sender_follows_the_key_of_its_link() -> None:
+    link_key = [b"!/cred/1/2/3"]
+    voucher = Voucher(lambda: link_key[0], LINK, b"/!/cred/4/5/6")
+    assert voucher.key == b"!/cred/1/2/3/!/cred/4/5/6"
+    assert voucher.wrapper == control.wrapper_from(voucher.key)
+    link_key[0] = b"!/cred/7/8/9"
+    assert voucher.key == b"!/cred/7/8/9/!/cred/4/5/6"
+
+
+def test_senders_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vouchers, "_REMEMBERED", 3)
+    made: list[bytes] = []
+
+    def make(name: bytes) -> Voucher:
+        if name == b"wrong":
+            raise PacketError("malformed sender")
+        made.append(name)
+        return Voucher(bytes, LINK, name)
+
+    known = Vouchers(make)
+    assert known.of(b"a") is known.of(b"a")
+    with pytest.raises(PacketError):
+        known.of(b"wrong")
+    for name in (b"b", b"c", b"a", b"d", b"a"):
+        assert known.of(name).key == name
+    assert made == [b"a", b"b", b"c", b"d", b"a"], "all are forgotten when the fourth comes"
+    known.clear()
+    known.of(b"d")
+    assert made[-1] == b"d"
