@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from contextlib import suppress
 from typing import Final
 
 import gevent
@@ -17,7 +16,7 @@ from gevent.event import Event
 from ..client import Client
 from ..errors import SbusError
 from ..rates import Look, Rates, Row, watch
-from ..survey import survey
+from ..survey import SeenHub, survey
 
 __all__ = ["CLIENTS_SHOWN", "LINKS_SHOWN", "Feed", "Moment"]
 
@@ -91,8 +90,9 @@ class Feed:
         rates = Rates()
         pool = gevent.get_hub().threadpool
         while True:
-            with suppress(SbusError, OSError):  # told by the other greenlet, which asks the same hub
-                self._tree = rates.tree(time.monotonic(), pool.apply(survey, (self._address,)))[:LINKS_SHOWN]
+            seen = pool.apply(_survey, (self._address,))
+            if seen is not None:
+                self._tree = rates.tree(time.monotonic(), seen)[:LINKS_SHOWN]
             gevent.sleep(_SURVEY_PAUSE)
 
     def _tell(self, moment: Moment) -> None:
@@ -102,6 +102,14 @@ class Feed:
             self.history.append((moment.time, rates["in"], rates["out"], rates["lost"], moment.hub["queued"]))
         self._changed.set()
         self._changed.clear()
+
+
+def _survey(address: str | None) -> SeenHub | None:
+    """A look at the tree. An error is told by the other greenlet, which asks the same hub; gevent would print it."""
+    try:
+        return survey(address)
+    except (SbusError, OSError):
+        return None
 
 
 def _moment(number: int, now: float, seen: Look, tree: list[Row]) -> Moment:

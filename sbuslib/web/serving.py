@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -12,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from gevent import socket
 from gevent.pool import Pool
-from gevent.pywsgi import WSGIServer
+from gevent.pywsgi import WSGIHandler, WSGIServer
 
 from ..errors import AddressInUseError, UsageError
 from ..kernel.hosts import HostPort, is_loopback, parse_host_port
@@ -26,8 +27,27 @@ Application: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
 _CONNECTIONS: Final = 64
 """Most connections that are served at a time; others wait."""
 
+_STALLED: Final = 30.0
+"""Seconds after which a connection ends that neither asks nor reads: any user of this machine may connect."""
+
 _QUIET = logging.getLogger("sbuslib.web")
 _QUIET.addHandler(logging.NullHandler())
+
+
+class _Handler(WSGIHandler):
+    """Ends a stalled connection without a word; gevent would print each as an error."""
+
+    def read_request(self, raw_requestline: str) -> bool:  # type: ignore[override]  # the declared type is wrong
+        try:
+            return bool(super().read_request(raw_requestline))
+        except TimeoutError:
+            return False
+
+    def handle_error(self, t: type[BaseException] | None, v: BaseException | None, tb: Any) -> None:
+        if isinstance(v, TimeoutError):
+            self.close_connection = True
+        else:
+            super().handle_error(t, v, tb)
 
 
 class LocalServer(WSGIServer):
@@ -51,10 +71,16 @@ class LocalServer(WSGIServer):
             listener,
             self._answer,
             spawn=Pool(_CONNECTIONS),
+            handler_class=_Handler,
             log=None,
             error_log=_QUIET,
             environ={"SERVER_NAME": "sbus"},
         )
+
+    def handle(self, sock: Any, address: Any) -> None:
+        sock.settimeout(_STALLED)
+        with suppress(TimeoutError):
+            super().handle(sock, address)
 
     @property
     def url(self) -> str:
@@ -80,8 +106,8 @@ class LocalServer(WSGIServer):
 
 def _is_local_name(environ: Environ) -> bool:
     """Whether a request names this machine as its host."""
-    host = str(environ.get("HTTP_HOST", "")).rpartition(":")[0] or str(environ.get("HTTP_HOST", ""))
-    return host in ("127.0.0.1", "localhost", "[::1]")
+    host = re.sub(r":[0-9]*\Z", "", str(environ.get("HTTP_HOST", "")))
+    return host.lower() in ("127.0.0.1", "localhost", "[::1]")
 
 
 def _listen_tcp(address: HostPort) -> Any:

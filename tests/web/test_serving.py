@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from gevent import socket
+from support import eventually
 from web.http import get
 
 from sbuslib.errors import AddressError, AddressInUseError, UsageError
+from sbuslib.web import serving
 from sbuslib.web.serving import Environ, LocalServer, StartResponse
 
 Serve = Callable[[str], LocalServer]
@@ -87,11 +90,44 @@ def test_a_file_that_is_no_socket_is_left_alone(folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "status"), [("localhost:80", 200), ("127.0.0.1", 200), ("bus.example:80", 403), ("", 403), ("x", 403)]
+    ("host", "status"),
+    [
+        ("localhost:80", 200),
+        ("127.0.0.1", 200),
+        ("[::1]", 200),
+        ("[::1]:80", 200),
+        ("Localhost", 200),
+        ("bus.example:80", 403),
+        ("localhost:80:80", 403),
+        ("", 403),
+        ("x", 403),
+    ],
 )
 def test_requests_for_another_host_are_refused(serve: Serve, host: str, status: int) -> None:
     """A page of another site could have its own name resolved to this machine."""
     assert get(serve("127.0.0.1:0").url, host=host).status == status
+
+
+def endless(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    while True:
+        yield bytes(100_000)
+
+
+@pytest.mark.parametrize("request_line", [b"", b"GET / HTTP/1.0\r\n", b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n"])
+def test_a_connection_that_neither_asks_nor_reads_makes_room(
+    folder: str, request_line: bytes, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serving, "_STALLED", 0.01)
+    server = LocalServer(os.path.join(folder, "web"), endless)
+    server.start()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(server.url.removeprefix("unix:"))
+        connection.sendall(request_line)
+        eventually(lambda: server.pool)
+        eventually(lambda: not server.pool)
+    server.stop()
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
