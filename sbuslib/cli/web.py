@@ -45,7 +45,10 @@ def _web(arguments: Namespace) -> int:
 
         with Client(arguments.address, timeout=10) as client:
             client.statistics()  # refused at once to who is not trusted
-            page = Page(client.address, arguments.listen)
+            try:
+                page = Page(client.address, arguments.listen)
+            except OSError as error:
+                return complain("sbus", explain(error, arguments.listen))
         on_stop(page.stop, gevent.signal_handler)
         print(page.url, flush=True)
         page.serve_forever()

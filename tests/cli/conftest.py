@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from gevent import subprocess as waiting
 from support import PATIENCE, ROOT, HubThread
+from tcp.conftest import limits as limits
+from tcp.conftest import make_peer as make_peer
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -106,3 +109,25 @@ def subscribed(start: Start, path: str, await_patterns: Callable[[int], None]) -
         return process
 
     return subscribed
+
+
+@pytest.fixture
+def listening(environment: dict[str, str]) -> Iterator[Callable[..., tuple[Any, str]]]:
+    """Start ``sbus`` with arguments, and return when it listens: the process, and where."""
+    processes: list[Any] = []
+
+    def listening(*arguments: str) -> tuple[Any, str]:
+        command = [sys.executable, "-m", "sbuslib", *arguments]
+        process: Any = waiting.Popen(command, stdout=waiting.PIPE, stderr=waiting.PIPE, env=environment)
+        processes.append(process)
+        said = process.stderr.readline().decode()
+        assert said.startswith("sbus: listening at "), said
+        return process, said.split()[3]
+
+    yield listening
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()

@@ -9,9 +9,8 @@ from argparse import Namespace
 from collections.abc import Callable
 
 import pytest
-from support import PATIENCE, HubThread
+from support import HubThread
 
-from sbuslib.cli import jobs
 from sbuslib.cli.console import STOPPING, advise, explain, on_stop
 from sbuslib.errors import CorruptJournalError, NoHubError
 
@@ -59,18 +58,6 @@ def test_ignored_signals_stay_ignored(monkeypatch: pytest.MonkeyPatch, ignored: 
     installed[signal.SIGTERM](signal.SIGTERM, None)  # as signal.signal calls it
     installed[signal.SIGTERM]()  # and gevent
     assert stopped == [1, 1]
-
-
-def test_a_signal_may_come_while_the_event_is_locked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal may interrupt the main thread's ``wait``. To set the event in its handler would wait for ever."""
-    installed: list[Callable[[], object]] = []
-    monkeypatch.setattr(jobs, "on_stop", installed.append)
-    event = jobs.stop_event()
-    with event._cond:  # type: ignore[attr-defined]
-        installed[0]()
-        installed[0]()
-        assert not event.is_set()
-    assert event.wait(PATIENCE)
 
 
 def test_an_error_names_the_address_of_a_hub_that_runs(run: Run, bus: HubThread, path: str) -> None:

@@ -8,12 +8,13 @@ import select
 import signal
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support import PATIENCE
 
-from sbuslib.cli import demo
+from sbuslib.cli import demo, demo_report
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -125,3 +126,38 @@ def test_the_demo_ends_without_a_traceback_when_its_output_is_closed(start: Star
     assert process.wait(PATIENCE) == 1
     assert process.stderr is not None
     assert b"Traceback" not in process.stderr.read()
+
+
+class Director:
+    """The part of the demo's director that its report uses."""
+
+    def __init__(self, journal: str) -> None:
+        self.journal = journal
+        self.verdicts: list[tuple[bool, str]] = []
+
+    def judge(self, holds: bool, what: str) -> None:
+        self.verdicts.append((holds, what))
+
+
+@pytest.mark.parametrize(
+    ("status", "verdicts"),
+    [(0, [True]), (demo_report.MISSING, []), (1, [False])],
+)
+def test_the_demo_judges_the_exit_status_of_its_report(
+    status: int, verdicts: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function replaces the process that makes the report."""
+
+    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[bytes]:
+        Path(command[-1]).write_text("a page")
+        return subprocess.CompletedProcess(command, status)
+
+    monkeypatch.setattr(demo.subprocess, "run", run)  # type: ignore[attr-defined]
+    monkeypatch.setattr(demo.tempfile, "mkdtemp", lambda prefix: str(tmp_path / "kept"))  # type: ignore[attr-defined]
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "demo").mkdir()
+    director = Director(str(tmp_path / "journal"))
+    made = demo.make_report(director, str(tmp_path / "demo"))  # type: ignore[arg-type]
+    assert [holds for holds, _ in director.verdicts] == verdicts
+    assert made == (str(tmp_path / "kept" / "traffic.html") if status == 0 else None)
+    assert made is None or Path(made).read_text() == "a page"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
-from support import HubThread
+from support import PATIENCE, HubThread
 
 import sbuslib
 from sbuslib.cli.main import GROUPS
@@ -90,3 +91,23 @@ def test_the_help_has_examples(run: Run, command: tuple[str, ...]) -> None:
 
 def test_version_is_printed(run: Run) -> None:
     assert run("sbuslib", "--version").stdout == f"sbus {sbuslib.__version__}\n"
+
+
+PLANTED = """
+import sys
+from sbuslib.cli import messages
+from sbuslib.cli.main import main
+def fail(*arguments, **options):
+    raise ZeroDivisionError("planted")
+messages.run = fail
+sys.exit(main(["whoami"]))
+"""
+
+
+def test_an_unforeseen_error_ends_the_command_with_a_traceback_and_one_line(environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PLANTED], capture_output=True, text=True, timeout=PATIENCE, env=environment, check=False
+    )
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert done.stderr.endswith("sbus: whoami ended by an unforeseen error: ZeroDivisionError: planted\n")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import configparser
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from docs.pages import DOCS, blocks
+from support import PATIENCE, ROOT
 
+from sbuslib.cli import relay
 from sbuslib.cli.units import read_unit, unit_names
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+UNITS = ROOT / "sbuslib" / "cli" / "systemd"
 
 
 @pytest.fixture
@@ -79,3 +84,40 @@ def test_the_page_shows_the_units() -> None:
     assert shown == [read_unit(name, "/usr/local/bin") for name in ("sbus.socket", "sbus.service")]
     (rules,) = [block.text for block in blocks(DOCS / "how-to" / "multi-tenant.md") if block.language == "toml"]
     assert rules == read_unit("sbus.toml", "")
+
+
+def test_units_start_existing_programs_with_existing_arguments() -> None:
+    from sbuslib.cli import daemon
+
+    parsers = {"@BIN@/sbusd": daemon.build_parser, "@BIN@/sbus-relay": relay.build_parser}
+    services = sorted(UNITS.glob("*.service"))
+    assert len(services) == 3
+    for path in services:
+        unit = configparser.RawConfigParser(strict=False)
+        unit.optionxform = str  # type: ignore[assignment,method-assign]
+        unit.read(path)
+        program, *arguments = unit["Service"]["ExecStart"].replace("$SBUSD_OPTIONS", "").split()
+        parsed = parsers[program]().parse_args(arguments)
+        assert unit["Service"]["Type"] == "notify"
+        if parsed.address == "/dev/fd/3":
+            assert (UNITS / path.name.replace(".service", ".socket")).exists()
+        if program == "@BIN@/sbus-relay":
+            assert parsed.export, "a tenant exports named patterns only"
+            assert parsed.import_, "and imports named ones"
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze: apt-get install systemd")
+def test_systemd_understands_the_units(tmp_path: Path) -> None:
+    for path in (one for one in UNITS.iterdir() if one.suffix != ".toml"):
+        # The programs need not be installed where this is tested.
+        text = path.read_text().replace("@BIN@/sbusd", "/bin/true").replace("@BIN@/sbus-relay", "/bin/true")
+        (tmp_path / path.name.replace("@.", "@root.")).write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *map(str, sorted(tmp_path.iterdir()))],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert "Unknown" not in done.stderr
+    assert [line for line in done.stderr.splitlines() if "sbus" in line and "specifier" in line] == []

@@ -13,8 +13,10 @@ import pyarrow.parquet
 import pytest
 from docs.pages import DOCS, blocks
 from spark.frames import Row, message, recording
+from spark.journals import rows as journal_rows
+from spark.journals import segment
 
-from sbuslib.cli import jobs
+from sbuslib.cli import demo_report, jobs
 from sbuslib.cli.main import build_parser
 from sbuslib.errors import SbusError, StateError
 from sbuslib.spark import lake
@@ -218,3 +220,19 @@ def test_missing_matplotlib_is_told_before_spark_starts(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(StateError, match="matplotlib"):
         prepare("report", "traffic", LAKE, "--output", tmp_path / "x.html")
+
+
+def test_the_report_of_the_demo_is_made_of_its_journal(
+    spark: SparkSession,
+    journal: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sbuslib.spark.sessions.session", lambda *arguments, **options: spark)
+    monkeypatch.setattr(type(spark), "stop", lambda self: None)
+    segment(journal, 1, journal_rows(20))
+    report = tmp_path / "traffic.html"
+    assert demo_report.main([str(journal), str(tmp_path / "lake"), str(report)]) == 0
+    assert "  lake         20 messages as Parquet\n" in capsys.readouterr().out
+    assert "<b>20</b><span>messages</span>" in report.read_text("utf-8")

@@ -1,12 +1,97 @@
-"""What the live page knows of a hub."""
+"""What the live page is told about a hub, each second."""
 
 from __future__ import annotations
 
-import pytest
-from support import eventually
+import time
+from collections.abc import Callable, Iterator
 
+import pytest
+from support import PATIENCE, eventually
+
+from sbuslib import Client, Hub
 from sbuslib.survey import SeenHub, survey
 from sbuslib.web import feed as feeds
+from sbuslib.web.feed import CLIENTS_SHOWN, Feed, Moment, _busiest
+
+MakeHub = Callable[..., Hub]
+MakeClient = Callable[..., Client]
+
+
+@pytest.fixture
+def feed(address: str) -> Iterator[Feed]:
+    feed = Feed(address)
+    feed.start()
+    yield feed
+    feed.stop()
+
+
+def await_moment(feed: Feed, condition: Callable[[Moment], object]) -> Moment:
+    """The next moment for which this holds."""
+    end = time.monotonic() + PATIENCE
+    moment = feed.now
+    while not condition(moment):
+        assert time.monotonic() < end, moment
+        moment = feed.wait(moment.number, PATIENCE)
+    return moment
+
+
+def test_a_moment_tells_of_the_hub_and_its_clients(hub: Hub, client: MakeClient, feed: Feed, address: str) -> None:
+    own = client()
+    own.subscribe(b"a", b"b")
+    own.sync()
+    moment = await_moment(feed, lambda moment: any(row["patterns"] == 2 for row in moment.clients))
+    assert (moment.connected, moment.address, moment.why) == (True, address, "")
+    assert moment.hub["clients"] == 2, "the feed is a client too"
+    assert moment.hub["patterns"] == 2
+    assert len(moment.users) == 1
+    assert moment.rates.keys() == {"in", "out", "lost"}
+
+
+def test_messages_are_in_the_rates_and_the_history(hub: Hub, client: MakeClient, feed: Feed) -> None:
+    await_moment(feed, lambda moment: moment.connected)
+    publisher = client()
+    publisher.publish_many((b"k", b"%d" % number) for number in range(1_000))
+    publisher.sync()
+    moment = await_moment(feed, lambda moment: moment.connected and moment.rates["in"] > 0)
+    assert feed.history[-1] == (moment.time, moment.rates["in"], moment.rates["out"], 0.0, 0)
+
+
+def test_a_hub_that_is_away_is_told_and_looked_for(make_hub: MakeHub, feed: Feed) -> None:
+    moment = await_moment(feed, lambda moment: moment.number > 0)
+    assert not moment.connected
+    assert "no hub" in moment.why
+    hub = make_hub()
+    connected = await_moment(feed, lambda moment: moment.connected)
+    assert connected.number > moment.number
+    hub.stop()
+    away = await_moment(feed, lambda moment: not moment.connected)
+    assert away.address == connected.address
+    kept = len(feed.history)
+    make_hub()
+    await_moment(feed, lambda moment: moment.connected)
+    assert len(feed.history) == kept + 1, "moments without a hub have no rates"
+
+
+def test_waiting_ends_with_the_timeout_where_nothing_changes(address: str) -> None:
+    feed = Feed(address)  # not started
+    assert feed.wait(0, 0.01) is feed.now
+    assert feed.wait(7, PATIENCE) is feed.now, "another moment than the seventh is there at once"
+
+
+def test_a_feed_that_was_stopped_is_no_client(hub: Hub, address: str) -> None:
+    feed = Feed(address)
+    feed.start()
+    await_moment(feed, lambda moment: moment.connected)
+    feed.stop()
+    eventually(lambda: hub.statistics().clients == 0)
+
+
+def test_the_busiest_clients_are_shown() -> None:
+    rows = [{"number": number, "queued": number % 2, "in": number, "out": 0} for number in range(CLIENTS_SHOWN + 100)]
+    shown = _busiest(rows)
+    assert len(shown) == CLIENTS_SHOWN
+    assert [row["number"] for row in shown[:2]] == [299, 297], "those with messages that wait come first"
+    assert [row["number"] for row in shown[149:152]] == [1, 298, 296]
 
 
 def test_a_look_at_the_tree_of_a_hub_that_is_away_prints_nothing(

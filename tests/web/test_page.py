@@ -202,9 +202,3 @@ def test_secrets_are_not_followed(start: Start, serve: Serve, address: str) -> N
     url, token = serve().rstrip("/").rsplit("/", 1)
     response = get(url, f"/{token}/tail?pattern=!/cred////")
     assert b'"secrets are not shown"' in response.body
-
-
-def test_a_hub_that_does_not_trust_this_user_is_told_at_once(start: Start, folder: str) -> None:
-    page = start("sbuslib", "web", "-a", os.path.join(folder, "none"))
-    _, errors = page.communicate(timeout=PATIENCE)
-    assert (page.returncode, b"none" in errors) == (1, True)

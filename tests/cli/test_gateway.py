@@ -1,0 +1,58 @@
+"""``sbus gateway`` as a program: two gateways join two buses."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+from support import PATIENCE, HubThread
+
+from sbuslib.blocking import Client
+
+Listening = Callable[..., tuple[Any, str]]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def test_what_is_exported_and_imported_crosses(listening: Listening, bus: HubThread, folder: str, path: str) -> None:
+    with HubThread(f"{folder}/far") as far, Client(path) as here, Client(far.hub.address) as there:
+        _, address = listening("gateway", "--bus", path, "--listen", ":0", "--export", "room/", "log/")
+        listening(
+            *("gateway", "--bus", far.hub.address, "--listen", ":0", "--connect", address, "--import", "room/", "hall/")
+        )
+        there.subscribe(b"")
+        while True:  # a gateway does not tell when the other one knows what it wants
+            here.publish_many([(b"hall/1", b"not exported"), (b"log/1", b"not imported"), (b"room/1", b"crosses")])
+            try:
+                message = there.receive(0.1)
+                break
+            except TimeoutError:
+                continue
+        assert (message.key, message.payload) == (b"room/1", b"crosses")
+
+
+def test_a_gateway_ends_with_status_1_when_the_bus_ends(listening: Listening, bus: HubThread, path: str) -> None:
+    process, _ = listening("gateway", "--bus", path, "--listen", ":0", "--export", "a")
+    bus.stop()
+    assert process.wait(PATIENCE) == 1
+    assert process.stderr.read().decode() == f"sbus: {path}: the bus has gone\n"
+
+
+def test_a_signal_ends_a_gateway_with_status_0(listening: Listening, bus: HubThread, path: str) -> None:
+    process, _ = listening("gateway", "--bus", path, "--listen", ":0", "--export", "a")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 0
+    assert process.stderr.read() == b""
+
+
+def test_a_missing_hub_is_an_error_of_one_line(run: Run, path: str) -> None:
+    done = run("sbuslib", "gateway", "--bus", path, "--listen", ":0", "--export", "a")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"sbus: no hub at {path}: No such file or directory\n"
+
+
+def test_a_reserved_key_is_not_exported(run: Run, bus: HubThread, path: str) -> None:
+    done = run("sbuslib", "gateway", "--bus", path, "--listen", ":0", "--export", "a/!/b")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "a/!/b" in done.stderr

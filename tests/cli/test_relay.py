@@ -1,0 +1,65 @@
+"""``sbus-relay`` as a program: it joins a hub above, and ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from support import PATIENCE
+
+from sbuslib.blocking import Client
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+def listening(process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+    """Wait until a hub listens: it closes its standard output then."""
+    assert process.stdout is not None
+    process.stdout.read()
+    return process
+
+
+def test_a_relay_joins_and_ends(start: Start, folder: str) -> None:
+    top, below = f"{folder}/top", f"{folder}/below"
+    listening(start("sbuslib.cli.daemon", "-f", "-a", top))
+    slave = listening(
+        start(
+            "sbuslib.cli.relay", "--upstream", f"{folder}/none", "--upstream", top, "--listen", below, "--import", "a/"
+        )
+    )
+    with Client(top) as above, Client(below) as client:
+        assert client.whoami().startswith(b"!/cred/%d/%d/%d/!/cred/" % (os.getgid(), os.getuid(), slave.pid))
+        client.subscribe(b"")
+        client.subscribe(client.whoami() + b"/box")
+        assert client.sync("tree") == "tree"
+        above.publish(b"b/1", b"not imported")
+        above.publish(b"a/1", b"imported")
+        assert client.receive(PATIENCE).key == b"a/1"
+        above.publish(client.whoami() + b"/box", b"secret")
+        assert client.receive(PATIENCE).payload == b"secret"
+    slave.terminate()
+    assert slave.wait(PATIENCE) == 0
+    assert not os.path.exists(below)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        ((), 2),
+        (("--listen", "{}/x"), 2),
+        (("--upstream", "", "--listen", "{}/x"), 1),
+        (("--upstream", "{}/top", "--listen", "/nowhere/at/all"), 1),
+        (("--upstream", "{}/top", "--listen", "{}/x", "--upstream-user", "no such user"), 1),
+        (("--upstream", "{}/top", "--listen", "{}/x", "--relay", "@no such group"), 1),
+    ],
+)
+def test_wrong_arguments_are_an_error_of_one_line(
+    start: Start, folder: str, arguments: tuple[str, ...], status: int
+) -> None:
+    process = start("sbuslib.cli.relay", *(argument.format(folder) for argument in arguments))
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == status
+    assert status == 2 or errors.count(b"\n") == 1
+    assert b"Traceback" not in errors
