@@ -21,10 +21,13 @@ import gevent
 import hypothesis
 import pytest
 from support import LONGEST, ROOT, FakeHub, HubThread, Peer, open_descriptors
+from worlds import World
 
 import sbuslib
+from sbuslib.core import acceptor
 from sbuslib.hub import Hub
 from sbuslib.kernel.sockets import grow_send_buffer
+from sbuslib.tree import uplink
 
 TEST_SECONDS = 60
 """A test that takes longer hangs: the slowest takes a few seconds, even on a busy machine."""
@@ -192,3 +195,13 @@ def fake(address: str) -> Iterator[FakeHub]:
     """What listens at :func:`address` and says what the test says."""
     with FakeHub(address) as fake:
         yield fake
+
+
+@pytest.fixture
+def world(engine: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """Hubs by name, which form trees and have clients of several users. All end with the test."""
+    made = World(folder)
+    monkeypatch.setattr(uplink, "ACK_PAUSE", 0.001)
+    monkeypatch.setattr(acceptor, "peer_credentials", made.credentials)
+    yield made
+    made.close()

@@ -10,7 +10,6 @@ from typing import Any
 import gevent
 import pytest
 from support import FakeHub, Peer, PlainDaemon, eventually
-from tree.conftest import world as world
 from worlds import World
 
 from sbuslib import Hub, Limits

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import pytest
 from support import PATIENCE, Peer
 from worlds import World
 
 from sbuslib import Client, Hub
-from sbuslib.core import acceptor
-from sbuslib.errors import StateError, UsageError
 from sbuslib.policy import Policy, Rule
 from sbuslib.secrets import Credentials
 from sbuslib.wire.control import Kicked, Notice, Withdrawn
 
 MakeHub = Callable[..., Hub]
 Connect = Callable[..., Peer]
-
-
-@pytest.fixture
-def world(engine: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """Hubs whose clients can be of other users."""
-    made = World(folder)
-    monkeypatch.setattr(acceptor, "peer_credentials", made.credentials)
-    yield made
-    made.close()
 
 
 def policy(*rules: Rule) -> Policy:
@@ -150,25 +138,6 @@ def test_trusted_users_and_relays_change(world: World) -> None:
     links[0].barrier()
 
 
-def test_wrong_settings_change_nothing(make_hub: MakeHub, connect: Connect) -> None:
-    hub = make_hub(authorize=everybody(publish=(b"a",)))
-    peer = connect()
-    for wrong in ({"users": ["nobody-at-all"]}, {"authorize": 3}, {"relays": "x"}):
-        with pytest.raises(UsageError):
-            reconfigure(hub, **wrong)
-    peer.publish(b"b")
-    assert peer.is_disconnected()
-
-
-def test_a_hub_can_be_reconfigured_before_it_is_started(address: str, connect: Connect) -> None:
-    hub = Hub(address)
-    hub.reconfigure(authorize=everybody(publish=(b"a",)))
-    with hub:
-        peer = connect()
-        peer.publish(b"b")
-        assert peer.is_disconnected()
-
-
 def test_thousands_of_patterns_are_withdrawn_from_a_client_that_does_not_read(
     make_hub: MakeHub, connect: Connect
 ) -> None:
@@ -214,48 +183,6 @@ def test_a_client_that_leaves_meanwhile_is_no_matter(make_hub: MakeHub, connect:
         peer.close()
         hub.reconfigure()
     assert hub.reviewed(PATIENCE)
-
-
-def test_a_reload_is_for_trusted_clients_and_tells_what_came_of_it(world: World) -> None:
-    hub = world.hub("top")
-    stranger, client = world.peer_of("top", 1), world.client("top")
-    stranger.send(b"CMSG hub/reload")
-    assert stranger.receive() == b"CMSG hub/reload\0"
-    with pytest.raises(StateError, match="no configuration file"):
-        client.reload()
-    hub.reloads.function = lambda: "done so"
-    assert client.reload() == "done so"
-
-    def fail() -> str:
-        raise UsageError("line 3 is wrong")
-
-    hub.reloads.function = fail
-    with pytest.raises(StateError, match="line 3 is wrong"):
-        client.reload()
-
-    def break_down() -> str:
-        raise KeyError("x")
-
-    hub.reloads.function = break_down
-    with pytest.raises(StateError, match="KeyError"):
-        client.reload()
-    hub.reloads.function = lambda: "again"
-    assert client.reload() == "again"
-
-
-def test_many_who_ask_for_a_reload_are_all_answered(make_hub: MakeHub, connect: Connect) -> None:
-    hub = make_hub()
-    calls: list[int] = []
-
-    def reload() -> str:
-        calls.append(1)
-        return ""
-
-    hub.reloads.function = reload
-    peer = connect()
-    peer.send(*[b"CMSG hub/reload"] * 50)
-    assert [peer.receive() for _ in range(50)] == [b"CMSG hub/reload\0done\0"] * 50
-    assert len(calls) <= 50
 
 
 def test_credentials_are_what_a_policy_is_asked_about() -> None:

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 import pytest
 from support import Peer
 from worlds import FAST, RELAY, STRANGER, World
 
-from sbuslib.core import acceptor
-from sbuslib.tree import tree, uplink
-
-
-@pytest.fixture
-def world(engine: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """A :class:`World` that ends with the test."""
-    made = World(folder)
-    monkeypatch.setattr(uplink, "ACK_PAUSE", 0.001)
-    monkeypatch.setattr(acceptor, "peer_credentials", made.credentials)
-    yield made
-    made.close()
+from sbuslib.tree import tree
 
 
 @pytest.fixture
