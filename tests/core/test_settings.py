@@ -26,7 +26,7 @@ def test_users_are_names_and_ids_and_the_own_user_is_always_among_them() -> None
     settings = Settings(["root", 12_345, "23456"], [34_567], ["45678", "@56789"], None)
     assert settings.users == {own, 0, 12_345, 23_456}
     assert settings.trusted == {own, 0, 34_567}
-    assert settings.relays == ({45_678}, {56_789})
+    assert settings.relays == (frozenset({45_678}), frozenset({56_789}))
     assert Settings([], (), (), None).users == {own}
     assert Settings(None, (), (), None).users is None, "everybody may connect"
 
