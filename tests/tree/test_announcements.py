@@ -112,12 +112,13 @@ def test_the_record_does_not_grow_with_the_number_of_changes() -> None:
         assert size < 500
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_links_that_were_told_all_hold_what_is_wanted_after_random_changes(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("count", [12, 300])
+def test_links_that_were_told_all_hold_what_is_wanted_after_random_changes(count: int, seed: int) -> None:
     random = Random(seed)
     wanted = Wanted()
-    patterns = [b"%d" % n for n in range(12)]
-    for _ in range(600):
+    patterns = [b"%d" % n for n in range(count)]  # of many, some are forgotten once all links that were told them know
+    for _ in range(50 * count):
         link = random.randrange(4)
         act = random.random()
         if link not in wanted.readers:
@@ -129,7 +130,7 @@ def test_links_that_were_told_all_hold_what_is_wanted_after_random_changes(seed:
         elif act < 0.6:
             wanted.turn_one(random.choice(patterns), link)
         else:
-            wanted.tell(link, random.randrange(1, 6))
+            wanted.tell(link, random.randrange(1, 6) if link else 100)  # one reads faster
     for link in wanted.readers:
         wanted.tell_all(link)
         due = {pattern for pattern in patterns if wanted.concerns(pattern, link)}

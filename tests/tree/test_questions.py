@@ -8,12 +8,11 @@ import gevent
 import msgspec
 import pytest
 from support import PATIENCE, WHOAMI, FakeHub, Peer, eventually
-from worlds import FAST, RELAY, STRANGER, World, settle
+from worlds import FAST, FEATURES, RELAY, STRANGER, World, settle
 
 from sbuslib.tree.downlink import Link
 
 TENANT = 12_345
-FEATURES = b"CMSG hub/features\0hub/sync interest/on id=1 path=1"
 
 
 def receive_until(peer: Peer, start: bytes) -> bytes:
