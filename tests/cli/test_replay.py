@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from segments.journals import EXAMPLE, message, write
@@ -79,3 +81,37 @@ def test_a_long_replay_gives_a_sign_of_life(start: Start, folder: str, bus: HubT
 def test_quiet_tells_nothing(run: Run, journal: str, bus: HubThread, path: str) -> None:
     done = run("sbuslib", "replay", "-q", journal, "--to", path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_an_error_tells_how_many_messages_were_published_before(
+    run: Run, folder: str, bus: HubThread, path: str
+) -> None:
+    first, second = [message(1, b"k", b"one"), message(2, b"k", b"two")], [message(3, b"k", b"three")]
+    _, damaged = write(f"{folder}/damaged", [first], [second])
+    data = bytearray(Path(damaged).read_bytes())
+    data[data.index(b"three")] ^= 1
+    Path(damaged).write_bytes(data)
+    done = run("sbuslib", "replay", f"{folder}/damaged", "--to", path)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"sbus: {damaged}: byte ")
+    assert done.stderr.endswith("; 2 messages were published before; --skip-corrupt goes on after it\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("none", "--to", "bus"), 1, "none"),
+        (("empty", "--to", "bus"), 1, "empty"),
+        (("journal", "--to", "nobody"), 1, "no hub at "),
+        (("journal", "--to", "bus", "--speed", "0"), 2, "invalid speed value: '0'"),
+        (("journal", "--to", "bus", "--start", "noon"), 2, "invalid time value: 'noon'"),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    run: Run, journal: str, folder: str, bus: HubThread, words: tuple[str, ...], status: int, said: str
+) -> None:
+    os.mkdir(f"{folder}/empty")
+    done = run("sbuslib", "replay", *words, cwd=folder)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

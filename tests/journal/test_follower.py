@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import gevent
 import pytest
 from segments.journals import records_of
-from support import PATIENCE, ROOT, HubThread, Peer, eventually
+from support import PATIENCE, HubThread, Peer, eventually
 
-from sbuslib import Hub, Limits
+from sbuslib import Limits
 from sbuslib.blocking import Client
 from sbuslib.errors import JournalInUseError
 from sbuslib.journal.follower import Follower
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.segments.directory import is_recorded, list_segments, read_header
-from sbuslib.wire.packets import Message
 
 
 @contextmanager
@@ -232,98 +227,3 @@ def test_a_follower_does_not_miss_room_that_comes_before_it_waits(
         monkeypatch.setattr(follower._room, "wait", lambda timeout: pytest.fail("it waits for what has come"))
         follower._hand_over()
         assert not looks
-
-
-# -- the commands -------------------------------------------------------------------------------------
-
-Sbus = Callable[..., "subprocess.Popen[str]"]
-
-
-@pytest.fixture
-def sbus(folder: str) -> Iterator[Sbus]:
-    """Start ``sbus`` with these arguments; killed after the test."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(*arguments: str) -> subprocess.Popen[str]:
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "SBUS_ADDRESS": os.path.join(folder, "bus")}
-        command = [sys.executable, "-m", "sbuslib", *arguments]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        with process:
-            process.kill()
-
-
-def test_the_commands_record_and_replay(folder: str, sbus: Sbus) -> None:
-    address, journal = os.path.join(folder, "bus"), os.path.join(folder, "journal")
-    with HubThread(address), Client(address) as client:
-        recording = sbus("record", "--keep-bytes", "1G", journal)
-        assert recording.stderr is not None
-        assert recording.stderr.readline() == f"sbus: recording {address} into {journal} (Ctrl-C ends it)\n"
-        client.publish_many((b"room/%d" % (n % 2), b"%d" % n) for n in range(100))
-        client.sync()
-        recording.send_signal(signal.SIGTERM)
-        assert recording.wait(PATIENCE) == 0
-        assert recording.stderr.read() == "sbus: 100 messages recorded, row 100 is the last\n"
-        client.subscribe(b"")
-        playing = sbus("replay", journal, "--to", address, "--flat-out", "-p", "room/1")
-        assert playing.communicate(timeout=PATIENCE)[1] == "sbus: 50 messages published\n"
-        received: list[Message] = []
-        while len(received) < 50:
-            received += client.receive_many(timeout=PATIENCE)
-        assert [one.payload for one in received] == [b"%d" % n for n in range(1, 100, 2)]
-
-
-def test_replay_tells_the_count_of_messages_published_before_an_error(folder: str, sbus: Sbus) -> None:
-    address, journal = os.path.join(folder, "bus"), os.path.join(folder, "journal")
-    with HubThread(address), Client(address) as client:
-        for payloads in ((b"one", b"two", b"three"), (b"four",), (b"five",)):  # each into a segment of its own
-            with following(address, journal):
-                client.publish_many((b"k", payload) for payload in payloads)
-                client.sync()
-        _, damaged, _ = sorted(Path(journal).glob("*.sbj"))
-        data = bytearray(damaged.read_bytes())
-        data[data.index(b"four")] ^= 1
-        damaged.write_bytes(data)
-        playing = sbus("replay", journal, "--to", address)
-        errors = playing.communicate(timeout=PATIENCE)[1]
-        assert playing.returncode == 1
-        assert errors.startswith(f"sbus: {damaged}: byte ")
-        assert errors.endswith("; 3 messages were published before; --skip-corrupt goes on after it\n")
-
-
-def test_the_command_waits_for_its_hub(folder: str, sbus: Sbus) -> None:
-    address, journal = os.path.join(folder, "bus"), os.path.join(folder, "journal")
-    recording = sbus("record", "-a", address, journal)
-    assert recording.stderr is not None
-    assert recording.stderr.readline() == "sbus: waiting for a hub ...\n"
-    with HubThread(address):
-        assert recording.stderr.readline().startswith(f"sbus: recording {address} into {journal}")
-        recording.terminate()
-        assert recording.wait(PATIENCE) == 0
-
-
-def test_errors_of_the_commands_are_one_line(folder: str, sbus: Sbus) -> None:
-    address, journal = os.path.join(folder, "bus"), os.path.join(folder, "journal")
-    Path(folder, "empty").mkdir()
-    with HubThread(address) as bus, following(address, journal), Client(address) as client:
-        client.publish(b"k", b"v")
-        client.sync()
-        for arguments, status, text in (
-            (("record", journal), 1, "is recorded into already by process"),
-            (("replay", folder + "/none", "--to", address), 1, "none"),
-            (("replay", folder + "/empty", "--to", address), 1, "empty"),
-            (("replay", journal, "--to", folder + "/nobody"), 1, "nobody"),
-            (("replay", journal, "--to", address, "--speed", "0"), 2, "invalid speed value"),
-            (("replay", journal, "--to", address, "--start", "noon"), 2, "invalid time value"),
-            (("record", "--keep-bytes", "much", journal), 2, "invalid size value"),
-        ):
-            process = sbus(*arguments)
-            errors = process.communicate(timeout=PATIENCE)[1]
-            assert process.returncode == status
-            assert text in errors
-            assert "Traceback" not in errors
-        assert isinstance(bus.hub, Hub)

@@ -1,0 +1,53 @@
+"""``sbus lake`` as a program: its errors, and a journal that becomes a lake and a page."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from segments.journals import EXAMPLE, write
+
+pytest.importorskip("pyspark")
+
+SECONDS = 240
+"""Java is slow to begin."""
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("lake", "ingest", "/nowhere", "lake"), 1, "/nowhere: no such directory"),
+        (("lake", "compact", "."), 1, "is no lake"),
+        (("lake", "ingest", "journal"), 2, "LAKE"),
+        (("lake",), 2, "VERB"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_spark_starts(
+    run: Run, tmp_path: Path, words: tuple[str, ...], status: int, said: str
+) -> None:
+    done = run("sbuslib", *words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "starting Spark" not in done.stderr
+
+
+@pytest.mark.seconds(SECONDS)
+def test_a_journal_becomes_a_lake_and_a_page(start: Start, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    write(str(tmp_path / "journal"), *EXAMPLE)
+    ingest = start("sbuslib", "lake", "ingest", "journal", "lake", cwd=tmp_path)
+    said, told = ingest.communicate()
+    assert ingest.returncode == 0, told
+    assert re.fullmatch(rb"lake: 9 new rows in [\d,]+ bytes\n", said)
+    assert b"sbus: starting Spark ...\nsbus: reading journal ...\n" in told
+    report = start("sbuslib", "report", "traffic", "lake", cwd=tmp_path)
+    said, told = report.communicate()
+    assert (report.returncode, said) == (0, b"traffic.html\n"), told
+    assert "<b>6</b><span>messages</span>" in (tmp_path / "traffic.html").read_text("utf-8")

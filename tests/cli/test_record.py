@@ -1,0 +1,77 @@
+"""``sbus record`` as a program: what it tells, how it ends, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from segments.journals import records_of
+from support import PATIENCE, HubThread
+
+from sbuslib.blocking import Client
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def journal(folder: str) -> str:
+    return os.path.join(folder, "journal")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_published_is_recorded_until_a_signal(
+    start: Start, bus: HubThread, path: str, journal: str, number: signal.Signals
+) -> None:
+    recording = start("sbuslib", "record", "-a", path, "--keep-bytes", "1G", "-p", "room/", journal)
+    assert recording.stderr is not None
+    assert recording.stderr.readline().decode() == f"sbus: recording {path} into {journal} (Ctrl-C ends it)\n"
+    with Client(path) as client:
+        client.publish(b"hall", b"")
+        client.publish_many((b"room/%d" % (n % 2), b"%d" % n) for n in range(100))
+        client.sync()
+    recording.send_signal(number)
+    assert recording.wait(PATIENCE) == 0
+    assert recording.stderr.read() == b"sbus: 100 messages recorded, row 100 is the last\n"
+    assert [record.payload for record in records_of(journal)] == [b"%d" % n for n in range(100)]
+
+
+def test_a_hub_that_is_not_there_yet_is_waited_for(start: Start, path: str, journal: str) -> None:
+    recording = start("sbuslib", "record", "-a", path, journal)
+    assert recording.stderr is not None
+    assert recording.stderr.readline() == b"sbus: waiting for a hub ...\n"
+    with HubThread(path):
+        assert recording.stderr.readline().decode().startswith(f"sbus: recording {path} into {journal}")
+        recording.terminate()
+        assert recording.wait(PATIENCE) == 0
+
+
+def test_a_journal_has_one_recorder(start: Start, run: Run, bus: HubThread, path: str, journal: str) -> None:
+    recording = start("sbuslib", "record", "-a", path, journal)
+    assert recording.stderr is not None
+    recording.stderr.readline()
+    done = run("sbuslib", "record", "-a", path, journal)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert f"is recorded into already by process {recording.pid}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("/dev/null",), 1, "/dev/null"),
+        (("--keep-bytes", "much", "journal"), 2, "invalid size value: 'much'"),
+        (("--keep-seconds", "0", "journal"), 2, "invalid span of time value: '0'"),
+        (("--durability", "some", "journal"), 2, "invalid choice: 'some'"),
+        ((), 2, "DIR"),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    run: Run, bus: HubThread, path: str, words: tuple[str, ...], status: int, said: str
+) -> None:
+    done = run("sbuslib", "record", "-a", path, *words)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
