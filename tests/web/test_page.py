@@ -22,7 +22,7 @@ HOSTILE = b"evil/<script>document.title='taken'</script>\n\x1b[31m\xff" + b"k" *
 
 def see(browser: Any, what: Callable[[], object]) -> None:
     """Wait until the page shows something."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + 3 * PATIENCE  # a hub of a busy machine is asked less often
     while not what():
         assert time.monotonic() < deadline, browser.find_element("tag name", "body").text
         time.sleep(0.02)
