@@ -7,6 +7,7 @@ is run is loaded: a shell script that publishes must not pay for all the others.
 
 from __future__ import annotations
 
+import io
 import sys
 from argparse import SUPPRESS
 from importlib import import_module
@@ -147,6 +148,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not name:
         parser.error("a command is missing")
     set_verbosity(verbose=getattr(arguments, "verbose", False), quiet=getattr(arguments, "quiet", False))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows a question mark
     run: Callable[[Namespace], int] = arguments.run
     try:
         return run(arguments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pwd
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -19,6 +20,8 @@ def run(command: Callable[[], object], address: str | None) -> int:
     """Call ``command``, and tell an error in one line; the exit status."""
     yield_to_signals()
     try:
+        if sys.stdout is None:
+            raise OSError("standard output is closed")
         command()
     except (SbusError, OSError) as error:
         return complain("sbus", explain(error, address))

@@ -42,7 +42,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def _tree(arguments: Namespace) -> int:
-    import sys
     from time import monotonic, sleep
 
     from ..survey import survey
@@ -59,7 +58,7 @@ def _tree(arguments: Namespace) -> int:
             tables.show_json(seen)
             return
         for line in draw(seen, before, monotonic() - began):
-            print(line.encode(sys.stdout.encoding, "replace").decode(sys.stdout.encoding))
+            print(line)
 
     return tables.run(show, arguments.address)
 

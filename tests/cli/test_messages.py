@@ -144,8 +144,11 @@ def test_a_full_disk_is_an_error(subscribed: Start, path: str) -> None:
     assert (subscriber.returncode, errors) == (1, b"sbus: standard output: No space left on device\n")
 
 
-def test_a_closed_standard_output_is_an_error(environment: dict[str, str], bus: HubThread, path: str) -> None:
-    shell = ["sh", "-c", '"$@" >&-', "sh", sys.executable, "-m", "sbuslib", "sub", "-a", path, ""]
+@pytest.mark.parametrize("command", [["sub", ""], ["stat"], ["clients"], ["tree"]])
+def test_a_closed_standard_output_is_an_error(
+    environment: dict[str, str], bus: HubThread, path: str, command: list[str]
+) -> None:
+    shell = ["sh", "-c", '"$@" >&-', "sh", sys.executable, "-m", "sbuslib", *command, "-a", path]
     done = subprocess.run(shell, env=environment, stderr=subprocess.PIPE, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stderr.decode()) == (1, f"sbus: {path}: standard output is closed\n")
 

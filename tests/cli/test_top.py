@@ -188,6 +188,20 @@ def test_keys_change_what_the_screen_shows(
         assert program.wait(PATIENCE) == 0
 
 
+def test_a_screen_is_drawn_where_the_terminal_lacks_a_character(
+    bus: HubThread, terminal: Terminal, top: Callable[..., subprocess.Popen[bytes]], environment: dict[str, str]
+) -> None:
+    termios.tcsetwinsize(terminal.slave, (10, 20))  # texts are cut off with an ellipsis
+    environment["PYTHONIOENCODING"] = "ascii"
+    program, shown = top(), b""
+    while b"?" not in re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown):
+        ready, _, _ = select.select([terminal.fd], [], [], PATIENCE)
+        assert ready, shown
+        shown += os.read(terminal.fd, 65_536)
+    terminal.press("q")
+    assert program.wait(PATIENCE) == 0
+
+
 def test_the_screen_stands_still_while_it_is_paused(
     bus: HubThread, path: str, terminal: Terminal, top: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
