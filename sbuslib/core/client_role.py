@@ -15,8 +15,9 @@ from .context import Context
 from .outgoing import Outgoing
 from .protocols import Routes
 from .publisher import Publisher
+from .reporting import Reporter
 
-__all__ = ["Answers", "ClientRole", "Neighbours"]
+__all__ = ["ClientRole", "Neighbours"]
 
 _SOFT = {control.SOFT + mode.encode(): mode for mode in SOFT}
 _HARD = {control.HARD + mode.encode(): mode for mode in HARD}
@@ -53,33 +54,13 @@ class Neighbours(Protocol):
         """A client that is the relay of a hub below says where its hub listens."""
 
 
-class Answers(Protocol):
-    """What the hub tells of itself to clients that ask."""
-
-    def features(self) -> bytes:
-        """What it can do, and its path."""
-
-    def statistics(self) -> bytes:
-        """Its counts."""
-
-    def clients(self, start: int) -> bytes:
-        """The counts of some clients, from a number on."""
-
-    def links(self, start: int, key: bytes | None) -> bytes:
-        """The counts of some links, from a number on, and which of them carry a key.
-
-        Raises :exc:`~sbuslib.errors.PacketError` for a key under which nobody may publish.
-        """
-        ...
-
-
 class ClientRole:
     """The role of every client of one hub. Implements :class:`~.publisher.Role`."""
 
     is_link = False
     longest = PACKET_BYTES
 
-    def __init__(self, context: Context, neighbours: Neighbours, answers: Answers) -> None:
+    def __init__(self, context: Context, neighbours: Neighbours, answers: Reporter) -> None:
         self._context = context
         self._neighbours = neighbours
         self._answers = answers

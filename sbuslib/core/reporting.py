@@ -48,7 +48,7 @@ class Links(Protocol):
 
 
 class Reporter:
-    """Gathers what a hub tells of itself. Implements :class:`~.client_role.Answers`."""
+    """Gathers what a hub tells of itself, to its own program and to clients that ask."""
 
     def __init__(self, context: Context, clients: Clients, about: About, links: Links) -> None:
         self._context = context
@@ -121,7 +121,10 @@ class Reporter:
         return msgspec.json.encode(ClientPage(clients=page, next=following.number if following is not None else None))
 
     def links(self, start: int, key: bytes | None) -> bytes:
-        """Links from a number on, and where to go on, as JSON of a :class:`~sbuslib.statistics.LinkPage`."""
+        """Links from a number on, and where to go on, as JSON of a :class:`~sbuslib.statistics.LinkPage`.
+
+        Raises :exc:`~sbuslib.errors.PacketError` for a key under which nobody may publish.
+        """
         return msgspec.json.encode(self._links.page(start, LINKS_PAGE, key))
 
     def _tell_clients(self, connections: Iterable[Connection], inboxes: bool) -> tuple[ClientStatistics, ...]:

@@ -102,37 +102,30 @@ def _of_users(told: HubStatistics) -> Iterator[Metric]:
         "delivered": "Messages handed to clients of a user.",
     }
     for name, text in gauges.items():
-        gauge = GaugeMetricFamily(f"sbus_user_{name}", text, labels=["uid"])
-        for user in told.per_user:
-            gauge.add_metric([str(user.uid)], getattr(user, name))
-        yield gauge
+        values = [((str(user.uid),), getattr(user, name)) for user in told.per_user]
+        yield _family(GaugeMetricFamily, f"user_{name}", text, ["uid"], values)
     for name, text in counters.items():
-        counter = CounterMetricFamily(f"sbus_user_{name}_messages", text, labels=["uid"])
-        for user in told.per_user:
-            counter.add_metric([str(user.uid)], getattr(user, name))
-        yield counter
-    lost = CounterMetricFamily(
-        "sbus_user_lost_messages", "Messages lost for clients of a user.", labels=["uid", "cause"]
-    )
-    for user in told.per_user:
-        for cause, count in user.lost.items():
-            lost.add_metric([str(user.uid), cause], count)
-    yield lost
+        values = [((str(user.uid),), getattr(user, name)) for user in told.per_user]
+        yield _family(CounterMetricFamily, f"user_{name}_messages", text, ["uid"], values)
+    lost = [((str(user.uid), cause), count) for user in told.per_user for cause, count in user.lost.items()]
+    text = "Messages lost for clients of a user."
+    yield _family(CounterMetricFamily, "user_lost_messages", text, ["uid", "cause"], lost)
 
 
 def _of_links(links: Iterable[LinkStatistics]) -> Iterator[Metric]:
     """By direction and user: what a hub below says of itself is no label, as it may say anything."""
-    count = GaugeMetricFamily("sbus_links", "Links to other hubs.", labels=["direction", "uid", "state"])
-    queued = GaugeMetricFamily("sbus_link_queued_messages", "Messages that wait for other hubs.", labels=_LINK)
-    lag = GaugeMetricFamily("sbus_link_lag_seconds", "How late the latest of the other hubs is.", labels=_LINK)
-    links = list(links)
-    for labels, number in Counter((link.direction, str(link.uid), link.state) for link in links).items():
-        count.add_metric(labels, number)
-    for direction, uid in sorted({(link.direction, link.uid) for link in links}):
-        these = [link for link in links if (link.direction, link.uid) == (direction, uid)]
-        queued.add_metric([direction, str(uid)], sum(link.queued for link in these))
-        lag.add_metric([direction, str(uid)], max(link.lag for link in these))
-    yield from (count, queued, lag)
+    count = Counter[tuple[str, ...]]()
+    queued = Counter[tuple[str, ...]]()
+    lag: dict[tuple[str, ...], float] = {}
+    for link in links:
+        who = (link.direction, str(link.uid))
+        count[(*who, link.state)] += 1
+        queued[who] += link.queued
+        lag[who] = max(link.lag, lag.get(who, 0.0))
+    yield _family(GaugeMetricFamily, "links", "Links to other hubs.", [*_LINK, "state"], count.items())
+    text = "Messages that wait for other hubs."
+    yield _family(GaugeMetricFamily, "link_queued_messages", text, _LINK, queued.items())
+    yield _family(GaugeMetricFamily, "link_lag_seconds", "How late the latest of other hubs is.", _LINK, lag.items())
 
 
 def _of_relay(told: RelayStatistics) -> Iterator[Metric]:
@@ -166,7 +159,18 @@ def _counter(name: str, text: str, value: float) -> Metric:
 
 
 def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
-    family = CounterMetricFamily(f"sbus_{name}", text, labels=[label])
-    for one, value in values.items():
-        family.add_metric([one], value)
+    return _family(CounterMetricFamily, name, text, [label], [((one,), value) for one, value in values.items()])
+
+
+def _family(
+    kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+    name: str,
+    text: str,
+    labels: list[str],
+    values: Iterable[tuple[tuple[str, ...], float]],
+) -> Metric:
+    """A metric with a value for each combination of labels."""
+    family = kind(f"sbus_{name}", text, labels=labels)
+    for one, value in values:
+        family.add_metric(one, value)
     return family

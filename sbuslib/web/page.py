@@ -86,7 +86,8 @@ class Page:
 
     def serve_forever(self) -> None:
         """Serve until :meth:`stop` is called."""
-        self.feed.start()
+        if not self._server.started:
+            self.start()
         self._server.serve_forever()
 
     # -- requests -----------------------------------------------------------------------------------

@@ -135,21 +135,6 @@ def test_a_hub_above_that_cannot_tell_our_process_is_joined_without_secrets(
     assert client.receive(PATIENCE).payload == b"1"
 
 
-RUBBISH = {
-    b"nonsense": "unknown verb",
-    b"MSG no end": "message without NUL",
-    b"SUB k": "not for a relay",
-    b"MSG a/!/b\0": "reserved token in a key",
-    b"CMSG from\0": "wrapper without packet",
-    b"CMSG from\0!/cred/1/2/3\0SUB k": "wrapped packet is no message",
-    b"CMSG from\0somebody\0MSG k\0": "malformed sender",
-    b"CMSG hub/features\0path=" + b",".join([b"1"] * 257): "path too long",
-    b"CMSG interest/on\0master": "unknown mode",
-    b"CMSG interest/sync\0" + bytes(65): "token too long",
-    b"CMSG notice/lost\0nonsense": "malformed notice",
-}
-
-
 def test_open_questions_of_the_hub_above_are_bounded(world: World) -> None:
     with FakeHub(world.address("top")) as master:
         link = join(world, master)

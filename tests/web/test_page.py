@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import gevent
 import pytest
 from support import PATIENCE
 from web.http import get
 
 from sbuslib import blocking
+from sbuslib.web import Page
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 Serve = Callable[..., str]
@@ -202,3 +204,15 @@ def test_secrets_are_not_followed(start: Start, serve: Serve, address: str) -> N
     url, token = serve().rstrip("/").rsplit("/", 1)
     response = get(url, f"/{token}/tail?pattern=!/cred////")
     assert b'"secrets are not shown"' in response.body
+
+
+def test_a_page_that_was_started_is_served_on_and_asks_its_hub_once(make_hub: Callable[..., Any], address: str) -> None:
+    make_hub()
+    page = Page(address)
+    page.start()
+    asking = page.feed._greenlets
+    serving = gevent.spawn(page.serve_forever)
+    gevent.sleep(0)
+    assert page.feed._greenlets is asking
+    page.stop()
+    serving.get(timeout=PATIENCE)
