@@ -206,6 +206,7 @@ class Conversation:
             if self.mode == "announce":
                 self._lasting.demand.want_all(False)
             self._up.let_through()
+            self._tree.wake()
 
     def hold(self) -> None:
         """This hub is about to leave: send no more messages, and ask about those that were sent."""
@@ -285,7 +286,7 @@ class Conversation:
             self._told_all = True
             if self._features is not None and control.INTEREST_ON in self._features.words:
                 up.say(encode_control(control.INTEREST_COMPLETE))
-        if self._asking:
+        if self._asking and self._up.open:  # messages that are kept come before a question that is younger
             self._asking.send(self.has_features)
 
     @property

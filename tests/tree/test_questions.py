@@ -39,6 +39,28 @@ def test_a_question_while_the_link_joins_is_answered_after_it_has_joined(world: 
         assert asked.get(timeout=PATIENCE) == "tree"
 
 
+def test_a_question_comes_after_what_is_kept_until_the_hub_above_knows_what_it_wants(world: World) -> None:
+    with FakeHub(world.address("top")) as master:
+        world.hub("left", limits=msgspec.structs.replace(FAST, prefix_wait=0.001))
+        relay = world.relay("left", "top", wait=False)
+        client = world.client("left")
+        link = master.accept()
+        link.send(FEATURES, WHOAMI + b"\0!/cred/1/2/3")
+        root = receive_until(link, b"CMSG hub/sync\0root\0")
+        link.send(FEATURES, root, b"CMSG interest/on\0announce", b"CMSG interest/add\0k")
+        relay.wait(PATIENCE)
+        client.publish(b"k", b"kept")
+        asked = gevent.spawn(client.sync, "tree")
+        world.client("left").sync()  # so that the question has come
+        link.send(b"CMSG interest/complete")
+        while not (packet := link.receive()).startswith(b"CMSG hub/sync\0r"):
+            assert packet, "disconnected"
+            came = packet
+        assert came == b"MSG k\0kept"
+        link.send(b"CMSG hub/sync\0%b\0tree" % packet.split(b"\0")[1])
+        assert asked.get(timeout=PATIENCE) == "tree"
+
+
 def test_a_question_before_the_first_connection_is_answered_after_joining(world: World) -> None:
     world.hub("top")
     hub = world.hub("left")
