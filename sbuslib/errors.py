@@ -16,7 +16,7 @@
     │   └── HubIdentityError                the hub does not run as the user that was asked for
     ├── JournalError                        a journal that cannot be read or written
     │   ├── CorruptJournalError             bytes of a segment are not what was written
-    │   └── JournalInUseError               another recorder is at work in the directory
+    │   └── JournalInUseError               another recorder or consumer is at work
     ├── ServiceError                        a service ended because of a bug of ours, which is its cause
     ├── AddressInUseError (OSError)         the address is in use
     ├── NoHubError (ConnectionError)        nobody listens at any of the addresses tried
@@ -135,7 +135,7 @@ class CorruptJournalError(JournalError):
 
 
 class JournalInUseError(JournalError):
-    """Another recorder is at work in the directory."""
+    """Another recorder is at work in the directory, or another consumer has this name."""
 
 
 class ServiceError(SbusError):

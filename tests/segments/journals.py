@@ -47,10 +47,10 @@ def block(records: Sequence[Record], salt: int = SALT) -> bytearray:
     )
 
 
-def segment(blocks: Sequence[Sequence[Record]], *, ended: bool = True) -> bytes:
+def segment(blocks: Sequence[Sequence[Record]], *, ended: bool = True, journal: str = "0123456789abcdef") -> bytes:
     """A whole segment."""
     first = blocks[0][0].sequence
-    header = SegmentHeader("0123456789abcdef", "fedcba9876543210", b"/", 1_750_000_000_000_000_000, first, SALT)
+    header = SegmentHeader(journal, "fedcba9876543210", b"/", 1_750_000_000_000_000_000, first, SALT)
     parts: list[bytes | bytearray] = [header.encode(), *map(block, blocks)]
     if ended:
         parts.append(encode_end(SALT, blocks[-1][-1].sequence + 1))

@@ -1,0 +1,295 @@
+"""A named reader of a journal, which goes on after the last row that it acknowledged, and follows the recorder.
+
+It reads the journal alone. A recorder writes what it has heard within ``JournalLimits.block_seconds``, so the end of
+the journal is the live bus a moment later: nothing has to be joined, and no row can be missed or come twice.
+
+A row is handed over once it is on the disk, so a crash of the machine takes back no row that was handed over, and its
+number is never given to another. What is remembered is the identity of the journal and the number of the last
+acknowledged row: files may be deleted, or replaced by sealed ones, in the meantime.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
+from time import monotonic, sleep
+from typing import Final, Self
+
+from ..errors import CorruptJournalError, JournalError, JournalInUseError, StateError, UsageError
+from ..segments.directory import OnCorrupt, Piece, Position, list_segments, read_journal
+from ..segments.layout import GAP, SEGMENT_HEADER_BYTES, Block, Record, Skipped
+from .replay import Selection
+
+__all__ = ["Consumer", "consume"]
+
+_PAUSE: Final = 0.05
+"""Seconds between two looks at the end of a journal: as long as a recorder keeps messages back."""
+
+_LIST_ANYWAY: Final = 0.25
+"""Seconds after which all segments are listed though neither the directory nor the segment at hand has changed: the
+next segment may have been made, and have had no row yet."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class Consumer:
+    """A reader called ``name`` of the journal in ``directory``; the first time, it begins with the oldest row.
+
+    Iterating gives each row, a :class:`~sbuslib.segments.layout.Record`: messages whose keys match one of ``patterns``,
+    and all gaps. There are three causes of gaps that no recorder writes: ``deleted``, for rows that retention removed
+    before they were read; ``replaced``, for another journal in the place of the one that was read; and ``damaged``.
+
+    One thread or greenlet at a time uses it. ``with`` closes it.
+
+    :param positions: the folder where the acknowledged position is kept, in ``consumer-NAME.sqlite``; ``directory``
+        unless given.
+    :param follow: wait for more at the end of the journal; else the iteration ends there.
+    :param on_corrupt: with ``"skip"``, damage comes as a gap; else it raises
+        :exc:`~sbuslib.errors.CorruptJournalError`.
+    :param wait: for other event loops: gevent's is ``gevent.sleep``.
+
+    Raises :exc:`~sbuslib.errors.JournalInUseError` while another consumer has this name,
+    :exc:`~sbuslib.errors.UsageError` for a name that is not made of letters, digits and ``._-``,
+    :exc:`~sbuslib.errors.JournalError`, and :exc:`OSError`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        patterns: Iterable[bytes],
+        directory: str | os.PathLike[str],
+        *,
+        positions: str | os.PathLike[str] | None = None,
+        follow: bool = True,
+        on_corrupt: OnCorrupt = "error",
+        wait: Callable[[float], object] = sleep,
+    ) -> None:
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"the name of a consumer is letters, digits and ._-, at most 100, not {name!r}")
+        self.name = name
+        self.directory = os.fspath(directory)
+        self.journal: str | None = None
+        """The identity of the journal whose rows are handed over; ``None`` before the first."""
+        self._selection = Selection(patterns)
+        self._follow = follow
+        self._on_corrupt: OnCorrupt = on_corrupt
+        self._wait = wait
+        self._next: int | None = None  # the number of the next row; None: of the first that there is
+        self._place: Position | None = None  # the place of the next block; None: it has to be looked for
+        self._synced = Position("", 0)  # how far the journal is known to be on the disk
+        self._deadline: float | None = None
+        self._done = True  # whether all rows that were handed over are acknowledged
+        self._pid = os.getpid()
+        list_segments(self.directory)  # raises where there is no directory
+        path = os.path.join(self.directory if positions is None else positions, f"consumer-{name}.sqlite")
+        self._positions: _Positions | None = _Positions(path)
+        if self._positions.saved is not None:
+            self.journal, last = self._positions.saved
+            self._next = last + 1
+        self._rows = self._read()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Read no more, and let others have the name. What was not acknowledged is handed over again."""
+        if self._positions is not None:
+            self._positions.close()
+            self._positions = None
+            with suppress(ValueError):  # another thread is reading, and will see the end
+                self._rows.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Record:
+        if self._positions is None:
+            raise StopIteration
+        return self.get()
+
+    def get(self, timeout: float | None = None) -> Record:
+        """The next row. Raises :exc:`TimeoutError` when none comes within ``timeout`` seconds.
+
+        At the end of a journal that is not followed it raises :exc:`StopIteration`. After any error, the next call goes
+        on where this one was.
+        """
+        self._check()
+        self._deadline = None if timeout is None else monotonic() + timeout
+        try:
+            row = next(self._rows)
+        except BaseException:
+            self._rows = self._read()  # a generator that has raised is over
+            raise
+        if row is None:
+            self._check()
+            raise TimeoutError(f"{self.directory}: no row came within {timeout} s")
+        self._done = False
+        return row
+
+    def acknowledge(self) -> None:
+        """All rows that were handed over are done, and none of them is handed over again.
+
+        A kill of this process cannot undo that; a crash of the machine may, for the last rows.
+        """
+        self._check().save(self.journal, self._next)
+        self._done = True
+
+    def _check(self) -> _Positions:
+        if self._positions is None or self._pid != os.getpid():
+            raise StateError(f"the consumer {self.name} is closed, or this is a fork of its process")
+        return self._positions
+
+    def _read(self) -> Generator[Record | None, None, None]:
+        """The rows that are handed over; ``None`` when the time for one is over."""
+        failed_at: int | None = -1
+        while True:
+            seen = self._look()
+            try:
+                if (yield from self._new_rows()):
+                    continue
+            except CorruptJournalError:
+                raise
+            except (JournalError, FileNotFoundError):
+                if self._next == failed_at:
+                    raise
+                failed_at, self._place = self._next, None  # a segment was deleted, or sealed, just now
+                continue
+            if self._done and self._positions is not None:
+                self._positions.save(self.journal, self._next)  # the rows after it are for others
+            if not self._follow:
+                return
+            again = monotonic() + _LIST_ANYWAY
+            while self._look() == seen and monotonic() < again:
+                left = None if self._deadline is None else self._deadline - monotonic()
+                if self._positions is None or (left is not None and left <= 0):
+                    yield None
+                self._wait(_PAUSE if left is None else max(0.0, min(_PAUSE, left)))
+
+    def _look(self) -> tuple[int, ...]:
+        """What changes when there is something new."""
+        seen: tuple[int, ...] = (os.stat(self.directory).st_mtime_ns,)
+        if self._place is not None:
+            with suppress(FileNotFoundError):
+                found = os.stat(os.path.join(self.directory, self._place.segment))
+                seen += (found.st_size, found.st_mtime_ns)
+        return seen
+
+    def _new_rows(self) -> Generator[Record, None, bool]:
+        """The rows that are there, from the next one on. Returns whether to look again at once."""
+        is_first, skipped, end = True, False, self._next
+        for piece in read_journal(self.directory, self._start(), on_corrupt=self._on_corrupt, growing=True):
+            block = piece.block
+            if isinstance(block, Skipped):
+                skipped = True
+                continue
+            assert piece.header is not None
+            former, self.journal = self.journal, piece.header.journal
+            if former not in (None, self.journal):
+                self._next, self._place = 1, None
+                yield _gap(block, 0, None, "replaced")
+                return True
+            self._make_durable(piece, block)
+            first, end = int(block.sequences[0]), block.next_sequence
+            if self._next is not None and first > self._next and (is_first or skipped):
+                lost, self._next = first - self._next, first
+                yield _gap(block, first - 1, lost, "damaged" if skipped else "deleted")
+            is_first = skipped = False
+            yield from self._wanted(piece, block)
+            self._next = max(self._next or 0, end)
+            self._place = Position(piece.segment.name, block.end)
+        if self._next is not None and end is not None and end < self._next and not skipped:
+            raise JournalError(
+                f"{self.directory}: ends at row {end - 1:,}, but {self.name} has acknowledged row {self._next - 1:,}: "
+                "an older copy of the journal is in its place"
+            )
+        return False
+
+    def _start(self) -> Position | None:
+        """Where to read on; ``None``: at the oldest row."""
+        if self._place is None and self._next is not None:
+            segments = list_segments(self.directory)
+            earlier = [segment for segment in segments if segment.first_sequence <= self._next]
+            return Position(earlier[-1].name, SEGMENT_HEADER_BYTES) if earlier else None
+        return self._place
+
+    def _make_durable(self, piece: Piece, block: Block) -> None:
+        """Return once the block is on the disk, whatever the recorder's durability is."""
+        if (piece.segment.name, block.end) > self._synced:
+            descriptor = os.open(piece.segment.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                size = os.fstat(descriptor).st_size
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+            self._synced = Position(piece.segment.name, size)
+
+    def _wanted(self, piece: Piece, block: Block) -> Iterator[Record]:
+        """The rows of a block that are handed over."""
+        assert piece.header is not None
+        separator, least = piece.header.separator, self._next or 0
+        keys = {name for name in block.name_list() if self._selection.wants(name, separator)}
+        if not keys and block.kind != GAP:
+            return
+        try:
+            for row in block.records():
+                if row.sequence >= least and (row.key is None or row.key in keys):
+                    self._next = row.sequence + 1
+                    yield row
+        except CorruptJournalError as error:
+            raise CorruptJournalError(error.reason, error.position, piece.segment.path) from None
+
+
+consume = Consumer
+"""``for row in consume("billing", [b"order/"], journal): ...; consumer.acknowledge()``"""
+
+
+def _gap(before: Block, sequence: int, lost: int | None, cause: str) -> Record:
+    """A gap row that stands in no journal, of rows before a block."""
+    return Record(int(before.times[0]), sequence, GAP, None, None, None, None, None, None, lost, cause)
+
+
+class _Positions:
+    """The acknowledged position of one consumer, in an SQLite file that is locked while the consumer is there."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        self._database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+        try:
+            for statement in (
+                "PRAGMA locking_mode = EXCLUSIVE",  # SQLite's lock ends with the process
+                "PRAGMA journal_mode = WAL",
+                "PRAGMA synchronous = NORMAL",
+                "CREATE TABLE IF NOT EXISTS position (one INTEGER PRIMARY KEY, journal TEXT, sequence INTEGER)",
+                "BEGIN IMMEDIATE",
+                "COMMIT",
+            ):
+                self._database.execute(statement)
+            found = self._database.execute("SELECT journal, sequence FROM position").fetchone()
+        except sqlite3.Error as error:
+            self._database.close()
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+                raise JournalInUseError(f"{path}: another consumer of this name is at work") from None
+            raise JournalError(f"{path}: {error}") from None
+        self.saved: tuple[str, int] | None = found
+        """The journal and the number of its last acknowledged row."""
+
+    def save(self, journal: str | None, following: int | None) -> None:
+        """Rows before ``following`` are acknowledged."""
+        if journal is None or following is None or (journal, following - 1) == self.saved:
+            return
+        try:
+            self._database.execute("REPLACE INTO position VALUES (1, ?, ?)", (journal, following - 1))
+        except sqlite3.Error as error:
+            raise JournalError(f"{self._path}: {error}") from None
+        self.saved = (journal, following - 1)
+
+    def close(self) -> None:
+        self._database.close()

@@ -1,0 +1,285 @@
+"""Named readers of a journal: they go on where they stopped, follow the recorder, and tell of rows that are missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import gevent
+import pytest
+from segments.journals import EXAMPLE, SALT, block, gap, message, records_of, segment, write
+from support import PATIENCE, ROOT
+
+from sbuslib import Hub
+from sbuslib.errors import CorruptJournalError, JournalError, JournalInUseError, StateError, UsageError
+from sbuslib.journal import consume as consuming
+from sbuslib.journal.consume import consume
+from sbuslib.journal.limits import JournalLimits
+from sbuslib.journal.recorder import Recorder
+from sbuslib.journal.writer import Durability
+from sbuslib.segments.directory import list_segments
+from sbuslib.segments.encoding import encode_end
+from sbuslib.segments.layout import Record, segment_name
+
+ROWS = [row for blocks in EXAMPLE for rows in blocks for row in rows]
+OTHER_JOURNAL = b"fedcba98fedcba98"
+
+
+def told(rows: list[Record]) -> list[tuple[int, object]]:
+    """Each row's number, with its payload, or the cause and the count of a gap."""
+    return [(row.sequence, row.payload if row.kind == "message" else (row.cause, row.lost)) for row in rows]
+
+
+def rest(name: str, directory: str, *patterns: bytes) -> list[Record]:
+    """What a consumer is handed to the end of the journal; it acknowledges all."""
+    with consume(name, patterns or [b""], directory, follow=False) as consumer:
+        rows = list(consumer)
+        consumer.acknowledge()
+        return rows
+
+
+def test_a_consumer_gets_each_row_once_if_it_acknowledges(journal: str) -> None:
+    write(journal, *EXAMPLE)
+    with consume("a", [b""], journal) as consumer:
+        assert [*islice(consumer, 4)] == ROWS[:4]
+        consumer.acknowledge()
+        assert [*islice(consumer, 2)] == ROWS[4:6]
+    assert rest("a", journal) == ROWS[4:], "what was not acknowledged comes again"
+    assert rest("a", journal) == []
+    assert rest("b", journal) == ROWS, "another consumer has its own position"
+
+
+def test_patterns_choose_messages_and_gaps_always_come(journal: str) -> None:
+    write(journal, *EXAMPLE)
+    assert rest("a", journal, b"room/*/temp") == [ROWS[0], *ROWS[2:8]]
+    assert rest("b", journal, b"nobody/") == ROWS[4:7]
+
+
+def test_rows_that_nobody_wanted_are_not_read_again(journal: str) -> None:
+    write(journal, *EXAMPLE)
+    with consume("a", [b"log/"], journal) as consumer:
+        assert next(consumer) == ROWS[1]
+        consumer.acknowledge()
+        assert [next(consumer) for _ in range(3)] == ROWS[4:7]
+        consumer.acknowledge()
+        with pytest.raises(TimeoutError):
+            consumer.get(timeout=0)
+    os.unlink(os.path.join(journal, segment_name(1)))
+    os.unlink(os.path.join(journal, segment_name(4)))
+    write(journal, [[message(10, b"log/b", b"z")]])
+    assert rest("a", journal, b"log/") == [message(10, b"log/b", b"z")], "no gap is told of rows that it had passed"
+
+
+@pytest.mark.parametrize("durability", ["block", "none"])
+def test_a_consumer_follows_a_recorder_over_segments(
+    folder: str, journal: str, durability: Durability, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consuming, "_PAUSE", 0.001)
+    limits = JournalLimits(block_records=8, block_seconds=0.001, segment_bytes=4_000)
+    os.mkdir(journal)
+    got = []
+    with Hub(folder + "/bus") as hub, consume("a", [b"run/"], journal, wait=gevent.sleep) as consumer:
+        with Recorder(hub, journal, durability=durability, limits=limits):
+            for number in range(0, 200, 10):
+                for one in range(number, number + 10):
+                    hub.publish(b"run/%d" % (one % 3), b"%d" % one)
+                    hub.publish(b"other", b"")
+                got += [consumer.get(PATIENCE) for _ in range(10)]
+            with pytest.raises(TimeoutError, match="no row came within 0 s"):
+                consumer.get(timeout=0)
+        assert len(list_segments(journal)) > 2
+        with Recorder(hub, journal):
+            hub.publish(b"run/9", b"of the next recorder")
+            got.append(consumer.get(PATIENCE))
+    assert [row.payload for row in got] == [b"%d" % number for number in range(200)] + [b"of the next recorder"]
+    assert [row.sequence for row in got] == sorted({row.sequence for row in got})
+
+
+def test_a_row_is_on_the_disk_before_it_is_handed_over(
+    folder: str, journal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(journal, *EXAMPLE)
+    synced = []
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    with consume("a", [b""], journal, follow=False) as consumer:
+        next(consumer)
+        assert synced == [os.stat(os.path.join(journal, segment_name(1))).st_ino]
+        list(consumer)
+        assert len(synced) == 2, "once for each segment, however many blocks it has"
+
+
+def test_rows_that_retention_deleted_are_told_as_a_gap(journal: str) -> None:
+    paths = write(journal, *EXAMPLE, [[message(10, b"k", b"ten")]])
+    with consume("a", [b""], journal, follow=False) as consumer:
+        assert next(consumer) == ROWS[0]
+        consumer.acknowledge()
+    os.unlink(paths[0])
+    assert told(rest("a", journal)) == [(3, ("deleted", 2)), *told(ROWS[3:]), (10, b"ten")]
+    assert rest("a", journal) == []
+    assert rest("new", journal)[0] == ROWS[3], "a new consumer has lost nothing"
+
+
+def test_segments_that_are_deleted_while_a_consumer_reads_are_told_as_a_gap(journal: str) -> None:
+    paths = write(journal, *EXAMPLE, [[message(10, b"k", b"ten")]])
+    with consume("a", [b""], journal, follow=False) as consumer:
+        got = [next(consumer)]
+        os.unlink(paths[0])  # which it has open
+        os.unlink(paths[1])
+        got += consumer
+        consumer.acknowledge()
+    assert told(got) == [*told(ROWS[:3]), (9, ("deleted", 6)), (10, b"ten")]
+    assert rest("a", journal) == []
+
+
+def test_another_journal_in_the_place_of_the_one_that_was_read_is_told(folder: str, journal: str) -> None:
+    write(journal, *EXAMPLE)
+    with consume("a", [b""], journal, positions=folder) as consumer:
+        list(islice(consumer, 9))
+        consumer.acknowledge()
+        before = consumer.journal
+        shutil.rmtree(journal)
+        other = segment([[message(3, b"k", b"three")], [message(4, b"k", b"four")]], journal=OTHER_JOURNAL.decode())
+        os.mkdir(journal)
+        Path(journal, segment_name(3)).write_bytes(other)
+        assert told([consumer.get(PATIENCE), consumer.get(PATIENCE)]) == [(0, ("replaced", None)), (2, ("deleted", 2))]
+        consumer.acknowledge()
+        assert told([consumer.get(PATIENCE)]) == [(3, b"three")]
+        assert consumer.journal == OTHER_JOURNAL.decode() != before
+    with consume("a", [b""], journal, positions=folder) as consumer:
+        assert told([next(consumer), next(consumer)]) == [(3, b"three"), (4, b"four")]
+
+
+def test_an_older_copy_of_the_journal_is_an_error(journal: str) -> None:
+    paths = write(journal, *EXAMPLE)
+    rest("a", journal)
+    os.unlink(paths[1])
+    with pytest.raises(JournalError, match="ends at row 3, but a has acknowledged row 9: an older copy"):
+        rest("a", journal)
+
+
+def test_damage_is_an_error_or_a_gap(journal: str) -> None:
+    paths = write(journal, *EXAMPLE)
+    data = bytearray(Path(paths[1]).read_bytes())
+    data[130] ^= 1  # in the block of row 4
+    Path(paths[1]).write_bytes(data)
+    with consume("a", [b""], journal, follow=False) as consumer:
+        assert [next(consumer) for _ in range(3)] == ROWS[:3]
+        for _ in range(2):
+            with pytest.raises(CorruptJournalError):
+                next(consumer)
+    with consume("a", [b""], journal, follow=False, on_corrupt="skip") as consumer:
+        assert told(list(consumer)) == [*told(ROWS[:3]), (4, ("damaged", 1)), *told(ROWS[4:])]
+
+
+def test_a_name_has_one_consumer_at_a_time(journal: str) -> None:
+    write(journal, *EXAMPLE)
+    with consume("a", [b""], journal) as consumer:
+        next(consumer)
+        with pytest.raises(JournalInUseError, match="another consumer of this name is at work"):
+            consume("a", [b""], journal)
+        code = f"from sbuslib.journal.consume import consume; consume('a', [b''], {journal!r})"
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert "JournalInUseError" in done.stderr
+        consumer.acknowledge()
+    assert rest("a", journal) == ROWS[1:]
+
+
+def test_positions_may_be_kept_elsewhere(folder: str, journal: str) -> None:
+    write(journal, *EXAMPLE)
+    before = sorted(os.listdir(journal))
+    with consume("a.b", [b""], journal, positions=folder) as consumer:
+        next(consumer)
+        consumer.acknowledge()
+    assert sorted(os.listdir(journal)) == before
+    with sqlite3.connect(os.path.join(folder, "consumer-a.b.sqlite")) as database:
+        assert database.execute("SELECT * FROM position").fetchall() == [(1, "0123456789abcdef", 1)]
+    database.close()
+    assert os.stat(os.path.join(folder, "consumer-a.b.sqlite")).st_mode & 0o777 == 0o600
+
+
+def test_positions_that_cannot_be_read_or_written_are_an_error(folder: str, journal: str) -> None:
+    write(journal, *EXAMPLE)
+    Path(folder, "consumer-a.sqlite").write_bytes(b"no database, but long enough to look like one" * 100)
+    with pytest.raises(JournalError, match="file is not a database"):
+        consume("a", [b""], journal, positions=folder)
+    with pytest.raises(FileNotFoundError):
+        consume("a", [b""], journal, positions=folder + "/nowhere")
+    with pytest.raises(FileNotFoundError):
+        consume("a", [b""], folder + "/nowhere")
+    with consume("b", [b""], journal) as consumer:
+        assert consumer._positions is not None
+        consumer._positions._database.execute("DROP TABLE position")
+        next(consumer)
+        with pytest.raises(JournalError, match="no such table"):
+            consumer.acknowledge()
+
+
+@pytest.mark.parametrize("name", ["", ".", "a/b", "../a", "a b", "ä", "a" * 101])
+def test_a_name_that_is_no_file_name_is_refused(journal: str, name: str) -> None:
+    with pytest.raises(UsageError, match="the name of a consumer"):
+        consume(name, [b""], journal)
+
+
+def test_closing_ends_the_iteration(journal: str) -> None:
+    write(journal, *EXAMPLE)
+    consumer = consume("a", [b""], journal, wait=lambda seconds: consumer.close())
+    assert [row.sequence for row in islice(consumer, 9)] == list(range(1, 10))
+    with pytest.raises(StateError, match="closed"):
+        next(consumer)
+    assert list(consumer) == []
+    with pytest.raises(StateError, match="closed"):
+        consumer.acknowledge()
+    consumer.close()
+
+
+def test_the_child_of_a_fork_may_not_use_it(journal: str) -> None:
+    write(journal, *EXAMPLE)
+    with consume("a", [b""], journal) as consumer:
+        child = os.fork()
+        if child == 0:
+            try:
+                consumer.acknowledge()
+            except StateError:
+                os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_a_timeout_of_gevent_leaves_the_consumer_usable(journal: str) -> None:
+    write(journal, [[message(1, b"k", b"1")]])
+    with consume("a", [b""], journal, wait=gevent.sleep) as consumer:
+        next(consumer)
+        with pytest.raises(gevent.Timeout), gevent.Timeout(0.01):
+            next(consumer)
+        write(journal, [[message(2, b"k", b"2")]])
+        assert consumer.get(PATIENCE).payload == b"2"
+
+
+def test_a_new_segment_is_found_though_nothing_else_has_changed(journal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(journal, [[message(1, b"k", b"1")]])
+    monkeypatch.setattr(consuming.Consumer, "_look", lambda self: ())
+    with consume("a", [b""], journal, wait=gevent.sleep) as consumer:
+        next(consumer)
+        write(journal, [[message(2, b"k", b"2")]])
+        assert consumer.get(PATIENCE).payload == b"2"
+
+
+def test_a_block_that_is_being_written_is_not_handed_over(journal: str) -> None:
+    (path,) = write(journal, [[message(1, b"k", b"1")]])
+    whole = Path(path).read_bytes()[: -len(encode_end(SALT, 2))]
+    more = bytes(block([gap(2, "overflow", 3)]))
+    with consume("a", [b""], journal) as consumer:
+        for size in range(0, len(more), 8):
+            Path(path).write_bytes(whole + more[:size])
+            if size == 0:
+                assert next(consumer).payload == b"1"
+            with pytest.raises(TimeoutError):
+                consumer.get(timeout=0)
+        Path(path).write_bytes(whole + more)
+        assert told([consumer.get(PATIENCE)]) == [(2, ("overflow", 3))]
+    assert len(records_of(journal, growing=True)) == 2
