@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Iterable
 from itertools import repeat, starmap
 from threading import get_ident
 
-from .clients.aio_channel import AioChannel
+from .clients.aio_patterns import AioPatterns
 from .clients.batch import AioBatchPublisher, Pair, encode_many, in_parts
-from .clients.questions import Scope, Sync, Whoami, reloaded
+from .clients.questions import Scope, Sync, Whoami, all_clients, all_links, reloaded
 from .clients.session import Subscribing, mode_keys
 from .errors import DisconnectedError
 from .kernel.vectors import ONE_PACKET_FLAGS
 from .limits import PACKET_BYTES
-from .statistics import ClientStatistics, HubStatistics, LinkStatistics, decode_clients, decode_links, decode_statistics
+from .statistics import ClientStatistics, HubStatistics, LinkStatistics, decode_statistics
 from .wire import control
 from .wire.modes import Hard, Order, Soft
 from .wire.packets import Message
@@ -23,7 +23,7 @@ from .wire.packets import Message
 __all__ = ["Client"]
 
 
-class Client(AioChannel):
+class Client(AioPatterns):
     """A client of a hub for asyncio. Any number of tasks may share it, all of the event loop that connected it.
 
     ::
@@ -134,14 +134,7 @@ class Client(AioChannel):
 
     async def client_statistics(self) -> list[ClientStatistics]:
         """What the hub tells of each of its clients, however many there are. Raises as :meth:`statistics`."""
-        clients: list[ClientStatistics] = []
-        start: int | None = 0
-        while start is not None:
-            answer = await self._answer_to(control.CLIENTS, "tell its clients", b"%d" % start)
-            page = decode_clients(answer, self.address, start)
-            clients += page.clients
-            start = page.next
-        return clients
+        return await self.perform(all_clients(self.address))
 
     async def link_statistics(self, key: bytes | None = None, *, most: int | None = None) -> list[LinkStatistics]:
         """What the hub tells of each of its links, or of the first ``most``, and which of them carry ``key``.
@@ -150,14 +143,7 @@ class Client(AioChannel):
         """
         if key is not None:
             self._session.check_publishable(key)
-        links: list[LinkStatistics] = []
-        start: int | None = 0
-        while start is not None and (most is None or len(links) < most):
-            asked = b"%d" % start if key is None else b"%d\0%b" % (start, key)
-            page = decode_links(await self._answer_to(control.LINKS, "tell its links", asked), self.address, start)
-            links += page.links
-            start = page.next
-        return links[:most]
+        return await self.perform(all_links(self.address, key, most))
 
     async def reload(self) -> str:
         """Have the hub read its configuration file again, and wait until it has taken it up. Returns what it says.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from .clients.endpoint import Endpoint
 from .clients.lead import WaitableCondition
+from .clients.patterns import Running
 from .kernel.sockets import wait
 
 __all__ = ["Client"]
@@ -19,6 +21,11 @@ class Client(Endpoint):
 
     Any number of threads may share it.
     """
+
+    def spawn(self, function: Callable[[], object]) -> Running:
+        thread = threading.Thread(target=function, daemon=True)
+        thread.start()
+        return thread
 
     def _make_condition(self) -> WaitableCondition:
         return threading.Condition()

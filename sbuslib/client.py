@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -14,6 +15,7 @@ from gevent.timeout import Timeout
 
 from .clients.endpoint import Endpoint
 from .clients.lead import WaitableCondition
+from .clients.patterns import Running
 
 __all__ = ["Client"]
 
@@ -52,6 +54,9 @@ class Client(Endpoint):
 
     def _find_caller(self) -> object:
         return gevent.get_hub()
+
+    def spawn(self, function: Callable[[], object]) -> Running:
+        return gevent.spawn(function)
 
     def publish(self, key: bytes, payload: bytes = b"", *, flags: int = 0) -> None:
         """Publish one message; waits while the hub has no room for it.

@@ -12,11 +12,12 @@ import weakref
 from collections.abc import Iterable
 from time import monotonic
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 import gevent
 from gevent.event import Event
 
+from .client import Client
 from .clients.batch import BatchPublisher, Pair
 from .core.acceptor import Acceptor
 from .core.authorization import Authorization, Authorize
@@ -404,6 +405,14 @@ class Hub:
         inbox = self._new_inbox()
         self.context.router.add_tap(inbox, secrets)
         return inbox
+
+    def client(self, **options: Any) -> Client:
+        """A client of this hub, which has patterns such as ``request``, and may wait. Use it with ``with``.
+
+        The options and errors are those of :class:`~sbuslib.Client`.
+        """
+        self.context.check_here()
+        return Client(self.address, **options)
 
     def _new_inbox(self) -> Inbox:
         inbox = Inbox(self.context)

@@ -139,6 +139,7 @@ class ClientBase(ABC):
             disconnect_copy(self._socket)
         self._session.inbox.clear()
         self._session.notices.clear()
+        self._session.mailboxes = None
 
     @abstractmethod
     def _make_locks(self) -> None:

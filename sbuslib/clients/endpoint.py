@@ -17,8 +17,6 @@ from ..statistics import (
     ClientStatistics,
     HubStatistics,
     LinkStatistics,
-    decode_clients,
-    decode_links,
     decode_statistics,
 )
 from ..wire import control
@@ -29,16 +27,16 @@ from ..wire.packets import Message
 from .base import Event
 from .batch import BatchPublisher, Pair, encode_many, in_parts
 from .callbacks import Callback, Callbacks
-from .channel import Channel
 from .lead import time_left
+from .patterns import Patterns
 from .prepared import PreparedMessage
-from .questions import Scope, Sync, Whoami, reloaded
+from .questions import Scope, Sync, Whoami, all_clients, all_links, reloaded
 from .session import Subscribing, mode_keys
 
 __all__ = ["Endpoint"]
 
 
-class Endpoint(Channel):
+class Endpoint(Patterns):
     """A client of a hub. See :class:`sbuslib.Client` and :class:`sbuslib.blocking.Client`.
 
     :param address: where the hub listens; without one, ``SBUS_ADDRESS``, ``$XDG_RUNTIME_DIR/sbus/bus`` and
@@ -268,14 +266,7 @@ class Endpoint(Channel):
 
     def client_statistics(self) -> list[ClientStatistics]:
         """What the hub tells of each of its clients, however many there are. Raises as :meth:`statistics`."""
-        clients: list[ClientStatistics] = []
-        start: int | None = 0
-        while start is not None:
-            answer = self._answer_to(control.CLIENTS, "tell its clients", b"%d" % start)
-            page = decode_clients(answer, self.address, start)
-            clients += page.clients
-            start = page.next
-        return clients
+        return self.perform(all_clients(self.address))
 
     def link_statistics(self, key: bytes | None = None, *, most: int | None = None) -> list[LinkStatistics]:
         """What the hub tells of each of its links, or of the first ``most``, and which of them carry ``key``.
@@ -284,14 +275,7 @@ class Endpoint(Channel):
         """
         if key is not None:
             self._session.check_publishable(key)
-        links: list[LinkStatistics] = []
-        start: int | None = 0
-        while start is not None and (most is None or len(links) < most):
-            asked = b"%d" % start if key is None else b"%d\0%b" % (start, key)
-            page = decode_links(self._answer_to(control.LINKS, "tell its links", asked), self.address, start)
-            links += page.links
-            start = page.next
-        return links[:most]
+        return self.perform(all_links(self.address, key, most))
 
     def reload(self) -> str:
         """Have the hub read its configuration file again, and wait until it has taken it up. Returns what it says.
@@ -358,10 +342,10 @@ class Endpoint(Channel):
             return False
         if flags & socket.MSG_PEEK and 0 < size != WITH_DESCRIPTORS:
             messages = self._session.messages_of(area.packet(0, size))
-            if messages:
+            if messages and self._session.is_for_inbox(messages[0].key):
                 peeked.append(messages[0])
                 return False
-            size = area.receive_first(sock, 0)  # an answer, which is not what was asked for
+            size = area.receive_first(sock, 0)  # an answer, or for a mailbox: not what was asked for
         return self._take(area, [size])
 
     def receive_many(self, most: int | None = None, timeout: float | None = None) -> list[Message]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 from ..errors import StateError, UsageError
+from ..patterns.steps import Step, Steps
+from ..statistics import ClientStatistics, LinkStatistics, decode_clients, decode_links
 from ..wire import control
 from .session import Session
 
-__all__ = ["Scope", "Sync", "Whoami", "reloaded"]
+__all__ = ["Scope", "Sync", "Whoami", "all_clients", "all_links", "reloaded"]
 
 
 class Scope(str):
@@ -26,6 +28,43 @@ def reloaded(answer: bytes | None, address: str) -> str:
     if done != "done":
         raise StateError(f"{address}: {text} (nothing has changed)")
     return text
+
+
+class _Ask(Step[bytes | None]):
+    """Ask the hub something that it answers under the same key."""
+
+    def __init__(self, key: bytes, what: str, payload: bytes) -> None:
+        self.key = key
+        self.what = what
+        self.payload = payload
+
+    def do(self, client: Any) -> Any:
+        return client._answer_to(self.key, self.what, self.payload)
+
+
+def all_clients(address: str) -> Steps[list[ClientStatistics]]:
+    """What the hub tells of each of its clients, asked page by page."""
+    clients: list[ClientStatistics] = []
+    start: int | None = 0
+    while start is not None:
+        answer = yield from _Ask(control.CLIENTS, "tell its clients", b"%d" % start)
+        page = decode_clients(answer, address, start)
+        clients += page.clients
+        start = page.next
+    return clients
+
+
+def all_links(address: str, key: bytes | None, most: int | None) -> Steps[list[LinkStatistics]]:
+    """What the hub tells of its links, or of the first ``most``, asked page by page."""
+    links: list[LinkStatistics] = []
+    start: int | None = 0
+    while start is not None and (most is None or len(links) < most):
+        asked = b"%d" % start if key is None else b"%d\0%b" % (start, key)
+        answer = yield from _Ask(control.LINKS, "tell its links", asked)
+        page = decode_links(answer, address, start)
+        links += page.links
+        start = page.next
+    return links[:most]
 
 
 class Whoami:

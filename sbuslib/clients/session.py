@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Self
 from ..errors import DisconnectedError, KeyFormatError, PacketError, PeerError, UsageError
 from ..limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES
 from ..matcher import SEPARATOR
+from ..patterns.steps import Mailbox
 from ..secrets import RESERVED, Namespace
 from ..wire import control
 from ..wire.batches import BATCH, Batch
@@ -34,6 +35,7 @@ from ..wire.packets import (
     parse,
 )
 from ..wire.text import printable
+from .mailboxes import Mailboxes
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -89,6 +91,7 @@ class Subscribing:
         """Note the patterns as held; the packets to send."""
         packets = [*map(encode_subscribe, self.patterns)]
         self._session.held.update(self.patterns)
+        self._session.forget_places()
         self._session.unconfirmed.append(self)
         return packets
 
@@ -138,6 +141,8 @@ class Session:
         self._held_as = b""  # the credentials under which secrets stand in held
         self.unconfirmed: list[Subscribing] = []
         """Patterns that are asked for, and of which it is not known whether they are in force."""
+        self.mailboxes: Mailboxes | None = None
+        """Where messages go in place of the inbox; ``None`` until a first mailbox is opened."""
         self._header = b""
         self._key = b""
         self._token = 0
@@ -208,6 +213,8 @@ class Session:
             if renamed != pattern:
                 moved.append(renamed)
                 self.renamed.append((pattern, renamed))
+                if self.mailboxes is not None:
+                    self.mailboxes.rename(pattern, renamed)
         return moved
 
     def _prefix(self, key: bytes) -> bytes:
@@ -289,7 +296,39 @@ class Session:
         packets = [encode_unsubscribe(pattern) for pattern in patterns]
         self.held.subtract(patterns)
         self.held = +self.held
+        self.forget_places()
         return packets
+
+    # -- mailboxes ----------------------------------------------------------------------------------
+
+    def divert(self, mailbox: Mailbox) -> None:
+        """From now on, what matches goes into a mailbox. The caller subscribes to its patterns."""
+        if self.mailboxes is None:
+            self.mailboxes = Mailboxes(self.separator, self.inbox, lambda: self.held, self.lost)
+        mailbox.closed = False
+        self.mailboxes.add(mailbox)
+
+    def divert_no_more(self, mailbox: Mailbox) -> None:
+        """Nothing more goes into a mailbox."""
+        if self.mailboxes is not None and not mailbox.closed:
+            self.mailboxes.remove(mailbox)
+        mailbox.closed = True
+
+    def forget_places(self) -> None:
+        """What is subscribed to has changed: look anew which messages go where."""
+        if self.mailboxes is not None:
+            self.mailboxes.forget()
+
+    def is_for_inbox(self, key: bytes) -> bool:
+        """Whether a message under this key goes into the inbox."""
+        return self.mailboxes is None or self.mailboxes.is_for_inbox(key)
+
+    def _put_all(self, messages: Iterable[Message]) -> None:
+        if self.mailboxes is None:
+            self.inbox.extend(messages)
+        else:
+            for message in messages:
+                self.mailboxes.put(message)
 
     # -- what came ----------------------------------------------------------------------------------
 
@@ -304,7 +343,7 @@ class Session:
         Raises :exc:`~sbuslib.errors.PeerError` for what no hub sends.
         """
         header, key, size = self._header, self._key, len(self._header)
-        append = self.inbox.append
+        append = self.inbox.append if self.mailboxes is None else self.mailboxes.put
         for offset, length in zip(offsets, lengths, strict=False):
             if size and length >= size and data[offset : offset + size] == header:
                 append(Message(key, data[offset + size : offset + length]))
@@ -313,7 +352,7 @@ class Session:
                 return True
             if data[offset] == _CONTROL and data[offset : offset + len(BATCH)] == BATCH:
                 try:
-                    self.inbox.extend(Batch.parse(data, offset, length).messages())
+                    self._put_all(Batch.parse(data, offset, length).messages())
                 except PacketError as error:
                     raise PeerError(f"the hub sent a packet that no hub sends: {error.reason}") from error
                 continue
@@ -368,16 +407,18 @@ class Session:
                 self.held.subtract(asked.patterns)
             self.held = +self.held
             self.unconfirmed.clear()
+            self.forget_places()
         elif isinstance(notice, control.Withdrawn):
             for pattern in notice.patterns:
                 self.held.pop(pattern, None)  # or a reconnection would ask for it, and be refused
+            self.forget_places()
         else:
             self.credentials = notice.credentials
 
     def _take_control(self, packet: bytes) -> None:
         messages = self.messages_of(packet)
         if messages:
-            self.inbox.extend(messages)
+            self._put_all(messages)
             return
         value = parse(packet)
         assert isinstance(value, Control)

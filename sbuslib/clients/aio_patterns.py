@@ -1,0 +1,104 @@
+"""How the asyncio client carries out patterns, and the verbs that are patterns."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Self, TypeVar
+
+from ..errors import DisconnectedError
+from ..patterns.steps import Mailbox, Steps
+from .aio_channel import AioChannel
+
+__all__ = ["AioBlock", "AioPatterns"]
+
+T = TypeVar("T")
+
+
+class AioPatterns(AioChannel):
+    """As :class:`~sbuslib.clients.patterns.Patterns`, awaited."""
+
+    @abstractmethod
+    async def publish(self, key: bytes, payload: bytes = b"") -> None: ...
+
+    @abstractmethod
+    async def publish_many(self, messages: Iterable[tuple[bytes, bytes]]) -> int: ...
+
+    @abstractmethod
+    async def subscribe(self, *patterns: bytes) -> None: ...
+
+    @abstractmethod
+    async def unsubscribe(self, *patterns: bytes) -> None: ...
+
+    @abstractmethod
+    async def sync(self, scope: str = "local") -> str: ...
+
+    async def perform(self, steps: Steps[T]) -> T:
+        """Carry out a pattern, see :mod:`sbuslib.patterns.steps`. What it returns; raises what it raises."""
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    result = step.do(self)
+                    if isinstance(result, Awaitable):
+                        result = await result
+                except BaseException as error:  # a cancelled task, too: the pattern cleans up
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(result)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+    async def open_mailbox(self, mailbox: Mailbox) -> None:
+        """Subscribe for a mailbox. Raises as ``subscribe`` does."""
+        self._session.divert(mailbox)
+        try:
+            await self.subscribe(*mailbox.patterns)
+        except BaseException:
+            self._forget_mailbox(mailbox)
+            raise
+
+    async def close_mailbox(self, mailbox: Mailbox) -> None:
+        """Unsubscribe what a mailbox has. What was on its way to it does not come into the inbox."""
+        try:
+            with suppress(DisconnectedError):
+                await self.unsubscribe(*mailbox.patterns)
+                await self.sync()
+        finally:
+            self._forget_mailbox(mailbox)
+
+    def _forget_mailbox(self, mailbox: Mailbox) -> None:
+        self._session.divert_no_more(mailbox)
+        self._lead.wake()
+
+    async def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool:
+        """Receive until ``ready()`` holds; ``False`` after ``timeout`` seconds."""
+        try:
+            await self._until(ready, timeout, "")
+        except TimeoutError:
+            return False
+        return True
+
+
+class AioBlock:
+    """As :class:`~sbuslib.clients.patterns.Block`, for ``async with``."""
+
+    def __init__(self, client: AioPatterns, mailbox: Mailbox, patterns: Sequence[Steps[Any]]) -> None:
+        self._client = client
+        self._mailbox = mailbox
+        self._patterns = patterns
+
+    async def __aenter__(self) -> Self:
+        await self._client.open_mailbox(self._mailbox)
+        self._running = [asyncio.ensure_future(self._client.perform(steps)) for steps in self._patterns]
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await self._client.close_mailbox(self._mailbox)
+        results = await asyncio.gather(*self._running, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException) and error is None and not self._client.closed:
+                raise result

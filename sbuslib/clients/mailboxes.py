@@ -1,0 +1,116 @@
+"""The mailboxes of one client: which messages go into them in place of the inbox, or besides."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Final
+
+from ..limits import KNOWN_KEY_BYTES, KNOWN_KEYS
+from ..matcher import matches
+from ..patterns.steps import Mailbox
+from ..secrets import RESERVED
+from ..wire.packets import Message
+
+__all__ = ["Mailboxes"]
+
+MOST_UNREAD: Final = 65_536
+"""Messages in the inbox while others read for mailboxes. An application that never reads them loses further ones."""
+MOST_UNREAD_BYTES: Final = 268_435_456
+"""Bytes of payload in that inbox."""
+
+
+class Mailboxes:
+    """Sorts messages into mailboxes and the inbox. A client that never opens a mailbox has no object of this kind.
+
+    One caller puts messages in while others open mailboxes and subscribe: so what is looked up is replaced as a whole.
+
+    :param held: what the client subscribed to, for mailboxes and for the application together.
+    :param lost: counts what was lost, by cause.
+    """
+
+    def __init__(
+        self, separator: bytes, inbox: deque[Message], held: Callable[[], Counter[bytes]], lost: Counter[str]
+    ) -> None:
+        self._separator = separator
+        self._reserved = RESERVED + separator
+        self._inbox = inbox
+        self._held = held
+        self._lost = lost
+        self._open: tuple[Mailbox, ...] = ()
+        self._places: dict[bytes, list[Callable[[Message], None]]] = {}  # by key
+        self._unread = 0  # bytes in the inbox, or more
+        self._full_at = 0  # how many messages were in the inbox when it was found full
+
+    def add(self, mailbox: Mailbox) -> None:
+        """From now on, what matches goes there."""
+        self._open = (*self._open, mailbox)
+        self.forget()
+
+    def remove(self, mailbox: Mailbox) -> None:
+        """Nothing more goes there."""
+        self._open = tuple(other for other in self._open if other is not mailbox)
+        self.forget()
+
+    def rename(self, old: bytes, new: bytes) -> None:
+        """A secret pattern has another name, since the client has new credentials."""
+        for mailbox in self._open:
+            mailbox.patterns[:] = [new if pattern == old else pattern for pattern in mailbox.patterns]
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget where keys go: the client has subscribed or unsubscribed."""
+        self._places = {}
+
+    def put(self, message: Message) -> None:
+        """Put a message where it belongs."""
+        places = self._places.get(message.key)
+        if places is None:
+            places = self._look_up(message.key)
+        for place in places:
+            place(message)
+
+    def is_for_inbox(self, key: bytes) -> bool:
+        """Whether a message under this key goes into the inbox."""
+        return self._put_into_inbox in self._look_up(key)
+
+    def _look_up(self, key: bytes) -> list[Callable[[Message], None]]:
+        known = self._places  # another object than this one's successor, when something is subscribed to meanwhile
+        secret = key.startswith(self._reserved)
+        places: list[Callable[[Message], None]] = [
+            mailbox.put
+            for mailbox in self._open
+            if any(self._matches(pattern, key, secret) for pattern in list(mailbox.patterns))
+        ]
+        if not places or self._is_wanted(key, secret):  # without a mailbox it was the application's until just now
+            places.append(self._put_into_inbox)
+        if len(known) >= KNOWN_KEYS:
+            known.clear()
+        if len(key) <= KNOWN_KEY_BYTES:
+            known[key] = places
+        return places
+
+    def _matches(self, pattern: bytes, key: bytes, secret: bool) -> bool:
+        """As on a hub: no wildcard reaches a secret key."""
+        return pattern.startswith(self._reserved) == secret and matches(pattern, key, self._separator)
+
+    def _is_wanted(self, key: bytes, secret: bool) -> bool:
+        """Whether the application itself subscribed to a key."""
+        own = Counter(self._held())
+        for mailbox in self._open:
+            own.subtract(mailbox.patterns)
+        return any(count > 0 and self._matches(pattern, key, secret) for pattern, count in own.items())
+
+    def _put_into_inbox(self, message: Message) -> None:
+        inbox = self._inbox
+        self._unread = self._unread + len(message.payload) if inbox else len(message.payload)
+        if self._unread > MOST_UNREAD_BYTES or len(inbox) >= MOST_UNREAD:
+            if len(inbox) < self._full_at or not self._full_at:  # the application has read some meanwhile
+                self._unread = len(message.payload) + sum(len(other.payload) for other in list(inbox))
+            if self._unread > MOST_UNREAD_BYTES or len(inbox) >= MOST_UNREAD:
+                self._full_at = len(inbox)
+                self._unread -= len(message.payload)
+                self._lost["unread"] += 1
+                return
+            self._full_at = 0
+        inbox.append(message)
