@@ -17,9 +17,9 @@ from .values import count, moment
 
 if TYPE_CHECKING:
     from ..segments.directory import Piece
-    from ..segments.layout import Skipped
+    from ..segments.layout import Record, Skipped
 
-__all__ = ["add_arguments", "add_selection"]
+__all__ = ["add_arguments", "add_selection", "tell_gap", "tell_skipped"]
 
 
 def add_arguments(parser: Parser) -> None:
@@ -147,8 +147,7 @@ def _cat(arguments: Namespace) -> int:
         on_skip=tell_skipped,
     ):
         if row.key is None or row.payload is None:
-            lost = "an unknown number of" if row.lost is None else f"{row.lost:,}"
-            complain("sbus", f"row {row.sequence:,}: {lost} messages were lost: {row.cause}")
+            tell_gap(row)
             continue
         sender = row.sender if arguments.senders or arguments.format else None
         out.write(show(Message(row.key, row.payload, sender), row.time_ns))
@@ -158,6 +157,12 @@ def _cat(arguments: Namespace) -> int:
                 break
     out.flush()
     return EXIT_SUCCESS
+
+
+def tell_gap(row: Record) -> None:
+    """Tell on standard error how many messages are missing, and why."""
+    lost = "an unknown number of" if row.lost is None else f"{row.lost:,}"
+    complain("sbus", f"row {row.sequence:,}: {lost} messages were lost: {row.cause}")
 
 
 def tell_skipped(piece: Piece) -> None:

@@ -50,6 +50,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "record": "record what a bus carries into a journal",
             "replay": "publish again what was recorded",
             "journal": "what a journal holds, and whether it is whole",
+            "consume": "messages of a journal from where you stopped, as they come",
             "lake": "keep journals as Parquet files, for reports and plans",
             "report": "pages and tables about what was recorded: traffic, subscriptions, latency",
             "plan": "what every link of a tree of hubs would carry, and the best hub for each client",

@@ -185,6 +185,8 @@ class Consumer:
         is_first, skipped, end = True, False, self._next
         for piece in read_journal(self.directory, self._start(), on_corrupt=self._on_corrupt, growing=True):
             block = piece.block
+            if self._next is None:
+                self._next = piece.segment.first_sequence
             if isinstance(block, Skipped):
                 skipped = True
                 continue
@@ -196,12 +198,12 @@ class Consumer:
                 return True
             self._make_durable(piece, block)
             first, end = int(block.sequences[0]), block.next_sequence
-            if self._next is not None and first > self._next and (is_first or skipped):
+            if first > self._next and (is_first or skipped):
                 lost, self._next = first - self._next, first
                 yield _gap(block, first - 1, lost, "damaged" if skipped else "deleted")
             is_first = skipped = False
             yield from self._wanted(piece, block)
-            self._next = max(self._next or 0, end)
+            self._next = max(self._next, end)
             self._place = Position(piece.segment.name, block.end)
         if self._next is not None and end is not None and end < self._next and not skipped:
             raise JournalError(
