@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -84,6 +85,12 @@ def test_the_page_shows_the_units() -> None:
     assert shown == [read_unit(name, "/usr/local/bin") for name in ("sbus.socket", "sbus.service")]
     (rules,) = [block.text for block in blocks(DOCS / "how-to" / "multi-tenant.md") if block.language == "toml"]
     assert rules == read_unit("sbus.toml", "")
+
+
+@pytest.mark.parametrize("name", unit_names())
+def test_no_unit_gives_its_service_a_user_namespace(name: str) -> None:
+    """In one, every user but its own is unknown: the hub would not know its clients."""
+    assert not re.search("^PrivateUsers=", read_unit(name, ""), re.MULTILINE)
 
 
 def test_units_start_existing_programs_with_existing_arguments() -> None:
