@@ -60,35 +60,43 @@ def stop_event() -> threading.Event:
     return event
 
 
-def run(arguments: Namespace, prepare: Callable[[Namespace], Work]) -> int:
+def run(arguments: Namespace, prepare: Callable[[Namespace], Work | None], *, light: bool = False) -> int:
     """Prepare, start Spark, do the work, stop Spark, and turn what goes wrong into one line; the exit status.
 
     :param prepare: finds out what is wrong with the arguments as far as that can be known without Spark, which takes
-        ten seconds to start, and returns the work.
+        ten seconds to start, and returns the work; ``None`` if it has done it without Spark.
+    :param light: ``prepare`` needs nothing of the extra ``spark``.
     """
     from ..errors import SbusError, UsageError
 
     try:
-        from ..spark.sessions import explain as explain_spark
-        from ..spark.sessions import require, session
+        if not light:
+            from ..spark.sessions import require
 
-        require()
+            require()
         work = prepare(arguments)
-        yield_to_ctrl_c()  # an interrupted call into Java would break the next one
-        tell("starting Spark ...")
-        spark = session(arguments.master)
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-
-        try:
-            work(spark)
-        except (PySparkException, Py4JError) as error:
-            return complain("sbus", explain_spark(error) + advise(error, arguments))
-        finally:
-            spark.stop()
+        return EXIT_SUCCESS if work is None else _run_on_spark(arguments, work)
     except UsageError as error:
         complain("sbus", explain(error))
         return EXIT_USAGE
     except (SbusError, OSError) as error:
         return complain("sbus", explain(error) + advise(error, arguments))
+
+
+def _run_on_spark(arguments: Namespace, work: Work) -> int:
+    from ..spark.sessions import explain as explain_spark
+    from ..spark.sessions import session
+
+    yield_to_ctrl_c()  # an interrupted call into Java would break the next one
+    tell("starting Spark ...")
+    spark = session(arguments.master)
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        work(spark)
+    except (PySparkException, Py4JError) as error:
+        return complain("sbus", explain_spark(error) + advise(error, arguments))
+    finally:
+        spark.stop()
     return EXIT_SUCCESS

@@ -15,7 +15,12 @@ from .report import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyspark.sql import SparkSession
+
+    from ..spark.plan import Flow, Interest
+    from ..spark.topology import Tree
 
 __all__ = ["add_arguments"]
 
@@ -50,17 +55,18 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--fan-out", type=int, metavar="N", help="hubs directly below each, with --simulate (8)")
     add_output_arguments(parser, "plan.html")
     jobs.add_spark_arguments(parser)
-    parser.set_defaults(run=lambda arguments: jobs.run(arguments, _plan))
+    parser.set_defaults(run=lambda arguments: jobs.run(arguments, _plan, light=arguments.simulate is not None))
 
 
-def _plan(arguments: Namespace) -> jobs.Work:
+def _plan(arguments: Namespace) -> jobs.Work | None:
     from ..errors import UsageError
 
     check_output(arguments)
     if arguments.simulate is not None:
         if arguments.lake or arguments.hub:
             raise UsageError("--simulate makes the tree and its traffic: leave LAKE, TOPOLOGY and --hub out")
-        return _simulated(arguments)
+        _simulate(arguments)
+        return None
     if not arguments.topology:
         raise UsageError("LAKE and TOPOLOGY are needed, or --simulate")
     if arguments.fan_out:
@@ -68,34 +74,38 @@ def _plan(arguments: Namespace) -> jobs.Work:
     return _as_recorded(arguments)
 
 
-def _simulated(arguments: Namespace) -> jobs.Work:
-    from ..spark import reports, simulate
-    from ..spark.plan import route
+def _simulate(arguments: Namespace) -> None:
+    from ..spark import simulate
 
-    fan_out = arguments.fan_out or simulate.FAN_OUT
-    simulate.check_tree(arguments.simulate, fan_out)
-
-    def work(spark: SparkSession) -> None:
-        hubs = simulate.tree(spark, arguments.simulate, fan_out).persist()
-        progress(f"routing the traffic of {arguments.simulate:,} hubs")
-        routed = route(simulate.traffic(hubs), simulate.interests(hubs))
-        deliver(reports.plan(routed, hubs, place=False), arguments)
-
-    return work
+    progress(f"routing the traffic of {arguments.simulate:,} hubs")
+    tree = simulate.tree(arguments.simulate, arguments.fan_out or simulate.FAN_OUT)
+    _deliver(arguments, tree, simulate.traffic(tree), simulate.interests(tree))
 
 
 def _as_recorded(arguments: Namespace) -> jobs.Work:
-    from ..spark import reports
-    from ..spark.plan import published, route
-    from ..spark.topology import Topology, hubs_frame, interests_frame
+    from ..spark import plan
+    from ..spark.topology import Topology
 
     topology = Topology.read(arguments.topology)
     rows = recorded(arguments)
 
     def work(spark: SparkSession) -> None:
-        found = published(rows(spark), topology)
+        flows = plan.recorded(rows(spark), topology)
         progress("routing what was recorded")
-        routed = route(found, interests_frame(spark, topology), topology.separator.encode())
-        deliver(reports.plan(routed, hubs_frame(spark, topology)), arguments)
+        _deliver(arguments, topology.tree, flows, plan.interests(topology), topology.separator.encode())
 
     return work
+
+
+def _deliver(
+    arguments: Namespace, tree: Tree, flows: Iterable[Flow], interests: Iterable[Interest], separator: bytes = b"/"
+) -> None:
+    import gc
+
+    from ..spark import reports
+    from ..spark.plan import classes
+
+    # For a large tree millions of objects are made, none of them garbage: to look for it takes a third of the time.
+    gc.disable()
+    place = arguments.simulate is None
+    deliver(reports.plan(tree, classes(flows, interests, separator), place=place), arguments)

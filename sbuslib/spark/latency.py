@@ -20,7 +20,7 @@ from .matching import is_message, with_matches
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["CorrelationId", "by_request", "exchanges", "histogram"]
+__all__ = ["CorrelationId", "Totals", "by_request", "exchanges", "histogram", "totals"]
 
 _ACCURACY = 10_000
 """The accuracy of percentiles: the rank of the value that is found is wrong by at most one part in so many."""
@@ -168,3 +168,26 @@ def histogram(exchanges: DataFrame) -> DataFrame:
         .agg(f.count(f.lit(1)).alias("replies"))
         .orderBy("microseconds_to")
     )
+
+
+class Totals(NamedTuple):
+    """All exchanges together; ``strays`` are replies without a recorded request. Times are in nanoseconds."""
+
+    requests: int
+    answered: int
+    strays: int
+    p50: int | None
+    p99: int | None
+
+
+def totals(exchanges: DataFrame) -> Totals:
+    """What all exchanges come to. It runs a job of Spark at once."""
+    from pyspark.sql import functions as f
+
+    *counts, percentiles = exchanges.agg(
+        f.count("request"),
+        f.count("latency_ns"),
+        f.coalesce(f.sum(f.when(f.col("request").isNull(), f.col("replies"))), f.lit(0)),
+        f.percentile_approx("latency_ns", [0.5, 0.99], _ACCURACY),
+    ).collect()[0]
+    return Totals(*counts, *(percentiles or (None, None)))

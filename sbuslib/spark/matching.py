@@ -11,14 +11,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ..matcher import SEPARATOR, Subscriptions, check_separator
+from ..secrets import RESERVED
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import Column, DataFrame
 
 __all__ = ["by_key", "each_match", "is_message", "packet_bytes", "with_matches"]
-
-_SECRET = b"!"
 
 
 @lru_cache(maxsize=1)
@@ -67,7 +66,7 @@ def _find(
 
     The numbers for a key that is null are ``keyless``.
     """
-    start = separator.join((_SECRET, b""))
+    start = RESERVED + separator
     subscribers = _index(patterns, separator).subscribers
     ends, numbers = list[int](), list[int]()
     for key in keys.to_pylist():

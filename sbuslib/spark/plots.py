@@ -10,14 +10,13 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import StateError
 from .page import called, duration, human, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from pyspark.sql import DataFrame, Row
 
 __all__ = [
     "BARS",
@@ -32,6 +31,9 @@ __all__ = [
     "volumes",
 ]
 
+_Row: TypeAlias = Mapping[str, Any]
+"""A row of a table of a report, by the names of its columns."""
+
 BARS = 12
 """How many bars a plot has at most."""
 
@@ -40,8 +42,9 @@ _COLOURS = ("#2563a8", "#d9822b", "#3a8a5f", "#8a4fa3", "#b03a48", "#5b7083")
 
 
 def check_plots() -> None:
-    """Raise :exc:`~sbuslib.errors.StateError`, whose message names what to install, when matplotlib is missing."""
+    """Raise :exc:`~sbuslib.errors.StateError`, whose message names what to install, when a library is missing."""
     try:
+        import jinja2  # noqa: F401
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise StateError(f"{error.name} is missing: pip install 'sbuslib[report]'") from None
@@ -108,10 +111,22 @@ def plot(height: float = 2.6, columns: int = 1) -> Iterator[tuple[Any, list[str]
     picture.append(text[text.index("<svg") :])
 
 
+def _tick(value: float, place: object = None) -> str:
+    """A number beside an axis."""
+    return human(value) if value >= 100 or value == int(value) else f"{value:g}"
+
+
+def _unit(most: float) -> tuple[float, str]:
+    """The unit of bytes that suits values up to ``most``: its size and its name."""
+    power = min(4, max(0, (int(most).bit_length() - 1) // 10))
+    return 1 << 10 * power, ("bytes", "KiB", "MiB", "GiB", "TiB")[power]
+
+
 def bars(axes: Axes, labels: Sequence[object], values: Sequence[float], colour: str = _COLOURS[0]) -> None:
     """Draw horizontal bars with their labels, the first at the top."""
     places = range(len(values))
     axes.barh(places, values, color=colour, height=0.68)
+    axes.xaxis.set_major_formatter(_tick)
     axes.set_yticks(places, [text if len(text := called(label)) <= 34 else text[:33] + "…" for label in labels])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
@@ -119,63 +134,68 @@ def bars(axes: Axes, labels: Sequence[object], values: Sequence[float], colour: 
     axes.tick_params(axis="y", length=0)
 
 
-def rates(rows: Sequence[Row], period: int) -> list[str]:
+def rates(rows: Sequence[_Row], period: int) -> list[str]:
     """Messages and bytes a second of each hub, and losses, by periods of so many seconds."""
-    rows = [row for row in rows if row.start is not None]
+    rows = [row for row in rows if row["start"] is not None]
     if not rows:
         return []
     step = timedelta(seconds=period)
-    hubs = list(dict.fromkeys(row.hub for row in rows))
-    first, last = min(row.start for row in rows), max(row.start for row in rows)
+    hubs = list(dict.fromkeys(row["hub"] for row in rows))
+    first, last = min(row["start"] for row in rows), max(row["start"] for row in rows)
     starts = [first + n * step for n in range(int((last - first) / step) + 1)]
     if len(starts) == 1:  # a line needs two points
         starts.append(first + step)
+    scale, unit = _unit(max(row["bytes"] for row in rows) / period)
     with plot(2.8, columns=2) as (axes, picture):
         for at, hub in enumerate(hubs[: len(_COLOURS) - 1]):
             colour = _COLOURS[at if at < 4 else at + 1]
-            found = {row.start: row for row in rows if row.hub == hub}
-            for axis, name, scale in ((axes[0], "messages", 1), (axes[1], "bytes", 1_024)):
-                rates = [getattr(found[start], name) / period / scale if start in found else 0.0 for start in starts]
+            found = {row["start"]: row for row in rows if row["hub"] == hub}
+            for axis, name, one in ((axes[0], "messages", 1), (axes[1], "bytes", scale)):
+                rates = [found[start][name] / period / one if start in found else 0.0 for start in starts]
                 axis.fill_between(starts, rates, step="post", color=colour, alpha=0.12, linewidth=0)
                 axis.step(starts, rates, where="post", color=colour, linewidth=1.3, label=shown(hub))
         lost: dict[datetime, int] = {}
         for row in rows:
-            if row.lost:
-                lost[row.start] = lost.get(row.start, 0) + row.lost
+            if row["lost"]:
+                lost[row["start"]] = lost.get(row["start"], 0) + row["lost"]
         if lost:
             axes[0].plot(list(lost), [count / period for count in lost.values()], "v", color=_COLOURS[4], label="lost")
         axes[0].set_title("messages a second")
-        axes[1].set_title("KiB of payloads a second")
+        axes[1].set_title(f"{unit} of payloads a second")
         for axis in axes:
             axis.set_ylim(bottom=0)
             axis.margins(x=0)
+            axis.yaxis.set_major_formatter(_tick)
         if len(hubs) > 1 or lost:
             axes[0].legend(fontsize=8, loc="best")
     return picture
 
 
-def volumes(rows: Sequence[Row], label: str) -> list[str]:
+def volumes(rows: Sequence[_Row], label: str) -> list[str]:
     """The rows with most messages and those with most bytes, labelled by this column."""
     rows = rows[:BARS]
     with plot(0.7 + 0.24 * len(rows), columns=2) as (axes, picture):
-        bars(axes[0], [row[label] for row in rows], [row.messages for row in rows])
+        bars(axes[0], [row[label] for row in rows], [row["messages"] for row in rows])
         axes[0].set_title("messages")
-        by_bytes = sorted(rows, key=lambda row: -row.bytes)
-        bars(axes[1], [row[label] for row in by_bytes], [row.bytes / 1_024 for row in by_bytes], _COLOURS[1])
-        axes[1].set_title("KiB of payloads")
+        by_bytes = sorted(rows, key=lambda row: -row["bytes"])
+        scale, unit = _unit(by_bytes[0]["bytes"])
+        bars(axes[1], [row[label] for row in by_bytes], [row["bytes"] / scale for row in by_bytes], _COLOURS[1])
+        axes[1].set_title(f"{unit} of payloads")
     return picture
 
 
-def sizes(rows: Sequence[Row]) -> list[str]:
+def sizes(rows: Sequence[_Row]) -> list[str]:
     """Messages and bytes by the size of payloads."""
+    scale, unit = _unit(max((row["bytes"] for row in rows), default=0))
     with plot(2.4, columns=2) as (axes, picture):
-        names = [human(row.size_to, "B") for row in rows]
+        names = [human(row["size_to"], "B") for row in rows]
         for axis, values, colour, title in (
-            (axes[0], [row.messages for row in rows], _COLOURS[0], "messages"),
-            (axes[1], [row.bytes / 1_024 for row in rows], _COLOURS[1], "KiB"),
+            (axes[0], [row["messages"] for row in rows], _COLOURS[0], "messages"),
+            (axes[1], [row["bytes"] / scale for row in rows], _COLOURS[1], unit),
         ):
             axis.bar(range(len(rows)), values, color=colour, width=0.75)
             axis.set_xticks(range(len(rows)), names, rotation=45, ha="right")
+            axis.yaxis.set_major_formatter(_tick)
             axis.grid(axis="x", visible=False)
             axis.set_title(title)
     return picture
@@ -187,28 +207,32 @@ def latencies(counts: Mapping[int, int]) -> list[str]:
     with plot(2.6) as (axes, picture):
         axes.bar(range(len(limits)), [counts.get(limit, 0) for limit in limits], color=_COLOURS[0], width=0.8)
         axes.set_xticks(range(len(limits)), [duration(limit * 1e3) for limit in limits])
+        axes.yaxis.set_major_formatter(_tick)
         axes.grid(axis="x", visible=False)
         axes.set_title("replies that took at most so long, and more than half of it")
     return picture
 
 
-def busiest_links(rows: Sequence[Row]) -> list[str]:
+def busiest_links(rows: Sequence[_Row]) -> list[str]:
     """Messages over the first of these links: flooded, and up and down by interest."""
     rows = rows[:BARS]
     with plot(0.9 + 0.34 * len(rows)) as (axes, picture):
         places: list[Any] = list(range(len(rows)))
-        flooded = [row.flooded_up + row.flooded_down for row in rows]
+        flooded = [row["flooded_up"] + row["flooded_down"] for row in rows]
         axes.barh([at - 0.2 for at in places], flooded, height=0.36, color="#c9d3dd", label="flooded")
-        axes.barh([at + 0.2 for at in places], [row.up for row in rows], height=0.36, color=_COLOURS[0], label="up")
+        axes.barh([at + 0.2 for at in places], [row["up"] for row in rows], height=0.36, color=_COLOURS[0], label="up")
         axes.barh(
             [at + 0.2 for at in places],
-            [row.down for row in rows],
-            left=[row.up for row in rows],
+            [row["down"] for row in rows],
+            left=[row["up"] for row in rows],
             height=0.36,
             color=_COLOURS[1],
             label="down",
         )
-        axes.set_yticks(places, [f"{shown(row.hub)[:24]} \N{EN DASH} {shown(row.above)[:24]}" for row in rows])
+        axes.set_yticks(
+            places, [" \N{EN DASH} ".join(shown(row[end])[:24] for end in ("link", "above")) for row in rows]
+        )
+        axes.xaxis.set_major_formatter(_tick)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.set_title("messages over the busiest links, flooded and by interest")
@@ -216,23 +240,22 @@ def busiest_links(rows: Sequence[Row]) -> list[str]:
     return picture
 
 
-def all_links(links: DataFrame, count: int) -> list[str]:
+def all_links(flooded: Sequence[int], wanted: Sequence[int]) -> list[str]:
     """Percentiles of the messages over all links, flooded and by interest."""
-    from pyspark.sql import functions as f
-
-    shares = [n / 100 for n in range(101)]
-    flooded, wanted = links.agg(
-        f.percentile_approx(f.col("flooded_up") + f.col("flooded_down"), shares, 10_000),
-        f.percentile_approx(f.col("up") + f.col("down"), shares, 10_000),
-    ).collect()[0]
+    shares = [n * (len(flooded) - 1) // 100 for n in range(101)]
     with plot(2.4) as (axes, picture):
-        percent = list(range(101))
-        axes.plot(percent, flooded, color="#8b98a6", linewidth=1.4, label="flooded")
-        axes.plot(percent, wanted, color=_COLOURS[0], linewidth=1.8, label="by interest")
+        for counts, colour, width, label in (
+            (flooded, "#8b98a6", 1.4, "flooded"),
+            (wanted, _COLOURS[0], 1.8, "by interest"),
+        ):
+            ordered = sorted(counts)
+            axes.plot(range(101), [ordered[at] for at in shares], color=colour, linewidth=width, label=label)
         axes.set_yscale("symlog", linthresh=1)
+        # Labels as elsewhere in the page; matplotlib's own for such a scale are formulas.
+        axes.yaxis.set_major_formatter(_tick)
         axes.set_ylim(bottom=0)
         axes.margins(x=0)
         axes.set_xlabel("% of the links carry no more than")
-        axes.set_title(f"messages over each of {human(count)} links")
+        axes.set_title(f"messages over each of {human(len(flooded))} links")
         axes.legend(fontsize=8)
     return picture

@@ -1,13 +1,10 @@
-"""The reports: the tables of a job, and the page that shows them.
-
-A :class:`Report` is lazy: Spark runs almost nothing for it until its page is made or its tables are written.
-"""
+"""The reports: their tables, and the page that shows them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..matcher import SEPARATOR
 from . import latency as latency_job
@@ -16,37 +13,55 @@ from . import plots
 from . import subscriptions as subscriptions_job
 from . import traffic as traffic_job
 from .matching import by_key
-from .page import Kind, Page, duration, figure, human, table
+from .page import Kind, Page, duration, figure, heading, human, table
 from .page import shown as text_of
 from .plots import BARS
+from .tables import table_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
+    import pyarrow
+    from markupsafe import Markup
+    from pyspark.sql import DataFrame
 
     from .latency import CorrelationId
+    from .topology import Tree
 
 __all__ = ["Report", "latency", "plan", "subscriptions", "traffic"]
 
-_ROWS = 25
-"""Rows of a table in a page: as many as people read."""
+_ROWS = 500
+"""Rows of a table in a page: as many as are worth a search. The page shows the first 25, and the rest when asked."""
+
+
+_Column: TypeAlias = "tuple[str, str, Kind]"
+"""A column in a page: its name in the table, its heading, and how it is shown."""
 
 
 class Report(NamedTuple):
     """A report: its ``tables`` by name, and ``page``, which makes the HTML."""
 
-    tables: dict[str, DataFrame]
+    tables: dict[str, pyarrow.Table]
     page: Callable[[], str]
 
 
-def _top(frame: DataFrame, count: int = _ROWS) -> tuple[list[Row], bool]:
-    """The first rows, and whether there are more."""
-    rows = frame.limit(count + 1).collect()
-    return rows[:count], len(rows) > count
+def _show(whole: pyarrow.Table, *columns: _Column, barred: str | None = None) -> Markup:
+    """The first rows of a table."""
+    names = [name for name, _, _ in columns]
+    rows = [*zip(*(whole[name][:_ROWS].to_pylist() for name in names), strict=True)]
+    more, bars = whole.num_rows > _ROWS, None if barred is None else names.index(barred)
+    return table(rows, *((heading, kind) for _, heading, kind in columns), more=more, barred=bars)
 
 
-def _show(frame: DataFrame, *columns: tuple[str, Kind], barred: int | None = None) -> str:
-    rows, more = _top(frame)
-    return table(rows, *columns, more=more, barred=barred)
+def _sum(whole: pyarrow.Table, name: str) -> int:
+    from pyarrow import compute
+
+    return compute.sum(whole[name]).as_py() or 0
+
+
+def _where(whole: pyarrow.Table, name: str, compare: str, value: int) -> pyarrow.Table:
+    """The rows whose column compares so with a value; ``compare`` is the name of a function of Arrow."""
+    from pyarrow import compute
+
+    return whole.filter(getattr(compute, compare)(whole[name], value))
 
 
 def _when(nanoseconds: int) -> str:
@@ -68,26 +83,15 @@ def traffic(
     if covered is None:
         return None
     period = seconds or traffic_job.period(covered.seconds)
-    keys = by_key(rows).persist()
-    digest = traffic_job.digest(rows, period).persist()
-    tables = {
-        "over_time": traffic_job.over_time(digest),
-        "by_level": traffic_job.by_level(keys, levels, separator),
-        "by_sender": traffic_job.by_sender(digest),
-        "by_user": traffic_job.by_user(digest),
-        "sizes": traffic_job.sizes(digest),
-        "gaps": traffic_job.gaps(rows),
-    }
-    return Report(tables, lambda: _traffic_page(tables, keys, covered, period, levels))
+    tables = traffic_job.summaries(rows, period)
+    tables["by_level"] = traffic_job.by_level(by_key(rows), levels, separator).toArrow()
+    return Report(tables, lambda: _traffic_page(tables, covered, period, levels))
 
 
-def _traffic_page(
-    tables: dict[str, DataFrame], keys: DataFrame, covered: traffic_job.Span, period: int, levels: int
-) -> str:
-    times = tables["over_time"].collect()
-    messages, payload = sum(row.messages for row in times), sum(row.bytes for row in times)
-    lost = sum(row.lost for row in times)
-    busiest = max((row.messages for row in times), default=0)
+def _traffic_page(tables: dict[str, pyarrow.Table], covered: traffic_job.Span, period: int, levels: int) -> str:
+    times, by_level = tables["over_time"].to_pylist(), tables["by_level"]
+    messages, payload, lost = (_sum(tables["over_time"], name) for name in ("messages", "bytes", "lost"))
+    busiest = max((row["messages"] for row in times), default=0)
     page = Page(
         "Traffic",
         f"Recorded from {_when(covered.first_ns)} to {_when(covered.last_ns)} UTC, "
@@ -97,88 +101,62 @@ def _traffic_page(
     page.tile(human(payload, "B"), "of payloads")
     page.tile(human(messages / max(covered.seconds, 1e-3)), "messages a second")
     page.tile(human(busiest / period), f"a second in the busiest {_period(period).removeprefix('1 ')}")
-    page.tile(human(keys.count()), "distinct keys")
+    page.tile(human(_sum(_where(by_level, "level", "equal", 1), "keys")), "distinct keys")
     page.tile(human(lost), "lost before they were recorded", bad=lost > 0)
     page.section(
         "Over time",
         f"Each point is {_period(period)}. Losses are those that the recorded hub knew of.",
         figure(plots.rates(times, period)),
     )
-    page.section(
-        "By key", "A row that ends in the separator counts all keys below it.", *_levels(tables["by_level"], levels)
-    )
-    _add_senders(page, tables)
-    page.section(
-        "Sizes",
-        "Each bar counts payloads of at most so many bytes, and more than half of it.",
-        figure(plots.sizes(tables["sizes"].collect())),
-    )
-    _add_gaps(page, tables["gaps"], lost)
-    return page.html()
-
-
-def _levels(by_level: DataFrame, levels: int) -> list[str]:
-    """A plot of the first segments of keys, and a table for each number of segments."""
-    every, _ = _top(by_level.where(f"level <= {levels}"), 10_000)
-    parts = []
-    for level in range(1, levels + 1):
-        rows = [row for row in every if row.level == level]
-        if not rows:
-            break
-        if level == 1:
-            parts.append(figure(plots.volumes(rows, "prefix")))
-        parts.append(f"<h2>{'First segment' if level == 1 else f'First {level} segments'}</h2>")
-        parts.append(
-            table(
-                [row[1:] for row in rows[:BARS]],
-                ("keys below", "text"),
-                ("messages", "count"),
-                ("payloads", "bytes"),
-                ("keys", "count"),
-                ("longest", "bytes"),
-                more=len(rows) > BARS,
-                barred=1,
-            )
-        )
-    return parts
-
-
-def _add_senders(page: Page, tables: dict[str, DataFrame]) -> None:
+    page.section("By key", "A row that ends in the separator counts all keys below it.", *_levels(by_level, levels))
+    columns: tuple[_Column, ...] = (("messages", "messages", "count"), ("bytes", "payloads", "bytes"))
     page.section(
         "By sender",
         "Each sender's whole path. The recording hub vouches for the first step after its own prefix.",
-        _show(tables["by_sender"], ("sender", "text"), ("messages", "count"), ("payloads", "bytes"), barred=1),
-        "<h2>By user</h2>",
-        _show(
-            tables["by_user"],
-            ("user", "id"),
-            ("group", "id"),
-            ("messages", "count"),
-            ("payloads", "bytes"),
-        ),
+        _show(tables["by_sender"], ("sender", "sender", "text"), ("uid", "user", "user"), *columns, barred="messages"),
+        heading("By user"),
+        _show(tables["by_user"], ("uid", "user", "user"), ("gid", "group", "group"), *columns),
     )
-
-
-def _add_gaps(page: Page, gaps: DataFrame, lost: int) -> None:
     page.section(
-        "Lost",
-        "Messages that the recorder knows it did not receive." if lost else "The recorder knows of no loss.",
-        *(
-            [
-                _show(
-                    gaps,
-                    ("hub", "text"),
-                    ("cause", "text"),
-                    ("gaps", "count"),
-                    ("messages", "count"),
-                    ("first", "text"),
-                    ("last", "text"),
-                )
-            ]
-            if lost
-            else []
-        ),
+        "Sizes",
+        "Each bar counts payloads of at most so many bytes, and more than half of it.",
+        figure(plots.sizes(tables["sizes"].to_pylist())),
     )
+    if tables["gaps"].num_rows:
+        text = (
+            "Messages that the recorder knows it did not receive. Where nobody knows how many, the number is missing."
+        )
+        what: tuple[_Column, ...] = (("hub", "hub", "text"), ("cause", "cause", "text"))
+        count: tuple[_Column, ...] = (("gaps", "gaps", "count"), ("lost", "messages", "count"))
+        when: tuple[_Column, ...] = (("first", "first", "text"), ("last", "last", "text"))
+        page.section("Lost", text, _show(tables["gaps"], *what, *count, *when))
+    else:
+        page.section("Lost", "The recorder knows of no loss.")
+    return page.html()
+
+
+def _levels(by_level: pyarrow.Table, levels: int) -> list[Markup]:
+    """A plot of the first segments of keys, and a table for each number of segments."""
+    parts = []
+    for level in range(1, levels + 1):
+        rows = _where(by_level, "level", "equal", level)
+        if not rows.num_rows:
+            break
+        if level == 1:
+            parts.append(figure(plots.volumes(rows[:BARS].to_pylist(), "prefix")))
+        parts.append(heading("First segment" if level == 1 else f"First {level} segments"))
+        parts.append(
+            _show(
+                rows,
+                ("prefix", "keys below", "text"),
+                ("messages", "messages", "count"),
+                ("bytes", "payloads", "bytes"),
+                ("keys", "keys", "count"),
+                ("largest", "longest", "bytes"),
+                barred="messages",
+            )
+        )
+    return parts
 
 
 def _period(seconds: int) -> str:
@@ -196,50 +174,46 @@ def subscriptions(rows: DataFrame, patterns: Sequence[bytes], separator: bytes =
 
     The one table, ``patterns``, has ``pattern``, ``messages``, ``bytes``, ``keys`` and ``covered_by``.
     """
-    counted = subscriptions_job.received(by_key(rows), patterns, separator)
-    covered = subscriptions_job.coverage(rows.sparkSession, patterns, separator)
-    joined = (
-        counted.join(covered, "pattern").orderBy(counted.messages.desc(), counted.bytes.desc(), "pattern").persist()
-    )
-    return Report({"patterns": joined}, lambda: _subscriptions_page(joined, len(patterns)))
+    found = subscriptions_job.received(by_key(rows), patterns, separator).toArrow()
+    covered = dict(zip(patterns, subscriptions_job.coverage(patterns, separator), strict=True))
+    by = _covered(found["pattern"].to_pylist(), covered)
+    tables = {"patterns": found.append_column("covered_by", by)}
+    return Report(tables, lambda: _subscriptions_page(tables["patterns"]))
 
 
-def _subscriptions_page(patterns: DataFrame, count: int) -> str:
-    from pyspark.sql import functions as f
+def _covered(patterns: list[bytes], covered: dict[bytes, list[bytes]]) -> pyarrow.Array:
+    import pyarrow as pa
 
-    idle = patterns.where("messages = 0")
-    covered = patterns.where(f.size("covered_by") > 0)
-    idle_count, covered_count = idle.count(), covered.count()
+    return pa.array([covered[pattern] for pattern in patterns], pa.list_(pa.binary()))
+
+
+def _subscriptions_page(patterns: pyarrow.Table) -> str:
+    from pyarrow import compute
+
+    patterns = patterns.append_column("others", compute.list_value_length(patterns["covered_by"]))
+    idle, busy = (_where(patterns, "messages", compare, 0) for compare in ("equal", "greater"))
+    covered = _where(patterns, "others", "greater", 0)
     page = Page("Subscriptions", "What a client with each pattern would have received of the recorded messages.")
-    page.tile(human(count), "patterns")
-    page.tile(human(idle_count), "match nothing", bad=idle_count > 0)
-    page.tile(human(covered_count), "are covered by others")
-    busiest, more = _top(patterns.where("messages > 0").drop("covered_by"))
-    columns: tuple[tuple[str, Kind], ...] = (
-        ("pattern", "text"),
-        ("messages", "count"),
-        ("payloads", "bytes"),
-        ("keys", "count"),
-    )
-    drawn = [figure(plots.volumes(busiest, "pattern"))] if busiest else []
+    page.tile(human(patterns.num_rows), "patterns")
+    page.tile(human(idle.num_rows), "match nothing", bad=idle.num_rows > 0)
+    page.tile(human(covered.num_rows), "are covered by others")
+    columns: tuple[_Column, ...] = (("pattern", "pattern", "text"), ("messages", "messages", "count"))
     page.section(
-        "The busiest", "Patterns that match most messages.", *drawn, table(busiest, *columns, more=more, barred=1)
+        "The busiest",
+        "Patterns that match most messages.",
+        *([figure(plots.volumes(busy[:BARS].to_pylist(), "pattern"))] if busy.num_rows else []),
+        _show(busy, *columns, ("bytes", "payloads", "bytes"), ("keys", "keys", "count"), barred="messages"),
     )
     page.section(
         "Nothing",
         "Patterns that match no recorded message: typing errors, old patterns, or rare events.",
-        _show(idle.select("pattern").orderBy("pattern"), ("pattern", "text")),
+        _show(idle.sort_by("pattern"), columns[0]),
     )
     page.section(
         "Covered",
-        "Another pattern matches every key that these match. A client that holds both needs only the other.",
-        _show(
-            covered.select("pattern", f.slice("covered_by", 1, 5), f.size("covered_by"), "messages"),
-            ("pattern", "text"),
-            ("covered by", "text"),
-            ("others", "count"),
-            ("messages", "count"),
-        ),
+        "Another pattern matches every key that these match. A client that holds both needs only the other. The empty "
+        "pattern, which matches everything, does not count here.",
+        _show(covered, *columns, ("covered_by", "covered by", "text"), ("others", "others", "count")),
     )
     return page.html()
 
@@ -256,27 +230,23 @@ def latency(
 ) -> Report:
     """How long replies took: see :mod:`sbuslib.spark.latency`."""
     found = latency_job.exchanges(rows, requests, replies, correlation, separator).persist()
-    tables = {"by_request": latency_job.by_request(found), "histogram": latency_job.histogram(found)}
-    return Report(tables, lambda: _latency_page(tables, found))
+    tables = {
+        "by_request": latency_job.by_request(found).toArrow(),
+        "histogram": latency_job.histogram(found).toArrow(),
+    }
+    totals = latency_job.totals(found)
+    return Report(tables, lambda: _latency_page(tables, totals))
 
 
-def _latency_page(tables: dict[str, DataFrame], exchanges: DataFrame) -> str:
-    from pyspark.sql import functions as f
-
-    asked, answered, strays, percentiles = exchanges.agg(
-        f.count("request"),
-        f.count("latency_ns"),
-        f.coalesce(f.sum(f.when(f.col("request").isNull(), f.col("replies"))), f.lit(0)),
-        f.percentile_approx("latency_ns", [0.5, 0.99], 10_000),
-    ).collect()[0]
-    p50, p99 = percentiles or (None, None)
+def _latency_page(tables: dict[str, pyarrow.Table], totals: latency_job.Totals) -> str:
     page = Page("Latency", "The time from a request to the first reply with its id, by the clock of the recording hub.")
+    asked, answered, p50, p99 = totals.requests, totals.answered, totals.p50, totals.p99
     page.tile(human(asked), "requests")
     page.tile(f"{100 * answered / asked:.2f} %" if asked else text_of(None), "of them answered", bad=answered < asked)
     page.tile(duration(p50) if p50 is not None else text_of(None), "half of the replies took no longer")
     page.tile(duration(p99) if p99 is not None else text_of(None), "99 of 100 took no longer")
-    page.tile(human(strays), "replies without a recorded request")
-    found = {row.microseconds_to: row.replies for row in tables["histogram"].collect()}
+    page.tile(human(totals.strays), "replies without a recorded request")
+    found = {row["microseconds_to"]: row["replies"] for row in tables["histogram"].to_pylist()}
     if found:
         page.section("How long", "All requests together.", figure(plots.latencies(found)))
     page.section(
@@ -284,14 +254,14 @@ def _latency_page(tables: dict[str, DataFrame], exchanges: DataFrame) -> str:
         "A * in a key stands for the id.",
         _show(
             tables["by_request"],
-            ("request", "text"),
-            ("requests", "count"),
-            ("answered", "count"),
-            ("median", "time"),
-            ("90 %", "time"),
-            ("99 %", "time"),
-            ("longest", "time"),
-            barred=1,
+            ("request", "request", "text"),
+            ("requests", "requests", "count"),
+            ("answered", "answered", "count"),
+            ("p50", "median", "time"),
+            ("p90", "90 %", "time"),
+            ("p99", "99 %", "time"),
+            ("longest", "longest", "time"),
+            barred="requests",
         ),
     )
     return page.html()
@@ -299,79 +269,72 @@ def _latency_page(tables: dict[str, DataFrame], exchanges: DataFrame) -> str:
 
 # -- plan -------------------------------------------------------------------------------------------
 
+_LINKS = dict.fromkeys(plan_job.Link._fields, "int64") | {"link": "string", "above": "string"}
+_PLACEMENTS = dict.fromkeys(plan_job.Placement._fields, "string") | {"saved": "int64", "saved_bytes": "int64"}
 
-def plan(routed: plan_job.Routed, hubs: DataFrame, *, place: bool = True) -> Report:
+
+def plan(tree: Tree, classes: Sequence[plan_job.Class], *, place: bool = True) -> Report:
     """The load of every link of a tree: see :mod:`sbuslib.spark.plan`.
 
-    :param place: also try every client at every hub.
+    :param place: also compare the hubs for every client.
     """
-    tables = {"links": plan_job.links(routed, hubs).persist()}
+    tables = {"links": table_of(plan_job.links(tree, classes), _LINKS)}
     if place:
-        tables["placements"] = plan_job.placements(routed, hubs).persist()
+        tables["placements"] = table_of(plan_job.placements(tree, classes), _PLACEMENTS)
     return Report(tables, lambda: _plan_page(tables))
 
 
-def _plan_page(tables: dict[str, DataFrame]) -> str:
-    from pyspark.sql import functions as f
+def _plan_page(tables: dict[str, pyarrow.Table]) -> str:
+    from pyarrow import compute
 
     links = tables["links"]
-    names = ("flooded_up", "flooded_down", "up", "down")
-    count, *sums = links.agg(
-        f.count(f.lit(1)),
-        *(f.coalesce(f.sum(name + suffix), f.lit(0)) for suffix in ("", "_bytes") for name in names),
-    ).collect()[0]
-    flooded, wanted = sums[0] + sums[1], sums[2] + sums[3]
-    flooded_bytes, wanted_bytes = sums[4] + sums[5], sums[6] + sums[7]
+    sums = {name: _sum(links, name) for name in plan_job.Link._fields[2:]}
+    flooded, wanted = (compute.add(links[f"{kind}up"], links[f"{kind}down"]) for kind in ("flooded_", ""))
+    all_flooded, all_wanted = sums["flooded_up"] + sums["flooded_down"], sums["up"] + sums["down"]
     page = Page(
         "Plan",
         "The load of every link of the tree if hubs pass every message on (flooded), and if they pass on only wanted "
         "messages, as relays do (by interest).",
     )
-    page.tile(human(count + 1), "hubs")
-    page.tile(human(flooded), f"messages over links, flooded ({human(flooded_bytes, 'B')})")
-    page.tile(human(wanted), f"by interest ({human(wanted_bytes, 'B')})")
-    page.tile(f"{100 * (1 - wanted / flooded):.1f} %" if flooded else text_of(None), "of the messages saved")
-    rows, more = _top(links)
+    page.tile(human(links.num_rows + 1), "hubs")
+    all_bytes = human(sums["flooded_up_bytes"] + sums["flooded_down_bytes"], "B")
+    page.tile(human(all_flooded), f"messages over links, flooded ({all_bytes})")
+    page.tile(human(all_wanted), f"by interest ({human(sums['up_bytes'] + sums['down_bytes'], 'B')})")
+    saved = f"{100 * (1 - all_wanted / all_flooded):.1f} %" if all_flooded else text_of(None)
+    page.tile(saved, "of the messages saved")
     drawn = []
-    if rows:
-        drawn.append(figure(plots.busiest_links(rows)))
-    if count > BARS:
-        drawn.append(figure(plots.all_links(links, count)))
+    if links.num_rows:
+        drawn.append(figure(plots.busiest_links(links[:BARS].to_pylist())))
+    if links.num_rows > BARS:
+        drawn.append(figure(plots.all_links(flooded.to_pylist(), wanted.to_pylist())))
     page.section(
         "Links",
-        "A link has the name of the hub below it.",
+        "Each link joins a hub to the hub above it. Up is from the hub to the one above. By interest, unless it says "
+        "flooded.",
         *drawn,
-        table(
-            [
-                (row.hub, row.above, *(row[name] for name in names), *(row[f"{name}_bytes"] for name in names[2:]))
-                for row in rows
-            ],
-            ("hub", "text"),
-            ("above it", "text"),
-            ("flooded up", "count"),
-            ("flooded down", "count"),
-            ("up", "count"),
-            ("down", "count"),
-            ("up", "bytes"),
-            ("down", "bytes"),
-            more=more,
+        _show(
+            links,
+            ("link", "link from hub", "text"),
+            ("above", "to hub above", "text"),
+            ("up", "messages up", "count"),
+            ("down", "messages down", "count"),
+            ("up_bytes", "bytes up", "bytes"),
+            ("down_bytes", "bytes down", "bytes"),
+            ("flooded_up", "flooded up", "count"),
+            ("flooded_down", "flooded down", "count"),
         ),
     )
     if "placements" in tables:
-        _add_placements(page, tables["placements"])
+        page.section(
+            "Clients",
+            "The best hub for each client, if all others stay, and how many messages over links the move would save.",
+            _show(
+                _where(tables["placements"], "saved", "greater", 0),
+                ("client", "client", "text"),
+                ("hub", "now at", "text"),
+                ("better", "better at", "text"),
+                ("saved", "messages saved", "count"),
+                ("saved_bytes", "bytes saved", "bytes"),
+            ),
+        )
     return page.html()
-
-
-def _add_placements(page: Page, placements: DataFrame) -> None:
-    page.section(
-        "Clients",
-        "The best hub for each client, if all others stay, and how many messages over links the move would save.",
-        _show(
-            placements.where("saved > 0"),
-            ("client", "text"),
-            ("now at", "text"),
-            ("better at", "text"),
-            ("messages saved", "count"),
-            ("bytes saved", "bytes"),
-        ),
-    )

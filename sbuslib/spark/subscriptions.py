@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,13 +13,9 @@ from ..wire.packets import check_key
 from .matching import each_match
 
 if TYPE_CHECKING:
-    import pyarrow
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 __all__ = ["coverage", "read_patterns", "received"]
-
-_TASK = 1_024
-"""How many patterns one task checks for coverage, in some milliseconds."""
 
 
 def read_patterns(path: str) -> list[bytes]:
@@ -61,12 +57,6 @@ def received(keys: DataFrame, patterns: Sequence[bytes], separator: bytes = SEPA
     return whole.sortWithinPartitions(f.desc("messages"), f.desc("bytes"), "pattern")
 
 
-def _frame(spark: SparkSession, patterns: Sequence[bytes]) -> DataFrame:
-    import pyarrow as pa
-
-    return spark.createDataFrame(pa.table({"pattern": pa.array(patterns, pa.binary())}))
-
-
 def _witness(pattern: bytes, separator: bytes) -> bytes:
     """A key that ``pattern`` matches. Every pattern that covers ``pattern`` matches it, too, so the index finds it."""
     segments = pattern.split(separator)
@@ -80,37 +70,18 @@ def _witness(pattern: bytes, separator: bytes) -> bytes:
     return separator.join([*key, b"\1"] if below else key)
 
 
-def coverage(spark: SparkSession, patterns: Sequence[bytes], separator: bytes = SEPARATOR) -> DataFrame:
-    """``pattern`` and ``covered_by``: the other ``patterns`` that match every key that it matches, in order.
+def coverage(patterns: Sequence[bytes], separator: bytes = SEPARATOR) -> list[list[bytes]]:
+    """For each pattern, the others that match every key that it matches, in order.
 
-    A client that holds both patterns needs only the one that covers the other.
+    A client that holds both needs only the one that covers the other. The empty pattern is left out: it covers all.
     """
-    from pyspark.sql.types import ArrayType, BinaryType, StructField, StructType
-
-    every = tuple(patterns)
-
-    def find(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        import pyarrow as pa
-
-        index: Subscriptions[bytes] = Subscriptions(separator)
-        for pattern in every:
-            index.add(pattern, pattern)
-        for batch in batches:
-            found: list[list[bytes]] = []
-            for pattern in batch.column("pattern").to_pylist():
-                witness = _witness(pattern, separator)
-                assert matches(pattern, witness, separator), pattern
-                others = index.subscribers(witness)
-                found.append(sorted(p for p in others if p != pattern and covers(p, pattern, separator)))
-            yield pa.RecordBatch.from_arrays(
-                [batch.column("pattern"), pa.array(found, pa.list_(pa.binary()))], ["pattern", "covered_by"]
-            )
-
-    schema = StructType(
-        [
-            StructField("pattern", BinaryType(), False),
-            StructField("covered_by", ArrayType(BinaryType(), False), False),
-        ]
-    )
-    frame = _frame(spark, patterns).repartition(max(1, len(every) // _TASK))
-    return frame.mapInArrow(find, schema)
+    index: Subscriptions[bytes] = Subscriptions(separator)
+    for pattern in filter(None, patterns):
+        index.add(pattern, pattern)
+    found = []
+    for pattern in patterns:
+        witness = _witness(pattern, separator)
+        assert matches(pattern, witness, separator), pattern
+        others = index.subscribers(witness)
+        found.append(sorted(other for other in others if other != pattern and covers(other, pattern, separator)))
+    return found

@@ -1,65 +1,61 @@
-"""Writes the tables of a report for machines, as Parquet or CSV."""
+"""The tables of reports: Arrow tables in the memory of the driver, and their files, for machines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+import csv
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..wire.text import printable
 
 if TYPE_CHECKING:
     import pyarrow
-    from pyspark.sql import DataFrame
 
-__all__ = ["as_text", "write_csv", "write_parquet"]
+__all__ = ["table_of", "write_csv", "write_parquet"]
 
 
-def as_text(frame: DataFrame) -> DataFrame:
-    """``frame`` with bytes as :func:`~sbuslib.wire.text.printable` text, and lists as their items with blanks between.
+def table_of(rows: Sequence[tuple[Any, ...]], columns: Mapping[str, str]) -> pyarrow.Table:
+    """Rows as an Arrow table.
 
-    In a list, a blank within an item is written as ``\\x20``, and an empty item as ``""``.
+    :param columns: the name and the Arrow type of each column.
     """
-    from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
+    import pyarrow as pa
 
-    lists = {field.name for field in frame.schema.fields if isinstance(field.dataType, ArrayType)}
-    texts = {field.name for field in frame.schema.fields if isinstance(field.dataType, BinaryType)} | lists
-    if not texts:
-        return frame
-    schema = StructType(
-        [StructField(field.name, StringType()) if field.name in texts else field for field in frame.schema.fields]
-    )
-
-    def show(value: object) -> str | None:
-        match value:
-            case None:
-                return None
-            case list():
-                return " ".join((show(one) or '""').replace(" ", "\\x20") for one in value)
-            case bytes():
-                return printable(value)
-        return str(value)
-
-    def convert(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        import pyarrow as pa
-
-        for batch in batches:
-            columns = [
-                pa.array(map(show, column.to_pylist()), pa.string()) if name in texts else column
-                for name, column in zip(batch.schema.names, batch.columns, strict=True)
-            ]
-            yield pa.RecordBatch.from_arrays(columns, batch.schema.names)
-
-    return frame.mapInArrow(convert, schema)
+    values: Iterable[Iterable[Any]] = zip(*rows, strict=True) if rows else ((),) * len(columns)
+    arrays = [pa.array(column, kind) for column, kind in zip(values, columns.values(), strict=True)]
+    return pa.table(arrays, names=[*columns])
 
 
-def write_parquet(tables: Mapping[str, DataFrame], directory: str) -> None:
-    """Write each table into ``directory/NAME``, a directory of Parquet files. It is replaced if it is there."""
-    for name, frame in tables.items():
-        frame.write.mode("overwrite").parquet(f"{directory}/{name}")
+def write_parquet(tables: Mapping[str, pyarrow.Table], directory: str) -> None:
+    """Write each table into the file ``directory/NAME.parquet``, which is replaced if it is there."""
+    from pyarrow import parquet
+
+    os.makedirs(directory, exist_ok=True)
+    for name, table in tables.items():
+        parquet.write_table(table, f"{directory}/{name}.parquet")
 
 
-def write_csv(tables: Mapping[str, DataFrame], directory: str) -> None:
-    """Write each table into ``directory/NAME``, a directory with one CSV file. It is replaced if it is there."""
-    for name, frame in tables.items():
-        # One file keeps the order of the table.
-        as_text(frame).coalesce(1).write.mode("overwrite").csv(f"{directory}/{name}", header=True, escape='"')
+def write_csv(tables: Mapping[str, pyarrow.Table], directory: str) -> None:
+    """Write each table into the file ``directory/NAME.csv``, which is replaced if it is there.
+
+    Bytes are written as :func:`~sbuslib.wire.text.printable` text, and lists as their items with blanks between. In a
+    list, a blank within an item is written as ``\\x20``, and an empty item as ``""``.
+    """
+    os.makedirs(directory, exist_ok=True)
+    for name, table in tables.items():
+        with open(f"{directory}/{name}.csv", "w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(table.column_names)
+            for batch in table.to_batches(max_chunksize=65_536):
+                columns = [map(_as_text, column.to_pylist()) for column in batch.columns]
+                writer.writerows(zip(*columns, strict=True))
+
+
+def _as_text(value: object) -> object:
+    match value:
+        case list():
+            return " ".join(str(_as_text(one)).replace(" ", "\\x20") or '""' for one in value)
+        case bytes():
+            return printable(value)
+    return value

@@ -1,4 +1,4 @@
-"""A tree of hubs and their clients: read from a file, and turned into frames for :mod:`sbuslib.spark.plan`.
+"""A tree of hubs and their clients, read from a file, for :mod:`sbuslib.spark.plan`.
 
 The file is TOML::
 
@@ -21,18 +21,50 @@ whose ``recorded`` is the id of the hub that recorded it, or else at the root.
 from __future__ import annotations
 
 import tomllib
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..errors import UsageError
 from ..matcher import check_separator
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+__all__ = ["Client", "Hub", "Topology", "Tree"]
 
-__all__ = ["Client", "Hub", "Topology", "hubs_frame", "interests_frame"]
+
+class Tree:
+    """Hubs by number: the root is 0, and every other hub has a larger number than the hub above it.
+
+    So a loop from the last hub to the first meets each hub after all hubs below it.
+
+    :param above: for each hub, the hub above it; empty at the root.
+
+    Raises :exc:`~sbuslib.errors.UsageError` if the hubs are not a tree, or if a name is unknown.
+    """
+
+    def __init__(self, above: Mapping[str, str]) -> None:
+        below = defaultdict[str, list[str]](list)
+        for name, upper in above.items():
+            if upper and upper not in above:
+                raise UsageError(f"above {name} is {upper}, which is not among the hubs")
+            below[upper].append(name)
+        if len(below[""]) != 1:
+            raise UsageError(f"a tree has one hub with nothing above it, not {len(below[''])}: {', '.join(below[''])}")
+        self.names = [*below[""]]
+        """The name of each hub."""
+        for name in self.names:
+            self.names += below[name]
+        self.number = {name: number for number, name in enumerate(self.names)}
+        """The number of each hub, by its name."""
+        if len(self.names) < len(above):
+            circle = [next(name for name in above if name not in self.number)]
+            while (upper := above[circle[-1]]) not in circle:
+                circle.append(upper)
+            raise UsageError(f"hubs stand above each other: {', '.join(circle[circle.index(upper) :])}")
+        self.above = [self.number.get(above[name], 0) for name in self.names]
+        """The number of the hub above each hub; of the root, its own."""
 
 
 class Hub(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,7 +88,7 @@ class Client(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sender: str = ""
 
 
-class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """A tree of hubs by name, and their clients by name.
 
     Raises :exc:`~sbuslib.errors.UsageError` if the hubs are not a tree, or if a name is unknown.
@@ -68,14 +100,7 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         check_separator(self.separator.encode())
-        roots = [name for name, hub in self.hubs.items() if not hub.above]
-        if len(roots) != 1:
-            raise UsageError(f"a tree has one hub with nothing above it, not {len(roots)}: {', '.join(roots)}")
-        for name, hub in self.hubs.items():
-            if hub.above and hub.above not in self.hubs:
-                raise UsageError(f"above {name} is {hub.above}, which is not among the hubs")
-        for name in self.hubs:
-            self.path(name)
+        _ = self.tree
         for name, client in self.clients.items():
             if client.hub not in self.hubs:
                 raise UsageError(f"client {name} is at {client.hub}, which is not among the hubs")
@@ -83,23 +108,10 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 if "\0" in pattern:
                     raise UsageError(f"client {name}: a pattern cannot hold a NUL byte")
 
-    @property
-    def root(self) -> str:
-        """The name of the hub without a hub above it."""
-        return next(name for name, hub in self.hubs.items() if not hub.above)
-
-    def path(self, hub: str) -> list[str]:
-        """The links from a hub up to the root. A link has the name of the hub below it, so ``hub`` itself comes first.
-
-        Raises :exc:`~sbuslib.errors.UsageError` when hubs are above each other in a circle.
-        """
-        found: list[str] = []
-        while self.hubs[hub].above:
-            if hub in found:
-                raise UsageError(f"hubs stand above each other: {', '.join(found)}")
-            found.append(hub)
-            hub = self.hubs[hub].above
-        return found
+    @cached_property
+    def tree(self) -> Tree:
+        """The hubs by number."""
+        return Tree({name: hub.above for name, hub in self.hubs.items()})
 
     @classmethod
     def read(cls, path: str) -> Topology:
@@ -108,21 +120,3 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return msgspec.convert(tomllib.loads(Path(path).read_text("utf-8")), cls)
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError, UsageError) as error:
             raise UsageError(f"{path}: {error}") from None
-
-
-def hubs_frame(spark: SparkSession, topology: Topology) -> DataFrame:
-    """``hub``, ``above`` (null at the root) and ``path``, as :meth:`Topology.path` gives it."""
-    rows: list[tuple[Any, ...]] = [
-        (name, hub.above or None, topology.path(name)) for name, hub in topology.hubs.items()
-    ]
-    return spark.createDataFrame(rows, "hub string, above string, path array<string>")
-
-
-def interests_frame(spark: SparkSession, topology: Topology) -> DataFrame:
-    """``hub``, ``client`` and ``pattern`` (binary): one row for each pattern of each client."""
-    rows = [
-        (client.hub, name, pattern.encode())
-        for name, client in topology.clients.items()
-        for pattern in dict.fromkeys(client.subscribes)
-    ]
-    return spark.createDataFrame(rows, "hub string, client string, pattern binary")

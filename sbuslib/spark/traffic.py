@@ -1,11 +1,12 @@
 """What a bus carried: volume over time, by level of the key, by sender and user, by size, and what was lost.
 
-Almost all work is in two passes over the rows, :func:`~sbuslib.spark.matching.by_key` and :func:`digest`. Persist their
-results to make several tables of them.
+All work is in two passes over the rows: :func:`~sbuslib.spark.matching.by_key` for the levels of keys, and
+:func:`summaries` for everything else.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import UsageError
@@ -13,11 +14,13 @@ from ..matcher import SEPARATOR, check_separator
 from .matching import is_message
 
 if TYPE_CHECKING:
+    import pyarrow
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["Span", "by_level", "by_sender", "by_user", "digest", "gaps", "over_time", "period", "sizes", "span"]
+__all__ = ["Span", "by_level", "period", "span", "summaries"]
 
 _PERIODS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 28_800, 86_400, 604_800)
+_BUSIEST = [("messages", "descending"), ("bytes", "descending")]
 _POINTS = 240
 """Most periods in a plot: as many as a screen can show, and few enough to draw quickly."""
 
@@ -65,80 +68,76 @@ def _start(seconds: int) -> Column:
     return f.timestamp_seconds((f.col("time_ns") - f.pmod(f.col("time_ns"), f.lit(step))) / f.lit(1_000_000_000))
 
 
-def digest(rows: DataFrame, seconds: int) -> DataFrame:
-    """Counts of rows by ``hub``, ``start`` of a period, ``sender``, ``gid``, ``uid`` and ``size_to``.
+_SUMMARIES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], list[tuple[str, str]]]] = {
+    "over_time": (("hub", "start"), "", ("messages", "bytes", "lost"), [("hub", "ascending"), ("start", "ascending")]),
+    "by_sender": (("sender", "uid"), "messages", ("messages", "bytes"), [*_BUSIEST, ("sender", "ascending")]),
+    "by_user": (("uid", "gid"), "messages", ("messages", "bytes"), [*_BUSIEST, ("uid", "ascending")]),
+    "sizes": (("size_to",), "messages", ("messages", "bytes"), [("size_to", "ascending")]),
+    "gaps": (("hub", "cause"), "gaps", ("gaps", "lost", "first", "last"), [("lost", "descending")]),
+}
+"""Of each summary: what it groups by, which count is not 0, its other columns, and its order."""
 
-    The counts are ``messages``, ``bytes`` (of payloads) and ``lost`` (by gap rows). ``size_to`` is the size of the
-    payload, rounded up to 0, 1, 2, 4, ...
 
-    :param rows: rows with ``time_ns``, ``hub``, ``kind``, ``size``, ``sender``, ``gid``, ``uid`` and ``lost``.
+def summaries(rows: DataFrame, seconds: int) -> dict[str, pyarrow.Table]:
+    """What the rows come to, in one job of Spark, which runs at once.
+
+    * ``over_time``: ``hub``, ``start`` of a period, ``messages``, ``bytes`` (of payloads) and ``lost`` (by gap rows),
+      in order. ``start`` is null for gaps of unknown time.
+    * ``by_sender``: ``sender`` (the whole path; null if unknown), ``uid``, ``messages``, ``bytes``, the busiest first.
+    * ``by_user``: ``uid``, ``gid`` (null if the hub cannot vouch for them), ``messages``, ``bytes``, the busiest first.
+    * ``sizes``: ``size_to``, ``messages`` and ``bytes``, for payloads longer than half of ``size_to`` and up to that:
+      0, 1, 2, 4, ...
+    * ``gaps``: ``hub``, ``cause``, ``gaps``, ``lost``, ``first`` and ``last`` (time): what the recorder knew was lost.
+
+    :param rows: rows with ``time_ns``, ``hub``, ``kind``, ``size``, ``sender``, ``gid``, ``uid``, ``lost``, ``cause``.
     :param seconds: the length of a period.
     """
     from pyspark.sql import functions as f
 
-    size = f.col("size").cast("bigint")
+    size, message = f.col("size").cast("bigint"), is_message()
     # The number of binary digits of size - 1, since a logarithm is not exact.
     power = f.when(size <= 1, size).otherwise(f.expr("shiftleft(1L, length(bin(size - 1)))"))
-    message = is_message()
-    return rows.groupBy(
-        "hub", _start(seconds).alias("start"), "sender", "gid", "uid", f.when(message, power).alias("size_to")
-    ).agg(
-        f.count(f.when(message, 1)).alias("messages"),
-        f.coalesce(f.sum(f.when(message, size)), f.lit(0)).alias("bytes"),
-        f.coalesce(f.sum("lost"), f.lit(0)).alias("lost"),
-    )
-
-
-def _summed(frame: DataFrame, *columns: str) -> DataFrame:
-    from pyspark.sql import functions as f
-
-    return frame.groupBy(*columns).agg(
-        f.sum("messages").alias("messages"), f.sum("bytes").alias("bytes"), f.sum("lost").alias("lost")
-    )
-
-
-def over_time(digest: DataFrame) -> DataFrame:
-    """``hub``, ``start``, ``messages``, ``bytes`` and ``lost`` of each period with rows, in order.
-
-    ``start`` is null for gaps of unknown time.
-    """
-    return _summed(digest, "hub", "start").orderBy("hub", "start")
-
-
-def by_sender(digest: DataFrame) -> DataFrame:
-    """``sender`` (the whole path; null if unknown), ``messages`` and ``bytes``, the busiest first."""
-    return _summed(digest.where("messages > 0"), "sender").drop("lost").orderBy(*_busiest("sender"))
-
-
-def by_user(digest: DataFrame) -> DataFrame:
-    """``uid`` and ``gid`` (null if the hub cannot vouch for them), ``messages`` and ``bytes``, the busiest first."""
-    return _summed(digest.where("messages > 0"), "uid", "gid").drop("lost").orderBy(*_busiest("uid", "gid"))
-
-
-def sizes(digest: DataFrame) -> DataFrame:
-    """``size_to``, ``messages`` and ``bytes``, for payloads longer than half of ``size_to`` and up to ``size_to``."""
-    return _summed(digest.where("messages > 0"), "size_to").drop("lost").orderBy("size_to")
-
-
-def gaps(rows: DataFrame) -> DataFrame:
-    """The losses that the recorder knew of: ``hub``, ``cause``, ``gaps``, ``lost``, and ``first`` and ``last`` time.
-
-    :param rows: rows with ``time_ns``, ``hub``, ``kind``, ``lost`` and ``cause``.
-    """
-    from pyspark.sql import functions as f
-
-    second = f.lit(1_000_000_000)
-    return (
-        rows.where(~is_message())
-        .groupBy("hub", "cause")
+    groups = ("hub", "start", "sender", "gid", "uid", "size_to", "cause")
+    digest = (
+        rows.withColumn("start", _start(seconds))
+        .withColumn("size_to", f.when(message, power))
+        .groupBy(*groups)
         .agg(
-            f.count(f.lit(1)).alias("gaps"),
-            f.sum("lost").alias("lost"),
-            f.timestamp_seconds(f.min("time_ns") / second).alias("first"),
-            f.timestamp_seconds(f.max("time_ns") / second).alias("last"),
+            f.count(f.when(message, 1)).alias("messages"),
+            f.coalesce(f.sum(f.when(message, size)), f.lit(0)).alias("bytes"),
+            f.count(f.when(~message, 1)).alias("gaps"),
+            f.coalesce(f.sum("lost"), f.lit(0)).alias("lost"),
+            f.min("time_ns").alias("first"),
+            f.max("time_ns").alias("last"),
         )
-        .orderBy(f.desc("lost"), "hub", "cause")
     )
+    sets = [[f.col(name) for name in by] for by, *_ in _SUMMARIES.values()]
+    sums = [f.sum(name).alias(name) for name in ("messages", "bytes", "gaps", "lost")]
+    times = [
+        f.timestamp_seconds(one(name) / f.lit(1_000_000_000)).alias(name)
+        for one, name in ((f.min, "first"), (f.max, "last"))
+    ]
+    whole = digest.groupingSets(sets, *groups).agg(f.grouping_id().alias("set"), *sums, *times).toArrow()
+    return {name: _summary(whole, groups, *choice) for name, choice in _SUMMARIES.items()}
+
+
+def _summary(
+    whole: pyarrow.Table,
+    groups: Sequence[str],
+    by: tuple[str, ...],
+    counted: str,
+    columns: tuple[str, ...],
+    order: list[tuple[str, str]],
+) -> pyarrow.Table:
+    """One of the summaries, out of all of them."""
+    from pyarrow import compute
+
+    # Spark sets the bit of each column that a set does not group by; the first column has the highest.
+    number = int("".join("01"[name not in by] for name in groups), 2)
+    chosen = compute.equal(whole["set"], number)
+    if counted:
+        chosen = compute.and_(chosen, compute.greater(whole[counted], 0))
+    return whole.filter(chosen).select([*by, *columns]).sort_by(order)
 
 
 def by_level(keys: DataFrame, levels: int = 3, separator: bytes = SEPARATOR) -> DataFrame:
@@ -168,15 +167,9 @@ def by_level(keys: DataFrame, levels: int = 3, separator: bytes = SEPARATOR) -> 
             f.count(f.lit(1)).alias("keys"),
             f.max("largest").alias("largest"),
         )
-        .orderBy("level", *_busiest("prefix"))
+        .orderBy("level", f.desc("messages"), f.desc("bytes"), "prefix")
     )
 
 
 def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace("'", "\\'")
-
-
-def _busiest(*then: str) -> list[Column]:
-    from pyspark.sql import functions as f
-
-    return [f.desc("messages"), f.desc("bytes"), *(f.asc(name) for name in then)]

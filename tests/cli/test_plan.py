@@ -1,4 +1,4 @@
-"""``sbus plan`` as a program, without Spark: its errors. ``tests/spark`` has it with Spark."""
+"""``sbus plan`` as a program, without Spark. ``tests/spark`` has it with Spark."""
 
 from __future__ import annotations
 
@@ -30,3 +30,13 @@ def test_wrong_arguments_are_refused_before_spark_starts(
     run: Run, tmp_path: Path, words: tuple[str, ...], status: int, said: str
 ) -> None:
     is_refused(run("sbuslib", *words, cwd=tmp_path), status, said)
+
+
+def test_the_plan_of_a_simulated_tree_needs_no_java(run: Run, tmp_path: Path) -> None:
+    words = ("plan", "--simulate", "30", "--fan-out", "3", "--csv", "load")
+    done = run("sbuslib", *words, cwd=tmp_path, env={"JAVA_HOME": str(tmp_path)})
+    assert done.stdout.splitlines() == ["plan.html", "load"], done.stderr
+    assert "Spark" not in done.stderr
+    lines = (tmp_path / "load" / "links.csv").read_text().splitlines()
+    assert len(lines) == 1 + 29
+    assert (tmp_path / "plan.html").read_text().startswith("<!DOCTYPE html>")

@@ -6,7 +6,7 @@ import json
 import sys
 
 from sbuslib.spark import ingest, read, session
-from sbuslib.spark.traffic import by_user, digest
+from sbuslib.spark.traffic import summaries
 
 
 def main(master: str, journal: str, bus: str, folder: str, quick: str) -> None:
@@ -29,8 +29,8 @@ def main(master: str, journal: str, bus: str, folder: str, quick: str) -> None:
     rows = frame.selectExpr("key", "payload").repartition(2)
     rows.write.format("sbus").mode("append").option("address", bus).save()
     ingest(spark, journal, f"{folder}/lake")
-    users = by_user(digest(read(spark, f"{folder}/lake"), 3600)).collect()
-    found["users"] = [[row.uid, row.messages, row.bytes] for row in users]
+    users = summaries(read(spark, f"{folder}/lake"), 3600)["by_user"].to_pylist()
+    found["users"] = [[row["uid"], row["messages"], row["bytes"]] for row in users]
     spark.stop()
     print(json.dumps(found))
 

@@ -6,18 +6,23 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
-from spark.frames import gap, message, recording, rows_of
+from hypothesis import given
+from hypothesis import strategies as st
+from spark.frames import gap, message, recording
 from support import PATIENCE, ROOT
 
 from sbuslib import matches
 from sbuslib.spark import plan
-from sbuslib.spark.topology import Client, Hub, Topology, hubs_frame, interests_frame
+from sbuslib.spark.topology import Client, Hub, Topology
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
+
+Traffic: TypeAlias = "list[tuple[str, str | None, bytes, int, int]]"
+"""Hub, client, key, messages and bytes."""
 
 TREE = Topology(
     {"root": Hub(), "left": Hub("root"), "right": Hub("root"), "deep": Hub("left"), "far": Hub("deep")},
@@ -31,7 +36,7 @@ TREE = Topology(
     },
 )
 
-TRAFFIC = [
+TRAFFIC: Traffic = [
     ("far", "switch", b"lamp/1/set", 5, 50),
     ("far", "lamp", b"lamp/1/state", 5, 500),
     ("far", "lamp", b"lamp/2/state", 3, 30),
@@ -41,7 +46,6 @@ TRAFFIC = [
     ("left", None, b"nobody/wants/it", 1_000, 10_000),
     ("deep", "heating", b"room/7/temp", 40, 400),
 ]
-COLUMNS = "hub string, client string, key binary, messages bigint, bytes bigint"
 
 
 class Load(NamedTuple):
@@ -53,92 +57,131 @@ class Load(NamedTuple):
     down: int
 
 
-def loads(
-    topology: Topology, traffic: list[tuple[str, str | None, bytes, int, int]], by_bytes: bool
-) -> dict[str, Load]:
+def path(topology: Topology, hub: str) -> list[str]:
+    """The links from a hub up to the root."""
+    return [hub, *path(topology, topology.hubs[hub].above)] if topology.hubs[hub].above else []
+
+
+def loads(topology: Topology, traffic: Traffic, by_bytes: bool) -> dict[str, Load]:
     found = {}
     for link in topology.hubs:
-        if link == topology.root:
+        if not topology.hubs[link].above:
             continue
         counts = [0, 0, 0, 0]
         for hub, _, key, messages, size in traffic:
             weight = size if by_bytes else messages
-            from_below = link in topology.path(hub)
+            from_below = link in path(topology, hub)
             wanting = {
                 client.hub
                 for client in topology.clients.values()
                 if any(matches(pattern.encode(), key) for pattern in client.subscribes)
             }
             counts[0 if from_below else 1] += weight
-            if any((link in topology.path(at)) is not from_below for at in wanting):
+            if any((link in path(topology, at)) is not from_below for at in wanting):
                 counts[2 if from_below else 3] += weight
         found[link] = Load(*counts)
     return found
 
 
-def frames(spark: SparkSession, topology: Topology) -> tuple[DataFrame, plan.Routed]:
-    traffic = spark.createDataFrame(TRAFFIC, COLUMNS)
-    return hubs_frame(spark, topology), plan.route(traffic, interests_frame(spark, topology))
+def classes(topology: Topology, traffic: Traffic) -> list[plan.Class]:
+    number = topology.tree.number
+    flows = [plan.Flow(number[hub], who, key, messages, size) for hub, who, key, messages, size in traffic]
+    return plan.classes(flows, plan.interests(topology), topology.separator.encode())
 
 
-def test_the_load_of_links_equals_the_definition(spark: SparkSession) -> None:
-    hubs, routed = frames(spark, TREE)
-    found = {row.hub: row for row in plan.links(routed, hubs).collect()}
-    assert set(found) == {"left", "right", "deep", "far"}
+def check_links(topology: Topology, traffic: Traffic) -> dict[str, plan.Link]:
+    """Compare the links of a plan with the definition."""
+    listed = plan.links(topology.tree, classes(topology, traffic))
+    assert listed == sorted(listed, key=lambda link: (-link.up - link.down, link.link))
+    found = {link.link: link for link in listed}
     for suffix, by_bytes in (("", False), ("_bytes", True)):
-        expected = loads(TREE, TRAFFIC, by_bytes)
-        got = {link: Load(*(row[name + suffix] for name in Load._fields)) for link, row in found.items()}
-        assert got == expected
-    assert found["far"].above == "deep"
-    assert any(load.up for load in loads(TREE, TRAFFIC, False).values())
+        got = {name: Load(*(getattr(link, kind + suffix) for kind in Load._fields)) for name, link in found.items()}
+        assert got == loads(topology, traffic, by_bytes)
+    assert all(link.above == topology.hubs[name].above for name, link in found.items())
+    return found
 
 
-def test_all_links_are_listed_with_the_busiest_first(spark: SparkSession) -> None:
-    hubs = hubs_frame(spark, TREE)
-    traffic = spark.createDataFrame([("right", None, b"room/1/temp", 3, 3)], COLUMNS)
-    found = rows_of(plan.links(plan.route(traffic, interests_frame(spark, TREE)), hubs), "hub", "up", "down")
-    assert found == [("deep", 0, 3), ("left", 0, 3), ("right", 3, 0), ("far", 0, 0)]
+def moved(topology: Topology, traffic: Traffic, client: str, hub: str) -> tuple[Topology, Traffic]:
+    clients = topology.clients | {client: msgspec.structs.replace(topology.clients[client], hub=hub)}
+    elsewhere: Traffic = [(hub if who == client else at, who, *rest) for at, who, *rest in traffic]  # type: ignore[misc]
+    return msgspec.structs.replace(topology, clients=clients), elsewhere
 
 
-def test_links_carry_nothing_by_interest_without_traffic_or_clients(spark: SparkSession) -> None:
-    hubs = hubs_frame(spark, TREE)
-    nothing = plan.route(spark.createDataFrame([], COLUMNS), interests_frame(spark, TREE))
-    assert {row[2:] for row in rows_of(plan.links(nothing, hubs))} == {(0,) * 8}
-    nobody = plan.route(
-        spark.createDataFrame(TRAFFIC, COLUMNS),
-        spark.createDataFrame([], "hub string, client string, pattern binary"),
-    )
-    assert {row.up + row.down for row in plan.links(nobody, hubs).collect()} == {0}
-
-
-def moved(client: str, hub: str) -> tuple[Topology, list[tuple[str, str | None, bytes, int, int]]]:
-    clients = TREE.clients | {client: msgspec.structs.replace(TREE.clients[client], hub=hub)}
-    traffic = [(hub if who == client else at, who, *rest) for at, who, *rest in TRAFFIC]
-    return Topology(TREE.hubs, clients), traffic  # type: ignore[return-value]
-
-
-def total(topology: Topology, traffic: list[tuple[str, str | None, bytes, int, int]], by_bytes: bool = False) -> int:
+def total(topology: Topology, traffic: Traffic, by_bytes: bool = False) -> int:
     return sum(load.up + load.down for load in loads(topology, traffic, by_bytes).values())
 
 
-def test_the_best_hub_for_a_client_has_the_least_load_of_all(spark: SparkSession) -> None:
-    """The saving is the load by the definition before the move, less the load after it."""
-    hubs, routed = frames(spark, TREE)
-    found = {row.client: row for row in plan.placements(routed, hubs).collect()}
+def check_placements(topology: Topology, traffic: Traffic) -> dict[str, plan.Placement]:
+    """Compare placements with the definition: the load before the move, less the load after it."""
+    found = {one.client: one for one in plan.placements(topology.tree, classes(topology, traffic))}
+    for client, one in found.items():
+        at = topology.clients[client].hub
+        costs = {hub: total(*moved(topology, traffic, client, hub)) for hub in topology.hubs}
+        assert one.hub == at
+        assert one.saved == costs[at] - min(costs.values()), client
+        assert costs[one.better] == min(costs.values()), client
+        before, after = (
+            total(*which, True) for which in ((topology, traffic), moved(topology, traffic, client, one.better))
+        )
+        assert one.saved_bytes == before - after, client
+        if not one.saved:
+            assert one.better == at
+    return found
+
+
+def test_the_load_of_links_equals_the_definition() -> None:
+    found = check_links(TREE, TRAFFIC)
+    assert set(found) == {"left", "right", "deep", "far"}
+    assert any(link.up for link in found.values())
+
+
+def test_the_best_hub_for_a_client_has_the_least_load_of_all() -> None:
+    found = check_placements(TREE, TRAFFIC)
     assert set(found) == set(TREE.clients)
-    for client, at in TREE.clients.items():
-        costs = {hub: total(*moved(client, hub)) for hub in TREE.hubs}
-        row = found[client]
-        assert row.hub == at.hub
-        assert row.saved == costs[at.hub] - min(costs.values()), client
-        assert costs[row.better] == min(costs.values()), client
-        assert row.saved_bytes == total(TREE, TRAFFIC, True) - total(*moved(client, row.better), True), client
-        if not row.saved:
-            assert row.better == at.hub
     assert found["mute"].saved > 0
 
 
-def test_real_relays_forward_what_the_plan_says(spark: SparkSession, folder: str) -> None:
+@st.composite
+def plans(draw: st.DrawFn) -> tuple[Topology, Traffic]:
+    """Any tree with a few clients, and what they and others publish."""
+    hubs = {"0": Hub()}
+    for number in range(1, draw(st.integers(1, 7))):
+        hubs[str(number)] = Hub(draw(st.sampled_from([*hubs])))
+    at, key = st.sampled_from([*hubs]), st.sampled_from([b"a/b", b"a/c", b"b", b"c/d"])
+    patterns = st.lists(st.sampled_from(["a/", "a/b", "*/b", "b", "", "c/*"]), max_size=2).map(tuple)
+    clients = draw(st.dictionaries(st.sampled_from("uvwxyz"), st.builds(Client, at, patterns), max_size=4))
+    traffic: Traffic = []
+    for who in draw(st.lists(st.sampled_from([None, *clients]), max_size=6)):
+        hub = draw(at) if who is None else clients[who].hub
+        messages = draw(st.integers(1, 5))
+        traffic.append((hub, who, draw(key), messages, messages * draw(st.integers(1, 9))))
+    return Topology(hubs, clients), traffic
+
+
+@given(plans())
+def test_the_plan_of_any_tree_equals_the_definition(made: tuple[Topology, Traffic]) -> None:
+    check_links(*made)
+    found = check_placements(*made)
+    topology, traffic = made
+    idle = set(topology.clients) - {who for _, who, *_ in traffic}
+    for client in idle - set(found):
+        patterns = topology.clients[client].subscribes
+        assert not any(matches(pattern.encode(), key) for pattern in patterns for _, _, key, *_ in traffic)
+
+
+def test_secret_keys_are_wanted_by_nobody() -> None:
+    topology = Topology({"root": Hub(), "below": Hub("root")}, {"all": Client("below", ("",))})
+    (link,) = plan.links(topology.tree, classes(topology, [("root", None, b"!/x", 3, 3)]))
+    assert (link.flooded_down, link.down) == (3, 0)
+
+
+def test_a_plan_uses_the_given_separator() -> None:
+    topology = Topology({"root": Hub(), "a": Hub("root")}, {"x": Client("a", ("b.",))}, ".")
+    (link,) = plan.links(topology.tree, classes(topology, [("root", None, b"b.c", 1, 1)]))
+    assert link.down == 1
+
+
+def test_real_relays_forward_what_the_plan_says(folder: str) -> None:
     """Each message has another power of two as its size, so the bytes over a link tell which messages crossed it.
 
     A client at every hub receives the marks, so real relays pass them on as hubs would that flood.
@@ -161,11 +204,8 @@ def test_real_relays_forward_what_the_plan_says(spark: SparkSession, folder: str
     )
     carried = json.loads(done.stdout)
 
-    traffic = spark.createDataFrame(
-        [(hub, None, key, 1, 1 << number) for number, (_, hub, key) in enumerate(messages)], COLUMNS
-    )
-    routed = plan.route(traffic, interests_frame(spark, TREE))
-    planned = {row.hub: row for row in plan.links(routed, hubs_frame(spark, TREE)).collect()}
+    traffic: Traffic = [(hub, None, key, 1, 1 << number) for number, (_, hub, key) in enumerate(messages)]
+    planned = {link.link: link._asdict() for link in plan.links(TREE.tree, classes(TREE, traffic))}
 
     crossed = 0
     for link, row in planned.items():
@@ -201,9 +241,13 @@ def test_recorded_messages_are_attributed_to_clients_and_hubs(spark: SparkSessio
         message(b"elsewhere", b"", sender=None, uid=None, hub="hub-2"),
         gap(5, "overflow"),
     ]
-    found = sorted(rows_of(plan.published(recording(spark, rows), topology)), key=str)
     header = len(b"MSG ") + 1
-    assert found == sorted(
+    found = dict[tuple[str, str | None, bytes], tuple[int, int]]()
+    for flow in plan.recorded(recording(spark, rows), topology):
+        group = topology.tree.names[flow.hub], flow.client, flow.key
+        messages, size = found.get(group, (0, 0))
+        found[group] = messages + flow.messages, size + flow.bytes
+    assert sorted(((*group, *counts) for group, counts in found.items()), key=str) == sorted(
         [
             ("below", "by key", b"room/1/temp", 2, 2 * (header + 11) + 5),
             ("root", "by user", b"other", 1, header + 5),
@@ -214,20 +258,3 @@ def test_recorded_messages_are_attributed_to_clients_and_hubs(spark: SparkSessio
         ],
         key=str,
     )
-
-
-def test_a_tree_without_clients(spark: SparkSession) -> None:
-    topology = Topology({"root": Hub()})
-    frame = plan.published(recording(spark, [message(b"a", b"1")]), topology)
-    assert rows_of(frame) == [("root", None, b"a", 1, 7)]
-    routed = plan.route(frame, interests_frame(spark, topology))
-    hubs = hubs_frame(spark, topology)
-    assert rows_of(plan.links(routed, hubs)) == []
-    assert rows_of(plan.placements(routed, hubs)) == []
-
-
-def test_a_plan_uses_the_given_separator(spark: SparkSession) -> None:
-    topology = Topology({"root": Hub(), "a": Hub("root")}, {"x": Client("a", ("b.",))}, ".")
-    traffic = spark.createDataFrame([("root", None, b"b.c", 1, 1)], COLUMNS)
-    routed = plan.route(traffic, interests_frame(spark, topology), b".")
-    assert rows_of(plan.links(routed, hubs_frame(spark, topology)), "down") == [(1,)]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from spark.frames import gap, message, recording
 
-from sbuslib.spark import plan, reports
+from sbuslib.spark import plan, reports, simulate
 from sbuslib.spark.latency import CorrelationId
-from sbuslib.spark.topology import Client, Hub, Topology, hubs_frame, interests_frame
+from sbuslib.spark.topology import Client, Hub, Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,15 +60,24 @@ def test_the_page_of_latency_counts_requests_and_stray_replies(spark: SparkSessi
     assert found["replies without a recorded request"] == "1"
 
 
-def test_the_page_of_a_plan_shows_the_saving(spark: SparkSession) -> None:
+def test_the_page_of_a_plan_shows_the_saving() -> None:
     topology = Topology({"root": Hub(), "left": Hub("root"), "right": Hub("root")}, {"x": Client("left", ("a",))})
-    traffic = spark.createDataFrame(
-        [("root", None, b"a", 3, 30), ("root", None, b"b", 3, 30)],
-        "hub string, client string, key binary, messages bigint, bytes bigint",
-    )
-    hubs = hubs_frame(spark, topology)
-    report = reports.plan(plan.route(traffic, interests_frame(spark, topology)), hubs, place=False)
+    flows = [plan.Flow(0, None, b"a", 3, 30), plan.Flow(0, None, b"b", 3, 30)]
+    report = reports.plan(topology.tree, plan.classes(flows, plan.interests(topology)), place=False)
     assert set(report.tables) == {"links"}
     found = tiles(report.page())
     assert found["hubs"] == "3"
     assert found["of the messages saved"] == "75.0 %"
+
+
+def test_the_columns_of_a_plan_differ_and_its_axes_have_plain_numbers() -> None:
+    tree = simulate.tree(30, 3)
+    html = reports.plan(tree, plan.classes(simulate.traffic(tree), simulate.interests(tree)), place=False).page()
+    heads = re.findall(r"<th[^>]*>([^<]*)</th>", html)
+    assert heads[:4] == ["link from hub", "to hub above", "messages up", "messages down"]
+    assert len(heads) == len(set(heads))
+    assert "mathdefault" not in html
+
+
+def test_the_page_of_a_tree_of_one_hub() -> None:
+    assert tiles(reports.plan(simulate.tree(1), []).page())["of the messages saved"] == "\N{EN DASH}"

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from spark.frames import rows_of
+from pyarrow import parquet
 
-from sbuslib.spark.tables import write_csv, write_parquet
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from sbuslib.spark.tables import table_of, write_csv, write_parquet
 
 
-def test_tables_are_written_and_replaced(spark: SparkSession, tmp_path: Path) -> None:
-    values = [(b'a"b\xff', [b"x y", b"", b"z"], 2), (None, [], 1)]
-    frame = spark.createDataFrame(values, "key binary, others array<binary>, count int")
+def test_tables_are_written_and_replaced(tmp_path: Path) -> None:
+    columns = {"key": "binary", "count": "int64"}
+    table = table_of([(b'a"b\xff', 2), (None, 1)], columns)
+    others = [[b"x y", b"", b"z"], []]
     for directory in ("once", "once"):
-        write_csv({"keys": frame, "counts": frame.select("count")}, f"{tmp_path}/{directory}")
-        write_parquet({"keys": frame}, f"{tmp_path}/parquet")
-    (path,) = (tmp_path / "once" / "keys").glob("*.csv")
-    with path.open(newline="") as file:
+        write_csv({"keys": table.append_column("others", [others])}, f"{tmp_path}/{directory}")
+        write_parquet({"keys": table, "none": table_of([], columns)}, f"{tmp_path}/parquet")
+    with (tmp_path / "once" / "keys.csv").open(newline="") as file:
         assert list(csv.reader(file)) == [
-            ["key", "others", "count"],
-            ['a"b\\xff', 'x\\x20y "" z', "2"],
-            ["", "", "1"],
+            ["key", "count", "others"],
+            ['a"b\\xff', "2", 'x\\x20y "" z'],
+            ["", "1", ""],
         ]
-    assert sorted(rows_of(spark.read.parquet(f"{tmp_path}/parquet/keys"), "count")) == [(1,), (2,)]
+    assert parquet.read_table(tmp_path / "parquet" / "keys.parquet").equals(table)
+    empty = parquet.read_table(tmp_path / "parquet" / "none.parquet")
+    assert (empty.num_rows, empty.schema) == (0, table.schema)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from spark.frames import rows_of
 
 from sbuslib.errors import UsageError
-from sbuslib.spark.topology import Client, Hub, Topology, hubs_frame, interests_frame
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from sbuslib.spark.plan import interests
+from sbuslib.spark.topology import Client, Hub, Topology, Tree
 
 TREE = """
 [hubs.root]
@@ -30,7 +26,7 @@ uid = 1000
 """
 
 
-def test_a_tree_is_read_and_made_frames(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_tree_is_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "tree.toml"
     path.write_text(TREE)
     topology = Topology.read(str(path))
@@ -38,16 +34,23 @@ def test_a_tree_is_read_and_made_frames(tmp_path: Path, spark: SparkSession) -> 
     assert topology.clients == {
         "heating": Client("hall", ("room/*/target", "news", "news"), publishes=("room/",), uid=1000)
     }
-    assert topology.root == "root"
-    assert rows_of(hubs_frame(spark, topology)) == [
-        ("root", None, []),
-        ("plant", "root", ["plant"]),
-        ("hall", "plant", ["hall", "plant"]),
-    ]
-    assert rows_of(interests_frame(spark, topology)) == [
-        ("hall", "heating", b"room/*/target"),
-        ("hall", "heating", b"news"),
-    ]
+    assert topology.tree.names == ["root", "plant", "hall"]
+    assert topology.tree.above == [0, 0, 1]
+    assert [*interests(topology)] == [(2, "heating", pattern) for pattern in (b"room/*/target", b"news", b"news")]
+
+
+def test_hubs_are_numbered_from_the_root_on() -> None:
+    tree = Tree({"a": "b", "d": "c", "b": "c", "c": "", "e": "b"})
+    assert tree.names[0] == "c"
+    assert {tree.names[hub]: tree.names[above] for hub, above in enumerate(tree.above)} == {
+        "c": "c",
+        "a": "b",
+        "b": "c",
+        "d": "c",
+        "e": "b",
+    }
+    assert all(above < hub for hub, above in enumerate(tree.above) if hub)
+    assert [tree.number[name] for name in tree.names] == [*range(5)]
 
 
 @pytest.mark.parametrize(

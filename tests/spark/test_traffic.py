@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from spark.frames import SECOND, START_NS, gap, message, recording, rows_of
@@ -35,15 +35,19 @@ def rows(spark_session: SparkSession) -> DataFrame:
 
 
 @pytest.fixture(scope="module")
-def digest(rows: DataFrame) -> DataFrame:
-    return traffic.digest(rows, 10).persist()
+def found(rows: DataFrame) -> dict[str, Any]:
+    return traffic.summaries(rows, 10)
+
+
+def tuples(table: Any, *names: str) -> list[tuple[Any, ...]]:
+    return [*zip(*(table[name].to_pylist() for name in names or table.column_names), strict=True)]
 
 
 def test_span_is_the_time_from_the_first_row_to_the_last(rows: DataFrame) -> None:
-    found = traffic.span(rows)
-    assert found == (START_NS + SECOND // 4, START_NS + 199 * SECOND // 10, 7)
-    assert found is not None
-    assert found.seconds == pytest.approx(19.65)
+    span = traffic.span(rows)
+    assert span == (START_NS + SECOND // 4, START_NS + 199 * SECOND // 10, 7)
+    assert span is not None
+    assert span.seconds == pytest.approx(19.65)
     assert traffic.span(rows.where("false")) is None
 
 
@@ -52,32 +56,32 @@ def test_a_period_is_round_and_gives_few_points(seconds: float, expected: int) -
     assert traffic.period(seconds) == expected
 
 
-def test_over_time_counts_by_hub_and_period(digest: DataFrame) -> None:
+def test_over_time_counts_by_hub_and_period(found: dict[str, Any]) -> None:
     first, second = (datetime.fromtimestamp(START_NS // SECOND + n, UTC) for n in (0, 10))
-    found = [
-        (hub, start.replace(tzinfo=UTC) if start.tzinfo is None else start, *rest)
-        for hub, start, *rest in rows_of(traffic.over_time(digest))
-    ]
-    assert found == [
+    assert tuples(found["over_time"]) == [
         ("hub-1", first, 2, 6, 0),
         ("hub-1", second, 1, 1_000, 9),
         ("hub-2", second, 1, 0, 1),
     ]
 
 
-def test_messages_are_counted_by_sender_and_by_user(digest: DataFrame) -> None:
-    assert rows_of(traffic.by_sender(digest)) == [(b"!/cred/100/1000/4711", 3, 1_006), (OTHER, 1, 0)]
-    assert rows_of(traffic.by_user(digest)) == [(1000, 100, 3, 1_006), (1001, 100, 1, 0)]
+def test_messages_are_counted_by_sender_and_by_user(found: dict[str, Any]) -> None:
+    assert tuples(found["by_sender"]) == [(b"!/cred/100/1000/4711", 1000, 3, 1_006), (OTHER, 1001, 1, 0)]
+    assert tuples(found["by_user"]) == [(1000, 100, 3, 1_006), (1001, 100, 1, 0)]
 
 
-def test_gaps_are_counted_by_hub_and_cause(rows: DataFrame) -> None:
-    found = rows_of(traffic.gaps(rows), "hub", "cause", "gaps", "lost")
-    assert found == [("hub-1", "overflow", 2, 9), ("hub-2", "corrupt", 1, 1)]
+def test_gaps_are_counted_by_hub_and_cause(found: dict[str, Any]) -> None:
+    last = datetime.fromtimestamp(START_NS / SECOND + 19.9, UTC)
+    assert tuples(found["gaps"], "hub", "cause", "gaps", "lost") == [
+        ("hub-1", "overflow", 2, 9),
+        ("hub-2", "corrupt", 1, 1),
+    ]
+    assert found["gaps"]["last"][0].as_py() == last
 
 
 def test_sizes_are_powers_of_two(spark: SparkSession) -> None:
     sizes = [0, 1, 2, 3, 4, 5, 1024, 1025, 2**29, 409_600]
-    found = rows_of(traffic.sizes(traffic.digest(recording(spark, [message(b"k", size=size) for size in sizes]), 60)))
+    found = tuples(traffic.summaries(recording(spark, [message(b"k", size=size) for size in sizes]), 60)["sizes"])
     assert [(size_to, count) for size_to, count, _ in found] == [
         (0, 1),
         (1, 1),
@@ -119,6 +123,6 @@ def test_levels_come_busiest_first_with_another_separator(spark: SparkSession) -
 def test_wrong_periods_and_levels_are_refused(spark: SparkSession) -> None:
     frame = recording(spark, [message(b"a")])
     with pytest.raises(UsageError, match="period"):
-        traffic.digest(frame, 0)
+        traffic.summaries(frame, 0)
     with pytest.raises(UsageError, match="levels"):
         traffic.by_level(by_key(frame), 0)
