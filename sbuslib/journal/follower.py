@@ -19,6 +19,7 @@ from ..clients.endpoint import Endpoint
 from ..errors import DisconnectedError, JournalError
 from ..matcher import SEPARATOR
 from ..secrets import Credentials, Namespace
+from ..segments.recovery import OUTAGE
 from ..wire import control
 from ..wire.packets import Message, encode_message
 from ..wire.text import plainly
@@ -223,9 +224,11 @@ class Follower:
 
     def _on_reconnect(self, client: Endpoint) -> None:
         """Note a gap. Nobody knows how many messages were lost during the outage."""
-        self._gaps.append(Gap(self._heard_ns, "outage", None))
-        self._hand_over()
-        if self._hub_id() != self._hub:  # it is another hub, which needs another segment
+        if self._hub_id() == self._hub:
+            self._gaps.append(Gap(self._heard_ns, OUTAGE, None))
+            self._hand_over()
+        else:  # it is another hub, which needs another segment; that begins with a gap
+            self._hand_over()
             self._end_writer()
             self._check()
             self._writer = self._make_writer()

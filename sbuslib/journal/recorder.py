@@ -27,6 +27,7 @@ import msgspec
 
 from ..core.service import ServiceGreenlets
 from ..errors import JournalError, StateError, UsageError
+from ..wire.control import MOST_LOST
 from ..wire.packets import check_key
 from ..wire.text import plainly
 from .intake import Intake
@@ -122,6 +123,7 @@ class Recorder:
         self._keep_seconds = keep_seconds
         self._on_stop = on_stop
         self._intake: Intake | None = None
+        self._received_until: int | None = None  # messages of the hub that were recorded, or told to be lost
         self._service = self._make_service()
         self._writer = self._make_writer(lambda: None)
 
@@ -175,7 +177,7 @@ class Recorder:
         waker = self.hub.context.loop.async_()
         try:
             writer = self._make_writer(waker.send)
-            writer.open()
+            writer.open(self._lost_since())
         except BaseException:
             waker.close()
             raise
@@ -190,6 +192,14 @@ class Recorder:
         waker.start(service.run, self._on_wake)
         self._intake.attach(tap=self._scope == "hub")
         return self
+
+    def _received(self) -> int:
+        return self.hub.statistics(clients=False).received
+
+    def _lost_since(self) -> int | None:
+        """Messages of the hub, secret ones included, that came since this recorder recorded; ``None`` if unknown."""
+        before = self._received_until
+        return None if before is None else min(self._received() - before, MOST_LOST)
 
     def stop(self) -> None:
         """Record no more, and return once what came before is durable. Stopping twice does nothing.
@@ -219,6 +229,7 @@ class Recorder:
     def _end(self) -> None:
         """Called when the intake was closed, by the recorder or with the hub: wait until the thread has ended."""
         assert self._intake is not None
+        self._received_until = self._received()
         self._writer.end()
         if not self._intake.ended.wait(self.limits.stop_seconds):
             self._fail(TimeoutError(f"the disk took nothing for {self.limits.stop_seconds} s"))
@@ -249,6 +260,7 @@ class Recorder:
         lost, why = intake.give_up(), plainly(error)
         logger.error("recording into %s ended, %d messages are not in it: %s", self.directory, lost, why)
         self._publish(b"stopped", f"{lost} {why}".encode())
+        self._received_until = self._received() - intake.lost.get("stopped", 0)
         if self._on_stop is not None:
             self._service.spawn(self._on_stop, error)
 

@@ -15,16 +15,17 @@ import os
 import secrets
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic, time, time_ns
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from ..errors import UsageError
 from ..kernel.threads import unpatched
 from ..secrets import RESERVED
-from ..segments.directory import DirectoryLock, list_segments, sync_directory
+from ..segments.directory import DirectoryLock, boot_id, list_segments, sync_directory
 from ..segments.encoding import encode_block, encode_end, encode_gaps
 from ..segments.layout import Buffer, SegmentHeader, segment_name
-from ..segments.recovery import recover
+from ..segments.recovery import OUTAGE, recover
 from .chunks import Chunk, columns_of, parts_of, spread
 from .limits import JournalLimits
 
@@ -121,17 +122,22 @@ class Writer:
 
     # -- the feeding side ---------------------------------------------------------------------------
 
-    def open(self) -> None:
+    def open(self, lost: int | None = None) -> None:
         """Lock the directory, repair what a crash has left, and start the thread.
 
-        After a crash this reads the last segment. Raises :exc:`~sbuslib.errors.JournalInUseError`,
-        :exc:`~sbuslib.errors.CorruptJournalError` where the number of the next row cannot be found, and :exc:`OSError`.
+        A journal that is not new goes on with a gap row: ``lost`` is how many messages came since it was last recorded
+        into, where somebody knows. After a crash this reads the last segment. Raises
+        :exc:`~sbuslib.errors.JournalInUseError`, :exc:`~sbuslib.errors.CorruptJournalError` where the number of the
+        next row cannot be found, and :exc:`OSError`.
         """
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
         self._lock = DirectoryLock(self.directory)
         try:
-            self.journal, next_sequence = recover(self.directory)
-            self.written_sequence = self.durable_sequence = next_sequence - 1
+            self.journal, next_sequence, since_ns = recover(self.directory)
+            self.written_sequence = next_sequence - 1
+            self._set_durable()
+            if since_ns is not None:
+                self.put([], [Gap(since_ns, OUTAGE, lost)], 0, 0)
             self._done = unpatched("_thread", "allocate_lock")()
             self._done.acquire()
             self._pid = os.getpid()
@@ -217,7 +223,7 @@ class Writer:
             if self._durability == "block":
                 self._sync()
             elif self._durability == "none":
-                self.durable_sequence = self.written_sequence
+                self._set_durable()
             self.taken_records += records
             self.taken_bytes += size
         now = monotonic()
@@ -312,7 +318,7 @@ class Writer:
         if self._descriptor < 0:
             first = self.written_sequence + 1
             self._salt = secrets.randbits(32)
-            header = SegmentHeader(self.journal, self._hub, self._separator, time_ns(), first, self._salt)
+            header = SegmentHeader(self.journal, self._hub, self._separator, time_ns(), first, self._salt, boot_id())
             path = os.path.join(self.directory, segment_name(first))
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             self._offset = 0
@@ -340,7 +346,13 @@ class Writer:
             os.fdatasync(self._descriptor)
             self._dirty = False
             self._synced_at = monotonic()
+        self._set_durable()
+
+    def _set_durable(self) -> None:
+        """Tell that all rows that are written are durable."""
         self.durable_sequence = self.written_sequence
+        assert self._lock is not None
+        self._lock.tell(self.durable_sequence)
 
     def _close_segment(self) -> None:
         if self._descriptor >= 0:
@@ -348,7 +360,7 @@ class Writer:
             if self._durability != "none":
                 os.fdatasync(self._descriptor)
             self._dirty = False
-            self.durable_sequence = self.written_sequence
+            self._set_durable()
             os.close(self._descriptor)
             self._descriptor = -1
             self._retain()
@@ -373,9 +385,10 @@ class Writer:
         oldest = time() - self._keep_seconds if self._keep_seconds is not None else -1.0
         for segment in segments[:-1]:
             too_much = self._keep_bytes is not None and total > self._keep_bytes
-            if not too_much and os.stat(segment.path).st_mtime >= oldest:
-                break
-            os.unlink(segment.path)
+            with suppress(FileNotFoundError):  # a sealer may have deleted it
+                if not too_much and os.stat(segment.path).st_mtime >= oldest:
+                    break
+                os.unlink(segment.path)
             total -= segment.size
 
 

@@ -24,7 +24,9 @@ __all__ = [
     "Piece",
     "Position",
     "Segment",
+    "boot_id",
     "decode_header",
+    "durable_sequence",
     "end_of",
     "is_recorded",
     "list_segments",
@@ -32,11 +34,13 @@ __all__ = [
     "read_journal",
     "read_records",
     "read_segment",
+    "snapshot",
     "sync_directory",
 ]
 
 LOCK_NAME = "recorder.lock"
-"""The file in a journal's directory that its recorder keeps locked, with its process id in it."""
+"""The file in a journal's directory that its recorder keeps locked. It holds two lines: the process id of the recorder,
+and the number of the last row that is durable."""
 
 _ATTEMPTS = 3
 
@@ -87,6 +91,16 @@ def list_segments(directory: str | os.PathLike[str]) -> list[Segment]:
                 except FileNotFoundError:
                     continue  # deleted by the recorder just now
     return sorted(found, key=lambda segment: segment.first_sequence)
+
+
+def snapshot(directory: str | os.PathLike[str]) -> tuple[list[Segment], bool]:
+    """The segments in a directory, and whether the last one may be growing. Raises :exc:`OSError`.
+
+    A recorder may start or stop meanwhile, so this looks for one before and after it lists the segments.
+    """
+    growing = is_recorded(directory)
+    segments = list_segments(directory)
+    return segments, growing or is_recorded(directory)
 
 
 def read_header(path: str | os.PathLike[str]) -> SegmentHeader:
@@ -155,17 +169,22 @@ def _whole_blocks(file: FileIO, salt: int, expected: int | None, position: int) 
             position, expected = block.end, block.next_sequence
 
 
-def end_of(segment: Segment, start: int = SEGMENT_HEADER_BYTES) -> tuple[int, bool]:
+def end_of(segment: Segment, start: int = SEGMENT_HEADER_BYTES, durable: int | None = None) -> tuple[int, bool]:
     """The end of the last whole block of a segment, in bytes, and whether the end mark stands there.
 
-    ``start`` is where a block is known to begin. A segment with an end mark will not grow. Raises :exc:`OSError`.
+    ``start`` is where a block is known to begin. A segment with an end mark will not grow. In one without,
+    ``durable`` is the last row of the blocks that count; ``start`` is then that of the segment. Raises :exc:`OSError`.
     """
     descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         sealed, size = False, os.fstat(descriptor).st_size
+        row, durable_end = segment.first_sequence, start
         for extent in walk(lambda at, length: os.pread(descriptor, length, at), size, start):
             start, sealed = extent.end, extent.rows is None
-        return start, sealed
+            row += extent.rows or 0
+            if durable is not None and row - 1 <= durable:
+                durable_end = start
+        return (start if durable is None or sealed else durable_end), sealed
     finally:
         os.close(descriptor)
 
@@ -176,19 +195,22 @@ def read_journal(
     *,
     on_corrupt: OnCorrupt = "error",
     growing: bool | None = None,
+    durable_only: bool = False,
 ) -> Iterator[Piece]:
     """The blocks of a journal, oldest first, from ``start`` on, or from the oldest segment there is.
 
     Each segment has to end with its mark, and the next has to go on with the number after it. The last segment needs no
-    mark if ``growing``; by default that is whether a recorder is at work in this directory.
+    mark if ``growing``; by default that is whether a recorder is at work in this directory. Rows that are written are
+    read, durable or not; with ``durable_only`` the reading ends after the last durable one.
 
     With ``on_corrupt="skip"``, what is damaged or missing comes as a :class:`.layout.Skipped`, with an exact count of
     the bytes, and of the rows where what follows tells it. Else it raises
     :exc:`~sbuslib.errors.CorruptJournalError`, with file and position. Raises
     :exc:`~sbuslib.errors.JournalError` when the segment of ``start`` is not there, and :exc:`OSError`.
     """
-    growing = is_recorded(directory) if growing is None else growing
-    segments = list_segments(directory)
+    durable = durable_sequence(directory) if durable_only else None
+    segments, grows = snapshot(directory)
+    growing = grows if growing is None else growing
     at = SEGMENT_HEADER_BYTES
     if start is not None:
         at = start.position
@@ -197,6 +219,7 @@ def read_journal(
             raise JournalError(f"{os.fspath(directory)}: segment {start.segment} is not there any more")
     for number, segment in enumerate(segments, 1):
         following = segments[number].first_sequence if number < len(segments) else None
+        open_end = following is None and durable is not None and not end_of(segment)[1]
         try:
             header = read_header(segment.path)
         except CorruptJournalError as error:
@@ -208,6 +231,8 @@ def read_journal(
         for block in read_segment(
             segment.path, at, None, following, on_corrupt=on_corrupt, growing=growing and following is None
         ):
+            if open_end and isinstance(block, Block) and durable is not None and block.next_sequence - 1 > durable:
+                return
             if not isinstance(block, End):
                 yield Piece(segment, header, block)
         at = SEGMENT_HEADER_BYTES
@@ -239,7 +264,7 @@ class DirectoryLock:
         try:
             self._lock()
         except BlockingIOError:
-            by = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip()
+            by = os.pread(self._descriptor, 32, 0).partition(b"\n")[0].decode(errors="replace")
             os.close(self._descriptor)
             who = f" by process {by}" if by else ""
             raise JournalInUseError(f"{os.fspath(directory)} is recorded into already{who}") from None
@@ -247,7 +272,12 @@ class DirectoryLock:
             os.close(self._descriptor)
             raise
         os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, b"%d\n" % os.getpid(), 0)
+        self._process = b"%d\n" % os.getpid()
+        os.pwrite(self._descriptor, self._process, 0)
+
+    def tell(self, durable: int) -> None:
+        """Tell readers the number of the last durable row. Raises :exc:`OSError`."""
+        os.pwrite(self._descriptor, b"%s%020d\n" % (self._process, durable), 0)
 
     def _lock(self) -> None:
         for attempt in range(_ATTEMPTS):
@@ -273,6 +303,28 @@ def sync_directory(directory: str | os.PathLike[str]) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def durable_sequence(directory: str | os.PathLike[str]) -> int:
+    """The number of the last row that the recorder called durable, now or before it ended; 0 if none is known.
+
+    All rows of a segment with an end mark are durable as well. A crash of the machine may leave a lower number here.
+    """
+    try:
+        with open(os.path.join(directory, LOCK_NAME), "rb") as file:
+            lines = file.read(64).split(b"\n")
+    except OSError:
+        return 0
+    return int(lines[1]) if len(lines) == 3 and lines[1].isdigit() and len(lines[1]) == 20 else 0
+
+
+def boot_id() -> bytes:
+    """16 bytes that name this boot of the machine; zeros if the kernel does not tell."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return bytes.fromhex(file.read().decode().replace("-", ""))
+    except (OSError, ValueError):
+        return bytes(16)
 
 
 def is_recorded(directory: str | os.PathLike[str]) -> bool:

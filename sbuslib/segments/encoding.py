@@ -123,10 +123,14 @@ def encode_gaps(salt: int, first_sequence: int, gaps: Sequence[tuple[int, str, i
     )
 
 
-def encode_end(salt: int, next_sequence: int) -> bytearray:
-    """The mark at the end of a segment that will not grow."""
-    length = BLOCK_HEADER_BYTES + SEQUENCE.size
-    return _sealed(ENDS_MAGIC, salt, length, 0, 0, 0, [bytes(BLOCK_HEADER_BYTES), SEQUENCE.pack(next_sequence)])
+def encode_end(salt: int, sequence: int, next_sequence: int | None = None) -> bytearray:
+    """The mark at the end of a segment that will not grow; ``sequence`` is the number after its last row.
+
+    The next segment begins with ``next_sequence``, where that is another number.
+    """
+    told = [sequence] if next_sequence is None else [sequence, next_sequence]
+    length = BLOCK_HEADER_BYTES + SEQUENCE.size * len(told)
+    return _sealed(ENDS_MAGIC, salt, length, 0, 0, 0, [bytes(BLOCK_HEADER_BYTES), pack("q", told)])
 
 
 def _sealed(

@@ -80,7 +80,7 @@ BLOCK_HEADER_BYTES = 24
 _IDENTITY = re.compile(rb"[\x21-\x7e]{16}")
 _MAGIC = b"sbusjrnl"
 _VERSION = 1
-_SEGMENT = struct.Struct("<8sHBBIqqII16s32s24x")
+_SEGMENT = struct.Struct("<8sHBBIqqII16s32s16s8x")
 _CRC_AT = 12
 BLOCK_HEADER = struct.Struct("<4sIIIII")
 SEQUENCE = struct.Struct("<q")
@@ -111,6 +111,7 @@ class SegmentHeader(NamedTuple):
     ``journal`` is the identity of the directory (16 hexadecimal digits) and ``hub`` that of the hub that was recorded
     (empty where it told none), ``separator`` the byte between the segments of its keys, ``created_ns`` nanoseconds
     since the epoch, ``first_sequence`` the number of the first row, and ``salt`` what the blocks' CRCs start from.
+    ``boot`` names the boot of the machine that wrote it (zeros where none is known): see :mod:`.recovery`.
     """
 
     journal: str
@@ -119,6 +120,7 @@ class SegmentHeader(NamedTuple):
     created_ns: int
     first_sequence: int
     salt: int
+    boot: bytes = bytes(16)
 
     def encode(self) -> bytes:
         """The header's :data:`SEGMENT_HEADER_BYTES` bytes. A hub's identity of more than 32 bytes is cut."""
@@ -135,6 +137,7 @@ class SegmentHeader(NamedTuple):
             0,
             self.journal.encode(),
             hub,
+            self.boot,
         )
         return data[:_CRC_AT] + crc32(data).to_bytes(4, "little") + data[_CRC_AT + 4 :]
 
@@ -144,7 +147,7 @@ class SegmentHeader(NamedTuple):
         head = bytes(data[:SEGMENT_HEADER_BYTES])
         if len(head) < SEGMENT_HEADER_BYTES:
             raise CorruptJournalError("the segment's header is cut", 0)
-        magic, version, separator, size, crc, created, first, salt, _, journal, hub = _SEGMENT.unpack(head)
+        magic, version, separator, size, crc, created, first, salt, _, journal, hub, boot = _SEGMENT.unpack(head)
         if magic != _MAGIC:
             raise CorruptJournalError("no segment of a journal starts like this", 0)
         if crc != crc32(head[:_CRC_AT] + bytes(4) + head[_CRC_AT + 4 :]):
@@ -157,7 +160,8 @@ class SegmentHeader(NamedTuple):
             check_separator(bytes([separator]))
         except UsageError as error:
             raise CorruptJournalError(f"the segment's header: {error}", 0) from None
-        return cls(journal.decode(), hub[:size].decode(errors="replace"), bytes([separator]), created, first, salt)
+        name = hub[:size].decode(errors="replace")
+        return cls(journal.decode(), name, bytes([separator]), created, first, salt, boot)
 
 
 class Record(NamedTuple):
@@ -254,10 +258,14 @@ class Block(NamedTuple):
 
 
 class End(NamedTuple):
-    """The mark at the end of a segment that will not grow: the next row, wherever it stands, has ``next_sequence``."""
+    """The mark at the end of a segment that will not grow: the next row, wherever it stands, has ``next_sequence``.
+
+    ``sequence`` is the number after the segment's last row. It is lower where numbers were left out, after a crash.
+    """
 
     position: int
     length: int
+    sequence: int
     next_sequence: int
 
     @property

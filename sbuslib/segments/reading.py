@@ -58,7 +58,8 @@ def _peek(data: Buffer, at: int, left: int, position: int) -> _Header:
     magic, length, crc, rows, names_bytes, payload_bytes = BLOCK_HEADER.unpack_from(data, at)
     (names,) = NAME_COUNT.unpack_from(data, at + BLOCK_HEADER_BYTES)
     if magic == ENDS_MAGIC:
-        names, expected = 0, BLOCK_HEADER_BYTES + SEQUENCE.size
+        names, least = 0, BLOCK_HEADER_BYTES + SEQUENCE.size
+        expected = max(least, min(length, least + SEQUENCE.size) & ~7)  # one number, or two
         sound = rows == names_bytes == payload_bytes == 0
     else:
         expected = block_length(rows, names, names_bytes, payload_bytes)
@@ -84,10 +85,11 @@ def decode_block(data: Buffer, at: int, salt: int, position: int | None = None) 
     if crc32(view[at + BLOCK_HEADER_BYTES : end], crc32(packed, salt)) != header.crc:
         raise CorruptJournalError("a block is damaged", position)
     if header.magic == ENDS_MAGIC:
-        (next_sequence,) = SEQUENCE.unpack_from(data, at + BLOCK_HEADER_BYTES)
-        if not 0 < next_sequence <= MOST_ROWS:
+        (sequence,) = SEQUENCE.unpack_from(data, at + BLOCK_HEADER_BYTES)
+        (next_sequence,) = SEQUENCE.unpack_from(data, end - SEQUENCE.size)
+        if not 0 < sequence <= next_sequence <= MOST_ROWS:
             raise CorruptJournalError("an end mark says what no recorder writes", position)
-        return End(position, header.length, next_sequence)
+        return End(position, header.length, sequence, next_sequence)
     return _block_of(header, view, at + BLOCK_HEADER_BYTES + NAME_COUNT.size, position)
 
 
@@ -148,7 +150,7 @@ def _find(data: bytes, at: int, salt: int, least: int) -> int | None:
 
 
 def _first(block: Block | End) -> int:
-    return block.next_sequence if isinstance(block, End) else int(block.sequences[0])
+    return block.sequence if isinstance(block, End) else int(block.sequences[0])
 
 
 def sound_blocks(data: Buffer, salt: int, expected: int | None, base: int) -> Iterator[Block]:

@@ -1,43 +1,79 @@
-"""Repairs the end of a journal after a crash, before a recorder goes on. The caller holds the lock."""
+"""Repairs the end of a journal after a crash, before a recorder goes on. The caller holds the lock.
+
+A segment without an end mark is what a crash leaves. What follows its last whole block is cut off. A gap row says that
+messages are missing there, since those in the recorder's memory are lost in any case. Then comes the end mark.
+
+**Row numbers are never used twice.** Readers may have seen any block that was whole. When a recorder is killed, the
+kernel keeps what it wrote. When the machine crashes, blocks may be lost that a reader has seen, and whole segments with
+durability ``none``. So each segment names the boot of the machine under which it was written. After another boot the
+end mark leaves :data:`NUMBERS_LEFT_OUT` numbers out.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import secrets
+import time
+from typing import NamedTuple
 
 from ..errors import CorruptJournalError
-from .directory import Segment, list_segments, read_header
-from .encoding import encode_end
-from .layout import SEGMENT_HEADER_BYTES, End, SegmentHeader, Skipped
+from .directory import Segment, boot_id, list_segments, read_header, sync_directory
+from .encoding import encode_end, encode_gaps
+from .layout import BLOCK_HEADER_BYTES, SEGMENT_HEADER_BYTES, SEQUENCE, End, SegmentHeader, Skipped, segment_name
 from .reading import decode_block, read_blocks
 
-__all__ = ["recover"]
+__all__ = ["CUT", "NUMBERS_LEFT_OUT", "OUTAGE", "Recovered", "recover"]
 
 logger = logging.getLogger("sbuslib")
 
+CUT = "cut"
+"""The cause of the gap row where a crash ended a segment."""
 
-def recover(directory: str) -> tuple[str, int]:
+OUTAGE = "outage"
+"""The cause of the gap row with which a recorder begins that goes on with a journal."""
+
+NUMBERS_LEFT_OUT = 2**32
+"""More rows than a recorder writes in the minutes for which a system may keep them in memory."""
+
+
+class Recovered(NamedTuple):
+    """A journal that a recorder may go on with: its identity, the number of its next row, and since when it rested.
+
+    ``since_ns`` is nanoseconds since the epoch; ``None`` for a journal that is new.
+    """
+
+    journal: str
+    next_sequence: int
+    since_ns: int | None
+
+
+def recover(directory: str) -> Recovered:
     """Repair the end of a journal, after any end of its recorder. The caller holds the lock.
 
-    Returns the journal's identity, which is new for an empty directory, and the number of its next row. What follows
-    the last whole block is cut off, with a line in the log; the segment gets its end mark and is synced. Damage
-    before that is left, so that readers find it. Raises
+    A crash leaves lines in the log. Damage before the end is left, so that readers find it. Raises
     :exc:`~sbuslib.errors.CorruptJournalError` and :exc:`OSError`.
     """
-    for segment in reversed(list_segments(directory)):
-        if _is_empty(segment):
-            logger.warning("%s: removed, a crash left %d bytes and no row", segment.path, segment.size)
-            os.unlink(segment.path)
-            continue
-        header = read_header(segment.path)
-        next_sequence = _end_mark(segment, header)
-        if next_sequence is None:
-            next_sequence = _mend(segment.path, header)
-        if next_sequence == header.first_sequence:
-            os.unlink(segment.path)  # the next segment needs this name
-        return header.journal, next_sequence
-    return secrets.token_hex(8), 1
+    segments = list_segments(directory)
+    empty: list[Segment] = []
+    while segments and _is_empty(segments[-1]):
+        empty.append(segments.pop())
+    for segment in empty:
+        logger.warning("%s: removed, a crash left %d bytes and no row", segment.path, segment.size)
+        os.unlink(segment.path)
+    if not segments:
+        return Recovered(secrets.token_hex(8), 1, None)
+    last = segments[-1]
+    since = os.stat(last.path).st_mtime_ns
+    header = read_header(last.path)
+    mark = _end_mark(last, header)
+    if mark is None:
+        next_sequence = _mend(last.path, header)
+    elif empty:
+        next_sequence = _bridge(directory, header, mark.next_sequence)
+    else:
+        next_sequence = mark.next_sequence
+    return Recovered(header.journal, next_sequence, since)
 
 
 def _is_empty(segment: Segment) -> bool:
@@ -47,40 +83,74 @@ def _is_empty(segment: Segment) -> bool:
         return len(head) < SEGMENT_HEADER_BYTES or not (any(head) or any(file.read()))
 
 
-def _end_mark(segment: Segment, header: SegmentHeader) -> int | None:
-    """The number after a segment's last row, by the mark at its end; ``None`` where there is none."""
-    size = len(encode_end(header.salt, 0))
+def _end_mark(segment: Segment, header: SegmentHeader) -> End | None:
+    """The mark at the end of a segment; ``None`` where there is none."""
     with open(segment.path, "rb") as file:
-        file.seek(max(SEGMENT_HEADER_BYTES, segment.size - size))
-        try:
-            mark = decode_block(file.read(), 0, header.salt)
-        except CorruptJournalError:
-            return None
-    return mark.next_sequence if isinstance(mark, End) else None
+        for numbers in (1, 2):
+            file.seek(max(SEGMENT_HEADER_BYTES, segment.size - BLOCK_HEADER_BYTES - numbers * SEQUENCE.size))
+            try:
+                mark = decode_block(file.read(), 0, header.salt)
+            except CorruptJournalError:
+                continue
+            if isinstance(mark, End) and mark.length == BLOCK_HEADER_BYTES + numbers * SEQUENCE.size:
+                return mark
+    return None
+
+
+def _ending(header: SegmentHeader, sequence: int, since: int) -> tuple[bytes, int]:
+    """The blocks that end a segment after a crash: a gap row of this number, and the mark. And the next row's number.
+
+    After another boot, rows that somebody has read may be lost, so that their numbers must not come again.
+    """
+    boot = boot_id()
+    next_sequence = sequence + 1 + (NUMBERS_LEFT_OUT if header.boot != boot or not any(boot) else 0)
+    gap = encode_gaps(header.salt, sequence, [(since, CUT, None)])
+    told = next_sequence if next_sequence != sequence + 1 else None
+    return bytes(gap + encode_end(header.salt, sequence + 1, told)), next_sequence
 
 
 def _mend(path: str, header: SegmentHeader) -> int:
-    """Repair the last segment, and write its end mark. Returns the number of the next row."""
+    """Repair the last segment, and write its end. Returns the number of the next row."""
     with open(path, "rb") as file:
         data = file.read()
-    end, next_sequence, ended = SEGMENT_HEADER_BYTES, header.first_sequence, False
+    since, end, sequence, ended = header.created_ns, SEGMENT_HEADER_BYTES, header.first_sequence, False
     blocks = memoryview(data)[end:]
-    for block in read_blocks(blocks, header.salt, next_sequence, base=end, on_corrupt="skip", growing=True):
+    for block in read_blocks(blocks, header.salt, sequence, base=end, on_corrupt="skip", growing=True):
         if isinstance(block, Skipped):
             if not ended:
                 logger.warning("%s: %d damaged bytes at %d", path, block.length, block.position)
             continue
-        end, next_sequence, ended = block.end, block.next_sequence, isinstance(block, End)
-    if ended and end == len(data):
-        return next_sequence
+        end, sequence, ended = block.end, block.next_sequence, isinstance(block, End)
+        if not isinstance(block, End):
+            since = int(block.times[-1])
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         if end < len(data):
             logger.warning("%s: cut %d bytes at %d, where a crash ended the writing", path, len(data) - end, end)
             os.ftruncate(descriptor, end)
         if not ended:
-            os.pwrite(descriptor, encode_end(header.salt, next_sequence), end)
+            ending, sequence = _ending(header, sequence, since)
+            os.pwrite(descriptor, ending, end)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+    return sequence
+
+
+def _bridge(directory: str, before: SegmentHeader, sequence: int) -> int:
+    """Write a segment with only a gap row in place of one that a crash left without a header.
+
+    Returns the number of the next row.
+    """
+    header = before._replace(created_ns=time.time_ns(), first_sequence=sequence, salt=secrets.randbits(32))
+    ending, next_sequence = _ending(header, sequence, header.created_ns)
+    path = os.path.join(directory, segment_name(sequence))
+    descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, header.encode() + ending)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.rename(f"{path}.new", path)
+    sync_directory(directory)
     return next_sequence

@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow.fs
 
 from ..errors import JournalError
-from ..segments.directory import Segment
+from ..segments.directory import Segment, durable_sequence, end_of, is_recorded
 from ..segments.layout import first_sequence_of
 from .manifest import is_lake
 
-__all__ = ["absolute", "list_segments", "opened"]
+__all__ = ["absolute", "list_segments", "opened", "snapshot"]
 
 
 def absolute(path: str) -> str:
@@ -56,6 +56,27 @@ def list_segments(place: str) -> list[Segment]:
     if not found and isinstance(filesystem, pyarrow.fs.LocalFileSystem) and is_lake(path):
         raise JournalError(f"{place} is a lake, and no journal")
     return sorted(found, key=lambda segment: segment.first_sequence)
+
+
+def snapshot(place: str, durable_only: bool = False) -> tuple[list[Segment], bool]:
+    """The segments of a journal, and whether the last may be growing: a recorder of this machine is at work.
+
+    With ``durable_only`` the size of the last segment is where its durable rows end. Raises as :func:`list_segments`.
+    """
+    filesystem, path = _filesystem(place)
+    if not isinstance(filesystem, pyarrow.fs.LocalFileSystem):
+        return list_segments(place), False
+    durable = durable_sequence(path)
+    growing = is_recorded(path)
+    segments = list_segments(place)
+    growing = growing or is_recorded(path)
+    if durable_only and segments:
+        last = segments[-1]._replace(path=f"{path}/{segments[-1].name}")
+        end, ended = end_of(last, durable=durable)
+        if not ended:
+            segments[-1] = segments[-1]._replace(size=end)
+            growing = True
+    return segments, growing
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from ..segments.layout import SEGMENT_HEADER_BYTES, Block, End, SegmentHeader, S
 from ..segments.reading import decode_block, read_blocks, sound_blocks
 from .decode import SCHEMA, Decoder, Filter
 from .limits import SparkLimits
-from .places import absolute, list_segments, opened
+from .places import absolute, opened, snapshot
 from .workers import settle_once
 
 __all__ = ["JournalPartition", "JournalReader", "Options", "Piece", "arrow_schema", "group", "read_partition"]
@@ -55,6 +55,7 @@ class Options:
     wanted: Filter
     on_corrupt: Literal["error", "skip"]
     max_records: int | None
+    durable_only: bool = False
 
     NAMES: ClassVar = (
         "path",
@@ -65,6 +66,7 @@ class Options:
         "pattern",
         "onCorrupt",
         "maxRecordsPerBatch",
+        "durableOnly",
     )
 
     @classmethod
@@ -88,6 +90,9 @@ class Options:
         most = given.get("maxRecordsPerBatch")
         if most is not None and not (most.isascii() and most.isdigit() and int(most) > 0):
             raise UsageError(f"maxRecordsPerBatch is a positive whole number, not {most!r}")
+        durable_only = given.get("durableOnly", "false").lower()
+        if durable_only not in ("true", "false"):
+            raise UsageError(f"durableOnly is 'true' or 'false', not {durable_only!r}")
         wanted = Filter(
             start_ns=_nanoseconds("startTime", given["startTime"]) if "startTime" in given else None,
             end_ns=_nanoseconds("endTime", given["endTime"]) if "endTime" in given else None,
@@ -95,7 +100,8 @@ class Options:
             pattern=given["pattern"].encode() if "pattern" in given else None,
         )
         places = tuple(dict.fromkeys(map(absolute, paths)))
-        return cls(places, wanted, cast(Literal["error", "skip"], on_corrupt), int(most) if most else None)
+        policy = cast(Literal["error", "skip"], on_corrupt)
+        return cls(places, wanted, policy, int(most) if most else None, durable_only == "true")
 
 
 class Piece(NamedTuple):
@@ -232,11 +238,11 @@ class JournalReader(DataSourceReader):
         """The segments of all journals, divided among tasks. Raises :exc:`~sbuslib.errors.JournalError`."""
         pieces: list[Piece] = []
         for place in self._options.places:
-            segments = list_segments(place)
+            segments, growing = snapshot(place, self._options.durable_only)
             for number, segment in enumerate(segments, 1):
                 following = segments[number].first_sequence if number < len(segments) else None
-                end: Literal["mark", "open"] = "open" if following is None else "mark"
-                if end == "open" and segment.size < SEGMENT_HEADER_BYTES:
+                end: Literal["mark", "open"] = "open" if following is None and growing else "mark"
+                if end == "open" and segment.size <= SEGMENT_HEADER_BYTES:
                     continue  # a recorder is about to write its header
                 pieces.append(Piece(segment.path, SEGMENT_HEADER_BYTES, segment.size, end, following))
         return [*group(pieces, SparkLimits())]

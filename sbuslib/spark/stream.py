@@ -23,7 +23,7 @@ from ..segments.directory import Position, Segment, decode_header
 from ..segments.layout import SEGMENT_HEADER_BYTES, End, first_sequence_of, segment_name
 from ..segments.reading import decode_block, read_blocks, walk
 from .limits import SparkLimits
-from .places import list_segments, opened
+from .places import list_segments, opened, snapshot
 from .reader import Options, Piece, arrow_schema, group, read_partition
 
 __all__ = ["JournalStreamReader", "advance", "pieces_between"]
@@ -33,9 +33,9 @@ _NOWHERE = Position("", 0)
 """The position in a journal without segments."""
 
 
-def _remaining(place: str, start: Position) -> list[Segment]:
+def _remaining(place: str, start: Position, durable_only: bool = False) -> list[Segment]:
     """The segments from ``start`` on. Raises :exc:`~sbuslib.errors.JournalError` if the segment there was deleted."""
-    segments = [segment for segment in list_segments(place) if segment.name >= start.segment]
+    segments = [segment for segment in snapshot(place, durable_only)[0] if segment.name >= start.segment]
     if start.segment and segments and segments[0].name != start.segment:
         raise JournalError(f"{place}/{start.segment}: this segment was deleted before it was read")
     if start.position > SEGMENT_HEADER_BYTES and not segments:
@@ -49,6 +49,7 @@ def advance(
     most: int | None = None,
     target: Position | None = None,
     on_corrupt: Literal["error", "skip"] = "error",
+    durable_only: bool = False,
 ) -> tuple[Position, int]:
     """The end of a batch that begins at ``start``, and how many rows it has.
 
@@ -57,7 +58,7 @@ def advance(
     """
     rows = 0
     at = start
-    segments = _remaining(place, start)
+    segments = _remaining(place, start, durable_only)
     for number, segment in enumerate(segments):
         if target is not None and (segment.name, SEGMENT_HEADER_BYTES) >= target:
             break
@@ -184,9 +185,11 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Let the stream end where the whole blocks end now."""
         self._target = {
-            place: advance(place, self._oldest(place), on_corrupt=self._options.on_corrupt)[0]
-            for place in self._options.places
+            place: self._advance(place, self._oldest(place), None, None)[0] for place in self._options.places
         }
+
+    def _advance(self, place: str, start: Position, most: int | None, target: Position | None) -> tuple[Position, int]:
+        return advance(place, start, most, target, self._options.on_corrupt, self._options.durable_only)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of a batch that begins at ``start``. Raises :exc:`~sbuslib.errors.JournalError`."""
@@ -199,7 +202,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if share == 0 or target == _NOWHERE:
                 reached[place] = position
                 continue
-            reached[place], rows = advance(place, position, share, target, self._options.on_corrupt)
+            reached[place], rows = self._advance(place, position, share, target)
             if left is not None:
                 left = max(0, left - rows)
         return self._offset(reached)

@@ -197,11 +197,23 @@ def test_a_restart_goes_on_in_a_new_segment(hub: Hub, journal: str) -> None:
         recorder.stop()
         assert not recorder.recording
     hub.publish(b"k", b"not recorded")
-    assert [one.first_sequence for one in list_segments(journal)] == [1, 2, 3]
-    assert [record.payload for record in records_of(journal)] == [b"0", b"1", b"2"]
+    assert [one.first_sequence for one in list_segments(journal)] == [1, 2, 4]
+    assert [record.payload for record in records_of(journal)] == [b"0", None, b"1", None, b"2"]
+
+
+def test_a_restart_leaves_a_gap_with_the_count_that_the_hub_knows(hub: Hub, client: MakeClient, journal: str) -> None:
+    recorder = Recorder(hub, journal)
     with recorder:
-        pass  # nothing comes, so no segment is made
-    assert len(list_segments(journal)) == 3
+        hub.publish(b"k", b"1")
+    publisher = client()
+    publisher.publish_many([(b"k", b"lost")] * 200)
+    publisher.sync()
+    with recorder:
+        hub.publish(b"k", b"2")
+    with Recorder(hub, journal):  # which does not know what came since then
+        pass
+    gaps = [(one.cause, one.lost) for one in records_of(journal) if one.kind == "gap"]
+    assert gaps == [("outage", 200), ("outage", None)]
 
 
 def test_recording_ends_when_the_hub_stops(hub: Hub, connect: Connect, journal: str) -> None:
@@ -216,7 +228,7 @@ def test_recording_ends_when_the_hub_stops(hub: Hub, connect: Connect, journal: 
     hub.start()
     with recorder:
         hub.publish(b"k", b"again")
-    assert len(records_of(journal)) == 2
+    assert [(record.payload, record.lost) for record in records_of(journal)][1:] == [(None, 0), (b"again", None)]
 
 
 def test_two_recorders_cannot_share_a_directory(hub: Hub, journal: str) -> None:

@@ -47,24 +47,30 @@ def block(records: Sequence[Record], salt: int = SALT) -> bytearray:
     )
 
 
-def segment(blocks: Sequence[Sequence[Record]], *, ended: bool = True, journal: str = "0123456789abcdef") -> bytes:
+def segment(
+    blocks: Sequence[Sequence[Record]],
+    *,
+    ended: bool = True,
+    journal: str = "0123456789abcdef",
+    boot: bytes = bytes(16),
+) -> bytes:
     """A whole segment."""
     first = blocks[0][0].sequence
-    header = SegmentHeader(journal, "fedcba9876543210", b"/", 1_750_000_000_000_000_000, first, SALT)
+    header = SegmentHeader(journal, "fedcba9876543210", b"/", 1_750_000_000_000_000_000, first, SALT, boot)
     parts: list[bytes | bytearray] = [header.encode(), *map(block, blocks)]
     if ended:
         parts.append(encode_end(SALT, blocks[-1][-1].sequence + 1))
     return b"".join(parts)
 
 
-def write(directory: str, *segments: Sequence[Sequence[Record]]) -> list[str]:
+def write(directory: str, *segments: Sequence[Sequence[Record]], boot: bytes = bytes(16)) -> list[str]:
     """A journal of these segments; the paths of their files."""
     os.makedirs(directory, exist_ok=True)
     paths = []
     for blocks in segments:
         path = os.path.join(directory, segment_name(blocks[0][0].sequence))
         with open(path, "wb") as file:
-            file.write(segment(blocks))
+            file.write(segment(blocks, boot=boot))
         paths.append(path)
     return paths
 

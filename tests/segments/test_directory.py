@@ -13,6 +13,7 @@ from sbuslib.errors import CorruptJournalError, JournalError, JournalInUseError
 from sbuslib.segments.directory import (
     DirectoryLock,
     Position,
+    durable_sequence,
     end_of,
     is_recorded,
     list_segments,
@@ -42,6 +43,24 @@ def test_a_journal_is_read_from_any_position(journal: str) -> None:
         assert isinstance(piece.block, Block)
         rest = list(read_journal(journal, Position(piece.segment.name, piece.block.end)))
         assert [one.block for one in rest] == [one.block for one in pieces[number:]]
+
+
+def test_only_durable_rows_are_read_if_asked_for(journal: str) -> None:
+    """An open segment has three blocks, which end with rows 4, 7 and 9; the recorder tells how far it has synced."""
+    path = Path(write(journal, *EXAMPLE)[-1])
+    path.write_bytes(path.read_bytes()[:-32])
+    lock = DirectoryLock(journal)
+    try:
+        for told, last in ((0, 3), (3, 3), (4, 4), (6, 4), (7, 7), (9, 9)):
+            lock.tell(told)
+            assert durable_sequence(journal) == told
+            blocks = [piece.block for piece in read_journal(journal, durable_only=True)]
+            rows = [row for block in blocks if isinstance(block, Block) for row in block.records()]
+            assert [row.sequence for row in rows] == [*range(1, last + 1)]
+        lock.tell(0)
+        assert records_of(journal) == ROWS, "else all rows that are written are read"
+    finally:
+        lock.release()
 
 
 def test_a_position_in_a_deleted_segment_is_an_error(journal: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from spark.journals import SALT, START_NS, Row, message_block, rows, segment
 from support import python
 
 from sbuslib.errors import CorruptJournalError, JournalError, UsageError
+from sbuslib.segments.directory import DirectoryLock, read_records
 from sbuslib.segments.encoding import encode_end
 from sbuslib.spark.decode import SCHEMA
 from sbuslib.spark.limits import SparkLimits
@@ -50,17 +52,48 @@ def values(column: str, *journals: Path, **options: str) -> list[Any]:
     ]
 
 
-def test_a_block_that_is_cut_is_allowed_at_the_end_of_the_last_segment_only(journal: Path) -> None:
+@pytest.fixture
+def lock(journal: Path) -> Iterator[DirectoryLock]:
+    """A recorder is at work in the journal."""
+    journal.mkdir()
+    held = DirectoryLock(journal)
+    yield held
+    held.release()
+
+
+def test_a_block_that_is_cut_is_allowed_where_a_recorder_is_at_work(journal: Path, lock: DirectoryLock) -> None:
     segment(journal, 1, rows(3))
     growing = segment(journal, 4, rows(3), sealed=False)
     with growing.open("ab") as file:
         file.write(message_block(7, rows(5))[:-8])
     (journal / "00000000000000000012.sbj").write_bytes(b"")
-    (journal / "recorder.lock").write_bytes(b"1\n")
     with pytest.raises(JournalError, match="a block is cut"):
-        values("sequence", journal)  # a torn end is right only where a recorder may be at work
+        values("sequence", journal)  # it is not the last segment
     (journal / "00000000000000000012.sbj").unlink()
     assert values("sequence", journal) == [1, 2, 3, 4, 5, 6]
+    lock.release()
+    with pytest.raises(JournalError, match="a block is cut"):
+        values("sequence", journal)
+
+
+@pytest.mark.parametrize("cut", [1, 33, 200, 1_000])
+def test_both_readers_say_the_same_of_a_segment_that_was_cut_short(journal: Path, cut: int) -> None:
+    """Nobody records into it: what is missing may never come."""
+    path = segment(journal, 1, rows(10), rows(10, 11))
+    path.write_bytes(path.read_bytes()[:-cut])
+    with pytest.raises(CorruptJournalError, match=rf"{path.name}: byte \d+: ") as spark:
+        values("sequence", journal)
+    with pytest.raises(CorruptJournalError) as plain:
+        list(read_records(journal))
+    assert str(spark.value) == str(plain.value)
+
+
+def test_only_durable_rows_are_read_if_asked_for(journal: Path, lock: DirectoryLock) -> None:
+    segment(journal, 1, rows(3))
+    segment(journal, 4, rows(3), rows(3, 7), sealed=False)
+    lock.tell(8)
+    assert values("sequence", journal, durableOnly="true") == [*range(1, 7)]
+    assert values("sequence", journal) == [*range(1, 10)]
 
 
 def test_a_missing_segment_is_an_error_or_a_gap(journal: Path) -> None:
@@ -102,6 +135,7 @@ def test_time_options_are_iso_8601_or_nanoseconds(text: str, expected: int) -> N
         ({"path": "j", "onCorrupt": "ignore"}, "onCorrupt is 'error' or 'skip', not 'ignore'"),
         ({"path": "j", "maxRecordsPerBatch": "0"}, "a positive whole number"),
         ({"path": "j", "maxRecordsPerBatch": "many"}, "a positive whole number"),
+        ({"path": "j", "durableOnly": "yes"}, "durableOnly is 'true' or 'false', not 'yes'"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, str], match: str) -> None:

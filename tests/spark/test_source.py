@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def test_a_frame_has_every_column(spark: SparkSession, journal: Path) -> None:
-    segment(journal, 1, rows(3), (START_NS + 9, "outage", 17), sealed=False)
+    segment(journal, 1, rows(3), (START_NS + 9, "outage", 17))
     frame = spark.read.format("sbus").load(str(journal))
     assert to_arrow_schema(frame.schema, timezone="UTC") == SCHEMA
     assert frame.count() == 4
