@@ -219,6 +219,8 @@ def read_journal(
             raise JournalError(f"{os.fspath(directory)}: segment {start.segment} is not there any more")
     for number, segment in enumerate(segments, 1):
         following = segments[number].first_sequence if number < len(segments) else None
+        if following is None and growing and segment.size < SEGMENT_HEADER_BYTES:
+            return  # the recorder is about to write the header
         open_end = following is None and durable is not None and not end_of(segment)[1]
         try:
             header = read_header(segment.path)

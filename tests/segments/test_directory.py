@@ -73,6 +73,14 @@ def test_a_position_in_a_deleted_segment_is_an_error(journal: str) -> None:
     assert records_of(journal) == []
 
 
+def test_a_segment_whose_header_is_about_to_be_written_has_no_rows_yet(journal: str) -> None:
+    write(journal, *EXAMPLE)
+    Path(journal, "00000000000000000010.sbj").touch()
+    assert records_of(journal, growing=True) == ROWS
+    with pytest.raises(CorruptJournalError, match="header is cut"):
+        records_of(journal)
+
+
 def test_a_growing_segment_is_read_up_to_its_last_whole_block(journal: str) -> None:
     os.makedirs(journal)
     data = segment(EXAMPLE[1])
