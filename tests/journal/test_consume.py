@@ -95,8 +95,9 @@ def test_a_consumer_follows_a_recorder_over_segments(
         assert len(list_segments(journal)) > 2
         with Recorder(hub, journal):
             hub.publish(b"run/9", b"of the next recorder")
-            got.append(consumer.get(PATIENCE))
-    assert [row.payload for row in got] == [b"%d" % number for number in range(200)] + [b"of the next recorder"]
+            got += [consumer.get(PATIENCE), consumer.get(PATIENCE)]
+    assert [row.payload for row in got] == [*(b"%d" % number for number in range(200)), None, b"of the next recorder"]
+    assert got[-2].cause == "outage"
     assert [row.sequence for row in got] == sorted({row.sequence for row in got})
 
 
