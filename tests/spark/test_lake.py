@@ -16,6 +16,7 @@ from spark.conftest import SETTINGS
 from spark.journals import START_NS, message_block, rows, segment
 
 from sbuslib.errors import JournalError, StateError
+from sbuslib.segments.directory import DirectoryLock
 from sbuslib.spark import lake as lakes
 from sbuslib.spark.lake import Progress, compact, ingest, read
 from sbuslib.spark.limits import SparkLimits
@@ -39,10 +40,13 @@ def sequences(spark: SparkSession, lake: Path) -> list[int]:
     return sorted(row.sequence for row in read(spark, lake).select("sequence").collect())
 
 
-def test_a_journal_becomes_a_lake(spark: SparkSession, journal: Path, lake: Path) -> None:
+def test_a_journal_becomes_a_lake(
+    spark: SparkSession, journal: Path, lake: Path, request: pytest.FixtureRequest
+) -> None:
     later = [row._replace(time_ns=row.time_ns + DAY_NS) for row in rows(5, 6)]
     segment(journal, 1, rows(5), (START_NS, "overflow", 4), hub="0012")
     segment(journal, 7, later, hub="0012", sealed=False)
+    request.addfinalizer(DirectoryLock(journal).release)  # a recorder is at work
     seen: list[Progress] = []
     ingest(spark, journal, lake, progress=seen.append)
     assert [(one.batch, one.rows) for one in seen] == [(0, 11)]
