@@ -1,10 +1,9 @@
-"""Helpers for tests: raw connections, hubs in threads, fake hubs, and the test vectors."""
+"""Helpers for tests: raw connections, fake hubs, and the test vectors. Hubs in threads are our users' too."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import re
 import socket
 import subprocess
@@ -14,14 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import gevent
 import gevent.socket
 
-from sbuslib.hub import Hub
 from sbuslib.limits import CONTROL_EXTRA, PACKET_BYTES
 from sbuslib.matcher import matches
+from sbuslib.testing import HubThread as HubThread
 from sbuslib.wire.addresses import AbstractAddress, PathAddress, parse_address
 
 TESTS = Path(__file__).parent
@@ -170,64 +168,6 @@ class Peer:
     def is_disconnected(self) -> bool:
         """Wait for the next packet. Returns whether the connection ended instead."""
         return self.receive() == b""
-
-
-class HubThread:
-    """A hub in a thread of its own, for clients that block the thread of the test."""
-
-    def __init__(self, address: str, **options: Any) -> None:
-        self.hub = Hub(address, **options)
-        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]]] = queue.SimpleQueue()
-        self._started: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> HubThread:
-        self._thread.start()
-        error = self._started.get()
-        if error is not None:
-            raise error
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._thread.is_alive():
-            self.call(self.hub.stop)
-            self._thread.join()
-
-    def _run(self) -> None:
-        event_loop = gevent.get_hub()
-        try:
-            self.hub.start()
-            self._wake = event_loop.loop.async_()
-        except BaseException as error:
-            self._started.put(error)
-            return
-        self._started.put(None)
-        while self.hub.started:
-            if self._jobs.empty():
-                event_loop.wait(self._wake)
-                continue
-            function, answer = self._jobs.get()
-            try:
-                answer.put(function())
-            except BaseException as error:
-                answer.put(error)
-        self._wake.close()
-        event_loop.destroy(destroy_loop=True)
-
-    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function in the hub's thread. Returns what it returns, and raises what it raises."""
-        answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._jobs.put((lambda: function(*arguments), answer))
-        self._wake.send()
-        result = answer.get(timeout=PATIENCE)
-        if isinstance(result, BaseException):
-            raise result
-        return result
-
-    def stop(self) -> None:
-        self.__exit__(None, None, None)
 
 
 class PlainDaemon:

@@ -20,8 +20,8 @@ FLOORS = [
     "client blocking aio topic",
     "survey tree",
     "hub rates",
-    "diagnosis relay",
-    "tcp journal spark bench web",
+    "diagnosis relay testing",
+    "tcp journal spark bench web pytest_plugin",
     "cli",
 ]
 """Modules of the top level and folders, the lowest floor first. A folder stands for all that is in it."""

@@ -1,0 +1,35 @@
+"""Fixtures for pytest, which loads this module in every run where this package is installed: it imports nothing else.
+
+``sbus_hub``
+    a hub in a thread, a :class:`sbuslib.testing.HubThread`, for one test. ``SBUS_ADDRESS`` names it meanwhile.
+``sbus_published``
+    what is published through it, a :class:`sbuslib.testing.Recording`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .testing import HubThread, Recording
+
+__all__ = ["sbus_hub", "sbus_published"]
+
+
+@pytest.fixture
+def sbus_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubThread]:
+    """A hub in a thread, at a temporary address that ``SBUS_ADDRESS`` names. See ``sbuslib.testing.HubThread``."""
+    from .testing import HubThread
+
+    with HubThread() as server:
+        monkeypatch.setenv("SBUS_ADDRESS", server.address)
+        yield server
+
+
+@pytest.fixture
+def sbus_published(sbus_hub: HubThread) -> Recording:
+    """What is published through ``sbus_hub``. See ``sbuslib.testing.Recording``."""
+    return sbus_hub.record()

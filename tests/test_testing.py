@@ -1,0 +1,130 @@
+"""A hub in a thread that anybody can stop, and assertions about what was published through it."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import gevent
+import pytest
+from support import PATIENCE, in_thread, python
+
+from sbuslib.errors import AddressInUseError, StateError
+from sbuslib.testing import HubThread, Recording
+
+
+def failure(recorded: Recording, pattern: bytes, payload: bytes | None = None, count: int | None = None) -> list[str]:
+    """The lines of a failed assertion."""
+    with pytest.raises(AssertionError) as caught:
+        recorded.assert_published(pattern, payload, count=count, timeout=0.01)
+    return str(caught.value).splitlines()
+
+
+def test_a_hub_serves_in_its_thread_until_any_thread_stops_it() -> None:
+    with HubThread() as server:
+        folder = os.path.dirname(server.address)
+        with server.client() as client:
+            assert client.whoami() == server.call(server.hub.whoami)
+        assert server.call(server.call, server.hub.whoami) == server.call(server.hub.whoami), "from its own thread, too"
+        in_thread(server.stop)
+        assert server.hub.closed
+        assert not os.path.exists(folder)
+        with pytest.raises(StateError, match="is not started, or was stopped"):
+            server.call(server.hub.whoami)
+        server.stop()
+
+
+def test_what_a_call_raises_comes_to_the_caller(address: str) -> None:
+    with HubThread(address, separator=b".") as server:
+        assert server.address == address
+        with pytest.raises(ZeroDivisionError):
+            server.call(lambda: 1 / 0)
+        with pytest.raises(AddressInUseError):
+            HubThread(address).start()
+        with server.client() as client:
+            assert client.features
+            assert client.features.separator == b"."
+
+
+def test_a_call_that_waits_disturbs_no_other_and_ends_with_the_hub() -> None:
+    with HubThread() as server:
+        inbox = server.call(server.hub.subscribe, b"never")
+        results: list[object] = []
+        waiting = threading.Thread(target=lambda: results.append(in_thread(lambda: server.call(gevent.sleep, 3_600))))
+        waiting.start()
+        server.call(server.hub.publish, b"k", b"")
+        assert server.call(lambda: len(inbox)) == 0
+        while not server._answers:
+            gevent.sleep(0.001)
+    waiting.join(PATIENCE)
+    assert [str(result) for result in results] == ["the hub was stopped meanwhile"]
+
+
+def test_a_program_that_gevent_has_patched_has_a_real_thread() -> None:
+    code = """
+from gevent import monkey; monkey.patch_all()
+from sbuslib.testing import HubThread
+with HubThread() as server:
+    recorded = server.record()
+    with server.client() as client:
+        client.publish(b"room/1", b"x")
+    print(recorded.assert_published(b"room/1")[0].payload)
+"""
+    assert python("-c", code) == "b'x'\n"
+
+
+def test_assertions_wait_for_what_is_published() -> None:
+    with HubThread() as server, server.client() as client:
+        recorded = server.record(b"room/")
+        threading.Timer(0.05, client.publish_many, [[(b"hall", b""), (b"room/1", b"a"), (b"room/2", b"b")]]).start()
+        (found,) = recorded.assert_published(b"room/*", b"b", timeout=PATIENCE)
+        assert (found.key, found.sender) == (b"room/2", client.credentials)
+        assert [message.payload for message in recorded.assert_published(b"room/", count=2)] == [b"a", b"b"]
+        recorded.assert_not_published(b"hall")
+        recorded.clear()
+        assert recorded.messages == []
+        client.publish(b"room/3", b"c")
+        assert [message.key for message in recorded.messages] == [b"room/3"]
+    assert [message.key for message in recorded.messages] == [b"room/3"], "also once the hub was stopped"
+    recorded.assert_published(b"room/3", b"c")
+
+
+def test_nothing_that_was_published_before_is_missed_by_an_assertion() -> None:
+    with HubThread() as server, server.client() as one, server.client() as other:
+        recorded = server.record()
+        for number in range(2_000):
+            one.publish(b"a", b"%d" % number)
+            other.publish(b"b", b"%d" % number)
+        assert len(recorded.messages) == 4_000
+        with pytest.raises(AssertionError, match="2000 messages under 'b' were published, not 0"):
+            recorded.assert_not_published(b"b")
+
+
+def test_failures_show_what_was_published_instead() -> None:
+    with HubThread() as server, server.client() as client:
+        recorded = server.record()
+        assert failure(recorded, b"room/1", b"21") == [
+            "0 messages under 'room/1' with payload '21' were published, not one or more, within 0.01 s; "
+            "nothing was published at all"
+        ]
+        client.publish(b"room/1", b"20")
+        client.publish(b"\x1b", b"x" * 100)
+        assert failure(recorded, b"room/1", b"21") == [
+            "0 messages under 'room/1' with payload '21' were published, not one or more, within 0.01 s; "
+            "published were:",
+            "  'room/1'  '20'",
+            f"  '\\x1b'  '{'x' * 80}...' (100 bytes)",
+        ]
+        client.publish_many([(b"room/1", b"%d" % number) for number in range(30)])
+        lines = failure(recorded, b"room/1", count=3)
+        assert lines[0] == "31 messages under 'room/1' were published, not 3; of 32 messages the last 20 are:"
+        assert lines[-1] == "  'room/1'  '29'"
+        assert len(lines) == 21
+
+
+def test_messages_that_were_too_many_to_be_recorded_are_told() -> None:
+    with HubThread() as server:
+        recorded = server.record()
+        most = server.hub.limits.queued_packets
+        server.call(server.hub.publish_many, [(b"k", b"")] * (most + 7))
+        assert "; 7 messages were too many at once to be recorded" in failure(recorded, b"other")[0]
