@@ -261,8 +261,11 @@ def make_report(director: Director, folder: str) -> str | None:
     return None
 
 
-def direct(rounds: int, pause: float, report: bool = False) -> int:
-    """Run the demo, with or without the report at its end; its exit status."""
+def direct(rounds: int, pause: float, report: bool = False, keep: str | None = None) -> int:
+    """Run the demo, with or without the report at its end; its exit status.
+
+    The journal is moved into the folder ``keep``, for a report later.
+    """
     page: str | None = None
     with tempfile.TemporaryDirectory(prefix="sbus-demo-") as folder:
         director: Director | None = None
@@ -279,11 +282,25 @@ def direct(rounds: int, pause: float, report: bool = False) -> int:
                 director.judge(False, str(error))
         if report and all(holds for holds, _ in director.verdicts):
             page = make_report(director, folder)
+        if keep is not None and os.path.isdir(f"{folder}/journal"):
+            shutil.move(f"{folder}/journal", keep)
+    return conclude(director.verdicts, page)
+
+
+def report_of(folder: str) -> int:
+    """Make the report of the journal in a folder, which ``keep`` named before; the exit status."""
+    director = Director(ExitStack(), 0, 0)
+    director.journal = f"{folder}/journal"
+    return conclude(director.verdicts, make_report(director, folder))
+
+
+def conclude(verdicts: list[tuple[bool, str]], page: str | None) -> int:
+    """Tell what happened, and where the report is; the exit status."""
     print("\nSummary:")
-    for holds, what in director.verdicts:
+    for holds, what in verdicts:
         print(f"  {'ok    ' if holds else 'FAILED'}  {what}")
-    failed = sum(not holds for holds, _ in director.verdicts)
-    print(f"The demo failed: {failed} of {len(director.verdicts)}." if failed else "All of it happened.", flush=True)
+    failed = sum(not holds for holds, _ in verdicts)
+    print(f"The demo failed: {failed} of {len(verdicts)}." if failed else "All of it happened.", flush=True)
     if page is not None:
         print(f"The report: {page}", flush=True)
     return EXIT_FAILURE if failed else EXIT_SUCCESS
@@ -295,9 +312,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5, help="how many times the figures are published")
     parser.add_argument("--pause", type=float, default=0.3, help="seconds between two times")
     parser.add_argument("--no-report", action="store_true", help="make no report with Spark at the end")
+    parser.add_argument("--keep", metavar="FOLDER", help="likewise, and leave the recording in FOLDER")
+    parser.add_argument("--report", metavar="FOLDER", help="make only the report, of the recording left in FOLDER")
     options = parser.parse_args(argv)
     try:
-        return direct(options.rounds, options.pause, not options.no_report)
+        if options.report is not None:
+            return report_of(options.report)
+        return direct(options.rounds, options.pause, not (options.no_report or options.keep), options.keep)
     except (KeyboardInterrupt, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or else Python complains when it flushes
         return EXIT_FAILURE

@@ -15,6 +15,7 @@ import pytest
 from support import PATIENCE
 
 from sbuslib.cli import demo, demo_report
+from sbuslib.segments.directory import read_records
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -35,6 +36,35 @@ def test_the_demo_shows_all_its_parts_and_succeeds(run: Run, folder: str) -> Non
     assert "brought 2 of 2 messages" in verdicts[1]
     assert last == "All of it happened."
     assert os.listdir(folder) == []
+
+
+def test_the_demo_leaves_its_recording_for_a_report_later(run: Run, folder: str) -> None:
+    os.mkdir(f"{folder}/kept")
+    done = run(DEMO, "--rounds", "1", "--pause", "0.01", "--keep", f"{folder}/kept", env={"TMPDIR": folder})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "report" not in done.stdout
+    assert os.listdir(folder) == ["kept"]
+    keys = {record.key for record in read_records(f"{folder}/kept/journal")}
+    assert f"machine/{os.uname().nodename}/memory".encode() in keys
+
+
+@pytest.mark.parametrize("status", [0, 1, demo_report.MISSING])
+def test_the_report_is_made_of_the_recording_that_was_left(
+    status: int, folder: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A function replaces the process that makes the report."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[bytes]:
+        commands.append(command)
+        Path(command[-1]).write_text("a page")
+        return subprocess.CompletedProcess(command, status)
+
+    monkeypatch.setattr(demo.subprocess, "run", run)  # type: ignore[attr-defined]
+    monkeypatch.setattr(demo.tempfile, "mkdtemp", lambda prefix: f"{folder}/page")  # type: ignore[attr-defined]
+    assert demo.main(["--report", folder]) == (status == 1)
+    assert commands[0][3] == f"{folder}/journal"
+    assert ("The report: " in capfd.readouterr().out) == (status == 0)
 
 
 @pytest.mark.parametrize("name", ["recorder", "publisher", "wildcard", "exact", "alice", "bob", "eavesdropper"])

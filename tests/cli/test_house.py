@@ -1,4 +1,4 @@
-"""``./run``, and the files of the installed package and of the source distribution."""
+"""``./run``, and the files of the installed package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 import stat
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -23,11 +22,12 @@ def checkout(tmp_path: Path) -> Path:
     # Where a Java of this machine's would be found, whatever the path is.
     program(tmp_path / "run", (ROOT / "run").read_text().replace("/usr/lib/jvm", f"{tmp_path}/jvm"))
     (tmp_path / "bin").mkdir()
-    for name in ("sh", "cat", "sed", "dirname", "find", "env", "true"):
+    for name in ("sh", "cat", "sed", "dirname", "find", "env", "true", "mktemp", "rm"):
         found = shutil.which(name)
         assert found
         (tmp_path / "bin" / name).symlink_to(found)
     program(tmp_path / "bin" / "java", java(17))
+    (tmp_path / "setup.cfg").write_text("install_requires =\n    gevent>=1\n    msgspec>=1\n\n")
     return tmp_path
 
 
@@ -90,11 +90,7 @@ def test_a_newer_python_beside_an_old_one_is_found(checkout: Path) -> None:
 def test_a_missing_venv_module_is_told(checkout: Path) -> None:
     python = program(checkout / "python", 'case "$2" in *version_info*) exit 0 ;; esac; exit 1')
     done = run(checkout, "demo", PYTHON=str(python))
-    assert done.returncode == 1
-    assert done.stderr.splitlines() == [
-        ANNOUNCED,
-        "run: Python's venv module is missing: apt-get install python3-venv",
-    ]
+    assert (done.returncode, done.stderr) == (1, "run: Python's venv module is missing: apt-get install python3-venv\n")
 
 
 def test_a_wrong_python_variable_is_refused(checkout: Path) -> None:
@@ -102,59 +98,111 @@ def test_a_wrong_python_variable_is_refused(checkout: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "run: PYTHON=/nowhere/python is not a Python 3.11 or newer\n")
 
 
-ANNOUNCED = "run: the first time, this installs 960 MB into .venv, mostly Spark, and needs Java 17: 2 to 5 minutes"
 MISSING = "run: Java 17 or newer, which Spark needs, is missing"
 INSTALLING = f"{MISSING}: installing it, some 200 MB, which takes a minute"
 TO_INSTALL = f"{MISSING}: apt-get install openjdk-17-jre-headless"
 
 
-def without_java(checkout: Path, who: int, offered: dict[str, int], **environment: str) -> tuple[list[str], list[str]]:
-    """Run without Java, with a Python that gets as far as its venv module: what was complained, and commands of root.
+@pytest.fixture
+def prepared(checkout: Path) -> Path:
+    """A checkout with a ``.venv`` whose Python notes in ``calls`` what it is to run, and runs ``python.sh`` if any."""
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    (checkout / ".venv" / ".place").write_text(str(checkout))
+    log = f'[ "$1" = -c ] || echo "$*" >>{checkout}/calls'
+    program(checkout / ".venv" / "bin" / "python", f"{log}\n[ ! -e {checkout}/python.sh ] || . {checkout}/python.sh")
+    program(checkout / "bin" / "python3", "exit 0")
+    return checkout
+
+
+def calls(checkout: Path) -> list[str]:
+    """What was run, without the paths of folders."""
+    text = (checkout / "calls").read_text().replace(str(checkout), ".")
+    return [line.partition(" /")[0] for line in text.splitlines()]
+
+
+def test_the_demo_shows_the_bus_before_it_installs_anything_for_the_report(prepared: Path) -> None:
+    done = run(prepared, "demo")
+    assert done.returncode == 0
+    assert calls(prepared) == [
+        "tools/install.py ./.venv 60 gevent>=1 msgspec>=1",
+        "-m sbuslib.cli.demo --keep",
+        "tools/install.py ./.venv 2500 -e .[report,spark]",
+        "-m sbuslib.cli.demo --report",
+    ]
+    assert "960 MB" in done.stderr, "how large it is"
+    assert "2 to 5 minutes" in done.stderr, "and how long it takes"
+    (prepared / "calls").unlink()
+    assert run(prepared, "demo").returncode == 0
+    assert [call.partition(" ")[0] for call in calls(prepared)] == ["-m", "-m"], "nothing is installed twice"
+
+
+def test_the_demo_ends_where_the_bus_fails(prepared: Path) -> None:
+    (prepared / "python.sh").write_text('case "$*" in *--keep*) exit 7 ;; esac')
+    assert run(prepared, "demo").returncode == 7
+    assert "report" not in (prepared / "calls").read_text()
+
+
+def test_ctrl_c_between_the_bus_and_the_report_is_a_success(prepared: Path) -> None:
+    (prepared / "python.sh").write_text('case "$*" in *spark*) kill -INT 0 ;; esac')
+    done = subprocess.run(
+        [prepared / "run", "demo"],
+        env={"PATH": str(prepared / "bin")},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        start_new_session=True,  # as a terminal does, the signal goes to all that runs there
+    )
+    assert done.returncode == 0
+    assert done.stderr.endswith("run: the bus was shown; ./run demo goes on to the report another time\n")
+    assert "--report" not in (prepared / "calls").read_text()
+
+
+def without_java(checkout: Path, who: int, offered: dict[str, int]) -> tuple[int, list[str], list[str]]:
+    """The demo without Java: its status, what it told once the bus was shown, and commands of root.
 
     ``who`` is the user's id, and ``offered`` tells of packages of Java which version they bring.
     """
     binaries, log = checkout / "bin", checkout / "log"
     (binaries / "java").unlink(missing_ok=True)
-    program(binaries / "python3", 'case "$2" in *version_info*) exit 0 ;; esac; exit 1')
     program(binaries / "id", f"echo {who}")
     cases = "".join(
         f"*{name}) {shutil.which('cp')} -p {program(checkout / name, java(version))} {binaries}/java ;;\n"
         for name, version in offered.items()
     )
     program(binaries / "apt-get", f'echo "$*" >>{log}\ncase "$*" in update) ;;\n{cases}*) exit 100 ;;\nesac')
-    done = run(checkout, "demo", **environment)
-    assert done.returncode == 1
-    return done.stderr.splitlines(), log.read_text().splitlines() if log.exists() else []
+    done = run(checkout, "demo")
+    *_, told = done.stderr.partition("with success\n")
+    return done.returncode, told.splitlines(), log.read_text().splitlines() if log.exists() else []
 
 
-def test_java_is_installed_where_that_is_allowed(checkout: Path) -> None:
-    complaints, commands = without_java(checkout, 0, {"openjdk-17-jre-headless": 17})
+def test_java_is_installed_where_that_is_allowed(prepared: Path) -> None:
+    status, told, commands = without_java(prepared, 0, {"openjdk-17-jre-headless": 17})
     assert commands == ["update", "install -y --no-install-recommends openjdk-17-jre-headless"]
-    assert complaints[:3] == [ANNOUNCED, INSTALLING, "run: installing openjdk-17-jre-headless"]
-    assert "venv module" in complaints[3], "it went on"
+    assert told[:2] == [INSTALLING, "run: installing openjdk-17-jre-headless"]
+    assert status == 0
 
 
-def test_a_newer_java_is_installed_where_java_17_is_not_packaged(checkout: Path) -> None:
-    complaints, commands = without_java(checkout, 0, {"openjdk-21-jre-headless": 21})
+def test_a_newer_java_is_installed_where_java_17_is_not_packaged(prepared: Path) -> None:
+    status, _, commands = without_java(prepared, 0, {"openjdk-21-jre-headless": 21})
     assert [command.split()[-1] for command in commands[1:]] == ["openjdk-17-jre-headless", "openjdk-21-jre-headless"]
-    assert "venv module" in complaints[-1], "it went on"
+    assert status == 0
 
 
-def test_java_is_installed_with_sudo(checkout: Path) -> None:
-    program(checkout / "bin" / "sudo", f'[ "$1" = -n ] || exit 9; shift; echo "sudo $1" >>{checkout}/log; exec "$@"')
-    complaints, commands = without_java(checkout, 1000, {"openjdk-17-jre-headless": 17})
+def test_java_is_installed_with_sudo(prepared: Path) -> None:
+    program(prepared / "bin" / "sudo", f'[ "$1" = -n ] || exit 9; shift; echo "sudo $1" >>{prepared}/log; exec "$@"')
+    status, _, commands = without_java(prepared, 1000, {"openjdk-17-jre-headless": 17})
     assert commands[:3] == ["sudo true", "sudo apt-get", "update"]
-    assert "venv module" in complaints[-1], "it went on"
+    assert status == 0
 
 
-def test_a_missing_java_is_told_where_it_may_not_be_installed(checkout: Path) -> None:
-    assert without_java(checkout, 1000, {"openjdk-17-jre-headless": 17}) == ([ANNOUNCED, TO_INSTALL], [])
+def test_a_missing_java_is_told_where_it_may_not_be_installed(prepared: Path) -> None:
+    assert without_java(prepared, 1000, {"openjdk-17-jre-headless": 17}) == (1, [TO_INSTALL], [])
 
 
-def test_a_java_that_cannot_be_installed_is_told(checkout: Path) -> None:
-    complaints, commands = without_java(checkout, 0, {"default-jre-headless": 11})
-    assert complaints[:2] == [ANNOUNCED, INSTALLING]
-    assert complaints[-1] == TO_INSTALL
+def test_a_java_that_cannot_be_installed_is_told(prepared: Path) -> None:
+    status, told, commands = without_java(prepared, 0, {"default-jre-headless": 11})
+    assert (status, told[0], told[-1]) == (1, INSTALLING, TO_INSTALL)
     assert len(commands) == 4
 
 
@@ -180,23 +228,6 @@ def test_a_hub_needs_no_java(checkout: Path) -> None:
     (checkout / "bin" / "java").unlink()
     program(checkout / "bin" / "python3", 'case "$2" in *version_info*) exit 0 ;; esac; exit 1')
     assert "venv module" in run(checkout, "hub").stderr
-
-
-def test_a_source_distribution_has_what_its_tests_read(tmp_path: Path) -> None:
-    pytest.importorskip("setuptools")
-    folders = ("sbuslib", "tests", "docs", "examples", "benchmarks", "man")
-    copy = tmp_path / "copy"
-    for folder in folders:
-        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__", "*.pyc", ".*"))
-    for path in (path for path in ROOT.iterdir() if path.is_file() and not path.name.startswith(".git")):
-        shutil.copy(path, copy)
-    wanted = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
-    build = "from setuptools import build_meta; build_meta.build_sdist('out')"
-    subprocess.run([sys.executable, "-c", build], cwd=copy, capture_output=True, timeout=PATIENCE, check=True)
-    (made,) = (copy / "out").iterdir()
-    with tarfile.open(made) as archive:
-        there = {name.partition("/")[2] for name in archive.getnames()}
-    assert wanted - there == set()
 
 
 @pytest.fixture
@@ -235,5 +266,5 @@ def test_the_installed_programs_run(installed: importlib.metadata.Distribution, 
 def test_the_core_needs_two_packages(installed: importlib.metadata.Distribution) -> None:
     required = [line for line in installed.requires or () if "extra ==" not in line]
     assert sorted(line.partition(">")[0] for line in required) == ["gevent", "msgspec"]
-    extras = {"cli", "metrics", "tcp", "spark", "report", "bench", "test", "dev"}
+    extras = {"cli", "docs", "metrics", "tcp", "spark", "report", "bench", "test", "dev"}
     assert set(installed.metadata.get_all("Provides-Extra") or ()) == extras
