@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 from ..errors import DisconnectedError
+from ..kernel.files import Source, open_source
+from ..patterns.large import MOST_BYTES, Sent
 from ..patterns.steps import Mailbox, Steps
 from .aio_channel import AioChannel
+from .large import AioFiles, receiving, sending
 
 __all__ = ["AioBlock", "AioPatterns"]
 
@@ -51,6 +55,23 @@ class AioPatterns(AioChannel):
         except StopIteration as end:
             value: T = end.value
             return value
+
+    async def send_large(
+        self, key: bytes, source: Source, *, name: str | None = None, receivers: int = 1, timeout: float = 30.0
+    ) -> Sent:
+        """Send a file, or bytes, of any size. See :meth:`.patterns.Patterns.send_large`."""
+        with open_source(source) as opened:
+            return await self.perform(sending(self, key, opened, name, receivers, timeout))
+
+    def receive_large(
+        self,
+        *patterns: bytes,
+        folder: str | os.PathLike[str] | None = None,
+        most: int = MOST_BYTES,
+        timeout: float = 30.0,
+    ) -> AioFiles:
+        """Receive what :meth:`send_large` sends, with ``async with``. See :meth:`.patterns.Patterns.receive_large`."""
+        return AioFiles(self, receiving(self, patterns, folder, most, timeout))
 
     async def open_mailbox(self, mailbox: Mailbox) -> None:
         """Subscribe for a mailbox. Raises as ``subscribe`` does."""

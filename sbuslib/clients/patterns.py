@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -9,8 +10,11 @@ from functools import partial
 from typing import Any, Protocol, Self, TypeVar
 
 from ..errors import DisconnectedError
+from ..kernel.files import Source, open_source
+from ..patterns.large import MOST_BYTES, Sent
 from ..patterns.steps import Mailbox, Steps, perform
 from .channel import Channel
+from .large import Files, receiving, sending
 
 __all__ = ["Block", "Patterns", "Running"]
 
@@ -48,6 +52,38 @@ class Patterns(Channel):
     def perform(self, steps: Steps[T]) -> T:
         """Carry out a pattern, see :mod:`sbuslib.patterns.steps`. What it returns; raises what it raises."""
         return perform(self, steps)
+
+    def send_large(
+        self, key: bytes, source: Source, *, name: str | None = None, receivers: int = 1, timeout: float = 30.0
+    ) -> Sent:
+        """Send a file, or bytes, of any size to all that receive large messages under ``key``; wait until they have it.
+
+        :param source: bytes, a path, or a binary file that can be read at any offset.
+        :param name: what receivers may call the file; without it, the name of ``source``.
+        :param receivers: how many to wait for before the first part is sent. Others may come while it is sent.
+        :param timeout: seconds in which they have to come, and for which a receiver may make no progress.
+
+        Raises :exc:`TimeoutError` when they do not come, :exc:`~sbuslib.errors.PeerError` when nobody has the file in
+        the end, :exc:`OSError` when it cannot be read, and :exc:`~sbuslib.errors.UsageError`.
+        """
+        with open_source(source) as opened:
+            return self.perform(sending(self, key, opened, name, receivers, timeout))
+
+    def receive_large(
+        self,
+        *patterns: bytes,
+        folder: str | os.PathLike[str] | None = None,
+        most: int = MOST_BYTES,
+        timeout: float = 30.0,
+    ) -> Files:
+        """Receive what :meth:`send_large` sends: ``with client.receive_large(b"files/*") as files: files.receive()``.
+
+        :param folder: where files appear, each once it is whole; without it, they are open temporary files. None is
+            ever replaced, and a name that points elsewhere is not used.
+        :param most: bytes of the largest file that is taken.
+        :param timeout: seconds without a part after which a file is given up.
+        """
+        return Files(self, receiving(self, patterns, folder, most, timeout))
 
     def open_mailbox(self, mailbox: Mailbox) -> None:
         """Subscribe for a mailbox. Raises as ``subscribe`` does."""

@@ -1,0 +1,90 @@
+"""Files that are sent and received: where their bytes come from, and a folder that nothing leaves."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
+
+__all__ = ["FileSink", "Opened", "Source", "open_source", "safe_name"]
+
+Source: TypeAlias = "bytes | str | os.PathLike[str] | BinaryIO"
+
+LONGEST_NAME: Final = 200
+"""Bytes of a file's name. Most file systems take 255, and a number may be added."""
+MOST_OF_A_NAME: Final = 1_000
+"""Files of one name that a folder gets, with numbers."""
+
+
+class Opened(NamedTuple):
+    """Bytes to be sent: what reads some of them at an offset, how many there are, and the file's name if it has one."""
+
+    read: Callable[[int, int], bytes]
+    size: int
+    name: str
+
+
+@contextmanager
+def open_source(source: Source) -> Iterator[Opened]:
+    """Open what is to be sent. Raises :exc:`OSError` for a file that cannot be read at any offset, such as a pipe."""
+    if isinstance(source, bytes):
+        yield Opened(lambda at, size: source[at : at + size], len(source), "")
+        return
+    with ExitStack() as stack:
+        named = isinstance(source, (str, os.PathLike))
+        file: BinaryIO = stack.enter_context(open(source, "rb")) if named else source  # type: ignore[arg-type,assignment]
+
+        def read(at: int, size: int) -> bytes:
+            file.seek(at)
+            return file.read(size)
+
+        yield Opened(read, file.seek(0, os.SEEK_END), os.path.basename(file.name) if named else "")
+
+
+def safe_name(name: str, otherwise: str) -> str:
+    """A name that a stranger chose, if it is nothing but the name of a file in a folder; else the other one."""
+    plain = name.isprintable() and name[:1] not in ("", ".", "-", "~") and "/" not in name
+    return name if plain and len(name.encode()) <= LONGEST_NAME else otherwise
+
+
+class FileSink:
+    """Takes the bytes of one file that comes: a temporary file, or one that appears in ``folder`` once it is whole.
+
+    No file there is ever replaced: one of the same name gets a number. Only the user of the process may read it.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None, name: str) -> None:
+        self._folder = folder
+        self._name = name
+        descriptor, self._path = tempfile.mkstemp(dir=folder, prefix=".sbus-")
+        self._file = os.fdopen(descriptor, "w+b")
+        if folder is None:
+            os.unlink(self._path)
+
+    def write(self, data: memoryview) -> None:
+        self._file.write(data)
+
+    def finish(self) -> Any:
+        """The path of the file, or the temporary file, open, at its start. Raises :exc:`OSError`."""
+        self._file.flush()
+        if self._folder is None:
+            self._file.seek(0)
+            return self._file
+        self._file.close()
+        stem, end = os.path.splitext(self._name)
+        for number in range(MOST_OF_A_NAME):
+            path = Path(self._folder, f"{stem}-{number}{end}" if number else self._name)
+            with suppress(FileExistsError):
+                os.link(self._path, path)  # which replaces nothing
+                os.unlink(self._path)
+                return path
+        raise FileExistsError(f"there are {MOST_OF_A_NAME:,} files {self._name} in {self._folder}")
+
+    def discard(self) -> None:
+        self._file.close()
+        if self._folder is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(self._path)

@@ -1,0 +1,112 @@
+"""What is sent and received: sources, names that strangers chose, and a folder that nothing leaves."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbuslib.kernel import files
+from sbuslib.kernel.files import FileSink, Source, open_source, safe_name
+
+
+def test_bytes_paths_and_open_files_are_sources(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"0123456789")
+    sources: list[tuple[Source, str]] = [
+        (b"0123456789", ""),
+        (path, "a.txt"),
+        (str(path), "a.txt"),
+        (io.BytesIO(b"0123456789"), ""),
+    ]
+    for source, name in sources:
+        with open_source(source) as opened:
+            assert (opened.size, opened.name) == (10, name)
+            assert [opened.read(at, 4) for at in (8, 0, 4)] == [b"89", b"0123", b"4567"]
+
+
+def test_a_pipe_is_no_source(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    with (
+        os.fdopen(writing, "wb"),
+        os.fdopen(reading, "rb") as pipe,
+        pytest.raises(OSError, match="seek"),
+        open_source(pipe),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "../a",
+        "/etc/passwd",
+        "a/b",
+        "a\0",
+        "a\n",
+        "-rf",
+        ".bashrc",
+        "~",
+        "\udc80",
+        "\u202eexe.txt",
+        "ä" * 101,
+    ],
+)
+def test_a_name_that_is_not_safe_is_replaced(name: str) -> None:
+    assert safe_name(name, "id") == "id"
+
+
+@given(st.text())
+def test_no_name_leaves_its_folder(name: str) -> None:
+    safe = safe_name(name, "id")
+    assert os.path.normpath(os.path.join("/folder", safe)) == f"/folder/{safe}"
+    assert safe in (name, "id")
+
+
+def test_a_file_appears_when_it_is_whole_and_replaces_nothing(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a.txt").symlink_to(outside)
+    for number in (1, 2):
+        sink = FileSink(folder, "a.txt")
+        sink.write(memoryview(b"x"))
+        assert not (folder / f"a-{number}.txt").exists()
+        assert sink.finish() == folder / f"a-{number}.txt"
+        assert (folder / f"a-{number}.txt").read_bytes() == b"x"
+    assert not outside.exists()
+    assert len(os.listdir(folder)) == 3
+
+
+def test_nothing_is_left_of_what_is_discarded(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path, "a")
+    sink.write(memoryview(b"x"))
+    sink.discard()
+    sink.discard()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_temporary_file_is_handed_over_at_its_start() -> None:
+    sink = FileSink(None, "a")
+    sink.write(memoryview(b"abc"))
+    with sink.finish() as file:
+        assert file.read() == b"abc"
+    FileSink(None, "a").discard()
+
+
+def test_too_many_files_of_one_name_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_OF_A_NAME", 2)
+    for _ in range(2):
+        FileSink(tmp_path, "a").finish()
+    sink = FileSink(tmp_path, "a")
+    with pytest.raises(FileExistsError):
+        sink.finish()
+    sink.discard()
+    assert sorted(os.listdir(tmp_path)) == ["a", "a-1"]
