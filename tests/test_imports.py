@@ -21,7 +21,7 @@ FLOORS = [
     "survey tree",
     "hub rates",
     "diagnosis relay testing",
-    "tcp journal spark bench web pytest_plugin",
+    "tcp journal spark bench web services pytest_plugin",
     "cli",
 ]
 """Modules of the top level and folders, the lowest floor first. A folder stands for all that is in it."""
@@ -74,6 +74,7 @@ PURE = {
     "segments.encoding",
     "segments.layout",
     "segments.reading",
+    "services.queue_rules",
     "bench.results",
     "bench.scenarios",
     "bench.tables",
@@ -91,6 +92,7 @@ WITHOUT_GEVENT = {
     "clients.endpoint",
     "clients.patterns",
     "spark",
+    "services.queue",
     "journal.format",
     "segments.directory",
 }

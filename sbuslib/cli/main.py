@@ -59,6 +59,12 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "watch": "rates of what is being recorded, and alerts on the bus",
         },
     ),
+    "patterns": (
+        "patterns of use",
+        {
+            "queue": "share jobs out among workers, and keep them until they are done",
+        },
+    ),
     "networks": (
         "other machines",
         {

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 from ..errors import DisconnectedError
 from ..kernel.files import Source, open_source
 from ..patterns.large import MOST_BYTES, Sent
+from ..patterns.queue import Job, Work
 from ..patterns.steps import Mailbox, Steps
 from .aio_channel import AioChannel
 from .large import AioFiles, receiving, sending
 
-__all__ = ["AioBlock", "AioPatterns"]
+__all__ = ["AioBlock", "AioPatterns", "AioWorker"]
 
 T = TypeVar("T")
 
@@ -35,6 +36,9 @@ class AioPatterns(AioChannel):
 
     @abstractmethod
     async def unsubscribe(self, *patterns: bytes) -> None: ...
+
+    @abstractmethod
+    async def senders(self, on: bool = True) -> None: ...
 
     @abstractmethod
     async def sync(self, scope: str = "local") -> str: ...
@@ -73,6 +77,19 @@ class AioPatterns(AioChannel):
         """Receive what :meth:`send_large` sends, with ``async with``. See :meth:`.patterns.Patterns.receive_large`."""
         return AioFiles(self, receiving(self, patterns, folder, most, timeout))
 
+    def work(
+        self,
+        name: str,
+        function: Callable[[Job], object] | None = None,
+        *,
+        room: int = 8,
+        at_once: int = 1,
+        trusted: Iterable[int] = (),
+    ) -> AioWorker:
+        """As :meth:`.patterns.Patterns.work`, for ``async with`` and ``async for``; it may be a coroutine function."""
+        work = Work(self.credentials, self._session.separator, os.urandom(8).hex().encode(), name, room, trusted)
+        return AioWorker(self, work, function, at_once)
+
     async def open_mailbox(self, mailbox: Mailbox) -> None:
         """Subscribe for a mailbox. Raises as ``subscribe`` does."""
         self._session.divert(mailbox)
@@ -84,6 +101,7 @@ class AioPatterns(AioChannel):
 
     async def close_mailbox(self, mailbox: Mailbox) -> None:
         """Unsubscribe what a mailbox has. What was on its way to it does not come into the inbox."""
+        mailbox.closed = True  # whoever waits for it may be the one that reads: the answer to sync lets them look
         try:
             with suppress(DisconnectedError):
                 await self.unsubscribe(*mailbox.patterns)
@@ -123,3 +141,26 @@ class AioBlock:
         for result in results:
             if isinstance(result, BaseException) and error is None and not self._client.closed:
                 raise result
+
+
+class AioWorker(AioBlock):
+    """As :class:`~sbuslib.clients.patterns.Worker`, for ``async with`` and ``async for``."""
+
+    def __init__(self, client: AioPatterns, work: Work, function: Callable[[Job], object] | None, at_once: int) -> None:
+        super().__init__(client, work.mailbox, work.parts(function, at_once))
+        self._work = work
+        self.done = work.done
+        self.failed = work.failed
+
+    async def __aenter__(self) -> Self:
+        if self._client.features is not None:
+            await self._client.senders()
+        return await super().__aenter__()
+
+    async def next(self, timeout: float | None = None) -> Job | None:
+        """The next job; ``None`` after ``timeout`` seconds, and at the end of the block."""
+        return await self._client.perform(self._work.next(timeout))
+
+    async def __aiter__(self) -> AsyncIterator[Job]:
+        while (job := await self.next()) is not None:
+            yield job

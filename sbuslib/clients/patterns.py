@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, Self, TypeVar
@@ -12,11 +12,12 @@ from typing import Any, Protocol, Self, TypeVar
 from ..errors import DisconnectedError
 from ..kernel.files import Source, open_source
 from ..patterns.large import MOST_BYTES, Sent
+from ..patterns.queue import Job, Work
 from ..patterns.steps import Mailbox, Steps, perform
 from .channel import Channel
 from .large import Files, receiving, sending
 
-__all__ = ["Block", "Patterns", "Running"]
+__all__ = ["Block", "Patterns", "Running", "Worker"]
 
 T = TypeVar("T")
 
@@ -45,6 +46,9 @@ class Patterns(Channel):
 
     @abstractmethod
     def unsubscribe(self, *patterns: bytes) -> None: ...
+
+    @abstractmethod
+    def senders(self, on: bool = True) -> None: ...
 
     @abstractmethod
     def sync(self, scope: str = "local") -> str: ...
@@ -85,6 +89,30 @@ class Patterns(Channel):
         """
         return Files(self, receiving(self, patterns, folder, most, timeout))
 
+    def work(
+        self,
+        name: str,
+        function: Callable[[Job], object] | None = None,
+        *,
+        room: int = 8,
+        at_once: int = 1,
+        trusted: Iterable[int] = (),
+    ) -> Worker:
+        """Work on the jobs of the queue ``name`` in a ``with`` block, see :mod:`sbuslib.patterns.queue`.
+
+        With ``function``, that is called with each :class:`~sbuslib.patterns.queue.Job` in the background: when it
+        returns the job is done, when it raises the job is given again. Else iterate over what ``with`` gives, and call
+        ``done(job)`` or ``failed(job)``.
+
+        :param room: how many jobs the service may give before any is done. :param at_once: how many calls of
+            ``function`` run at the same time. :param trusted: ids of users whose service is listened to, besides this
+            one and root; only if the hub tells senders, which the client then asks it to.
+
+        Raises :exc:`~sbuslib.errors.UsageError`.
+        """
+        work = Work(self.credentials, self._session.separator, os.urandom(8).hex().encode(), name, room, trusted)
+        return Worker(self, work, function, at_once)
+
     def open_mailbox(self, mailbox: Mailbox) -> None:
         """Subscribe for a mailbox. Raises as ``subscribe`` does."""
         with self._lead.condition:
@@ -97,6 +125,7 @@ class Patterns(Channel):
 
     def close_mailbox(self, mailbox: Mailbox) -> None:
         """Unsubscribe what a mailbox has. What was on its way to it does not come into the inbox."""
+        mailbox.closed = True  # whoever waits for it may be the one that reads: the answer to sync lets them look
         try:
             with suppress(DisconnectedError):
                 self.unsubscribe(*mailbox.patterns)
@@ -149,3 +178,26 @@ class Block:
             running.join()
         if self._errors and error is None and not self._client.closed:
             raise self._errors[0]
+
+
+class Worker(Block):
+    """A worker of a queue; made by :meth:`Patterns.work`. Iterate over it where it has no function."""
+
+    def __init__(self, client: Patterns, work: Work, function: Callable[[Job], object] | None, at_once: int) -> None:
+        super().__init__(client, work.mailbox, work.parts(function, at_once))
+        self._work = work
+        self.done = work.done
+        self.failed = work.failed
+
+    def __enter__(self) -> Self:
+        if self._client.features is not None:
+            self._client.senders()
+        return super().__enter__()
+
+    def next(self, timeout: float | None = None) -> Job | None:
+        """The next job; ``None`` after ``timeout`` seconds, and at the end of the block."""
+        return self._client.perform(self._work.next(timeout))
+
+    def __iter__(self) -> Iterator[Job]:
+        while (job := self.next()) is not None:
+            yield job

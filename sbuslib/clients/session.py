@@ -310,7 +310,7 @@ class Session:
 
     def divert_no_more(self, mailbox: Mailbox) -> None:
         """Nothing more goes into a mailbox."""
-        if self.mailboxes is not None and not mailbox.closed:
+        if self.mailboxes is not None:
             self.mailboxes.remove(mailbox)
         mailbox.closed = True
 

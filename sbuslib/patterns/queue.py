@@ -1,0 +1,276 @@
+"""Shared queues: each job goes to one worker, and is given again unless that worker acknowledges it.
+
+The service of a queue (:mod:`sbuslib.services.queue`, ``sbus queue``) is a client of a hub like its workers. Here is
+what both know: the messages between them, and the worker's side. ``docs/patterns.md`` tells the messages byte by byte.
+
+A worker announces itself under ``queue/NAME/work`` once a second: where it gets jobs, which is a secret key of its own,
+how many jobs it takes, and which it holds. The service answers under that key with a secret key of its own and a token,
+and gives jobs in the same way. The worker acknowledges jobs with the token, under the key of the service. So nobody
+else reads a job or an acknowledgement. Where the hub tells senders, service and worker listen only to processes of
+their own user, of root, and of users that they were told to trust.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import repeat, starmap
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from ..errors import PacketError, UsageError
+from ..secrets import OVERFLOW_ID, RESERVED, Namespace
+from ..wire.text import printable
+from .steps import Call, Mailbox, Publish, Steps, Wait
+
+__all__ = [
+    "ANNOUNCE_SECONDS",
+    "JOB_BYTES",
+    "MOST_ROOM",
+    "Acknowledgement",
+    "Announcement",
+    "Job",
+    "Jobs",
+    "Work",
+    "check_name",
+    "decode",
+    "encode",
+    "is_address",
+    "queue_key",
+    "stranger",
+]
+
+logger = logging.getLogger("sbuslib.patterns")
+
+ANNOUNCE_SECONDS: Final = 1.0
+"""How often a worker announces itself. A service that is started again knows its workers after that time."""
+
+JOB_BYTES: Final = 400_000
+"""Most bytes of key and payload of a job: what a packet holds, less room for what the service adds."""
+
+MOST_ROOM: Final = 4_096
+"""Most jobs that one worker takes at once. More would only be lost with it."""
+
+_SOME: Final = 4
+"""A worker acknowledges when a quarter of its room is done: so the next jobs come before it has none."""
+
+T = TypeVar("T")
+
+
+class Job(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A job for a worker. ``attempt`` is how often it was given, this time included."""
+
+    number: int
+    attempt: int
+    key: bytes
+    payload: bytes
+
+    @property
+    def again(self) -> bool:
+        """Whether it was given before, so that it may have been done, or begun."""
+        return self.attempt > 1
+
+
+class Announcement(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker says under ``queue/NAME/work``: its secret key, how many jobs it takes, and which it holds."""
+
+    key: bytes
+    room: int
+    held: list[int]
+
+
+class Jobs(msgspec.Struct, frozen=True, array_like=True):
+    """What the service says to a worker: where to acknowledge, with which token, and jobs, or none."""
+
+    key: bytes
+    token: bytes
+    jobs: list[Job]
+
+
+class Acknowledgement(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker says to the service: its key and token, which jobs are done, and which it gives back."""
+
+    key: bytes
+    token: bytes
+    done: list[int]
+    failed: list[int] = []
+    leaving: bool = False
+
+
+_DECODERS: Final[dict[type, msgspec.msgpack.Decoder[Any]]] = {
+    kind: msgspec.msgpack.Decoder(kind) for kind in (Announcement, Jobs, Acknowledgement)
+}
+encode: Final = msgspec.msgpack.Encoder().encode
+
+
+def decode(kind: type[T], payload: bytes) -> T | None:
+    """A message of this kind; ``None`` for anything else."""
+    try:
+        value: T = _DECODERS[kind].decode(payload)
+    except msgspec.DecodeError:
+        return None
+    return value
+
+
+def check_name(name: bytes, separator: bytes) -> None:
+    """Raise :exc:`~sbuslib.errors.UsageError` unless a queue may have this name: one segment of a key."""
+    if not name or separator in name or b"*" in name or b"\0" in name or name == RESERVED:
+        raise UsageError(f"the name of a queue is one segment of a key, not {printable(name)}")
+
+
+def queue_key(name: bytes, separator: bytes, *words: bytes) -> bytes:
+    """``queue/NAME/WORD``: a key of this queue."""
+    return separator.join((b"queue", name, *words))
+
+
+def is_address(key: bytes, sender: bytes | None, namespace: Namespace) -> bool:
+    """Whether a worker or service may be told something under this key: a secret one, of the sender if that is told."""
+    if b"\0" in key or (sender is not None and not key.startswith(sender + namespace.separator)):
+        return False
+    try:
+        return namespace.check_key(key)
+    except PacketError:
+        return False
+
+
+def stranger(sender: bytes | None, own: bytes, separator: bytes, trusted: frozenset[int]) -> int | None:
+    """The first user on the way from a sender to the process ``own`` who is not trusted; ``None`` if all are.
+
+    Trusted are that process's own user, root, and some more. What a hub below says of its clients is worth as much as
+    the user of that hub. A hub that tells no senders is taken at its word.
+    """
+    if sender is None:
+        return None
+    *prefix, _, _, _, uid, _ = own.split(separator)
+    fields = sender.split(separator)
+    if fields[: len(prefix)] == prefix:
+        fields = fields[len(prefix) :]
+    users = {0, int(uid), *trusted} - {OVERFLOW_ID}
+    return next((uid for uid in map(int, fields[3::5]) if uid not in users), None)
+
+
+class Work:
+    """A worker of one queue, as patterns: :meth:`keep` beside any number of :meth:`run`, or of calls of :meth:`next`.
+
+    :param own: the worker's credential key. :param tag: what tells it from other workers of its process.
+    :param room: how many jobs it takes at once.
+    :param trusted: users whose services are listened to, besides its own and root.
+    """
+
+    def __init__(
+        self, own: bytes, separator: bytes, tag: bytes, name: str, room: int, trusted: Iterable[int] = ()
+    ) -> None:
+        self._name = name.encode()
+        check_name(self._name, separator)
+        if not 1 <= room <= MOST_ROOM:
+            raise UsageError(f"a worker has room for 1 to {MOST_ROOM:,} jobs, not {room!r}")
+        self.mailbox = Mailbox(own + separator + queue_key(self._name, separator, tag))
+        self._key = queue_key(self._name, separator, b"work")
+        self._room = room
+        self._trusted = frozenset(trusted)
+        self._namespace = Namespace(separator)
+        self._service = self._token = b""
+        self._jobs: deque[Job] = deque()  # not begun
+        self._held: dict[int, None] = {}  # not acknowledged
+        self._done: deque[int] = deque()
+        self._failed: deque[int] = deque()
+        self._working: list[None] = []  # one for each part at work
+
+    def parts(self, function: Callable[[Job], object] | None, at_once: int) -> list[Steps[None]]:
+        """What works in the background: one part that announces the worker, and ``at_once`` that call ``function``."""
+        return [self.keep(), *(self.run(function) for _ in range(at_once) if function is not None)]
+
+    def done(self, job: Job) -> None:
+        """A job is done. The service is told with others, a second later at the latest."""
+        self._done.append(job.number)
+
+    def failed(self, job: Job) -> None:
+        """A job is given back, for this worker or another."""
+        self._failed.append(job.number)
+
+    def next(self, timeout: float | None = None) -> Steps[Job | None]:
+        """The next job; ``None`` after ``timeout`` seconds, and when the mailbox was closed."""
+        while not self.mailbox.closed:
+            self._read()
+            with suppress(IndexError):  # another caller may have taken it
+                job = self._jobs.popleft()
+                if len(self._done) * _SOME > self._room:
+                    yield from self._tell()
+                return job
+            yield from self._tell()
+            if not (yield from Wait(self.mailbox.is_ready, timeout)):
+                break
+        return None
+
+    def run(self, function: Callable[[Job], object]) -> Steps[None]:
+        """Call a function with each job: a job is done when it returns, and given back when it raises."""
+        self._working.append(None)
+        try:
+            while (job := (yield from self.next())) is not None:
+                try:
+                    yield from Call(function, job)
+                except Exception:
+                    logger.exception("queue %s: job %d failed", printable(self._name), job.number)
+                    self.failed(job)
+                else:
+                    self.done(job)
+        finally:
+            yield from self._leave()
+
+    def keep(self) -> Steps[None]:
+        """Announce this worker until the mailbox is closed."""
+        self._working.append(None)
+        try:
+            while not self.mailbox.closed:
+                yield from self._tell()
+                with suppress(TimeoutError):  # the hub is away
+                    yield from Publish(self._key, encode((self.mailbox.patterns[0], self._room, [*self._held])))
+                yield from Wait(lambda: self.mailbox.closed, ANNOUNCE_SECONDS)
+        finally:
+            yield from self._leave()
+
+    def _leave(self) -> Steps[None]:
+        """The last part to end gives all back that was not done."""
+        self._working.pop()
+        if not self._working:
+            yield from self._tell(leaving=True)
+
+    def _read(self) -> None:
+        separator = self._namespace.separator
+        while (message := self.mailbox.take()) is not None:
+            word = decode(Jobs, message.payload)
+            if word is None or not is_address(word.key, message.sender, self._namespace):
+                continue
+            own = self.mailbox.patterns[0].rsplit(separator, 3)[0]
+            if stranger(message.sender, own, separator, self._trusted) is not None:
+                continue
+            if word.token != self._token:  # a new service, which knows nothing of what the one before gave
+                for held in (self._jobs, self._held, self._done, self._failed):
+                    held.clear()
+            self._service, self._token = word.key, word.token
+            for job in word.jobs:
+                if len(self._held) < self._room and job.number not in self._held:
+                    self._held[job.number] = None
+                    self._jobs.append(job)
+
+    def _tell(self, *, leaving: bool = False) -> Steps[None]:
+        """Acknowledge what is done and give back what failed."""
+        done, failed = _drain(self._done), _drain(self._failed)
+        if self._token and (done or failed or leaving):
+            word = encode((self.mailbox.patterns[0], self._token, done, failed, leaving))
+            try:
+                yield from Publish(self._service, word)
+            except TimeoutError:  # the hub is away
+                self._done.extend(done)
+                self._failed.extend(failed)
+                return
+        for number in (*done, *failed):
+            self._held.pop(number, None)
+
+
+def _drain(numbers: deque[int]) -> list[int]:
+    """All that is in a deque to which other threads may append."""
+    return [*starmap(numbers.popleft, repeat((), len(numbers)))]

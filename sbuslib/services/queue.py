@@ -1,0 +1,224 @@
+"""The service of a shared queue: takes jobs in, gives each to one worker, and keeps those that are not acknowledged.
+
+A client of a hub that works in turns. A turn takes what has come, applies the rules (:mod:`.queue_rules`), stores what
+has changed, and only then answers and gives jobs: so nobody is told of anything that a crash could undo. A turn costs
+one sync of the disk, and the busier the queue, the more jobs share it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import lru_cache
+from time import monotonic
+from typing import Final
+
+from ..blocking import Client
+from ..errors import DisconnectedError, UsageError
+from ..matcher import SEPARATOR
+from ..patterns.queue import (
+    JOB_BYTES,
+    Acknowledgement,
+    Announcement,
+    check_name,
+    decode,
+    encode,
+    is_address,
+    queue_key,
+    stranger,
+)
+from ..secrets import Namespace
+from ..wire.packets import Message
+from .queue_rules import Job, Jobs, Turn
+from .queue_store import Store
+
+__all__ = ["QueueService"]
+
+logger = logging.getLogger("sbuslib.services")
+
+_TICK: Final = 0.25
+"""Seconds between two turns of a queue that hears nothing."""
+_TURN_MESSAGES: Final = 8_192
+"""Messages of one turn, about. They share one sync, and wait for each other."""
+_PART_JOBS: Final = 256
+"""Jobs in one message to a worker. More would save nothing."""
+_PART_BYTES: Final = 65_536
+"""Bytes of jobs after which one more message begins."""
+_LONGEST_TURN: Final = 1.0
+"""What a turn counts at most, in seconds. While this process stands still, workers are not to blame for silence."""
+
+_stranger = lru_cache(1_024)(stranger)
+
+
+class QueueService:
+    """The queue ``name`` for jobs that are published under ``patterns``. Blocks the thread that runs it.
+
+    :param store: where jobs are kept; without one they are lost when this process ends.
+    :param dead: the key above that of a job that is dead; ``queue/NAME/dead`` unless given.
+    :param trusted: users whose processes may work, besides this one and root.
+
+    Raises as :class:`sbuslib.blocking.Client`, and :exc:`~sbuslib.errors.UsageError`.
+    """
+
+    def __init__(
+        self,
+        address: str | os.PathLike[str] | None,
+        name: bytes,
+        patterns: Iterable[bytes],
+        jobs: Jobs,
+        store: Store | None = None,
+        *,
+        dead: bytes | None = None,
+        trusted: Iterable[int] = (),
+    ) -> None:
+        self.jobs = jobs
+        self.accepted = self.refused = self.done = 0
+        self._store = store
+        self._stopping = False
+        self._at = monotonic()
+        self._now = 0.0
+        self._dead: list[Job] = []  # not published yet
+        self._out: list[tuple[bytes, bytes]] = []
+        self.client = client = Client(address, timeout=5.0, reconnect=True)
+        try:
+            self._separator = separator = client.features.separator if client.features else SEPARATOR
+            self._namespace = Namespace(separator)
+            self._patterns = tuple(patterns)
+            self._check(name)
+            self._secret = separator + queue_key(name, separator, os.urandom(8).hex().encode())
+            self._work = queue_key(name, separator, b"work")
+            self._dead_key = (dead if dead is not None else queue_key(name, separator, b"dead")) + separator
+            self._trusted = frozenset(trusted)
+            if store is not None:
+                jobs.load(store.load())
+            if client.features is not None:
+                client.senders()
+            client.echo(False)
+            client.flood_control(hard="block")
+            client.subscribe(self._address, self._work, *self._patterns)
+            client.sync("tree")
+        except BaseException:
+            client.close()
+            raise
+
+    def _check(self, name: bytes) -> None:
+        check_name(name, self._separator)
+        if not self._patterns or any(map(self._namespace.uses_reserved, self._patterns)):
+            raise UsageError("a queue takes what is published under at least one pattern, and no secrets")
+
+    @property
+    def _address(self) -> bytes:
+        """The secret key under which workers acknowledge. It changes with the credentials of this client."""
+        return self.client.credentials + self._secret
+
+    def stop(self) -> None:
+        """Let :meth:`run` return. It may be called by a signal handler."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Serve until :meth:`stop`. Raises ``sqlite3.Error`` when the disk is full or fails."""
+        with self.client as client:
+            while not self._stopping:
+                self._turn(_TICK)
+            client.timeout = 1.0
+            with suppress(TimeoutError, DisconnectedError):  # a hub that is gone sends no more
+                client.unsubscribe(*self._patterns)
+                client.sync()
+            self._turn(0)
+
+    def _turn(self, timeout: float) -> None:
+        messages: list[Message] = []
+        with suppress(TimeoutError):
+            messages += self.client.receive_many(timeout=timeout)
+            while len(messages) < _TURN_MESSAGES:
+                messages += self.client.receive_many(timeout=0)
+        at = monotonic()
+        self._now += min(at - self._at, _LONGEST_TURN)
+        self._at = at
+        address = self._address
+        for message in messages:
+            if message.key == address:
+                self._acknowledged(message)
+            elif message.key == self._work:
+                self._announced(message)
+            else:
+                self._published(message)
+        if len(messages) < _TURN_MESSAGES:  # nothing that a worker said is still to be read
+            self.jobs.expire(self._now)
+        turn = self.jobs.turn(self._now)
+        if self._store is not None:
+            self._store.commit(turn)
+        self.done += len(turn.finished)
+        self._tell(turn, address)
+
+    def _stranger(self, sender: bytes | None) -> int | None:
+        """The user who is charged for what a sender says, and who may not work; ``None`` for those who are trusted."""
+        return _stranger(sender, self.client.credentials, self._separator, self._trusted)
+
+    # -- what comes in ------------------------------------------------------------------------------
+
+    def _published(self, message: Message) -> None:
+        if self._accept([(message.key, message.payload)], message.sender) is not None:
+            if not self.refused:
+                logger.warning("queue %s: refuses jobs from now on", self.client.address)
+            self.refused += 1
+
+    def _accept(self, pairs: list[tuple[bytes, bytes]], sender: bytes | None) -> str | None:
+        """Take jobs in; why not, if they are refused."""
+        for key, payload in pairs:
+            if len(key) + len(payload) > JOB_BYTES:
+                return "a job is too large"
+        if not self.jobs.accept(pairs, self._stranger(sender)):
+            return "the queue is full"
+        self.accepted += len(pairs)
+        return None
+
+    def _announced(self, message: Message) -> None:
+        sender = message.sender
+        if self._stranger(sender) is not None:
+            return
+        word = decode(Announcement, message.payload)
+        if word is None or not is_address(word.key, sender, self._namespace):
+            return
+        worker = self.jobs.announce(word.key, sender, os.urandom(16), word.room, word.held, self._now)
+        if worker is not None:
+            self._out.append((worker.key, encode((self._address, worker.token, []))))
+
+    def _acknowledged(self, message: Message) -> None:
+        word = decode(Acknowledgement, message.payload)
+        worker = self.jobs.workers.get(word.key) if word is not None else None
+        if word is None or worker is None or (worker.token, worker.sender) != (word.token, message.sender):
+            return
+        self.jobs.finish(worker, word.done, word.failed, self._now)
+        if word.leaving:
+            self.jobs.leave(worker)
+
+    # -- what goes out ------------------------------------------------------------------------------
+
+    def _tell(self, turn: Turn, address: bytes) -> None:
+        out, self._out = self._out, []
+        for worker, jobs in turn.given.items():
+            out += ((worker.key, encode((address, worker.token, part))) for part in _in_parts(jobs))
+        self._dead += turn.dead
+        out += ((self._dead_key + job.key, job.payload) for job in self._dead)
+        if out:
+            # What a hub that is away does not get is asked for or given again: workers name what they hold.
+            with suppress(TimeoutError, DisconnectedError):
+                self.client.publish_many(out)
+                self.jobs.bury(self._dead)
+                self._dead.clear()
+
+
+def _in_parts(jobs: list[Job]) -> Iterator[list[tuple[int, int, bytes, bytes]]]:
+    """Jobs as a worker gets them, some at a time."""
+    part: list[tuple[int, int, bytes, bytes]] = []
+    size = 0
+    for job in jobs:
+        if part and (len(part) == _PART_JOBS or size + job.size > _PART_BYTES):
+            yield part
+            part, size = [], 0
+        part.append((job.number, job.attempts, job.key, job.payload))
+        size += job.size
+    yield part

@@ -1,0 +1,272 @@
+"""The rules of a shared queue: which job waits, which worker is given it, when it is given again, when it is dead.
+
+Without input, output or a clock; times are seconds that the caller gives. :meth:`Jobs.turn` gives jobs to workers and
+tells what has changed, which the service stores *before* it tells anybody.
+
+A job waits, or is held by one worker, or is dead. What a worker holds comes back to the front of the queue when the
+worker fails, leaves, falls silent for :data:`GONE` seconds, does not name the job any more, or holds it for longer than
+the time limit. Until another worker has the job, its last holder may still acknowledge it. A job that was given as
+often as it may be is dead: the service publishes it under the dead-letter key, and then :meth:`Jobs.bury` forgets it.
+
+Where order is kept, each key has a line, and only the first job of a line may be given.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heapreplace
+from itertools import takewhile
+from typing import Final, NamedTuple
+
+from ..patterns.queue import MOST_ROOM
+
+__all__ = ["GONE", "HELD_BYTES", "JOB_EXTRA", "MOST_WORKERS", "Jobs", "Turn", "Worker"]
+
+GONE: Final = 5.0
+"""A worker announces itself once a second. After so many seconds of silence it is gone, and a job that it does not
+name so long after it was given was lost on the way. Less would take a busy machine for a dead one."""
+
+MOST_WORKERS: Final = 1_024
+"""More than have jobs on one machine. Each costs a step in every turn."""
+
+HELD_BYTES: Final = 1024 * 1024
+"""Bytes of jobs after which a worker gets no more: a sixteenth of what a hub queues for a client that is slow."""
+
+JOB_EXTRA: Final = 400
+"""What a job counts beside its key and payload: what Python takes for it, about."""
+
+
+class Job:
+    """One job. ``attempts`` is how often it was given; ``holder`` was given it last, and may acknowledge it."""
+
+    __slots__ = ("attempts", "given", "holder", "key", "number", "owner", "payload", "size")
+
+    def __init__(self, number: int, key: bytes, payload: bytes, owner: int | None, attempts: int = 0) -> None:
+        self.number = number
+        self.key = key
+        self.payload = payload
+        self.owner = owner
+        self.attempts = attempts
+        self.size = len(key) + len(payload) + JOB_EXTRA
+        self.holder: Worker | None = None
+        self.given = 0.0
+
+
+class Worker:
+    """One worker, and what it holds, oldest first. ``key`` is where it gets jobs."""
+
+    __slots__ = ("bytes", "held", "key", "room", "seen", "sender", "token", "total")
+
+    def __init__(self, key: bytes, sender: bytes | None, token: bytes) -> None:
+        self.key = key
+        self.sender = sender
+        self.token = token
+        self.room = 0
+        self.seen = 0.0
+        self.held: dict[int, Job] = {}
+        self.bytes = 0
+        self.total = 0
+
+    def free(self) -> int:
+        """How many more jobs it may be given."""
+        return self.room - len(self.held) if self.bytes < HELD_BYTES else 0
+
+    def held_since(self, time: float) -> Iterator[Job]:
+        """The jobs that it was given before ``time``."""
+        return takewhile(lambda job: job.given < time, self.held.values())
+
+    def take(self, job: Job, now: float) -> None:
+        """Be given a job."""
+        job.attempts += 1
+        job.holder = self
+        job.given = now
+        self.held[job.number] = job
+        self.bytes += job.size
+        self.total += 1
+
+    def drop(self, job: Job) -> None:
+        """Hold a job no more, if it does."""
+        if self.held.pop(job.number, None) is not None:
+            self.bytes -= job.size
+
+
+class Turn(NamedTuple):
+    """What has changed since the last turn. New jobs may be given at once, and are then not ``again``."""
+
+    new: list[Job]
+    again: list[Job]
+    """Jobs stored before that were given now."""
+    finished: list[int]
+    dead: list[Job]
+    given: dict[Worker, list[Job]]
+
+
+class Jobs:
+    """All jobs of one queue, and its workers.
+
+    :param most: jobs that it takes. :param most_bytes: bytes of them, each counted with :data:`JOB_EXTRA`.
+    :param limit: seconds for which a worker may hold a job. :param attempts: how often a job is given.
+    """
+
+    def __init__(self, most: int, most_bytes: int, limit: float, attempts: int, *, ordered: bool = False) -> None:
+        self.jobs: dict[int, Job] = {}
+        self.workers: dict[bytes, Worker] = {}
+        self.bytes = 0
+        self._most, self._most_bytes = most, most_bytes
+        self._limit, self._attempts = limit, attempts
+        self._ready: deque[Job] = deque()  # some may be finished
+        self._lines: dict[bytes, deque[Job]] | None = {} if ordered else None
+        self._used: dict[int, tuple[int, int]] = {}  # jobs and bytes of each owner
+        self._number = self._stored = 0  # of the newest job, and of the newest before this turn
+        self._finished: list[int] = []
+        self._dead: list[Job] = []
+
+    # -- what goes in -------------------------------------------------------------------------------
+
+    def load(self, rows: Iterable[tuple[int, bytes, bytes, int | None, int]]) -> None:
+        """Take jobs up that were stored: number, key, payload, owner, attempts."""
+        for row in rows:
+            self._add(Job(*row))
+        self._stored = self._number
+
+    def accept(self, pairs: Sequence[tuple[bytes, bytes]], owner: int | None) -> bool:
+        """Take all these jobs, or none: ``False`` when there is no room.
+
+        An ``owner`` may hold no more than is free after it: one alone gets half, the next a quarter. ``None`` may fill
+        the queue.
+        """
+        count, size = len(pairs), sum(len(key) + len(payload) + JOB_EXTRA for key, payload in pairs)
+        jobs, used = self._used.get(owner, (0, 0)) if owner is not None else (0, 0)
+        if len(self.jobs) + count + jobs > self._most or self.bytes + size + used > self._most_bytes:
+            return False
+        for key, payload in pairs:
+            self._add(Job(self._number + 1, key, payload, owner))
+        return True
+
+    def _add(self, job: Job) -> None:
+        self._number = job.number
+        self.jobs[job.number] = job
+        self._charge(job, 1)
+        if self._lines is not None:
+            line = self._lines.setdefault(job.key, deque())
+            line.append(job)
+            if len(line) > 1:
+                return
+        self._line_up([job])
+
+    def _charge(self, job: Job, sign: int) -> None:
+        self.bytes += sign * job.size
+        if job.owner is not None:
+            jobs, size = self._used.get(job.owner, (0, 0))
+            self._used[job.owner] = jobs + sign, size + sign * job.size
+            if not jobs + sign:
+                del self._used[job.owner]
+
+    def _line_up(self, jobs: list[Job], *, first: bool = False) -> None:
+        """These jobs may be given, in this order; those that were given too often are dead."""
+        alive = [job for job in jobs if job.attempts < self._attempts]
+        self._dead += [job for job in jobs if job.attempts >= self._attempts]
+        if first:
+            self._ready.extendleft(reversed(alive))
+        else:
+            self._ready.extend(alive)
+
+    # -- what workers say ---------------------------------------------------------------------------
+
+    def announce(
+        self, key: bytes, sender: bytes | None, token: bytes, room: int, named: Iterable[int], now: float
+    ) -> Worker | None:
+        """A worker says that it is there, how much room it has, and which jobs it holds. ``token`` is for a new one.
+
+        ``None``: there are too many workers, or ``key`` is that of another.
+        """
+        worker = self.workers.get(key)
+        if worker is None:
+            if len(self.workers) >= MOST_WORKERS:
+                return None
+            worker = self.workers[key] = Worker(key, sender, token)
+        elif worker.sender != sender:
+            return None
+        worker.room = max(0, min(room, MOST_ROOM))
+        worker.seen = now
+        known = set(named)
+        self._release(worker, [job for job in worker.held_since(now - GONE) if job.number not in known])
+        return worker
+
+    def finish(self, worker: Worker, numbers: Iterable[int], failed: Iterable[int], now: float) -> None:
+        """A worker has done some jobs, and gives others back."""
+        worker.seen = now
+        for job in map(self.jobs.get, numbers):
+            if job is not None and job.holder is worker:
+                self._forget(job)
+        back = map(worker.held.get, failed)
+        self._release(worker, list(dict.fromkeys(job for job in back if job is not None)))
+
+    def leave(self, worker: Worker) -> None:
+        """A worker is gone."""
+        del self.workers[worker.key]
+        self._release(worker, list(worker.held.values()))
+
+    def expire(self, now: float) -> None:
+        """Let workers go that are silent, and give jobs again that were held for too long."""
+        for worker in list(self.workers.values()):
+            if now - worker.seen > GONE:
+                self.leave(worker)
+            else:
+                self._release(worker, [*worker.held_since(now - self._limit)])
+
+    def _release(self, worker: Worker, jobs: list[Job]) -> None:
+        for job in jobs:
+            worker.drop(job)
+        self._line_up(jobs, first=True)
+
+    def _forget(self, job: Job) -> None:
+        del self.jobs[job.number]
+        self._finished.append(job.number)
+        self._charge(job, -1)
+        if job.holder is not None:
+            job.holder.drop(job)
+        if self._lines is not None:
+            line = self._lines[job.key]
+            line.popleft()
+            if line:
+                self._line_up([line[0]])
+            else:
+                del self._lines[job.key]
+
+    def bury(self, dead: Iterable[Job]) -> None:
+        """Forget jobs that :attr:`Turn.dead` told, once they were published."""
+        for job in dead:
+            if job.number in self.jobs:
+                self._forget(job)
+
+    # -- what comes out -----------------------------------------------------------------------------
+
+    def turn(self, now: float) -> Turn:
+        """Give each job that may be given to the worker with most room; among equals, to the one that had least."""
+        given: dict[Worker, list[Job]] = {}
+        again: list[Job] = []
+        ready, jobs, workers, stored = self._ready, self.jobs, self.workers, self._stored
+        able = (worker for worker in workers.values() if ready and worker.free() > 0)
+        free = [(-worker.free(), worker.total, worker.key) for worker in able]
+        heapify(free)
+        while free and ready:
+            job = ready.popleft()
+            if job.number not in jobs:
+                continue
+            worker = workers[free[0][2]]
+            worker.take(job, now)
+            given.setdefault(worker, []).append(job)
+            if job.number <= stored:
+                again.append(job)
+            left = worker.free()
+            if left > 0:
+                heapreplace(free, (-left, worker.total, worker.key))
+            else:
+                heappop(free)
+        new = [jobs[number] for number in range(stored + 1, self._number + 1)]
+        finished, self._finished = self._finished, []
+        dead, self._dead = [job for job in self._dead if job.number in jobs], []
+        self._stored = self._number
+        return Turn(new, again, finished, dead, given)

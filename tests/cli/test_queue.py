@@ -1,0 +1,101 @@
+"""``sbus queue`` as a process: killed, stopped, ended, and what it says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.conftest import Run, Start
+from support import PATIENCE, HubThread
+
+from sbuslib.blocking import Client
+
+
+def line(process: subprocess.Popen[bytes], text: str) -> str:
+    """The next line on standard error, in which something must be."""
+    assert process.stderr is not None
+    found = process.stderr.readline().decode()
+    assert text in found, found + process.stderr.read().decode()
+    return found
+
+
+def end(process: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> str:
+    """End a process by a signal; what it said last."""
+    process.send_signal(number)
+    _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == (0 if number == signal.SIGTERM else -number)
+    return said.decode()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_jobs_outlive_the_program_unless_they_are_in_memory(
+    bus: HubThread, start: Start, path: str, tmp_path: Path, number: int
+) -> None:
+    for options, kept in ((["--file", str(tmp_path / "jobs")], 2), (["--memory"], 0)):
+        command = ["sbuslib", "queue", "-a", path, *options, "mail", "mail/", "post/"]
+        service = start(*command)
+        line(service, f"0 jobs wait in mail on {path}")
+        with Client(path) as client, client.work("mail", room=2) as worker:
+            client.publish(b"mail/x", b"1")
+            client.publish(b"post/x", b"2")
+            jobs = [worker.next(PATIENCE), worker.next(PATIENCE)]
+            assert [(job.key, job.payload, job.attempt) for job in jobs if job is not None] == [
+                (b"mail/x", b"1", 1),
+                (b"post/x", b"2", 1),
+            ]
+            said = end(service, number)
+        if number == signal.SIGTERM:
+            assert said == "sbus: 2 jobs accepted, 0 refused, 0 done, 2 kept\n"
+        service = start(*command)
+        line(service, f"{kept} jobs wait")
+        end(service)
+
+
+def test_where_jobs_are_kept(bus: HubThread, start: Start, path: str, tmp_path: Path) -> None:
+    for env, file in (
+        ({"XDG_STATE_HOME": str(tmp_path / "state")}, tmp_path / "state" / "sbus" / "mail.queue"),
+        ({"STATE_DIRECTORY": str(tmp_path / "unit")}, tmp_path / "unit" / "mail.queue"),
+    ):
+        service = start("sbuslib", "queue", "-a", path, "mail", "mail/", env=env)
+        line(service, "0 jobs wait")
+        assert file.is_file()
+        end(service)
+
+
+def refused(run: Run, *arguments: str, **options: Any) -> str:
+    done = run("sbuslib", "queue", *arguments, **options)
+    assert done.returncode in (1, 2), done
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_what_is_refused(bus: HubThread, start: Start, run: Run, path: str, tmp_path: Path) -> None:
+    file = str(tmp_path / "q")
+    in_use = start("sbuslib", "queue", "-a", path, "--file", file, "mail", "mail/")
+    line(in_use, "0 jobs wait")
+    assert "locked" in refused(run, "-a", path, "--file", file, "mail", "mail/")
+    assert "one segment" in refused(run, "-a", path, "--memory", "a/b", "mail/")
+    assert "no secrets" in refused(run, "-a", path, "--memory", "mail", "!/cred////x")
+    assert "no user" in refused(run, "-a", path, "--memory", "--trust", "nobody-at-all", "mail", "mail/")
+    assert "nothing/q" in refused(run, "-a", path, "--file", str(tmp_path / "nothing" / "q"), "mail", "mail/")
+    end(in_use)
+
+
+def test_a_disk_that_is_full_ends_the_program(bus: HubThread, start: Start, path: str, tmp_path: Path) -> None:
+    file = tmp_path / "q"
+    service = start(
+        "sbuslib", "queue", "-a", path, "--file", str(file), "mail", "mail/",
+        preexec_fn=lambda: __import__("resource").setrlimit(__import__("resource").RLIMIT_FSIZE, (200_000, 200_000)),
+    )  # fmt: skip
+    line(service, "0 jobs wait")
+    with Client(path) as client:
+        for _ in range(10):
+            client.publish(b"mail/x", os.urandom(100_000))
+    _, said = service.communicate(timeout=PATIENCE)
+    assert service.returncode == 1
+    assert said.decode().startswith("sbus: jobs cannot be kept: "), said

@@ -1,0 +1,360 @@
+"""The service of a queue, with workers of all three kinds, on real hubs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from contextlib import ExitStack
+from itertools import islice
+from time import monotonic, sleep
+
+import pytest
+from services.conftest import Serve, stop
+from support import PATIENCE, HubThread, Peer, eventually
+from worlds import STRANGER, World
+
+from sbuslib import Client, aio, blocking
+from sbuslib.errors import UsageError
+from sbuslib.patterns.queue import JOB_BYTES, Job, Jobs, decode, encode
+from sbuslib.services.queue import QueueService
+
+
+def until(condition: object) -> None:
+    """As ``eventually``, where nothing here needs gevent's event loop."""
+    assert callable(condition)
+    end = monotonic() + PATIENCE
+    while not condition():
+        assert monotonic() < end, "it never came true"
+        sleep(0.002)
+
+
+def publish(service: QueueService, *payloads: bytes, key: bytes = b"mail/x") -> None:
+    """Publish jobs as a plain client, and wait until they are in."""
+    wanted = service.accepted + service.refused + len(payloads)
+    peer = Peer(service.client.address)
+    peer.socket.setblocking(True)
+    with peer:
+        for payload in payloads:
+            peer.publish(key, payload)
+        until(lambda: service.accepted + service.refused == wanted)
+
+
+class Collected:
+    """A function for a worker that keeps what it was called with."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+
+    def __call__(self, job: Job) -> None:
+        self.jobs.append(job)
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [job.payload for job in self.jobs]
+
+
+def test_a_job_of_a_plain_client_goes_to_one_worker(bus: HubThread, serve: Serve) -> None:
+    service = serve()
+    one, other = Collected(), Collected()
+    with blocking.Client(bus.hub.address) as client, client.work("mail", one), client.work("mail", other):
+        payloads = [b"%d" % number for number in range(100)]
+        publish(service, *payloads)
+        until(lambda: not service.jobs.jobs)
+        assert sorted(one.payloads + other.payloads) == sorted(payloads)
+        assert not any(job.again for job in one.jobs + other.jobs)
+        assert client.credentials in {key[: len(client.credentials)] for key in service.jobs.workers}
+    until(lambda: not service.jobs.workers)  # they said that they leave
+
+
+def test_a_worker_as_a_loop(bus: HubThread, serve: Serve) -> None:
+    service = serve()
+    publish(service, b"1", b"2", b"3", b"4")
+    with blocking.Client(bus.hub.address) as client:
+        with client.work("mail", room=3) as worker:
+            first, second = islice(worker, 2)
+            worker.done(first)
+            worker.failed(second)
+            again = next(job for job in worker if job.again)
+            assert (again.number, again.attempt) == (second.number, 2)
+        assert client.work("mail").next(timeout=0.01) is None, "outside its block there is nothing"
+    until(lambda: len(service.jobs.jobs) == 3 and not service.jobs.workers)
+
+
+def test_a_worker_of_gevent(bus: HubThread, serve: Serve) -> None:
+    service, collected = serve(), Collected()
+    with Client(bus.hub.address) as client, client.work("mail", collected):
+        publish(service, b"1", b"2")
+        eventually(lambda: not service.jobs.jobs)
+    assert collected.payloads == [b"1", b"2"]
+
+
+def test_a_worker_of_asyncio(bus: HubThread, serve: Serve) -> None:
+    service = serve()
+    publish(service, b"1", b"2", b"3")
+    collected: list[bytes] = []
+
+    async def work(job: Job) -> None:
+        await asyncio.sleep(0)
+        collected.append(job.payload)
+
+    async def main() -> None:
+        async with aio.Client(bus.hub.address) as client:
+            async with client.work("mail", room=1) as worker:
+                async for job in worker:
+                    collected.append(job.payload)
+                    worker.done(job)
+                    break
+            async with client.work("mail", work, at_once=2):
+                while service.jobs.jobs:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
+    assert sorted(collected) == [b"1", b"2", b"3"]
+
+
+def test_a_job_that_fails_is_given_again_and_then_published_as_dead(bus: HubThread, serve: Serve) -> None:
+    service = serve(attempts=3)
+    seen: list[int] = []
+
+    def fail(job: Job) -> None:
+        seen.append(job.attempt)
+        raise ValueError("it fails")
+
+    with blocking.Client(bus.hub.address) as client, blocking.Client(bus.hub.address) as other:
+        other.subscribe(b"queue/mail/dead/")
+        with client.work("mail", fail):
+            publish(service, b"poison", key=b"mail/x/y")
+            message = other.receive(PATIENCE)
+            assert (message.key, message.payload) == (b"queue/mail/dead/mail/x/y", b"poison")
+    assert seen == [1, 2, 3]
+    until(lambda: not service.jobs.jobs)
+
+
+def test_a_silent_worker_is_taken_for_gone(bus: HubThread, serve: Serve) -> None:
+    service, collected = serve(), Collected()
+    silent = Silent(bus.hub.address)
+    with silent.peer:
+        publish(service, b"1")
+        assert silent.receive().jobs[0].attempt == 1
+        with blocking.Client(bus.hub.address) as client, client.work("mail", collected):
+            until(lambda: not service.jobs.jobs)
+    assert [(job.payload, job.attempt) for job in collected.jobs] == [(b"1", 2)]
+
+
+class Silent:
+    """A raw worker, which says what it is told to say only."""
+
+    def __init__(self, address: str, key: bytes | None = None, room: int = 8, peer: Peer | None = None) -> None:
+        self.peer = peer or Peer(address)
+        self.peer.send(b"CMSG !/cred/whoami")
+        self.key = key or self.peer.receive().partition(b"\0")[2] + b"/queue/mail/me"
+        if key is None:
+            self.peer.subscribe(self.key)
+        self.announce(room)
+
+    def announce(self, room: int = 8, held: tuple[int, ...] = ()) -> None:
+        self.peer.publish(b"queue/mail/work", encode((self.key, room, held)))
+
+    def receive(self, *, empty: bool = False) -> Jobs:
+        """The next words of the service that have jobs, or the next that have none."""
+        while True:
+            _, _, payload = self.peer.receive().partition(b"\0")
+            word = decode(Jobs, payload)
+            assert word is not None
+            if bool(word.jobs) is not empty:
+                return word
+
+
+def test_a_job_that_its_worker_does_not_name_was_lost_on_the_way(bus: HubThread, serve: Serve) -> None:
+    service = serve()
+    forgetful = Silent(bus.hub.address)
+    with forgetful.peer:
+        publish(service, b"1")
+        assert [(job.number, job.attempt) for job in forgetful.receive().jobs] == [(1, 1)]
+        end = monotonic() + PATIENCE
+        while 1 in service.jobs.jobs and service.jobs.jobs[1].attempts == 1:
+            assert monotonic() < end
+            forgetful.announce()
+            sleep(0.01)
+        assert [(job.number, job.attempt) for job in forgetful.receive().jobs] == [(1, 2)]
+
+
+def test_a_job_is_given_again_after_the_time_limit(bus: HubThread, serve: Serve) -> None:
+    service = serve(limit=0.05)
+    slow = Silent(bus.hub.address)
+    with slow.peer:
+        publish(service, b"1")
+        assert [slow.receive().jobs[0].attempt, slow.receive().jobs[0].attempt] == [1, 2]
+
+
+def test_order_is_kept_for_each_key(bus: HubThread, serve: Serve) -> None:
+    service = serve(ordered=True)
+    done: dict[bytes, list[bytes]] = {b"mail/a": [], b"mail/b": []}
+
+    def work(job: Job) -> None:
+        if len(done[job.key]) % 3 == 2 and not job.again:
+            raise ValueError("once")
+        done[job.key].append(job.payload)
+
+    payloads = [b"%d" % number for number in range(20)]
+    with ExitStack() as stack:
+        for _ in range(3):
+            client = stack.enter_context(blocking.Client(bus.hub.address))
+            stack.enter_context(client.work("mail", work))
+        for payload in payloads:
+            for key in done:
+                publish(service, payload, key=key)
+        until(lambda: not service.jobs.jobs)
+    assert done == {b"mail/a": payloads, b"mail/b": payloads}
+
+
+def test_jobs_outlive_the_service_and_those_that_were_given_are_marked(bus: HubThread, serve: Serve) -> None:
+    service = serve(file="q")
+    with blocking.Client(bus.hub.address) as client:
+        with client.work("mail", room=2) as worker:
+            publish(service, b"1", b"2", b"3", b"4")
+            done, held = islice(worker, 2)
+            worker.done(done)
+            until(lambda: done.number not in service.jobs.jobs)
+            stop(service)
+        service._store.__exit__()  # type: ignore[union-attr]
+        collected = Collected()
+        service = serve(file="q")
+        with client.work("mail", collected):
+            until(lambda: not service.jobs.jobs)
+    assert held.payload in {job.payload for job in collected.jobs if job.again}
+    assert {job.payload for job in collected.jobs} == {b"1", b"2", b"3", b"4"} - {done.payload}
+    assert b"4" in {job.payload for job in collected.jobs if not job.again}, "it was never given"
+
+
+def test_a_full_queue_refuses_and_loses_nothing(bus: HubThread, serve: Serve) -> None:
+    service, collected = serve(jobs=5), Collected()
+    publish(service, *(b"%d" % number for number in range(9)))
+    assert (service.accepted, service.refused) == (5, 4)
+    publish(service, bytes(JOB_BYTES))
+    assert service.refused == 5
+    with blocking.Client(bus.hub.address) as client, client.work("mail", collected):
+        until(lambda: not service.jobs.jobs)
+    assert collected.payloads == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_the_largest_job_arrives(bus: HubThread, serve: Serve) -> None:
+    service, collected = serve(), Collected()
+    with blocking.Client(bus.hub.address) as client, client.work("mail", collected):
+        publish(service, bytes(JOB_BYTES - len(b"mail/x")))
+        until(lambda: not service.jobs.jobs)
+    assert [len(payload) for payload in collected.payloads] == [JOB_BYTES - len(b"mail/x")]
+
+
+def test_a_name_that_is_no_segment_is_refused(bus: HubThread, serve: Serve) -> None:
+    with blocking.Client(bus.hub.address) as client:
+        for name in ("", "a/b", "*", "!", "\0"):
+            with pytest.raises(UsageError):
+                client.work(name)
+        for room in (0, -1, 4_097):
+            with pytest.raises(UsageError):
+                client.work("mail", room=room)
+
+
+def test_service_and_workers_go_on_after_a_restart_of_the_hub(folder: str, serve: Serve) -> None:
+    collected = Collected()
+    with ExitStack() as stack:
+        hub = HubThread(f"{folder}/bus").__enter__()
+        service = serve()
+        client = stack.enter_context(blocking.Client(hub.hub.address, reconnect=True))
+        stack.enter_context(client.work("mail", collected))
+        publish(service, b"1")
+        until(lambda: not service.jobs.jobs)
+        epoch = service.client.epoch
+        hub.stop()
+        with HubThread(f"{folder}/bus"):
+            until(lambda: service.client.epoch > epoch and service.client.connected)
+            service.client.sync()
+            publish(service, b"2", b"3")
+            until(lambda: not service.jobs.jobs)
+            stack.close()
+    assert {b"1", b"2", b"3"} == set(collected.payloads)
+    assert max(Counter(job.payload for job in collected.jobs if not job.again).values()) == 1
+
+
+# -- several users, and trees -------------------------------------------------------------------------
+
+
+def test_a_queue_over_two_relays(world: World, serve: Serve) -> None:
+    world.chain("top", "middle", "low")
+    world.hub("right")
+    world.relay("right", "top")
+    service = _in_thread(lambda: serve(world.address("middle")))
+    collected = Collected()
+    with world.client("low").work("mail", collected), world.client("right").work("mail", collected):
+        eventually(lambda: len(service.jobs.workers) == 2)
+        for name in ("low", "right", "top"):
+            world.client(name).publish(b"mail/x", name.encode())
+        eventually(lambda: service.done == 3)
+    assert sorted(collected.payloads) == [b"low", b"right", b"top"]
+
+
+def test_words_of_strangers_do_nothing(world: World, serve: Serve) -> None:
+    world.hub("bus")
+    service = _in_thread(lambda: serve(world.address("bus")))
+    client = world.client("bus")
+    with client.work("mail", room=1) as worker:
+        client.publish(b"mail/x", b"1")
+        job = worker.next(PATIENCE)
+        assert job is not None
+        (key,) = service.jobs.workers
+        token, address = service.jobs.workers[key].token, service._address
+        stranger = world.peer_of("bus", STRANGER)
+        Silent("", peer=stranger, room=4_096)
+        for number in range(2_000):  # workers of its own, and in the name of ours
+            stranger.publish(b"queue/mail/work", encode((b"%b/%d" % (key, number), 2**60, [])))
+        stranger.publish(b"queue/mail/work", encode((key, 0, [])))
+        for word in (b"", b"\xc1", encode((key, token, [job.number])), encode((key, token, [], [job.number], True))):
+            stranger.publish(address, word)
+        stranger.publish(key, encode((b"!/cred////x", b"forged", [(99, 1, b"mail/x", b"forged")])))
+        stranger.publish(b"mail/x", b"2")
+        eventually(lambda: service.accepted == 2)
+        assert [*service.jobs.workers] == [key]
+        assert [*service.jobs.jobs] == [1, 2]
+        worker.done(job)
+        after = worker.next(PATIENCE)
+        assert after is not None
+        assert after.payload == b"2"
+        worker.done(after)
+
+
+def test_a_worker_of_another_user_works_if_it_is_trusted(world: World, serve: Serve) -> None:
+    world.hub("bus")
+    service = _in_thread(lambda: serve(world.address("bus"), trusted=[STRANGER]))
+    other = Silent("", peer=world.peer_of("bus", STRANGER))
+    world.client("bus").publish(b"mail/x", b"1")
+    word = other.receive()
+    assert [job.payload for job in word.jobs] == [b"1"]
+    other.peer.publish(word.key, encode((other.key, b"guessed", [1])))
+    other.peer.publish(word.key, encode((other.key, word.token, [1])))
+    eventually(lambda: service.done == 1)
+
+
+def test_strangers_get_no_more_than_half_of_the_queue(world: World, serve: Serve) -> None:
+    world.hub("bus")
+    service = _in_thread(lambda: serve(world.address("bus"), jobs=10))
+    stranger = world.peer_of("bus", STRANGER)
+    for _ in range(20):
+        stranger.publish(b"mail/x", b"theirs")
+    eventually(lambda: service.accepted + service.refused == 20)
+    assert service.accepted == 5
+    for _ in range(6):
+        world.client("bus").publish(b"mail/x", b"ours")
+    eventually(lambda: service.accepted + service.refused == 26)
+    assert service.accepted == 10
+
+
+def _in_thread(function: object) -> QueueService:
+    """Call a function that blocks, while the hubs of this thread serve it."""
+    assert callable(function)
+    found: list[QueueService] = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    eventually(lambda: not thread.is_alive())
+    return found[0]
