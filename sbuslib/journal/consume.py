@@ -3,9 +3,9 @@
 It reads the journal alone. A recorder writes what it has heard within ``JournalLimits.block_seconds``, so the end of
 the journal is the live bus a moment later: nothing has to be joined, and no row can be missed or come twice.
 
-A row is handed over once it is on the disk, so a crash of the machine takes back no row that was handed over, and its
-number is never given to another. What is remembered is the identity of the journal and the number of the last
-acknowledged row: files may be deleted, or replaced by sealed ones, in the meantime.
+While a recorder is at work only durable rows are handed over, so a crash of the machine takes none of them back. What
+is remembered is the identity of the journal and the number of the last acknowledged row: files may be deleted, or
+replaced by sealed ones, meanwhile.
 """
 
 from __future__ import annotations
@@ -19,8 +19,17 @@ from time import monotonic, sleep
 from typing import Final, Self
 
 from ..errors import CorruptJournalError, JournalError, JournalInUseError, StateError, UsageError
-from ..segments.directory import OnCorrupt, Piece, Position, list_segments, read_journal
+from ..segments.directory import (
+    OnCorrupt,
+    Piece,
+    Position,
+    durable_sequence,
+    is_recorded,
+    list_segments,
+    read_journal,
+)
 from ..segments.layout import GAP, SEGMENT_HEADER_BYTES, Block, Record, Skipped
+from ..segments.recovery import NUMBERS_LEFT_OUT
 from .replay import Selection
 
 __all__ = ["Consumer", "consume"]
@@ -28,9 +37,9 @@ __all__ = ["Consumer", "consume"]
 _PAUSE: Final = 0.05
 """Seconds between two looks at the end of a journal: as long as a recorder keeps messages back."""
 
-_LIST_ANYWAY: Final = 0.25
-"""Seconds after which all segments are listed though neither the directory nor the segment at hand has changed: the
-next segment may have been made, and have had no row yet."""
+_READ_ANYWAY: Final = 0.25
+"""Seconds after which the journal is read on though nothing seems to have changed. The clock of a file system ticks
+every few milliseconds, and a recorder that was killed tells nothing."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -79,7 +88,6 @@ class Consumer:
         self._wait = wait
         self._next: int | None = None  # the number of the next row; None: of the first that there is
         self._place: Position | None = None  # the place of the next block; None: it has to be looked for
-        self._synced = Position("", 0)  # how far the journal is known to be on the disk
         self._deadline: float | None = None
         self._done = True  # whether all rows that were handed over are acknowledged
         self._pid = os.getpid()
@@ -164,26 +172,28 @@ class Consumer:
                 self._positions.save(self.journal, self._next)  # the rows after it are for others
             if not self._follow:
                 return
-            again = monotonic() + _LIST_ANYWAY
+            again = monotonic() + _READ_ANYWAY
             while self._look() == seen and monotonic() < again:
                 left = None if self._deadline is None else self._deadline - monotonic()
                 if self._positions is None or (left is not None and left <= 0):
                     yield None
                 self._wait(_PAUSE if left is None else max(0.0, min(_PAUSE, left)))
 
-    def _look(self) -> tuple[int, ...]:
+    def _look(self) -> tuple[int, int]:
         """What changes when there is something new."""
-        seen: tuple[int, ...] = (os.stat(self.directory).st_mtime_ns,)
-        if self._place is not None:
-            with suppress(FileNotFoundError):
-                found = os.stat(os.path.join(self.directory, self._place.segment))
-                seen += (found.st_size, found.st_mtime_ns)
-        return seen
+        return durable_sequence(self.directory), os.stat(self.directory).st_mtime_ns
 
     def _new_rows(self) -> Generator[Record, None, bool]:
         """The rows that are there, from the next one on. Returns whether to look again at once."""
         is_first, skipped, end = True, False, self._next
-        for piece in read_journal(self.directory, self._start(), on_corrupt=self._on_corrupt, growing=True):
+        pieces = read_journal(
+            self.directory,
+            self._start(),
+            on_corrupt=self._on_corrupt,
+            growing=True,
+            durable_only=is_recorded(self.directory),  # what a recorder that is gone has left is all there is
+        )
+        for piece in pieces:
             block = piece.block
             if self._next is None:
                 self._next = piece.segment.first_sequence
@@ -196,11 +206,11 @@ class Consumer:
                 self._next, self._place = 1, None
                 yield _gap(block, 0, None, "replaced")
                 return True
-            self._make_durable(piece, block)
             first, end = int(block.sequences[0]), block.next_sequence
             if first > self._next and (is_first or skipped):
                 lost, self._next = first - self._next, first
-                yield _gap(block, first - 1, lost, "damaged" if skipped else "deleted")
+                known = lost if lost < NUMBERS_LEFT_OUT else None
+                yield _gap(block, first - 1, known, "damaged" if skipped else "deleted")
             is_first = skipped = False
             yield from self._wanted(piece, block)
             self._next = max(self._next, end)
@@ -219,17 +229,6 @@ class Consumer:
             earlier = [segment for segment in segments if segment.first_sequence <= self._next]
             return Position(earlier[-1].name, SEGMENT_HEADER_BYTES) if earlier else None
         return self._place
-
-    def _make_durable(self, piece: Piece, block: Block) -> None:
-        """Return once the block is on the disk, whatever the recorder's durability is."""
-        if (piece.segment.name, block.end) > self._synced:
-            descriptor = os.open(piece.segment.path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                size = os.fstat(descriptor).st_size
-                os.fdatasync(descriptor)
-            finally:
-                os.close(descriptor)
-            self._synced = Position(piece.segment.name, size)
 
     def _wanted(self, piece: Piece, block: Block) -> Iterator[Record]:
         """The rows of a block that are handed over."""

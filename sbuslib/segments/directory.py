@@ -221,7 +221,7 @@ def read_journal(
         following = segments[number].first_sequence if number < len(segments) else None
         if following is None and growing and segment.size < SEGMENT_HEADER_BYTES:
             return  # the recorder is about to write the header
-        open_end = following is None and durable is not None and not end_of(segment)[1]
+        open_end = following is None and durable is not None and not end_of(segment, at)[1]
         try:
             header = read_header(segment.path)
         except CorruptJournalError as error:

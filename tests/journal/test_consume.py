@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from itertools import islice
 from pathlib import Path
 
@@ -22,9 +24,10 @@ from sbuslib.journal.consume import consume
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.journal.recorder import Recorder
 from sbuslib.journal.writer import Durability
-from sbuslib.segments.directory import list_segments
+from sbuslib.segments.directory import DirectoryLock, list_segments
 from sbuslib.segments.encoding import encode_end
 from sbuslib.segments.layout import Record, segment_name
+from sbuslib.segments.recovery import NUMBERS_LEFT_OUT
 
 ROWS = [row for blocks in EXAMPLE for rows in blocks for row in rows]
 OTHER_JOURNAL = b"fedcba98fedcba98"
@@ -101,17 +104,37 @@ def test_a_consumer_follows_a_recorder_over_segments(
     assert [row.sequence for row in got] == sorted({row.sequence for row in got})
 
 
-def test_a_row_is_on_the_disk_before_it_is_handed_over(
-    folder: str, journal: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(journal, *EXAMPLE)
-    synced = []
-    monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
-    with consume("a", [b""], journal, follow=False) as consumer:
+def test_a_row_of_a_recorder_at_work_is_handed_over_once_it_is_durable(journal: str) -> None:
+    (path,) = write(journal, EXAMPLE[0])
+    rows = [[row] for row in ROWS[:3]]
+    Path(path).write_bytes(segment(rows, ended=False))
+    lock = DirectoryLock(journal)
+    with consume("a", [b""], journal) as consumer:
+        lock.tell(2)
+        assert [next(consumer), next(consumer)] == ROWS[:2]
+        with pytest.raises(TimeoutError):
+            consumer.get(timeout=0)
+        lock.tell(3)
+        assert consumer.get(PATIENCE) == ROWS[2]
+        Path(path).write_bytes(segment([*rows, [message(4, b"k", b"")]], ended=False))
+        with pytest.raises(TimeoutError):
+            consumer.get(timeout=0)
+        lock.release()
+        assert consumer.get(PATIENCE).sequence == 4, "its recorder was killed, and had written it"
+
+
+def test_numbers_that_were_left_out_after_a_crash_are_no_gap(journal: str) -> None:
+    (path,) = write(journal, EXAMPLE[0])
+    after = NUMBERS_LEFT_OUT + 4
+    ended = segment([ROWS[:3]], ended=False) + encode_end(SALT, 4, after)
+    Path(path).write_bytes(ended)
+    write(journal, [[message(after, b"k", b"new")]])
+    assert told(rest("a", journal)) == [*told(ROWS[:3]), (after, b"new")]
+    with consume("b", [b""], journal, follow=False) as consumer:
         next(consumer)
-        assert synced == [os.stat(os.path.join(journal, segment_name(1))).st_ino]
-        list(consumer)
-        assert len(synced) == 2, "once for each segment, however many blocks it has"
+        consumer.acknowledge()
+    os.unlink(path)
+    assert told(rest("b", journal)) == [(after - 1, ("deleted", None)), (after, b"new")]
 
 
 def test_rows_that_retention_deleted_are_told_as_a_gap(journal: str) -> None:
@@ -284,3 +307,57 @@ def test_a_block_that_is_being_written_is_not_handed_over(journal: str) -> None:
         Path(path).write_bytes(whole + more)
         assert told([consumer.get(PATIENCE)]) == [(2, ("overflow", 3))]
     assert len(records_of(journal, growing=True)) == 2
+
+
+# -- kills, with real processes ---------------------------------------------------------------------
+
+
+def consume_and_kill(journal: str, seconds: float, until: int | None = None) -> list[bytes]:
+    """What a consumer told that is killed so long after its start, or when it has told the row ``until``."""
+    program = str(Path(__file__).parent / "consumed.py")
+    with subprocess.Popen(
+        [sys.executable, program, journal], env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"started\n"
+        lines: list[bytes] = []
+        time.sleep(seconds)
+        while until is not None and not (lines and lines[-1].startswith(b"%d " % until)):
+            lines.append(process.stdout.readline())
+            assert lines[-1], "the consumer ended by itself"
+        process.kill()
+        return lines + process.stdout.read().splitlines(keepends=True)
+
+
+def test_a_consumer_and_recorders_that_are_killed_lose_no_row(folder: str) -> None:
+    moments = random.Random()
+    recorders = [f"{moments.random() * 0.05:.6f}" for _ in range(4)]
+    killed = str(Path(__file__).parent / "killed.py")
+    lives: list[list[bytes]] = []
+    with subprocess.Popen(
+        [sys.executable, killed, folder, *recorders],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+    ) as recording:
+        while recording.poll() is None:
+            lives.append(consume_and_kill(folder, moments.random() * 0.1))
+    with Hub(folder + "/bus") as hub, Recorder(hub, folder):
+        hub.publish(b"run/end", b"end")
+    rows = [row for row in records_of(folder) if row.key is None or row.key.startswith(b"run/")]
+    expected = [b"%d %b\n" % (row.sequence, row.payload.partition(b" ")[0] if row.payload else b"gap") for row in rows]
+    lives.append(consume_and_kill(folder, 0, rows[-1].sequence))
+    first = last = 0  # the rows with which a life may begin: after one that was, or may have been, acknowledged
+    for told_by_one in filter(None, lives):
+        if told_by_one[0] == b"acknowledged\n":
+            raise AssertionError("a row that nobody told was acknowledged")
+        at = expected.index(told_by_one[0])
+        assert first <= at <= last, "no acknowledged row comes again, and none is left out"
+        first = at
+        for line in told_by_one:
+            if line == b"acknowledged\n":
+                first = at
+            else:
+                assert line == expected[at], "every row comes in its order"
+                at += 1
+        last = at
+    assert last == len(expected)

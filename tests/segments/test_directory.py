@@ -10,6 +10,7 @@ from segments.journals import EXAMPLE, message, records_of, segment, write
 from support import python
 
 from sbuslib.errors import CorruptJournalError, JournalError, JournalInUseError
+from sbuslib.segments import directory
 from sbuslib.segments.directory import (
     DirectoryLock,
     Position,
@@ -61,6 +62,15 @@ def test_only_durable_rows_are_read_if_asked_for(journal: str) -> None:
         assert records_of(journal) == ROWS, "else all rows that are written are read"
     finally:
         lock.release()
+
+
+def test_what_was_read_is_not_walked_through_again(journal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path(write(journal, EXAMPLE[1])[0]).write_bytes(segment(EXAMPLE[1], ended=False))
+    walked: list[int] = []
+    monkeypatch.setattr(directory, "walk", lambda read_at, size, at: iter(walked.append(at) or ()))  # type: ignore[func-returns-value]
+    place = Position(list_segments(journal)[0].name, ENDS[1])
+    assert len(list(read_journal(journal, place, growing=True, durable_only=True))) == 0
+    assert walked == [ENDS[1]]
 
 
 def test_a_position_in_a_deleted_segment_is_an_error(journal: str) -> None:
