@@ -9,11 +9,26 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from .clients.endpoint import Endpoint
-from .clients.lead import WaitableCondition
 from .clients.patterns import Running
 from .kernel.sockets import wait
 
 __all__ = ["Client"]
+
+
+class _Waiter:
+    """What one thread waits with, once."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def wait(self, timeout: float | None) -> bool:
+        return self._lock.acquire(timeout=-1 if timeout is None else timeout)
+
+    def wake(self) -> None:
+        self._lock.release()
 
 
 class Client(Endpoint):
@@ -27,11 +42,11 @@ class Client(Endpoint):
         thread.start()
         return thread
 
-    def _make_condition(self) -> WaitableCondition:
-        return threading.Condition()
+    def _make_waiter(self) -> _Waiter:
+        return _Waiter()
 
     def _make_lock(self) -> AbstractContextManager[object]:
-        return threading.Lock()
+        return threading.RLock()
 
     def _wait(self, sock: socket.SocketType, events: int, timeout: float | None) -> bool:
         return wait(sock, events, timeout)

@@ -9,33 +9,38 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import gevent
-from gevent.event import Event
+from gevent.hub import Waiter
 from gevent.socket import wait_write
 from gevent.timeout import Timeout
 
 from .clients.endpoint import Endpoint
-from .clients.lead import WaitableCondition
 from .clients.patterns import Running
 
 __all__ = ["Client"]
 
 
-class _Condition:
-    """As much of a condition variable as greenlets of one thread need: there is nothing to lock."""
+class _Waiter:
+    """What one greenlet waits with, once: the event loop switches to it directly."""
+
+    __slots__ = ("_waiter",)
 
     def __init__(self) -> None:
-        self._changed = Event()
+        self._waiter: Any = Waiter()
 
-    def __enter__(self) -> None: ...
+    def wait(self, timeout: float | None) -> bool:
+        waiter = self._waiter
+        if timeout is None:
+            return bool(waiter.get())
+        timer = waiter.hub.loop.timer(timeout)
+        timer.start(waiter.switch, False)
+        try:
+            return bool(waiter.get())
+        finally:
+            timer.stop()
+            timer.close()
 
-    def __exit__(self, *_: object) -> None: ...
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return bool(self._changed.wait(timeout))
-
-    def notify_all(self) -> None:
-        self._changed.set()
-        self._changed = Event()
+    def wake(self) -> None:
+        self._waiter.hub.loop.run_callback(self._waiter.switch, True)
 
 
 class _WaitTimeoutError(Exception):
@@ -67,8 +72,8 @@ class Client(Endpoint):
             self._check_caller()
         super().publish(key, payload, flags=flags)
 
-    def _make_condition(self) -> WaitableCondition:
-        return _Condition()
+    def _make_waiter(self) -> _Waiter:
+        return _Waiter()
 
     def _make_lock(self) -> AbstractContextManager[object]:
         return nullcontext()

@@ -17,6 +17,8 @@
     ├── JournalError                        a journal that cannot be read or written
     │   ├── CorruptJournalError             bytes of a segment are not what was written
     │   └── JournalInUseError               another recorder or consumer is at work
+    ├── NoServerError                       nobody serves what was asked
+    ├── AnswerError                         a server answered that it failed
     ├── ServiceError                        a service ended because of a bug of ours, which is its cause
     ├── AddressInUseError (OSError)         the address is in use
     ├── NoHubError (ConnectionError)        nobody listens at any of the addresses tried
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AddressError",
     "AddressInUseError",
+    "AnswerError",
     "CorruptJournalError",
     "DisconnectedError",
     "FramingError",
@@ -46,6 +49,7 @@ __all__ = [
     "KeyFormatError",
     "NameFormatError",
     "NoHubError",
+    "NoServerError",
     "PacketError",
     "PayloadError",
     "PeerError",
@@ -140,6 +144,14 @@ class JournalInUseError(JournalError):
 
 class ServiceError(SbusError):
     """A service ended because of an unexpected error in one of its greenlets; the message names both."""
+
+
+class NoServerError(SbusError):
+    """Nobody took a question within a short time: no server subscribes to its key, or none is there at the moment."""
+
+
+class AnswerError(SbusError):
+    """A server took a question and failed; the message is its."""
 
 
 class AddressInUseError(SbusError, OSError):

@@ -30,27 +30,65 @@ class _TaskLead:
 
     def __init__(self) -> None:
         self.taken = False
-        self._changed = asyncio.Event()
-        self._followers = 0  # tasks that wait for the lead
+        self._followers: dict[asyncio.Future[None], Callable[[], bool]] = {}  # of tasks that wait for the lead
+        self._chosen: asyncio.Future[None] | None = None  # of a task that was woken to read, and has not come yet
 
-    async def wait(self) -> None:
-        """Wait until the lead is given back."""
-        self._followers += 1
-        try:
-            await self._changed.wait()
-        finally:
-            self._followers -= 1
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a task reads, or waits for the lead."""
+        return self.taken or bool(self._followers)
+
+    async def take(self, ready: Callable[[], bool], check: Callable[[], None]) -> bool:
+        """As :meth:`.lead.Lead.take`."""
+        waiter: asyncio.Future[None] | None = None
+        while True:
+            was_chosen = waiter is not None and self._chosen is waiter
+            if was_chosen:
+                self._chosen = None
+            try:
+                if ready():
+                    return False
+                check()
+                if not self.taken:
+                    self.taken = True
+                    return True
+            finally:
+                if was_chosen:
+                    self._choose()  # unless this one reads now
+            waiter = asyncio.get_running_loop().create_future()
+            self._followers[waiter] = ready
+            try:
+                await waiter
+            except BaseException:
+                self._followers.pop(waiter, None)
+                if self._chosen is waiter:
+                    self._chosen = None
+                    self._choose()
+                raise
 
     def give_back(self) -> None:
-        """Let another task read, and all others look whether they have what they wait for."""
+        """Let another task read, and those go on that have what they wait for."""
         self.taken = False
         if self._followers:
-            self.wake()
+            for waiter in [waiter for waiter, ready in self._followers.items() if ready()]:
+                self._wake(waiter)
+            self._choose()
 
-    def wake(self) -> None:
-        """Let all tasks that wait look again."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+    def _choose(self) -> None:
+        """Wake one that waits, so that it reads; unless one does, or one was woken for it already."""
+        if not self.taken and self._chosen is None and self._followers:
+            self._chosen = next(iter(self._followers))
+            self._wake(self._chosen)
+
+    def _wake(self, waiter: asyncio.Future[None]) -> None:
+        del self._followers[waiter]
+        if not waiter.done():
+            waiter.set_result(None)
+
+    def wake_all(self) -> None:
+        """Let all tasks that wait look whether there is still something to wait for."""
+        for waiter in list(self._followers):
+            self._wake(waiter)
 
 
 class AioChannel(ClientBase):
@@ -243,23 +281,21 @@ class AioChannel(ClientBase):
             raise TimeoutError(what) from None
 
     async def _until_ready(self, ready: Callable[[], bool]) -> None:
-        while not ready():
-            if self._closed or not (self._up or self._reconnect):
-                raise self._disconnected()
-            if self._lead.taken:
-                await self._lead.wait()
-            else:
-                result = self._call_back(await self._read_for_all())
-                if isinstance(result, Awaitable):
-                    await result
+        while await self._lead.take(ready, self._check_open):
+            result = self._call_back(await self._read_for_all())
+            if isinstance(result, Awaitable):
+                await result
             if self._reconnect and self._up and self._session.has_to_renew:
                 await self._say(self._session.renew)
             self._session.renamed.clear()  # this client has no callbacks
             self._hand_out_notices()
 
+    def _check_open(self) -> None:
+        if self._closed or not (self._up or self._reconnect):
+            raise self._disconnected()
+
     async def _read_for_all(self) -> Event:
-        """Take the lead, read once, or connect again, and give the lead back."""
-        self._lead.taken = True
+        """With the lead: read once, or connect again. Gives the lead back."""
         try:
             if not self._up:
                 await self._connect_again()
@@ -374,4 +410,4 @@ class AioChannel(ClientBase):
             else:
                 self._release()
         if not nobody_left:
-            self._lead.wake()
+            self._lead.wake_all()

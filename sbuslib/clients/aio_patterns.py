@@ -13,7 +13,9 @@ from ..errors import DisconnectedError
 from ..kernel.files import Source, open_source
 from ..patterns.large import MOST_BYTES, Sent
 from ..patterns.queue import Job, Work
+from ..patterns.request import Answer, Question, request, request_many
 from ..patterns.steps import Mailbox, Steps
+from ..wire import control
 from .aio_channel import AioChannel
 from .large import AioFiles, receiving, sending
 
@@ -90,6 +92,12 @@ class AioPatterns(AioChannel):
         work = Work(self.credentials, self._session.separator, os.urandom(8).hex().encode(), name, room, trusted)
         return AioWorker(self, work, function, at_once)
 
+    async def tell_senders(self) -> None:
+        """Have messages carry their senders, if the hub can tell and nothing was chosen yet."""
+        session = self._session
+        if session.can(control.SENDERS_ON) and b"senders" not in session.choices:
+            await self._say(lambda: session.choose(control.SENDERS_ON))
+
     async def open_mailbox(self, mailbox: Mailbox) -> None:
         """Subscribe for a mailbox. Raises as ``subscribe`` does."""
         self._session.divert(mailbox)
@@ -111,14 +119,37 @@ class AioPatterns(AioChannel):
 
     def _forget_mailbox(self, mailbox: Mailbox) -> None:
         self._session.divert_no_more(mailbox)
-        self._lead.wake()
+        self._lead.wake_all()
+
+    async def post(self, key: bytes, payload: bytes) -> None:
+        """Publish a message, which may go in one packet with what others post meanwhile."""
+        await self.publish(key, payload)
+
+    async def request(
+        self, key: bytes, payload: bytes = b"", *, timeout: float | None = 10.0, secret: bool = True
+    ) -> bytes:
+        """Ask who serves ``key``, and wait for the answer, of the first that takes the question."""
+        return await self.perform(request(self._asking(secret), key, payload, timeout))
+
+    async def request_many(
+        self, key: bytes, payload: bytes = b"", *, wait: float = 1.0, most: int | None = None, secret: bool = True
+    ) -> list[Answer]:
+        """Ask all who serve ``key``. The answers that come within ``wait`` seconds, or the first ``most``."""
+        return await self.perform(request_many(self._asking(secret), key, payload, wait, most))
+
+    def serve(
+        self, pattern: bytes, function: Callable[[Question], bytes | Awaitable[bytes]], *, workers: int = 1
+    ) -> AioBlock:
+        """Answer questions in the background of an ``async with``; ``function`` may be a coroutine function."""
+        mailbox = Mailbox(pattern)
+        return AioBlock(self, mailbox, self._server(mailbox, function, workers).runners)
 
     async def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool:
         """Receive until ``ready()`` holds; ``False`` after ``timeout`` seconds."""
         try:
             await self._until(ready, timeout, "")
         except TimeoutError:
-            return False
+            return ready()
         return True
 
 

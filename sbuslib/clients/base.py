@@ -12,6 +12,7 @@ import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from ..errors import DisconnectedError, PeerError, StateError
@@ -21,6 +22,9 @@ from ..kernel.dialer import BROKEN, Dialer
 from ..kernel.forks import abandon_in_child, disconnect_copy
 from ..kernel.packet_writer import PacketWriter
 from ..limits import ClientLimits
+from ..patterns.request import Asking, Question, Server
+from ..patterns.steps import Mailbox
+from ..secrets import Namespace
 from ..wire import control
 from .reconnect import Reconnecting
 from .session import Session
@@ -66,6 +70,7 @@ class ClientBase(ABC):
         self._headers = self._session.headers
         self._packet_writer = PacketWriter()
         self._reconnecting = Reconnecting(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
+        self._askings: dict[bool, Asking] = {}
         self._up = False  # whether there is a connection, and the hub knows the session's state
         self._closed = False
         self._owner: object = None  # the event loop to which the client belongs; None: any caller may use it
@@ -114,6 +119,28 @@ class ClientBase(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__qualname__} of {self.address}>"
+
+    # -- patterns -----------------------------------------------------------------------------------
+
+    def _asking(self, secret: bool) -> Asking:
+        """The questions of this client whose answers come under a secret key, or under one that others could read.
+
+        Raises :exc:`~sbuslib.errors.StateError` where a hub has no secret keys.
+        """
+        if (asking := self._askings.get(secret)) is None:
+            session = self._session
+            if secret and session.features is None:
+                raise StateError(
+                    f"{self.address}: this daemon lets nobody subscribe to secret keys, so others could read the "
+                    "answers: say secret=False where that is no matter"
+                )
+            who = session.credentials if secret else session.separator.join((b"!", b"cred", b"", b"", b""))
+            reply_to = session.separator.join((who, b"reply", os.urandom(16).hex().encode()))
+            asking = self._askings.setdefault(secret, Asking(reply_to, monotonic))
+        return asking
+
+    def _server(self, mailbox: Mailbox, function: Callable[[Question], object], workers: int) -> Server:
+        return Server(mailbox, function, workers, Namespace(self._session.separator), monotonic)
 
     # -- its owner ----------------------------------------------------------------------------------
 

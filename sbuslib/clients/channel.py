@@ -22,7 +22,7 @@ from ..wire.packets import Message
 from .base import ClientBase, Event
 from .batch import plain
 from .held_sockets import HeldSockets
-from .lead import Lead, WaitableCondition, time_left
+from .lead import Lead, Waiter, time_left
 from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff
 
 __all__ = ["Channel"]
@@ -61,7 +61,7 @@ class Channel(ClientBase):
     # -- how to wait: each kind of client defines it ------------------------------------------------
 
     @abstractmethod
-    def _make_condition(self) -> WaitableCondition: ...
+    def _make_waiter(self) -> Waiter: ...
 
     @abstractmethod
     def _make_lock(self) -> AbstractContextManager[object]: ...
@@ -79,8 +79,8 @@ class Channel(ClientBase):
         self._make_locks()
 
     def _make_locks(self) -> None:
-        self._lead = Lead(self._make_condition())
-        self._sockets = HeldSockets(self._lead.condition)
+        self._lead = Lead(self._make_lock(), self._make_waiter)
+        self._sockets = HeldSockets(self._lead.lock)
         self._writer_lock = self._make_lock()
 
     # -- connecting ---------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class Channel(ClientBase):
             if opening:
                 self._send_all(opening, deadline)
                 session.batches = True
-            with self._lead.condition:
+            with self._lead.lock:
                 # From here on other callers send their changes themselves.
                 packets = self._restore()
             self._send_all(packets, deadline)
@@ -209,7 +209,7 @@ class Channel(ClientBase):
             self._end_lead()
 
     def _end_lead(self) -> None:
-        with self._lead.condition:
+        with self._lead.lock:
             if self._closed:
                 self._ended = True
                 self._release_socket()
@@ -224,7 +224,7 @@ class Channel(ClientBase):
         inbox = self._session.inbox
         while True:
             self._until(lambda: bool(inbox), deadline, what)
-            with self._lead.condition:
+            with self._lead.lock:
                 count = len(inbox) if most is None else min(most, len(inbox))
                 if count:
                     # One by one, since another thread may be adding messages; in C, since there may be thousands.
@@ -303,7 +303,7 @@ class Channel(ClientBase):
         """
         self._check_caller()
         while True:
-            with self._lead.condition:
+            with self._lead.lock:
                 if self._up:
                     epoch = self.epoch
                     packets = change()
@@ -359,7 +359,7 @@ class Channel(ClientBase):
         """
         if not self._is_copy:
             self._check_caller()
-        with self._lead.condition:
+        with self._lead.lock:
             if self._closed:
                 return
             self._closed = True
@@ -368,7 +368,7 @@ class Channel(ClientBase):
             else:
                 self._ended = True
                 self._release_socket()
-            self._lead.condition.notify_all()
+            self._lead.wake_all()
 
     def __enter__(self) -> Self:
         return self

@@ -325,7 +325,7 @@ class Endpoint(Patterns):
                 if flags & socket.MSG_DONTWAIT:
                     raise BlockingIOError(errno.EAGAIN, "no message is here") from None
                 raise
-            with self._lead.condition:
+            with self._lead.lock:
                 if peeked:
                     return peeked[0]
                 if inbox:

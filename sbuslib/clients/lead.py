@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from time import monotonic
 from typing import Protocol
 
-__all__ = ["Lead", "WaitableCondition", "time_left"]
+__all__ = ["Lead", "Waiter", "time_left"]
 
 
 def time_left(deadline: float | None) -> float | None:
@@ -20,46 +20,93 @@ def time_left(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - monotonic())
 
 
-class WaitableCondition(AbstractContextManager[object], Protocol):
-    """What :class:`threading.Condition` can do, and the same for greenlets."""
+class Waiter(Protocol):
+    """What one caller waits with, once: for a wake-up by another one."""
 
-    def wait(self, timeout: float | None = None) -> bool: ...
+    def wait(self, timeout: float | None) -> bool:
+        """Wait; ``False`` after ``timeout`` seconds."""
 
-    def notify_all(self) -> None: ...
+    def wake(self) -> None: ...
 
 
 class Lead:
     """The lead among threads or greenlets."""
 
-    def __init__(self, condition: WaitableCondition) -> None:
-        self.condition = condition
-        """Held while the lead changes hands, and by the client for changes that go with that."""
+    def __init__(self, lock: AbstractContextManager[object], make_waiter: Callable[[], Waiter]) -> None:
+        self.lock = lock
+        """Held while the lead changes hands, and by the client for changes that go with that. A thread that holds it
+        may take it again."""
         self.taken = False
-        self._followers = 0  # callers that wait for the lead
+        self._make_waiter = make_waiter
+        self._followers: dict[Waiter, Callable[[], bool]] = {}  # who waits for the lead, and until what holds
+        self._chosen: Waiter | None = None  # of who was woken to read, and has not come yet
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody reads, or waits for the lead."""
+        return self.taken or bool(self._followers)
 
     def take(self, ready: Callable[[], bool], check: Callable[[], None], deadline: float | None) -> bool:
         """Wait until ``ready()`` holds or the lead is free. ``True``: the caller has the lead, and must give it back.
 
-        ``check()`` raises where there is nothing to wait for. Raises :exc:`TimeoutError` at the deadline.
+        ``ready`` is called by other callers, too. ``check()`` raises where there is nothing to wait for. Raises
+        :exc:`TimeoutError` at the deadline.
         """
-        with self.condition:
-            while not ready():
-                check()
-                if not self.taken:
-                    self.taken = True
-                    return True
-                self._followers += 1
+        waiter: Waiter | None = None
+        while True:
+            with self.lock:
+                was_chosen = waiter is not None and self._chosen is waiter
+                if was_chosen:
+                    self._chosen = None
                 try:
-                    in_time = self.condition.wait(time_left(deadline))
+                    if ready():
+                        return False
+                    check()
+                    if not self.taken:
+                        self.taken = True
+                        return True
                 finally:
-                    self._followers -= 1
+                    if was_chosen:
+                        self._choose()  # unless this one reads now
+                waiter = self._make_waiter()
+                self._followers[waiter] = ready
+            in_time = False
+            try:
+                in_time = waiter.wait(time_left(deadline))
+            finally:
                 if not in_time:
-                    raise TimeoutError
-            return False
+                    self._leave(waiter)
+            if not in_time:
+                raise TimeoutError
+
+    def _leave(self, waiter: Waiter) -> None:
+        """A caller waits no more. If it was just chosen to read, another one has to."""
+        with self.lock:
+            self._followers.pop(waiter, None)
+            if self._chosen is waiter:
+                self._chosen = None
+                self._choose()
 
     def give_back(self) -> None:
-        """Let another caller read, and all others look whether they have what they wait for."""
-        with self.condition:
+        """Let another caller read, and those go on that have what they wait for."""
+        with self.lock:
             self.taken = False
             if self._followers:
-                self.condition.notify_all()
+                for waiter in [waiter for waiter, ready in self._followers.items() if ready()]:
+                    del self._followers[waiter]
+                    waiter.wake()
+                self._choose()
+
+    def _choose(self) -> None:
+        """Wake one that waits, so that it reads; unless somebody does, or one was woken for it already."""
+        if not self.taken and self._chosen is None and self._followers:
+            self._chosen = waiter = next(iter(self._followers))
+            del self._followers[waiter]
+            waiter.wake()
+
+    def wake_all(self) -> None:
+        """Let all who wait look whether there is still something to wait for."""
+        with self.lock:
+            followers, self._followers = self._followers, {}
+            for waiter in followers:
+                waiter.wake()

@@ -13,7 +13,9 @@ from ..errors import DisconnectedError
 from ..kernel.files import Source, open_source
 from ..patterns.large import MOST_BYTES, Sent
 from ..patterns.queue import Job, Work
+from ..patterns.request import Answer, Question, request, request_many
 from ..patterns.steps import Mailbox, Steps, perform
+from ..wire import control
 from .channel import Channel
 from .large import Files, receiving, sending
 
@@ -113,9 +115,15 @@ class Patterns(Channel):
         work = Work(self.credentials, self._session.separator, os.urandom(8).hex().encode(), name, room, trusted)
         return Worker(self, work, function, at_once)
 
+    def tell_senders(self) -> None:
+        """Have messages carry their senders, if the hub can tell and nothing was chosen yet."""
+        session = self._session
+        if session.can(control.SENDERS_ON) and b"senders" not in session.choices:
+            self._say(lambda: session.choose(control.SENDERS_ON), self._deadline(self.timeout))
+
     def open_mailbox(self, mailbox: Mailbox) -> None:
         """Subscribe for a mailbox. Raises as ``subscribe`` does."""
-        with self._lead.condition:
+        with self._lead.lock:
             self._session.divert(mailbox)
         try:
             self.subscribe(*mailbox.patterns)
@@ -134,16 +142,46 @@ class Patterns(Channel):
             self._forget_mailbox(mailbox)
 
     def _forget_mailbox(self, mailbox: Mailbox) -> None:
-        with self._lead.condition:
+        with self._lead.lock:
             self._session.divert_no_more(mailbox)
-            self._lead.condition.notify_all()
+            self._lead.wake_all()
+
+    def post(self, key: bytes, payload: bytes) -> None:
+        """Publish a message, which may go in one packet with what others post meanwhile."""
+        self.publish(key, payload)
+
+    def request(self, key: bytes, payload: bytes = b"", *, timeout: float | None = 10.0, secret: bool = True) -> bytes:
+        """Ask who serves ``key``, and wait for the answer, of the first that takes the question.
+
+        The answer comes under a secret key, which nobody else can read. The C daemon has none: there
+        :exc:`~sbuslib.errors.StateError` is raised, unless ``secret`` is false. Raises
+        :exc:`~sbuslib.errors.NoServerError` when nobody takes the question, :exc:`TimeoutError` when it was taken and
+        not answered, :exc:`~sbuslib.errors.AnswerError` with what the server says that went wrong, and as ``publish``.
+        """
+        return self.perform(request(self._asking(secret), key, payload, timeout))
+
+    def request_many(
+        self, key: bytes, payload: bytes = b"", *, wait: float = 1.0, most: int | None = None, secret: bool = True
+    ) -> list[Answer]:
+        """Ask all who serve ``key``. The answers that come within ``wait`` seconds, or the first ``most``."""
+        return self.perform(request_many(self._asking(secret), key, payload, wait, most))
+
+    def serve(self, pattern: bytes, function: Callable[[Question], bytes], *, workers: int = 1) -> Block:
+        """Answer questions under keys that match ``pattern``, in the background of a ``with``.
+
+        ``function`` is given each :class:`~sbuslib.patterns.request.Question` and returns the answer; an error that it
+        raises is raised where it was asked. So many ``workers`` call it at a time. The end of the block takes no more
+        questions, and waits until those that were taken are answered.
+        """
+        mailbox = Mailbox(pattern)
+        return Block(self, mailbox, self._server(mailbox, function, workers).runners)
 
     def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool:
         """Receive until ``ready()`` holds; ``False`` after ``timeout`` seconds."""
         try:
             self._until(ready, self._deadline(timeout), "")
         except TimeoutError:
-            return False
+            return ready()
         return True
 
 

@@ -22,15 +22,18 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 from ..wire.packets import Message
 
 __all__ = [
+    "MAILBOX_BYTES",
     "Call",
     "Close",
     "Mailbox",
     "Open",
+    "Post",
     "Publish",
     "PublishMany",
     "Step",
     "Steps",
     "Sync",
+    "TellSenders",
     "Verbs",
     "Wait",
     "perform",
@@ -90,9 +93,13 @@ class Verbs(Protocol):
 
     def publish(self, key: bytes, payload: bytes = b"") -> Any: ...
 
+    def post(self, key: bytes, payload: bytes) -> Any: ...
+
     def publish_many(self, messages: Sequence[tuple[bytes, bytes]]) -> Any: ...
 
     def sync(self, scope: str = "local") -> Any: ...
+
+    def tell_senders(self) -> Any: ...
 
     def open_mailbox(self, mailbox: Mailbox) -> Any: ...
 
@@ -126,6 +133,20 @@ class Publish(Step[None]):
 
     def do(self, client: Verbs) -> Any:
         return client.publish(self.key, self.payload)
+
+
+class Post(Step[None]):
+    """Publish one message soon: in one packet with what other callers post before anybody reads.
+
+    For a caller that waits for an answer next. An error of sending may show only there.
+    """
+
+    def __init__(self, key: bytes, payload: bytes) -> None:
+        self.key = key
+        self.payload = payload
+
+    def do(self, client: Verbs) -> Any:
+        return client.post(self.key, self.payload)
 
 
 class PublishMany(Step[int]):
@@ -180,6 +201,13 @@ class Sync(Step[str]):
 
     def do(self, client: Verbs) -> Any:
         return client.sync(self.scope)
+
+
+class TellSenders(Step[None]):
+    """Have messages carry their senders, if the hub can tell and the application has not said that it should not."""
+
+    def do(self, client: Verbs) -> Any:
+        return client.tell_senders()
 
 
 class Call(Step[T]):

@@ -12,6 +12,7 @@ import pytest
 from support import PATIENCE, HubThread, own_key
 
 from sbuslib import blocking
+from sbuslib.blocking import _Waiter
 from sbuslib.clients.lead import Lead, time_left
 from sbuslib.errors import DisconnectedError
 
@@ -20,7 +21,7 @@ def nothing() -> None: ...
 
 
 def test_one_caller_takes_the_lead_and_the_next_waits_until_it_is_given_back() -> None:
-    lead = Lead(threading.Condition())
+    lead = Lead(threading.RLock(), _Waiter)
     assert lead.take(lambda: False, nothing, None)
     with pytest.raises(TimeoutError):
         lead.take(lambda: False, nothing, monotonic())
@@ -33,7 +34,7 @@ def test_one_caller_takes_the_lead_and_the_next_waits_until_it_is_given_back() -
 
 
 def test_a_caller_that_has_what_it_waits_for_needs_no_lead() -> None:
-    lead = Lead(threading.Condition())
+    lead = Lead(threading.RLock(), _Waiter)
     assert not lead.take(lambda: True, nothing, None)
     assert not lead.taken
 
@@ -42,7 +43,7 @@ def test_a_caller_is_told_when_there_is_nothing_to_wait_for() -> None:
     def ended() -> None:
         raise DisconnectedError("ended")
 
-    lead = Lead(threading.Condition())
+    lead = Lead(threading.RLock(), _Waiter)
     with pytest.raises(DisconnectedError):
         lead.take(lambda: False, ended, None)
     assert not lead.taken

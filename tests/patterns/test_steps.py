@@ -116,6 +116,7 @@ def test_closing_a_mailbox_ends_who_waits_for_it(server: HubThread, make: Make) 
     client.open_mailbox(mailbox)
     waiting = [client.spawn(lambda: client.perform(pattern())) for _ in range(3)]
     client.publish(b"a", b"x")
+    client.sync()
     client.close_mailbox(mailbox)
     for one in waiting:
         one.join(PATIENCE)

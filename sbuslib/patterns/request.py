@@ -1,0 +1,391 @@
+"""Request and reply: a question is published under a plain key, and answered under a secret key of the caller.
+
+A server that answers quickly just answers. A slower one first says with a word that it has taken the question. So
+"nobody serves this" and "it takes long" are two errors, the first after a short time. Answers carry the number of their
+question, so any number of questions may be in flight.
+
+A server answers under no other keys than those that callers make for answers: or a stranger could have it publish, with
+its rights and under its name, where others trust it. Where the hub tells senders, an answer is only taken from the
+process that took the question. ``docs/patterns.md`` has the bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from struct import Struct
+from typing import Any, Final
+
+import msgspec
+
+from ..errors import AnswerError, NoServerError, PacketError, UsageError
+from ..limits import PACKET_BYTES
+from ..secrets import Namespace
+from ..wire.packets import Message
+from ..wire.text import printable
+from .steps import MAILBOX_BYTES, Call, Mailbox, Open, Post, PublishMany, Steps, TellSenders, Wait
+
+__all__ = ["Answer", "Asking", "Question", "Server", "request", "request_many"]
+
+TAKEN_WITHIN: Final = 2.0
+"""Seconds within which a server takes a question, also on a busy machine; after that nobody serves it."""
+SLOW: Final = 0.01
+"""Seconds after which an answer counts as slow. Then the server says before the next one that it has taken it."""
+TOGETHER: Final = 16
+"""Answers that are sent together, so that callers work on some while the server works on the next."""
+TOGETHER_SECONDS: Final = 0.001
+"""Seconds that an answer waits for others at most."""
+MOST_QUESTIONS: Final = 4_096
+"""Questions that wait in a server. Further ones are answered with an error at once."""
+MOST_ANSWERS: Final = 4_096
+"""Answers to one question."""
+MOST_NUMBERS: Final = 512
+"""Questions that one word takes."""
+MOST_MILLISECONDS: Final = 2**32 - 1
+
+_QUESTION = Struct("<4sQIH")
+_ANSWER = Struct("<4sBQ")
+_NUMBER = Struct("<Q")
+ASKED, ANSWERED = b"REQ1", b"REP1"
+TAKEN, REPLY, FAILED = 1, 2, 3
+_LONGEST_TEXT: Final = 4_096
+_OF_A_CALLER = re.compile(rb"[^0-9A-Za-z]reply[^0-9A-Za-z][0-9a-f]{32}")
+"""How each key for answers ends."""
+_LONGEST_KEY: Final = 4_096
+
+
+class Question(Message, frozen=True, gc=False, kw_only=True):
+    """What a server is asked: a message with ``key``, ``payload`` and ``sender``, if the server asks for senders."""
+
+    until: float | None
+    """When the caller gives up, by ``time.monotonic`` here; ``None`` for never."""
+    number: int
+    reply_to: bytes
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """One answer: ``payload``, or what went wrong in ``error``; and who gave it, if the hub tells."""
+
+    payload: bytes
+    sender: bytes | None = None
+    error: str | None = None
+
+
+def encode_question(number: int, timeout: float | None, reply_to: bytes, payload: bytes) -> bytes:
+    """The payload of a question. A caller that waits for less than a millisecond says one."""
+    left = 0 if timeout is None else min(max(1, round(timeout * 1000)), MOST_MILLISECONDS)
+    return _QUESTION.pack(ASKED, number, left, len(reply_to)) + reply_to + payload
+
+
+def parse_question(message: Message, now: float, namespace: Namespace) -> Question | None:
+    """The question in a message; ``None`` for what is none, or has no key of a caller to answer under."""
+    payload = message.payload
+    if len(payload) < _QUESTION.size:
+        return None
+    asked, number, left, length = _QUESTION.unpack_from(payload)
+    start = _QUESTION.size + length
+    if asked != ASKED or length > _LONGEST_KEY or start > len(payload):
+        return None
+    reply_to = payload[_QUESTION.size : start]
+    try:
+        if not _OF_A_CALLER.fullmatch(reply_to[-39:]) or b"\0" in reply_to or not namespace.check_key(reply_to):
+            return None
+    except PacketError:
+        return None
+    return Question(
+        message.key,
+        payload[start:],
+        message.sender,
+        until=now + left / 1000 if left else None,
+        number=number,
+        reply_to=reply_to,
+    )
+
+
+def encode_answer(kind: int, number: int, rest: bytes = b"") -> bytes:
+    return _ANSWER.pack(ANSWERED, kind, number) + rest
+
+
+# -- asking -------------------------------------------------------------------------------------------------
+
+
+class _Pending:
+    """One question in flight."""
+
+    __slots__ = ("answers", "most", "room", "takers")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.room = MAILBOX_BYTES
+        self.takers: list[bytes | None] = []
+        self.answers: list[Answer] = []
+
+    def is_from_a_taker(self, sender: bytes | None) -> bool:
+        """Whether a sender has taken the question, as it does now if there is room for one more."""
+        if sender in self.takers:
+            return True
+        if len(self.takers) >= self.most:
+            return False
+        self.takers.append(sender)
+        return True
+
+    def is_taken(self) -> bool:
+        return bool(self.takers)
+
+    def is_answered(self) -> bool:
+        return len(self.answers) >= self.most
+
+
+class Asking(Mailbox):
+    """The questions that one client has in flight, and the mailbox for their answers.
+
+    :param reply_to: the key for answers, which nobody can guess.
+    """
+
+    def __init__(self, reply_to: bytes, clock: Callable[[], float]) -> None:
+        super().__init__(reply_to)
+        self.clock = clock
+        self._numbers = count(1)
+        self._pending: dict[int, _Pending] = {}
+        self._opener: dict[str, object] = {}
+        self._opened = False
+
+    def open(self) -> Steps[None]:
+        """Open the mailbox, unless it is open. Of several callers one does, and the others wait for it."""
+        me = object()
+        while not self._opened:
+            if self._opener.setdefault("opener", me) is not me:
+                yield Wait(lambda: self._opened or not self._opener, None)
+                continue
+            try:
+                yield TellSenders()
+                yield Open(self)
+                self._opened = True
+            finally:
+                self._opener.clear()
+
+    def put(self, message: Message) -> None:
+        """An answer has come. What is none, or to no question in flight, is dropped."""
+        payload = message.payload
+        if len(payload) < _ANSWER.size:
+            return
+        answered, kind, number = _ANSWER.unpack_from(payload)
+        if answered != ANSWERED:
+            return
+        pending = self._pending.get(number)
+        if kind == TAKEN:
+            if pending is not None:
+                pending.is_from_a_taker(message.sender)
+            for (other,) in _NUMBER.iter_unpack(payload[13 : 13 + 8 * (min(len(payload) - 13, 8 * MOST_NUMBERS) // 8)]):
+                if (pending := self._pending.get(other)) is not None:
+                    pending.is_from_a_taker(message.sender)
+        elif kind in (REPLY, FAILED) and pending is not None and pending.is_from_a_taker(message.sender):
+            pending.room -= len(payload)
+            if pending.is_answered() or pending.room < 0:
+                return
+            rest = payload[13:]
+            if kind == REPLY:
+                pending.answers.append(Answer(rest, message.sender))
+            else:
+                text = rest[:_LONGEST_TEXT].decode("utf-8", "replace")
+                pending.answers.append(Answer(b"", message.sender, text))
+
+    def ask(self, most: int) -> tuple[int, _Pending]:
+        """A new question: its number, and what becomes of it."""
+        number, pending = next(self._numbers), _Pending(most)
+        self._pending[number] = pending
+        return number, pending
+
+    def forget(self, number: int) -> None:
+        """Take no more answers to a question."""
+        del self._pending[number]
+
+
+def _check_timeout(timeout: float | None, name: str) -> None:
+    if timeout is not None and not timeout >= 0:
+        raise UsageError(f"{name} is seconds from 0 on, or None, not {timeout!r}")
+
+
+def request(asking: Asking, key: bytes, payload: bytes, timeout: float | None) -> Steps[bytes]:
+    """Ask, and wait for the answer of the first server that takes the question."""
+    _check_timeout(timeout, "timeout")
+    if not asking._opened:
+        yield from asking.open()
+    started = asking.clock()
+    number, pending = asking.ask(1)
+    try:
+        yield Post(key, encode_question(number, timeout, asking.patterns[0], payload))
+        short = TAKEN_WITHIN if timeout is None else min(timeout, TAKEN_WITHIN)
+        taken: bool = yield Wait(pending.is_taken, short)
+        if not taken:
+            raise NoServerError(f"nobody serves {printable(key)}: no server took the question within {short:g} s")
+        if not pending.answers:
+            left = None if timeout is None else max(0.0, timeout + started - asking.clock())
+            answered: bool = yield Wait(pending.is_answered, left)
+            if not answered:
+                raise TimeoutError(f"{printable(key)}: a server took the question and did not answer in {timeout:g} s")
+    finally:
+        asking.forget(number)
+    answer = pending.answers[0]
+    if answer.error is not None:
+        raise AnswerError(answer.error)
+    return answer.payload
+
+
+def request_many(asking: Asking, key: bytes, payload: bytes, wait: float, most: int | None) -> Steps[list[Answer]]:
+    """Ask all servers, and collect answers for ``wait`` seconds, or until there are ``most``."""
+    _check_timeout(wait, "wait")
+    if most is not None and not 1 <= most <= MOST_ANSWERS:
+        raise UsageError(f"most is 1 to {MOST_ANSWERS:,}, not {most!r}")
+    yield from asking.open()
+    number, pending = asking.ask(most or MOST_ANSWERS)
+    try:
+        yield Post(key, encode_question(number, wait, asking.patterns[0], payload))
+        yield Wait(pending.is_answered, wait)
+    finally:
+        asking.forget(number)
+    return pending.answers
+
+
+# -- answering ----------------------------------------------------------------------------------------------
+
+
+class Server:
+    """Answers questions with a function of the application.
+
+    It has one runner more than ``workers``: while all of them are at work, one still takes questions.
+    """
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        function: Callable[[Question], Any],
+        workers: int,
+        namespace: Namespace,
+        clock: Callable[[], float],
+    ) -> None:
+        if not isinstance(workers, int) or workers < 1:
+            raise UsageError(f"workers is at least 1, not {workers!r}")
+        self._mailbox = mailbox
+        self._function = function
+        self._workers = workers
+        self._namespace = namespace
+        self._clock = clock
+        self._jobs: deque[Question] = deque()
+        self._room = MAILBOX_BYTES
+        self._untaken: dict[int, Question] = {}  # read, and neither taken with a word nor answered yet; by id
+        self._answers: list[tuple[bytes, bytes]] = []  # to be sent together
+        self._running = 0
+        self._slow = True  # until the first answer shows otherwise
+
+    @property
+    def runners(self) -> list[Steps[None]]:
+        """What is to run side by side until the mailbox is closed."""
+        return [self._run() for _ in range(self._workers + 1)]
+
+    def _may_work(self) -> bool:
+        return bool(self._jobs) and self._running < self._workers
+
+    def _has_work(self) -> bool:
+        return self._mailbox.is_ready() or bool(self._untaken) or self._may_work()
+
+    def _run(self) -> Steps[None]:
+        while True:
+            yield Wait(self._has_work, None)
+            closed = self._mailbox.closed
+            if not closed:
+                yield from self._read()
+            if self._may_work():
+                yield from self._work()
+            elif closed:
+                return
+            elif self._untaken:
+                # Another runner is in the function, and this one has its turn meanwhile: so the function takes long.
+                yield Wait(self._mailbox.is_ready, SLOW)
+                yield from self._read()
+                yield from self._say_taken()
+                yield from self._send()
+
+    def _read(self) -> Steps[None]:
+        now = self._clock()
+        while (message := self._mailbox.take()) is not None:
+            question = parse_question(message, now, self._namespace)
+            if question is None:
+                continue
+            size = len(question.payload)
+            if len(self._jobs) >= MOST_QUESTIONS or size > self._room:
+                busy = encode_answer(FAILED, question.number, b"the server is busy: too many questions wait")
+                self._answers.append((question.reply_to, busy))
+                continue
+            self._room -= size
+            self._untaken[id(question)] = question
+            self._jobs.append(question)
+        if len(self._answers) >= TOGETHER:
+            yield from self._send()
+
+    def _send(self) -> Steps[None]:
+        answers, self._answers = self._answers, []
+        if answers:
+            yield PublishMany(answers)
+
+    def _say_taken(self) -> Steps[None]:
+        """Say that questions are taken: one word for many of the same caller."""
+        untaken, self._untaken = self._untaken, {}
+        numbers: dict[bytes, list[int]] = {}
+        for question in list(untaken.values()):
+            numbers.setdefault(question.reply_to, []).append(question.number)
+        words = [
+            (reply_to, encode_answer(TAKEN, first, b"".join(map(_NUMBER.pack, rest))))
+            for reply_to, all_numbers in numbers.items()
+            for at in range(0, len(all_numbers), MOST_NUMBERS)
+            for first, *rest in [all_numbers[at : at + MOST_NUMBERS]]
+        ]
+        if words:
+            yield PublishMany(words)
+
+    def _work(self) -> Steps[None]:
+        """Answer what waits.
+
+        An answer waits for others only while the next question is not taken yet: then there is a runner that looks
+        whether that one takes long.
+        """
+        self._running += 1
+        since = self._clock()
+        try:
+            if self._slow:
+                yield from self._say_taken()
+            while self._jobs:
+                try:
+                    question = self._jobs.popleft()
+                except IndexError:  # another thread has it
+                    break
+                self._room += len(question.payload)
+                if id(question) not in self._untaken:
+                    yield from self._send()
+                started = self._clock()
+                if question.until is None or started < question.until:
+                    answer = yield from self._answer(question)
+                    self._answers.append((question.reply_to, answer))  # another list by now, if some were sent
+                self._untaken.pop(id(question), None)
+                now = self._clock()
+                self._slow = now - started > SLOW
+                if len(self._answers) >= TOGETHER or now - since > TOGETHER_SECONDS:
+                    yield from self._send()
+                    since = now
+            yield from self._send()
+        finally:
+            self._running -= 1
+
+    def _answer(self, question: Question) -> Steps[bytes]:
+        try:
+            result = yield Call(self._function, question)
+            if not isinstance(result, bytes):
+                raise TypeError(f"the server's function returned {type(result).__name__}, not bytes")
+            if len(result) + len(question.reply_to) + 18 > PACKET_BYTES:
+                raise ValueError(f"the answer has {len(result):,} bytes, which do not fit a packet")
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}".encode("utf-8", "replace")[:_LONGEST_TEXT]
+            return encode_answer(FAILED, question.number, text)
+        return encode_answer(REPLY, question.number, result)

@@ -1,0 +1,322 @@
+"""Request and reply over all three clients: answers, errors, faults, and who may read or forge an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gevent
+import pytest
+from clients.makers import Make, run
+from support import PATIENCE, HubThread, own_key
+
+from sbuslib import aio, blocking
+from sbuslib.clients.endpoint import Endpoint
+from sbuslib.errors import (
+    AnswerError,
+    KeyFormatError,
+    NoServerError,
+    PayloadError,
+    UsageError,
+)
+from sbuslib.limits import PACKET_BYTES
+from sbuslib.patterns import request as module
+from sbuslib.patterns.request import Answer, Question
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody serves what was not taken at once."""
+    monkeypatch.setattr(module, "TAKEN_WITHIN", 0.02)
+
+
+def upper(question: Question) -> bytes:
+    return question.payload.upper()
+
+
+def test_a_question_is_answered(server: HubThread, make: Make) -> None:
+    one, other = make(), make()
+    one.subscribe(b"news")
+    with other.serve(b"svc/", upper):
+        one.publish(b"news", b"1")
+        assert one.request(b"svc/a", b"x") == b"X"
+        assert [one.request(b"svc/%d" % number, b"y%d" % number) for number in range(50)] == [
+            b"Y%d" % number for number in range(50)
+        ]
+        assert one.request(b"svc/", timeout=None) == b""
+    assert one.receive(PATIENCE).payload == b"1"  # nothing else that came was lost, and no answer is left
+    with pytest.raises(TimeoutError):
+        one.receive(0)
+    with pytest.raises(TimeoutError):
+        other.receive(0)
+
+
+def test_a_client_may_ask_itself(server: HubThread, make: Make) -> None:
+    client = make()
+    with client.serve(b"svc", upper):
+        assert client.request(b"svc", b"x") == b"X"
+
+
+def test_a_server_learns_key_sender_and_deadline(server: HubThread, make: Make) -> None:
+    one, other = make(), make()
+    other.senders()
+    seen: list[Question] = []
+
+    def answer(question: Question) -> bytes:
+        seen.append(question)
+        return b""
+
+    with other.serve(b"svc/*", answer):
+        one.request(b"svc/1", b"p", timeout=None)
+        one.request(b"svc/2", b"p", timeout=PATIENCE)
+    assert [(question.key, question.payload, question.sender) for question in seen] == [
+        (b"svc/1", b"p", own_key()),
+        (b"svc/2", b"p", own_key()),
+    ]
+    assert seen[0].until is None
+    assert seen[1].until is not None
+
+
+def test_what_nobody_serves_is_an_error_of_its_own(server: HubThread, make: Make, soon: None) -> None:
+    one, other = make(), make()
+    with pytest.raises(NoServerError, match="svc"):
+        one.request(b"svc", b"x")
+    other.subscribe(b"svc")  # a subscriber is no server
+    with pytest.raises(NoServerError):
+        one.request(b"svc", b"x", timeout=None)
+    assert other.receive(PATIENCE).key == b"svc"
+
+
+def test_an_error_of_the_server_is_raised_where_it_was_asked(server: HubThread, make: Make) -> None:
+    one, other = make(), make()
+
+    def fail(question: Question) -> Any:
+        match question.payload:
+            case b"none":
+                return None
+            case b"long":
+                return bytes(PACKET_BYTES)
+        raise ValueError("wrong: é" + "x" * 10_000)
+
+    with other.serve(b"svc", fail):
+        with pytest.raises(AnswerError, match="ValueError: wrong: é") as caught:
+            one.request(b"svc", b"x")
+        assert len(str(caught.value)) < 5_000
+        with pytest.raises(AnswerError, match="TypeError"):
+            one.request(b"svc", b"none")
+        with pytest.raises(AnswerError, match="409,600"):
+            one.request(b"svc", b"long")
+
+
+def test_wrong_arguments_raise_and_leave_the_client_usable(server: HubThread, make: Make) -> None:
+    one, other = make(), make()
+    for arguments in ({"timeout": -1}, {"timeout": float("nan")}):
+        with pytest.raises(UsageError):
+            one.request(b"svc", **arguments)
+    with pytest.raises(UsageError):
+        one.request_many(b"svc", most=0)
+    with pytest.raises(UsageError):
+        one.serve(b"svc", upper, workers=0)
+    with pytest.raises(KeyFormatError):
+        one.request(b"svc\0")
+    with pytest.raises(PayloadError):
+        one.request(b"svc", bytes(PACKET_BYTES))
+    with pytest.raises(KeyFormatError), one.serve(b"svc\0", upper):
+        pass
+    with other.serve(b"svc", upper):
+        assert one.request(b"svc", b"x") == b"X"
+    (asking,) = one._askings.values()
+    assert not asking._pending
+
+
+def test_all_servers_answer_who_are_asked_together(server: HubThread, make: Make) -> None:
+    one, two, three = make(), make(), make()
+
+    def fail(question: Question) -> bytes:
+        raise ValueError("no")
+
+    with two.serve(b"svc", upper), three.serve(b"svc", upper):
+        answers = one.request_many(b"svc", b"x", wait=PATIENCE, most=2)
+        assert answers == [Answer(b"X", own_key())] * 2
+        with three.serve(b"svc", fail):
+            answers = one.request_many(b"svc", b"x", wait=PATIENCE, most=3)
+            assert sorted(answer.error or "" for answer in answers) == ["", "", "ValueError: no"]
+        assert one.request(b"svc", b"y") == b"Y"  # one answer is taken, the other dropped
+    assert one.request_many(b"svc", wait=0.01) == []
+
+
+@pytest.mark.parametrize("workers", [1, 8])
+def test_64_questions_in_flight_on_one_client(server: HubThread, make: Make, workers: int) -> None:
+    one, other = make(), make()
+    answers: dict[int, bytes] = {}
+
+    def ask(number: int) -> None:
+        for turn in range(5):
+            answers[number * 10 + turn] = one.request(b"svc", b"%d" % (number * 10 + turn), timeout=PATIENCE)
+
+    with other.serve(b"svc", upper, workers=workers):
+        asking = [one.spawn(partial(ask, number)) for number in range(64)]
+        for one_asking in asking:
+            one_asking.join()
+    assert answers == {number * 10 + turn: b"%d" % (number * 10 + turn) for number in range(64) for turn in range(5)}
+
+
+def waits(client: Endpoint) -> tuple[Callable[[], None], Callable[[], None]]:
+    """A function that waits as this kind of client does, and one that lets it go on."""
+    event: Any = threading.Event() if isinstance(client, blocking.Client) else gevent.event.Event()
+
+    def wait() -> None:
+        assert event.wait(PATIENCE)
+
+    return wait, event.set
+
+
+def test_a_slow_server_takes_the_question_and_answers_in_its_time(server: HubThread, make: Make) -> None:
+    one, other = make(), make()
+    wait, go = waits(one)
+    begun: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def answer(question: Question) -> bytes:
+        if question.payload == b"slow":
+            begun.put(b"")
+            wait()
+        return b"done"
+
+    with other.serve(b"svc", answer):
+        assert one.request(b"svc", b"quick") == b"done"  # from here on the server does not take before it answers
+        results: list[bytes] = []
+        slow = one.spawn(lambda: results.append(one.request(b"svc", b"slow", timeout=PATIENCE)))
+        while begun.empty():
+            one.sync()
+        with pytest.raises(TimeoutError):  # taken while the only worker is busy, and late
+            one.request(b"svc", b"quick", timeout=0.2)
+        assert results == []
+        go()
+        slow.join(PATIENCE)
+        assert results == [b"done"]
+
+
+def test_a_question_whose_caller_gave_up_is_not_answered(server: HubThread, make: Make) -> None:
+    one, other = make(), make()
+    wait, go = waits(one)
+    seen: list[bytes] = []
+
+    def answer(question: Question) -> bytes:
+        seen.append(question.payload)
+        wait()
+        return b""
+
+    with other.serve(b"svc", answer):
+        first = one.spawn(lambda: one.request(b"svc", b"first", timeout=PATIENCE))
+        while not seen:
+            one.sync()
+        with pytest.raises(TimeoutError):
+            one.request(b"svc", b"late", timeout=0.1)
+        go()
+        first.join(PATIENCE)
+        one.request(b"svc", b"last")
+    assert seen == [b"first", b"last"]
+
+
+def test_the_end_of_serving_answers_what_was_taken(server: HubThread, make: Make) -> None:
+    one, other = make(), make()
+    wait, go = waits(one)
+    results: list[bytes] = []
+    begun: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def answer(question: Question) -> bytes:
+        begun.put(question.payload)
+        wait()
+        return b"done"
+
+    with other.serve(b"svc", answer):
+        asking = [one.spawn(lambda: results.append(one.request(b"svc", timeout=PATIENCE))) for _ in range(3)]
+        while begun.empty():
+            one.sync()
+        one.sync()
+        other.sync()
+        go()
+    for each in asking:
+        each.join(PATIENCE)
+    assert results == [b"done"] * len(results)
+    assert results
+
+
+def test_too_many_questions_are_refused(server: HubThread, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_QUESTIONS", 2)
+    one, other = make(), make()
+    wait, go = waits(one)
+
+    def answer(question: Question) -> bytes:
+        wait()
+        return b"done"
+
+    results: list[object] = []
+
+    def ask() -> None:
+        try:
+            results.append(one.request(b"svc", timeout=PATIENCE))
+        except AnswerError as error:
+            results.append(str(error))
+
+    with other.serve(b"svc", answer):
+        asking = [one.spawn(ask) for _ in range(20)]
+        while not results:
+            one.sync()
+        go()
+        for each in asking:
+            each.join(PATIENCE)
+    assert set(results) == {b"done", "the server is busy: too many questions wait"}
+
+
+def test_asyncio_asks_and_serves(server: HubThread, address: str) -> None:
+    async def slowly(question: Question) -> bytes:
+        await asyncio.sleep(0.001)
+        if question.payload == b"bad":
+            raise ValueError("bad")
+        return question.payload.upper()
+
+    async def test() -> None:
+        async with aio.Client(address) as one, aio.Client(address) as other:
+            for function in (upper, slowly):
+                async with other.serve(b"svc", function, workers=4):
+                    asked = [one.request(b"svc", b"x%d" % number) for number in range(64)]
+                    assert await asyncio.gather(*asked) == [b"X%d" % number for number in range(64)]
+                    (answer,) = await one.request_many(b"svc", b"x", wait=PATIENCE, most=1)
+                    assert answer.payload == b"X"
+            async with other.serve(b"svc", slowly):
+                with pytest.raises(AnswerError, match="bad"):
+                    await one.request(b"svc", b"bad")
+            (asking,) = one._askings.values()
+            assert not asking._pending
+            with pytest.raises(UsageError):
+                await one.request(b"svc", timeout=-1)
+
+    run(test())
+
+
+def test_a_task_that_is_cancelled_asks_no_more(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        async with aio.Client(address) as one, aio.Client(address) as other:
+            never = asyncio.Event()
+
+            async def answer(question: Question) -> bytes:
+                if question.payload:
+                    return b"x"
+                await never.wait()
+                return b""
+
+            async with other.serve(b"svc", answer, workers=2):
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await one.request(b"svc", timeout=PATIENCE)
+                assert await one.request(b"svc", b"1") == b"x"
+                never.set()
+            (asking,) = one._askings.values()
+            assert not asking._pending
+
+    run(test())
