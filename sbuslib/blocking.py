@@ -37,6 +37,8 @@ class Client(Endpoint):
     Any number of threads may share it.
     """
 
+    _WAITS_IN_GEVENT = False
+
     def spawn(self, function: Callable[[], object]) -> Running:
         thread = threading.Thread(target=function, daemon=True)
         thread.start()

@@ -55,6 +55,7 @@ class Client(Endpoint):
     the client usable.
     """
 
+    _WAITS_IN_GEVENT = True
     _watcher: Any = None
 
     def _find_caller(self) -> object:

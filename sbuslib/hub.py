@@ -33,6 +33,7 @@ from .core.reporting import Reporter
 from .core.review import Review
 from .core.settings import Settings
 from .errors import KeyFormatError, PacketError, StateError, UsageError
+from .kernel.serving import Serving
 from .kernel.sockets import HasFileno, Listener, bound_address
 from .limits import ClientLimits, Limits
 from .matcher import SEPARATOR
@@ -216,6 +217,7 @@ class Hub:
             self.context.stop()
             listener.close()
             raise
+        self._serving: Serving | None = Serving(listener.socket, self.context.loop)
         _hubs.add(self)
 
     def serve_forever(self, stop_timeout: float = 1.0) -> None:
@@ -261,7 +263,7 @@ class Hub:
             self._review.end()
             self._clients.stop()
             self.context.stop()  # or a start in another thread would wait for the loop of this one
-            self._listener = None
+            self._listener = self._serving = None
             _hubs.discard(self)
             self._stopped.set()
 

@@ -16,6 +16,7 @@ from typing import Self
 
 from ..errors import DisconnectedError, PeerError, StateError
 from ..kernel.dialer import BROKEN, NO_MEMORY
+from ..kernel.serving import serving
 from ..kernel.vectors import ONE_PACKET_FLAGS
 from .base import ClientBase, Event
 from .batch import plain
@@ -159,6 +160,9 @@ class AioChannel(ClientBase):
         """Learn who we are and what the hub offers, and restore what an earlier connection held."""
         session = self._session
         try:
+            if (found := serving(self._here())) is not None:
+                found.check_here(self.address)
+                found.check_alive(self.address)
             await self._send_all(session.hello())
             while not session.knows_itself():
                 if await self._read():

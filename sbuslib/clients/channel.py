@@ -14,10 +14,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from itertools import repeat, starmap
 from time import monotonic
-from typing import Self
+from typing import ClassVar, Self
 
 from ..errors import DisconnectedError, PeerError
 from ..kernel.dialer import BROKEN, NO_MEMORY
+from ..kernel.serving import PATIENCE, Serving, serving
 from ..wire.packets import Message
 from .base import ClientBase, Event
 from .batch import plain
@@ -32,7 +33,9 @@ class Channel(ClientBase):
     """What the gevent and the blocking client share. Their verbs are in :class:`~.endpoint.Endpoint`."""
 
     _OWNER = "the thread that made it"
+    _WAITS_IN_GEVENT: ClassVar[bool]
     _socket: socket.SocketType
+    _serving: Serving | None = None  # the hub, if it is one of this process and may keep this client waiting
 
     def _open(self) -> None:
         """Connect for the first time."""
@@ -105,6 +108,7 @@ class Channel(ClientBase):
         """Ask for our credentials and the hub's features, and restore what an earlier connection had."""
         session = self._session
         try:
+            self._find_serving()
             self._send_all(session.hello(), deadline)
             while not session.knows_itself():
                 if self._read(deadline):
@@ -120,6 +124,31 @@ class Channel(ClientBase):
         except BaseException:
             self._up = False
             raise
+
+    def _find_serving(self) -> None:
+        """Look whether the hub is one of this process. Raises :exc:`~sbuslib.errors.StateError` if it cannot serve."""
+        self._serving = found = serving(self._socket)
+        if found is None:
+            return
+        if not self._WAITS_IN_GEVENT:
+            found.check_here(self.address)
+        elif found.is_here():
+            self._serving = None  # the event loop runs while this client waits
+        found.check_alive(self.address)
+
+    def _wait_for(self, sock: socket.SocketType, events: int, deadline: float | None) -> bool:
+        """As :meth:`_wait`. If the hub is one of this process, tell that it cannot serve, or does not."""
+        found, left = self._serving, time_left(deadline)
+        if found is None or left == 0:
+            return self._wait(sock, events, left)
+        if not self._WAITS_IN_GEVENT:
+            found.check_here(self.address)
+        rounds = found.rounds()
+        if self._wait(sock, events, PATIENCE if left is None else min(left, PATIENCE)):
+            return True
+        found.check_alive(self.address)
+        found.warn(self.address, sock, rounds)
+        return self._wait(sock, events, time_left(deadline))
 
     def _connect_again(self, deadline: float | None) -> None:
         """Reconnect, trying until the deadline."""
@@ -156,7 +185,7 @@ class Channel(ClientBase):
         """Wait for packets, and put them into the session. ``True``: the connection ended."""
         while (ended := self._receive()) is None:
             # The caller has the lead, and while a caller has it the socket is not closed.
-            if not self._wait(self._socket, select.POLLIN, time_left(deadline)):
+            if not self._wait_for(self._socket, select.POLLIN, deadline):
                 raise TimeoutError(f"{self.address}: nothing came in time")
         return ended
 
@@ -258,7 +287,7 @@ class Channel(ClientBase):
         if error is None or error.errno not in NO_MEMORY:
             sock = self._socket
             with self._sockets.holding(sock):
-                if self._wait(sock, select.POLLOUT, time_left(deadline)):
+                if self._wait_for(sock, select.POLLOUT, deadline):
                     return
         else:  # poll would say at once that the socket can be written
             left = time_left(deadline)
