@@ -44,8 +44,8 @@ class Serving:
         """
         if self.is_here() and not _is_patched():
             raise StateError(
-                f"{address}: this thread would wait for a hub that only this thread can serve: wait in another thread, or "
-                "use sbuslib.Client, which waits in gevent"
+                f"{address}: this thread would wait for a hub that only this thread can serve: wait in another thread, "
+                "or use sbuslib.Client, which waits in gevent"
             )
 
     def check_alive(self, address: str) -> None:
