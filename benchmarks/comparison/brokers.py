@@ -1,4 +1,4 @@
-"""The brokers that are known: Redis, NATS, Mosquitto, a proxy of ZeroMQ, RabbitMQ."""
+"""The brokers that are known: Redis, NATS, Mosquitto, a proxy of ZeroMQ, RabbitMQ, D-Bus."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from .broker import (
     until,
     version_of,
 )
+from .dbus import Dbus
 from .rabbitmq import RabbitMq
 
 __all__ = ["BROKERS", "Mosquitto", "Nats", "Redis", "ZeroMq"]
@@ -223,5 +224,5 @@ class ZeroMq(Broker):
         return len(self.frame(payload))
 
 
-BROKERS: tuple[type[Broker], ...] = (Redis, Nats, Mosquitto, ZeroMq, RabbitMq)
+BROKERS: tuple[type[Broker], ...] = (Redis, Nats, Mosquitto, ZeroMq, RabbitMq, Dbus)
 """All that are known, in the order in which they are shown."""

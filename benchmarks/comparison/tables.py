@@ -25,6 +25,7 @@ _ALL_TITLES = {
     "zeromq": "ZeroMQ proxy",
     "zeromq-frame": "ZeroMQ proxy, one frame",
     "rabbitmq": "RabbitMQ",
+    "dbus": "D-Bus",
 }
 """Of each target, in the order in which they are shown."""
 

@@ -168,5 +168,5 @@ def test_a_missing_broker_is_left_out_of_the_results(place: Path, monkeypatch: p
     with ExitStack() as stack:
         others = OtherBrokers()
         bench = Bench(stack, place, Plan(), print, version="1", others=others, compiler="")
-        assert [line.partition(": ")[2].endswith("is not installed") for line in bench.left_out[1:]] == [True] * 5
+        assert [line.partition(": ")[2].endswith("is not installed") for line in bench.left_out[1:]] == [True] * 6
         assert not list(others.cases(bench, find("one")))
