@@ -70,6 +70,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
         {
             "peer": "pass messages between programs and machines over TCP, as a peer of Simplest pubsub",
             "gateway": "join this machine's bus to those of other machines over TCP",
+            "bridge": "join this machine's bus to a NATS, MQTT or Redis server",
         },
     ),
     "service": (

@@ -1,4 +1,4 @@
-"""``Gateway``: joins a bus to the buses of other machines, over a peer. What may cross is in :mod:`.crossing`."""
+"""``Gateway``: joins a bus to the buses of other machines, over a peer. What may cross: :mod:`sbuslib.border`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,21 @@ import gevent
 import msgspec
 from gevent.event import Event
 
+from ..border import (
+    CONTROL,
+    DIGEST_BYTES,
+    HERE,
+    HERE_BYTES,
+    IMPORT,
+    REMOTES_MOST,
+    Border,
+    Expected,
+    Here,
+    Members,
+    digest,
+    fits_a_packet,
+    user_of,
+)
 from ..client import Client
 from ..core.service import ServiceGreenlets
 from ..errors import DisconnectedError, StateError, UsageError
@@ -23,21 +38,7 @@ from ..hub import Hub
 from ..wire.packets import Message
 from ..wire.text import plainly
 from .buses import Bus, join, separator_of
-from .crossing import (
-    CONTROL,
-    DIGEST_BYTES,
-    HERE_BYTES,
-    REMOTES_MOST,
-    Border,
-    Crossing,
-    Expected,
-    Here,
-    Members,
-    Names,
-    digest,
-    fits_a_packet,
-    user_of,
-)
+from .crossing import Crossing, Names
 from .framing import Publish
 from .link import Link
 from .peer import Peer
@@ -52,8 +53,6 @@ _PATIENCE: Final = 1.0
 """Seconds that a gateway waits for a peer whose queue is half full; it waits again only after the queue was empty."""
 _EXPECTED_SECONDS: Final = 10.0
 """Seconds that a gateway waits to see on the bus what another gateway said it would publish."""
-_IMPORT = b"import "
-_HERE = b"here "
 _GREETING = re.compile(rb"([0-9A-Za-z._-]{1,64}) ([0-9A-Za-z._-]{1,64}) ([0-9A-Za-z._-]{1,64})")
 """What a gateway tells the gateways of other buses: its bus, its group, its id."""
 
@@ -183,7 +182,7 @@ class Gateway:
         if bus is None:
             return
         try:
-            bus.publish([(CONTROL, _HERE + msgspec.json.encode(Here(self._id, self._group, leaving=True)))])
+            bus.publish([(CONTROL, HERE + msgspec.json.encode(Here(self._id, self._group, leaving=True)))])
             bus.close()
         except (OSError, StateError) as error:
             logger.debug("gateway: leaving the bus: %s", plainly(error))
@@ -283,7 +282,7 @@ class Gateway:
     def _announcement(self, coming: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """What to announce on the bus before these messages, so that no gateway sends them on."""
         if self._members.others or self._sender is None:
-            return [(CONTROL, _IMPORT + b"".join([digest(key, payload) for key, payload in coming]))]
+            return [(CONTROL, IMPORT + b"".join([digest(key, payload) for key, payload in coming]))]
         now = monotonic()
         (sender,) = self._sender
         user = user_of(sender, sender, self._separator)
@@ -298,16 +297,16 @@ class Gateway:
         """Take a message from a gateway of this bus, which may be this one."""
         now = monotonic()
         said = message.payload
-        if said.startswith(_IMPORT):
+        if said.startswith(IMPORT):
             own = self._sender[0] if self._sender is not None else None
             user = user_of(message.sender, own, self._separator)
-            for start in range(len(_IMPORT), len(said) - DIGEST_BYTES + 1, DIGEST_BYTES):
+            for start in range(len(IMPORT), len(said) - DIGEST_BYTES + 1, DIGEST_BYTES):
                 self._expected.announce(message.sender, said[start : start + DIGEST_BYTES], now, user)
             return
-        if not said.startswith(_HERE):
+        if not said.startswith(HERE):
             return
         try:
-            here = msgspec.json.decode(said[len(_HERE) : HERE_BYTES], type=Here)
+            here = msgspec.json.decode(said[len(HERE) : HERE_BYTES], type=Here)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             self._refused["unknown word of a gateway"] += 1
             return
@@ -329,7 +328,7 @@ class Gateway:
         remotes = sorted({f"{where}.{group}" for where, group, _ in self._remotes.values()})[:REMOTES_MOST]
         here = Here(self._id, self._group, tuple(remotes), word=secrets.token_hex(8))
         self._said.append(here.word)
-        bus.publish([(CONTROL, _HERE + msgspec.json.encode(here))])
+        bus.publish([(CONTROL, HERE + msgspec.json.encode(here))])
 
     def _stay_known(self, bus: Bus) -> None:
         """Tell the other gateways of this bus, if there are any, that this one is here and what has changed."""

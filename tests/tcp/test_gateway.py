@@ -17,10 +17,10 @@ import pytest
 from support import ROOT, eventually
 
 from sbuslib import Client, Hub
+from sbuslib.border import CONTROL, digest
 from sbuslib.core.inbox import Inbox
 from sbuslib.errors import DisconnectedError, ServiceError, StateError, UsageError
 from sbuslib.tcp import Gateway, Peer, TcpLimits
-from sbuslib.tcp.crossing import CONTROL, digest
 from sbuslib.tcp.framing import Publish
 from sbuslib.wire.packets import Message
 

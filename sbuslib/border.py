@@ -1,0 +1,285 @@
+"""What may cross between a bus and other places, and how gateways and bridges keep out of each other's way. Pure.
+
+**Circles.** A message that was brought to the bus appears there, where every gateway and bridge of the bus sees it, the
+one that brought it included. None of them may take it out again. So before one publishes, it announces on the bus,
+under :data:`CONTROL`, the digests of what it is about to publish. That key never crosses. As the bus keeps the order of
+one publisher, each of them hears the announcement before it sees the message. For each announcement, it leaves out one
+message with that digest from that sender. One that is alone on its bus announces nothing.
+
+**Spares.** Several that join the bus to the same place are each other's spares. Each says on the bus who it is, how it
+is set up, and to what it is connected. All of them hear that in the order of the bus. So for each message, those that
+are set up alike agree on the one that sends it: of those connected to the other place, the one whose id sorts first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from .errors import ReservedKeyError, UsageError
+from .limits import PACKET_BYTES
+from .matcher import SEPARATOR, Subscriptions
+from .secrets import Namespace
+from .wire.packets import MSG, check_key
+from .wire.text import printable
+
+__all__ = [
+    "ASK",
+    "CONTROL",
+    "DIGEST_BYTES",
+    "HERE",
+    "HERE_BYTES",
+    "IMPORT",
+    "REMOTES_MOST",
+    "USERS_MOST",
+    "Border",
+    "Expected",
+    "Here",
+    "Members",
+    "digest",
+    "fits_a_packet",
+    "user_of",
+]
+
+CONTROL = b"sbus/gateway"
+"""The key under which the gateways and bridges of one bus talk to each other, whatever they join it to."""
+IMPORT: Final = b"import "
+"""Before the digests of what is about to be published."""
+ASK: Final = b"who is here"
+"""What has the bridges say so."""
+HERE: Final = b"here "
+"""Before what one of them says of itself."""
+
+DIGEST_BYTES = 16
+
+# Any client of the bus may publish under CONTROL. What a gateway remembers of that is a few megabytes at most.
+MEMBERS_MOST = 64
+"""Gateways of one bus that are remembered; further ones are not heard."""
+USERS_MOST = 64
+"""Users whose announcements are counted apart; further users are counted as one."""
+REMOTES_MOST = 256
+"""Groups of gateways of other buses that one gateway may say it is connected to."""
+HERE_BYTES = 65_536
+"""Longest message in which a gateway says who it is."""
+
+_Announced: TypeAlias = tuple[bytes | None, bytes]
+"""The sender and the digest of a message that was announced."""
+_FURTHER_USERS = b"further users"
+_TRIPLE = 5
+"""Segments of ``!/cred/<gid>/<uid>/<pid>``."""
+
+_SEPARATORS = rb"[^\x00*!0-9\x80-\xff]"  # what sbuslib.matcher.check_separator allows
+_RESERVED_SOMEWHERE = re.compile(rb"(?:\A|(%b))!(?:\Z|(?(1)\1|%b))" % (_SEPARATORS, _SEPARATORS), re.DOTALL)
+"""The reserved token between two equal separators, or a separator and an end of the key, whichever is the separator."""
+
+
+def digest(key: bytes, payload: bytes) -> bytes:
+    """A digest of a message, by which gateways recognize it."""
+    value = blake2b(key, digest_size=DIGEST_BYTES)
+    value.update(b"\0")
+    value.update(payload)
+    return value.digest()
+
+
+def fits_a_packet(key: bytes, payload: bytes) -> bool:
+    """Whether a bus can carry this message: a peer's data may be longer than a packet."""
+    return len(MSG) + len(key) + 1 + len(payload) <= PACKET_BYTES
+
+
+class Border:
+    """Which keys may cross in one direction: those that one of ``patterns`` matches, and no secrets.
+
+    Unless it is ``certain`` that ``separator`` is the hub's, no key crosses that would be reserved under any separator.
+
+    Raises :exc:`~sbuslib.errors.UsageError` for a pattern that uses the reserved token, and
+    :exc:`~sbuslib.errors.KeyFormatError`.
+    """
+
+    def __init__(self, patterns: Iterable[bytes], separator: bytes = SEPARATOR, certain: bool = True) -> None:
+        if isinstance(patterns, (str, bytes)):
+            raise UsageError("the patterns that cross are a list")
+        self._certain = certain
+        self.patterns = tuple(dict.fromkeys(patterns))
+        self._namespace = Namespace(separator)
+        self._index: Subscriptions[None] = Subscriptions(separator)
+        for pattern in self.patterns:
+            check_key(pattern, "pattern")
+            if self.is_reserved(pattern):
+                raise UsageError(f"{printable(pattern)}: secret and reserved keys never cross")
+            self._index.add(pattern, None)
+
+    def is_reserved(self, key: bytes) -> bool:
+        """Whether ``key`` uses the reserved token in any way."""
+        if not self._certain:
+            return _RESERVED_SOMEWHERE.search(key) is not None
+        try:
+            return self._namespace.check_key(key)
+        except ReservedKeyError:
+            return True
+
+    def refusal(self, key: bytes) -> str | None:
+        """Why ``key`` may not cross; ``None`` when it may."""
+        if self.is_reserved(key):
+            return "reserved key"
+        if key == CONTROL:
+            return "key of the gateways"
+        if not self._index.subscribers(key):
+            return "outside the patterns"
+        return None
+
+
+def user_of(sender: bytes | None, own: bytes | None, separator: bytes = SEPARATOR) -> bytes:
+    """The user of a sender: what the kernel vouches for in its credential key, without the process id.
+
+    ``own`` is the key of this gateway on the same bus. Below the same prefix, the kernel vouches for the first triple
+    after the prefix. Of any other sender only the first triple is taken: the rest is the claim of some relay.
+    """
+    parts = (sender or b"").split(separator)
+    prefix = (own or b"").split(separator)[:-_TRIPLE]
+    vouched = _TRIPLE + (len(prefix) if parts[: len(prefix)] == prefix else 0)
+    return separator.join(parts[:vouched][:-1])
+
+
+class Expected:
+    """Messages that gateways have announced on the bus, until they are seen there, or time has passed.
+
+    No more than ``most`` are remembered. When there are more, the oldest of the user who announced most of them is
+    forgotten: a user that announces what never comes pushes out its own announcements, and not those of a gateway.
+    """
+
+    def __init__(self, most: int, seconds: float) -> None:
+        self._most = most
+        self._seconds = seconds
+        self._waiting: OrderedDict[_Announced, tuple[int, float, bytes]] = OrderedDict()  # count, deadline, user
+        self._of_users: dict[bytes, OrderedDict[_Announced, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def announce(self, sender: bytes | None, what: bytes, now: float, user: bytes = b"") -> None:
+        """``sender``, a process of ``user``, is about to publish what has this digest."""
+        announced = sender, what
+        count = self._waiting[announced][0] if announced in self._waiting else 0
+        self._forget(announced)
+        if user not in self._of_users and len(self._of_users) >= USERS_MOST:
+            user = _FURTHER_USERS
+        self._waiting[announced] = count + 1, now + self._seconds, user
+        self._of_users.setdefault(user, OrderedDict())[announced] = None
+        if len(self._waiting) > self._most:
+            busiest = max(self._of_users, key=lambda user: len(self._of_users[user]))
+            self._forget(next(iter(self._of_users[busiest])))
+
+    def take(self, sender: bytes | None, what: bytes) -> bool:
+        """Whether a message that is seen was announced. Each announcement answers for one message."""
+        entry = self._waiting.get((sender, what))
+        if entry is None:
+            return False
+        count, deadline, user = entry
+        if count > 1:
+            self._waiting[sender, what] = count - 1, deadline, user
+        else:
+            self._forget((sender, what))
+        return True
+
+    def expire(self, now: float) -> None:
+        """Forget what should have been seen long ago."""
+        while self._waiting:
+            announced, (_, deadline, _) = next(iter(self._waiting.items()))
+            if deadline > now:
+                return
+            self._forget(announced)
+
+    def _forget(self, announced: _Announced) -> None:
+        entry = self._waiting.pop(announced, None)
+        if entry is not None:
+            of_user = self._of_users[entry[2]]
+            del of_user[announced]
+            if not of_user:
+                del self._of_users[entry[2]]
+
+
+_Id = Annotated[str, Meta(pattern="^[0-9A-Za-z._-]{1,64}\\Z")]
+_Remote = Annotated[str, Meta(pattern="^[0-9A-Za-z._-]{1,130}\\Z")]
+
+
+class Here(msgspec.Struct, frozen=True, tag="here"):
+    """What a gateway says of itself on its bus: its id, how it is set up, and which other buses it is connected to.
+
+    ``group`` is the same for gateways that are set up alike. Each of ``remotes`` is another bus and the group of the
+    gateways there. A gateway that leaves says so with ``leaving``. ``word`` is random and new each time: by it a
+    gateway recognizes its own message, which it hears before any client can have copied it. ``told`` is what operators
+    are told of it, in one line.
+    """
+
+    gateway: _Id
+    group: _Id
+    remotes: Annotated[tuple[_Remote, ...], Meta(max_length=REMOTES_MOST)] = ()
+    leaving: bool = False
+    word: Annotated[str, Meta(max_length=64)] = ""
+    told: Annotated[str, Meta(max_length=300)] = ""
+
+
+class Members:
+    """The gateways of one bus, this one included, with what each said on the bus."""
+
+    def __init__(self, me: str, group: str, seconds: float) -> None:
+        self._me = me
+        self._group = group
+        self._seconds = seconds
+        self._members: dict[str, tuple[Here, float]] = {}
+
+    @property
+    def others(self) -> int:
+        """How many gateways there are besides this one."""
+        return len(self._members) - (self._me in self._members)
+
+    @property
+    def spares(self) -> int:
+        """How many of them are set up like this one."""
+        return sum(here.group == self._group for here, _ in self._members.values()) - (self._me in self._members)
+
+    def is_new(self, gateway: str) -> bool:
+        """Whether this is another gateway that was not known."""
+        return gateway not in self._members and gateway != self._me
+
+    def has_room_for(self, here: Here) -> bool:
+        """Whether what a gateway says can be noted: always for a known gateway, else while there are few."""
+        return here.leaving or not self.is_new(here.gateway) or len(self._members) < MEMBERS_MOST
+
+    def hear(self, here: Here, now: float) -> bool:
+        """Note what a gateway says. Returns whether it is new."""
+        if here.leaving:
+            return self._members.pop(here.gateway, None) is not None
+        known = self._members.get(here.gateway)
+        self._members[here.gateway] = here, now
+        return known is None or (known[0].group, known[0].remotes) != (here.group, here.remotes)
+
+    def expire(self, now: float) -> bool:
+        """Forget gateways that have said nothing for a while. Returns whether there were any."""
+        gone = [
+            gateway
+            for gateway, (_, heard) in self._members.items()
+            if now - heard > self._seconds and gateway != self._me
+        ]
+        for gateway in gone:
+            del self._members[gateway]
+        return bool(gone)
+
+    def excuse(self, now: float) -> None:
+        """Count all known gateways as heard now: this process did not run for a while, and heard none of them."""
+        self._members = {gateway: (here, now) for gateway, (here, _) in self._members.items()}
+
+    def is_ours(self, remote: str) -> bool:
+        """Whether this gateway, and not one of its spares, sends to ``remote``."""
+        connected = [
+            gateway
+            for gateway, (here, _) in self._members.items()
+            if here.group == self._group and remote in here.remotes
+        ]
+        return not connected or min(connected) == self._me

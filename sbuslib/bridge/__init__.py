@@ -1,0 +1,27 @@
+"""Bridges: join a bus to a NATS, MQTT or Redis server that others run.
+
+Names are loaded when they are first used: :class:`AioBridge` needs no gevent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..lazy import load_lazily
+
+if TYPE_CHECKING:
+    from .bridge import AioBridge as AioBridge
+    from .bridge import BridgeStatistics as BridgeStatistics
+    from .engine import EngineOptions as EngineOptions
+    from .threaded import Bridge as Bridge
+
+_HOMES = {
+    "AioBridge": "bridge",
+    "Bridge": "threaded",
+    "BridgeStatistics": "bridge",
+    "EngineOptions": "engine",
+}
+
+__all__ = [*_HOMES]
+
+__getattr__, __dir__ = load_lazily(__name__, _HOMES)

@@ -1,0 +1,149 @@
+"""Redis: what is different about it. See :mod:`.engine` for what is not.
+
+Without a stream, messages are published to channels, which have no headers: a bridge refuses lists of patterns that
+overlap. With a stream, each message is an entry of it, and bridges of one bus are a consumer group, which goes on where
+it stopped. A stream holds every key that is exported to it, and each bridge picks what it imports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any, Final
+
+from redis.asyncio import Redis as Connection
+from redis.exceptions import RedisError, ResponseError
+
+from .engine import EngineOptions, Incoming, Outgoing, Take
+from .mapping import Mapping
+
+__all__ = ["Redis"]
+
+_BATCH: Final = 256
+_PAYLOAD_BYTES: Final = 400_000
+_STREAM_LENGTH: Final = 1_000_000
+"""About how many entries of a stream are kept."""
+_BLOCK_MILLISECONDS: Final = 1_000
+_AGAIN_SECONDS: Final = 10.0
+"""What was not acknowledged for so long is handed out again."""
+_PAUSE: Final = 0.5
+"""Seconds between attempts."""
+
+
+class Redis:
+    """Connections to a Redis server, by ``redis``: one that publishes, one that receives."""
+
+    lost = 0
+
+    def __init__(self, url: str, options: EngineOptions, separator: bytes, warn: Callable[[str], object]) -> None:
+        # A star of Redis goes on over separators. That takes too much, which the bridge sorts out.
+        self.mapping = Mapping("/", "*", "*", specials="/*?[]^\\", prefix=options.prefix, separator=separator)
+        self._stream = options.stream
+        self.has_origins = self.keeps = self.shares = options.stream is not None
+        self._warn = warn
+        given: dict[str, Any] = {"username": options.user, "password": options.password, "ssl_ca_certs": options.ca}
+        given |= {"ssl_certfile": options.certificate, "ssl_keyfile": options.private_key}
+        self._connection = Connection.from_url(url, **{key: value for key, value in given.items() if value is not None})
+        self._id = secrets.token_hex(8)
+        self._up = False
+        self._told = ""
+
+    @property
+    def connected(self) -> bool:
+        return self._up
+
+    @property
+    def payload_bytes(self) -> int:
+        return _PAYLOAD_BYTES
+
+    def fits(self, subject: str) -> bool:
+        return True
+
+    async def run(self, take: Take, filters: list[str], bus: str, name: str, ready: Callable[[], object]) -> None:
+        """Receive, or look whether the server is there, and begin anew when it was away."""
+        while True:
+            try:
+                await self._connection.ping()
+                self._up, self._told = True, ""
+                if not filters:
+                    ready()
+                    await asyncio.sleep(_PAUSE)
+                elif self._stream is not None:
+                    await self._read_stream(take, f"sbus-{name}", ready)
+                else:
+                    await self._read_channels(take, filters, ready)
+            except (RedisError, OSError) as error:
+                self._up = False
+                if str(error) != self._told:
+                    self._told = str(error)
+                    self._warn(self._told)
+                await asyncio.sleep(_PAUSE)
+
+    async def _read_channels(self, take: Take, filters: list[str], ready: Callable[[], object]) -> None:
+        # With several, whose stars go over separators, a message may come once for each.
+        pattern = filters[0] if len(filters) == 1 else self.mapping.filter_of(b"")
+        async with self._connection.pubsub() as channels:
+            await channels.psubscribe(pattern)
+            messages: list[Incoming] = []
+            while True:
+                told = await channels.get_message(timeout=0 if messages else None)
+                if told is not None and told["type"] == "psubscribe":
+                    ready()
+                elif told is not None and told["type"] == "pmessage":
+                    messages.append(Incoming(_text(told["channel"]), told["data"]))
+                if messages and (told is None or len(messages) >= _BATCH):
+                    await take(messages)
+                    messages = []
+
+    async def _read_stream(self, take: Take, group: str, ready: Callable[[], object]) -> None:
+        stream, connection = self._stream, self._connection
+        assert stream is not None
+        try:
+            await connection.xgroup_create(stream, group, id="$", mkstream=True)
+        except ResponseError as error:
+            if not str(error).startswith("BUSYGROUP"):
+                raise
+        ready()
+        looked = 0.0
+        while True:
+            if monotonic() - looked > _AGAIN_SECONDS:
+                # What another bridge, or this one before, was handed and did not acknowledge.
+                told = await connection.xautoclaim(stream, group, self._id, int(1_000 * _AGAIN_SECONDS), count=_BATCH)
+                entries = told[1]
+                if len(entries) < _BATCH:
+                    looked = monotonic()
+            else:
+                told = await connection.xreadgroup(group, self._id, {stream: ">"}, _BATCH, _BLOCK_MILLISECONDS)
+                entries = told[0][1] if told else []
+            if entries:
+                await take([_entry(fields) for _, fields in entries])
+                await connection.xack(stream, group, *[number for number, _ in entries])
+
+    async def send(self, messages: Sequence[Outgoing]) -> None:
+        pipeline = self._connection.pipeline(transaction=False)
+        for message in messages:
+            if self._stream is None:
+                pipeline.publish(message.subject, message.payload)
+            else:
+                fields: Any = {"subject": message.subject, "payload": message.payload, "origin": message.origin}
+                pipeline.xadd(self._stream, fields, maxlen=_STREAM_LENGTH)
+        try:
+            await pipeline.execute()
+        except (RedisError, OSError) as error:
+            self._up = False
+            raise ConnectionError(str(error)) from error
+
+    async def close(self) -> None:
+        await self._connection.aclose()
+
+
+def _entry(fields: dict[bytes, bytes] | None) -> Incoming:
+    """A message of a stream; one that nobody wants for an entry of another form, or that was trimmed away."""
+    told = fields or {}
+    return Incoming(_text(told.get(b"subject", b"")), told.get(b"payload", b""), _text(told.get(b"origin", b"")))
+
+
+def _text(told: bytes) -> str:
+    return told.decode("utf-8", "replace")

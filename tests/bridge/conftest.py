@@ -1,0 +1,47 @@
+"""Fixtures for bridges: two buses in threads of their own, and engines of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support import HubThread
+
+from .servers import Server, mosquitto, nats_server, redis_server
+
+
+class Cluster:
+    """An engine of one kind, with the options of bridges to it."""
+
+    def __init__(self, kind: str, folder: str) -> None:
+        self.kind = kind
+        engine, _, variant = kind.partition(" ")
+        self.server: Server = {"nats": nats_server, "mqtt": mosquitto, "redis": redis_server}[engine](folder)
+        self.url = f"{engine}://127.0.0.1:{self.server.port}"
+        self.options: dict[str, Any] = {}
+        if variant == "stream":
+            self.options["stream"] = "sbus"
+        elif variant:
+            self.options["version"] = variant
+        self.has_origins = kind not in ("mqtt 3.1.1", "redis")
+        """Whether bridges know what comes back."""
+
+
+KINDS = ["nats", "nats stream", "mqtt", "mqtt 3.1.1", "redis", "redis stream"]
+
+
+@pytest.fixture(params=KINDS)
+def cluster(request: pytest.FixtureRequest, folder: str) -> Iterator[Cluster]:
+    """An engine that is started."""
+    made = Cluster(request.param, folder)
+    made.server.start()
+    yield made
+    made.server.kill()
+
+
+@pytest.fixture
+def buses(folder: str) -> Iterator[tuple[str, str]]:
+    """The addresses of two hubs."""
+    with HubThread(f"{folder}/a"), HubThread(f"{folder}/b"):
+        yield f"{folder}/a", f"{folder}/b"

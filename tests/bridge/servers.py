@@ -1,0 +1,97 @@
+"""Real NATS, MQTT and Redis servers for tests, on free ports of this machine, which can be killed and restarted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import PATIENCE
+
+
+def free_port() -> int:
+    """A port where nobody listens just now."""
+    with contextlib.closing(socket.socket()) as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+class Server:
+    """One server. ``command`` makes its arguments of its port and a folder where it may keep things."""
+
+    def __init__(self, program: str, folder: str, command: Callable[[int, str], list[str]]) -> None:
+        path = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
+        if path is None:
+            pytest.skip(f"{program} is not installed")
+        self.port = free_port()
+        self._place = os.path.join(folder, f"{program}-{self.port}")
+        os.mkdir(self._place)
+        self._command = [path, *command(self.port, self._place)]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, wait: bool = True) -> None:
+        with open(os.path.join(self._place, "log"), "ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self._place)
+        if wait:
+            self.wait()
+
+    def wait(self) -> None:
+        """Return when the server takes connections."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE).close()
+                return
+            except OSError:
+                assert time.monotonic() < deadline, Path(self._place, "log").read_text()
+                time.sleep(0.01)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def nats_server(folder: str, *arguments: str) -> Server:
+    return Server(
+        "nats-server",
+        folder,
+        lambda port, place: ["-a", "127.0.0.1", "-p", str(port), "-js", "-sd", f"{place}/js", *arguments],
+    )
+
+
+def mosquitto(folder: str, *lines: str) -> Server:
+    def command(port: int, place: str) -> list[str]:
+        with open(f"{place}/conf", "w") as file:
+            # What would be queued for a slow client is not dropped.
+            base = [
+                f"listener {port} 127.0.0.1",
+                "max_queued_messages 0",
+                "max_inflight_messages 0",
+                "set_tcp_nodelay true",
+            ]
+            if not any(line.startswith("password_file") for line in lines):
+                base.append("allow_anonymous true")
+            file.write("\n".join([*base, *lines]) + "\n")
+        return ["-c", f"{place}/conf"]
+
+    return Server("mosquitto", folder, command)
+
+
+def redis_server(folder: str) -> Server:
+    return Server(
+        "redis-server",
+        folder,
+        lambda port, place: [
+            *("--port", str(port), "--bind", "127.0.0.1", "--dir", place, "--save", ""),
+            *("--appendonly", "yes", "--appendfsync", "always"),
+        ],
+    )

@@ -1,0 +1,286 @@
+"""Buses that are joined by real servers of each kind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from itertools import chain
+from typing import Any
+
+import pytest
+from support import PATIENCE, HubThread
+
+from sbuslib.aio import Client
+from sbuslib.bridge import AioBridge, EngineOptions
+from sbuslib.errors import DisconnectedError, UsageError
+from sbuslib.wire.packets import Message
+
+from .conftest import Cluster
+
+Buses = tuple[str, str]
+
+
+def bridge(address: str, cluster: Cluster, export: Any = (), import_: Any = (), **options: Any) -> AioBridge:
+    return AioBridge(
+        address, cluster.url, export=export, import_=import_, options=EngineOptions(**cluster.options), **options
+    )
+
+
+async def ready(*bridges: AioBridge) -> None:
+    async with asyncio.timeout(PATIENCE):
+        for one in bridges:
+            await one.ready()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def receive(client: Client, count: int) -> list[Message]:
+    found: list[Message] = []
+    while len(found) < count:
+        found += await client.receive_many(timeout=PATIENCE)
+    return found
+
+
+def random_keys(chance: random.Random, count: int, start: bytes) -> list[bytes]:
+    """Keys of all bytes that a key may have, under ``start``."""
+    alphabet = [bytes([byte]) for byte in range(1, 256)]
+    found = [start + b"".join(alphabet).replace(b"/", b"/x"), start, start + b"//", start + "né/日".encode()]
+    alphabet += [b"/"] * 60 + [b"*", b"%", b".", b"+", b"#", b">"] * 5
+    while len(found) < count:
+        key = start + b"".join(chance.choices(alphabet, k=chance.randrange(30)))
+        if b"!" not in key.split(b"/"):
+            found.append(key)
+    return found
+
+
+async def publish(address: str, name: bytes, keys: list[bytes], count: int = 1_000) -> list[tuple[bytes, bytes]]:
+    """Publish random messages. Each says who published it, and is like no other."""
+    chance = random.Random(name)
+    sent = [(chance.choice(keys), b"%b %d %b" % (name, number, chance.randbytes(40))) for number in range(count)]
+    async with Client(address) as client:
+        for start in range(0, len(sent), 100):
+            await client.publish_many(sent[start : start + 100])
+            await asyncio.sleep(0)
+    return sent
+
+
+def by_publisher(messages: list[Message]) -> list[list[tuple[bytes, bytes]]]:
+    found: dict[bytes, list[tuple[bytes, bytes]]] = defaultdict(list)
+    for message in messages:
+        found[message.payload.partition(b" ")[0]].append((message.key, message.payload))
+    return sorted(found.values())
+
+
+def test_random_messages_come_once_each_in_the_order_of_each_publisher(cluster: Cluster, buses: Buses) -> None:
+    async def run() -> None:
+        async with (
+            bridge(buses[0], cluster, [b"a/"], [b"b/"]) as one,
+            bridge(buses[1], cluster, [b"b/"], [b"a/"]) as two,
+            Client(buses[0]) as at_one,
+            Client(buses[1]) as at_two,
+        ):
+            await ready(one, two)
+            await at_one.subscribe(b"b/")
+            await at_two.subscribe(b"a/")
+            keys = [random_keys(random.Random(1), 60, start) for start in (b"a/", b"b/")]
+            sent = await asyncio.gather(
+                *(publish(buses[where], b"%d%d" % (where, who), keys[where]) for where in (0, 1) for who in (0, 1))
+            )
+            assert by_publisher(await receive(at_two, 2_000)) == sorted(sent[:2])
+            assert by_publisher(await receive(at_one, 2_000)) == sorted(sent[2:])
+            await until(lambda: one.statistics().exported == two.statistics().exported == 2_000)
+            for statistics in (one.statistics(), two.statistics()):
+                assert (statistics.imported, statistics.lost) == (2_000, {})
+
+    asyncio.run(run())
+
+
+def test_buses_that_export_and_import_everything_get_each_message_once(cluster: Cluster, folder: str) -> None:
+    """Three buses, two bridges at each: none of them brings a message back, and none doubles it."""
+    if not cluster.has_origins:
+        pytest.skip("refused: this engine does not tell what comes back")
+
+    async def run() -> None:
+        addresses = [f"{folder}/{name}" for name in "abc"]
+        async with AsyncExitStack() as stack:
+            bridges, clients = [], []
+            for address in addresses:
+                stack.enter_context(HubThread(address))
+                bridges += [await stack.enter_async_context(bridge(address, cluster, [b""], [b""])) for _ in range(2)]
+                clients.append(await stack.enter_async_context(Client(address)))
+                await clients[-1].subscribe(b"k/")
+            await ready(*bridges)
+            await until(lambda: all(one.statistics().spares == 1 for one in bridges))
+            keys = [b"k/%d" % number for number in range(10)]
+            sent = await asyncio.gather(
+                *(publish(address, b"%d" % number, keys, 200) for number, address in enumerate(addresses))
+            )
+            for client in clients:
+                got = await receive(client, 600)
+                assert sorted((message.key, message.payload) for message in got) == sorted(chain(*sent))
+            # What would still come, would come before this.
+            for number, address in enumerate(addresses):
+                await publish(address, b"last%d" % number, [b"k/last"], 1)
+            for client in clients:
+                assert {message.key for message in await receive(client, 3)} == {b"k/last"}
+
+    asyncio.run(run())
+
+
+def test_an_engine_without_origins_refuses_lists_that_overlap(cluster: Cluster, buses: Buses) -> None:
+    async def run() -> None:
+        with pytest.raises(UsageError, match="overlap"):
+            async with bridge(buses[0], cluster, [b"a/"], [b"*/b"]):
+                pass
+
+    if cluster.has_origins:
+        pytest.skip("this engine tells what comes back")
+    asyncio.run(run())
+
+
+def test_secrets_and_what_was_not_asked_for_do_not_cross(cluster: Cluster, buses: Buses) -> None:
+    async def run() -> None:
+        async with (
+            bridge(buses[0], cluster, [b"", b"a/"]) as one,
+            bridge(buses[1], cluster, (), [b"a/t*", b"!a/", b"last"]) as two,
+            Client(buses[0]) as here,
+            Client(buses[1]) as there,
+        ):
+            await ready(one, two)
+            await there.subscribe(b"", b"!/cred////x")
+            keys = [b"a/x", b"!/cred////x", b"!a/b", b"b", b"a/t1", b"a/t1/2", b"last"]
+            await here.publish_many([(key, b"") for key in keys])
+            assert [message.key for message in await receive(there, 2)] == [b"a/t1", b"last"]
+            assert one.statistics().refused == {"reserved key": 1}
+
+    asyncio.run(run())
+
+
+def test_only_claims_that_are_trusted_come_in(cluster: Cluster, buses: Buses) -> None:
+    async def imported(trust: list[bytes]) -> bool:
+        async with (
+            bridge(buses[0], cluster, [b"k"]) as one,
+            bridge(buses[1], cluster, (), [b"k"], trust=trust) as two,
+            Client(buses[0]) as here,
+        ):
+            await ready(one, two)
+            await here.publish(b"k", b"1")
+            await until(lambda: two.statistics().imported or two.statistics().refused)
+            assert two.statistics().imported or two.statistics().refused == {"untrusted": 1}
+            return bool(two.statistics().imported)
+
+    async def run() -> None:
+        me = f"{socket.gethostname()}/{os.getuid()}/{os.getpid()}".encode()
+        assert await imported([b"elsewhere/", me]) == cluster.has_origins
+        assert not await imported([b"elsewhere/", b"*/%d/" % (os.getuid() + 1)])
+
+    asyncio.run(run())
+
+
+def test_what_an_absent_engine_does_not_get_is_kept_up_to_a_bound(cluster: Cluster, buses: Buses) -> None:
+    async def run() -> None:
+        cluster.server.kill()
+        async with (
+            bridge(buses[0], cluster, [b"a"], keep_bytes=1_000) as one,
+            bridge(buses[1], cluster, (), [b"a"]) as two,
+            Client(buses[0]) as here,
+            Client(buses[1]) as there,
+        ):
+            await there.subscribe(b"a")
+            await here.publish_many([(b"a", b"%09d" % number) for number in range(150)])
+            await until(lambda: one.statistics().lost)
+            assert (one.statistics().kept, one.statistics().lost) == (100, {"outage": 50})
+            if cluster.has_origins and not two.statistics().connected and "stream" not in cluster.kind:
+                pass
+            cluster.server.start()
+            await ready(two)
+            await ready(one)
+            await until(lambda: one.statistics().kept == 0)
+            assert one.statistics().exported == 100
+
+    asyncio.run(run())
+
+
+def test_a_bridge_that_is_closed_says_what_it_lost(cluster: Cluster, buses: Buses) -> None:
+    async def run() -> None:
+        cluster.server.kill()
+        async with bridge(buses[0], cluster, [b"a"]) as one, Client(buses[0]) as here:
+            await here.publish_many([(b"a", b"")] * 10)
+            await here.sync()
+        assert one.statistics().lost == {"outage": 10}
+
+    asyncio.run(run())
+
+
+def test_an_engine_that_is_killed_under_load_loses_nothing_uncounted(cluster: Cluster, buses: Buses) -> None:
+    """What was delivered, and what was counted as lost at either end, is what was published."""
+    if not cluster.has_origins:
+        pytest.skip("without origins a gap is not seen")
+
+    async def run() -> None:
+        async with (
+            bridge(buses[0], cluster, [b"a/"]) as one,
+            bridge(buses[1], cluster, (), [b"a/"]) as two,
+            Client(buses[0]) as here,
+            Client(buses[1]) as there,
+        ):
+            await ready(one, two)
+            await there.subscribe(b"a/")
+            published, stop = 0, False
+
+            async def load() -> None:
+                nonlocal published
+                while not stop:
+                    await here.publish_many([(b"a/%d" % key, b"%d" % published) for key in range(10)])
+                    published += 10
+                    await asyncio.sleep(0.0005)
+
+            loading = asyncio.create_task(load())
+            await until(lambda: two.statistics().imported > 500)
+            cluster.server.kill()
+            await until(lambda: not one.statistics().connected)
+            cluster.server.start()
+            await until(lambda: one.statistics().connected and two.statistics().connected)
+            before = two.statistics().imported
+            await until(lambda: two.statistics().imported > before + 500)
+            stop = True
+            await loading  # the last of each key shows what is missing before it
+
+            def counted() -> int:
+                at_one, at_two = one.statistics(), two.statistics()
+                return at_two.imported + at_one.kept + sum(at_one.lost.values()) + sum(at_two.lost.values())
+
+            await until(lambda: one.statistics().kept == 0)
+            await until(lambda: counted() == published)
+            got = await receive(there, two.statistics().imported)
+            numbers: dict[bytes, list[int]] = defaultdict(list)
+            for message in got:
+                numbers[message.key].append(int(message.payload))
+            for of_key in numbers.values():
+                assert of_key == sorted(set(of_key))
+            if cluster.kind == "redis stream":  # which writes each message to its disk before it confirms it
+                assert len(got) == published
+
+    asyncio.run(run())
+
+
+def test_a_bridge_ends_with_its_bus(cluster: Cluster, folder: str) -> None:
+    async def run() -> None:
+        with HubThread(f"{folder}/ending") as hub:
+            async with bridge(f"{folder}/ending", cluster, [b"a"]) as one:
+                await ready(one)
+                hub.stop()
+                async with asyncio.timeout(PATIENCE):
+                    with pytest.raises(DisconnectedError):
+                        await one.run()
+
+    asyncio.run(run())

@@ -1,0 +1,158 @@
+"""Subjects for keys and filters for patterns, for all bytes: held against the rule of the bus, both ways."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import vectors
+
+from sbuslib.bridge.mapping import Mapping, apart
+from sbuslib.errors import NameFormatError, UsageError
+from sbuslib.matcher import cut, matches
+
+NATS = Mapping(".", "*", ">", specials=".*>", has_empty=False)
+MQTT = Mapping("/", "+", "+/#", specials="/+#$")
+REDIS = Mapping("/", "*", "*", specials="/*?[]^\\")
+DOTTED = Mapping("/", "+", "+/#", specials="/+#$", prefix="", separator=b".")
+
+
+def nats_takes(filter_: str, subject: str) -> bool:
+    """The rule of NATS."""
+    wanted, parts = filter_.split("."), subject.split(".")
+    for number, want in enumerate(wanted):
+        if want == ">":
+            return len(parts) > number
+        if number >= len(parts) or want not in ("*", parts[number]):
+            return False
+    return len(wanted) == len(parts)
+
+
+def mqtt_takes(filter_: str, topic: str) -> bool:
+    """The rule of MQTT."""
+    wanted, parts = filter_.split("/"), topic.split("/")
+    for number, want in enumerate(wanted):
+        if want == "#":
+            return len(parts) >= number
+        if number >= len(parts) or want not in ("+", parts[number]):
+            return False
+    return len(wanted) == len(parts)
+
+
+def redis_takes(filter_: str, channel: str) -> bool:
+    """The rule of Redis, for patterns with stars only."""
+    return re.fullmatch(".*".join(map(re.escape, filter_.split("*"))), channel, re.DOTALL) is not None
+
+
+ENGINES: list[tuple[Mapping, Callable[[str, str], bool]]] = [
+    (NATS, nats_takes),
+    (MQTT, mqtt_takes),
+    (REDIS, redis_takes),
+    (DOTTED, mqtt_takes),
+]
+SPECIALS = {NATS: "*>", MQTT: "+#", REDIS: "*?[]", DOTTED: "+#"}
+SEPARATORS = {DOTTED: b"."}
+every_byte = st.binary(max_size=30).filter(lambda text: b"\0" not in text)
+keys = every_byte | st.lists(st.sampled_from([*b"ab*/.%+#>$ \xff\xc3\xa9"]), max_size=10).map(bytes)
+mappings = st.sampled_from(ENGINES)
+
+
+@given(keys, mappings)
+def test_every_key_has_a_subject_that_the_engine_can_hold_and_comes_back(
+    key: bytes, engine: tuple[Mapping, object]
+) -> None:
+    mapping, _ = engine
+    subject = mapping.subject_of(key)
+    assert mapping.key_of(subject) == key
+    assert subject
+    assert subject.encode().decode() == subject
+    assert not re.search(r"[\s\0-\x1f\x7f-\x9f]", subject)
+    assert not set(subject) & set(SPECIALS[mapping])
+    if mapping is NATS:
+        assert all(subject.split("."))
+
+
+@given(st.text(max_size=20) | keys.map(lambda key: "sbus." + key.decode("latin-1")), mappings)
+def test_a_subject_that_stands_for_a_key_is_the_subject_of_that_key(text: str, engine: tuple[Mapping, object]) -> None:
+    mapping, _ = engine
+    try:
+        key = mapping.key_of(text)
+    except NameFormatError:
+        return
+    assert mapping.subject_of(key) == text
+
+
+@given(keys, keys, mappings)
+def test_a_filter_takes_all_that_its_pattern_matches(
+    pattern: bytes, key: bytes, engine: tuple[Mapping, Callable[[str, str], bool]]
+) -> None:
+    mapping, takes = engine
+    if matches(pattern, key, SEPARATORS.get(mapping, b"/")):
+        assert takes(mapping.filter_of(pattern), mapping.subject_of(key))
+
+
+simple = st.lists(st.sampled_from([b"a", b"b", b"*", b"", b"a*b", b"\xff"]), min_size=1, max_size=4).map(b"/".join)
+plain = st.lists(st.sampled_from([b"a", b"b", b"c", b"\xff", b"a*b"]), min_size=1, max_size=5).map(b"/".join)
+
+
+@given(simple, plain)
+def test_a_filter_takes_no_more_where_a_star_is_a_whole_segment(pattern: bytes, key: bytes) -> None:
+    for mapping, takes in ((NATS, nats_takes), (MQTT, mqtt_takes)):
+        assert takes(mapping.filter_of(pattern), mapping.subject_of(key)) == matches(pattern, key)
+
+
+def test_all_cases_of_the_matching_rule() -> None:
+    for is_match, pattern, key in vectors():
+        for mapping, takes in ENGINES[:3]:
+            if is_match:
+                assert takes(mapping.filter_of(pattern), mapping.subject_of(key)), (pattern, key)
+
+
+@given(st.lists(simple | plain, min_size=1, max_size=5), plain | simple)
+def test_filters_take_what_any_pattern_matches_and_none_takes_it_twice(patterns: list[bytes], key: bytes) -> None:
+    for mapping, takes in ((NATS, nats_takes), (MQTT, mqtt_takes)):
+        taking = sum(takes(one, mapping.subject_of(key)) for one in mapping.filters_for(patterns))
+        assert taking <= 1
+        if any(matches(pattern, key) for pattern in patterns):
+            assert taking == 1
+            assert takes(mapping.filter_for(patterns), mapping.subject_of(key))
+
+
+@pytest.mark.parametrize(
+    ("mapping", "pattern", "filter_"),
+    [
+        (NATS, b"room/*/", "sbus.room.*.>"),
+        (NATS, b"", "sbus.>"),
+        (NATS, b"a.b/ ", "sbus.a%2Eb.%20"),
+        (NATS, b"a//b", "sbus.a.%.b"),
+        (MQTT, b"room/*/temp", "sbus/room/+/temp"),
+        (MQTT, b"room/", "sbus/room/+/#"),
+        (MQTT, b"a//b", "sbus/a//b"),
+        (REDIS, b"room/", "sbus/room/*"),
+        (DOTTED, b"room.*", "room/+"),
+        (DOTTED, b"$SYS.x", "%24SYS/x"),
+    ],
+)
+def test_filters_of_patterns(mapping: Mapping, pattern: bytes, filter_: str) -> None:
+    assert mapping.filter_of(pattern) == filter_
+
+
+@pytest.mark.parametrize("subject", ["", "sbus", "sbus.a%2eb", "sbus.%41", "sbus.a b", "sbus..", "other.a", "sbus.%00"])
+def test_a_subject_that_is_written_in_another_way_stands_for_no_key(subject: str) -> None:
+    with pytest.raises(NameFormatError):
+        NATS.key_of(subject)
+
+
+def test_patterns_that_overlap_become_one() -> None:
+    assert apart([b"a/b", b"a/*", b"c/t*", b"d/"]) == [b"a/*", b"c/*", b"d/"]
+    assert apart([b"a/", b"*/b"]) == [b"*/"]
+    assert apart([b"a", b""]) == [b""]
+    assert cut(apart([b"a/b/", b"a/*/c"])[0]) == ([b"a", b"*"], True)
+
+
+def test_a_prefix_that_could_be_more_than_a_segment_is_refused() -> None:
+    with pytest.raises(UsageError):
+        Mapping(".", "*", ">", specials=".*>", prefix="a.b")
