@@ -36,12 +36,14 @@ __all__ = [
     "HERE",
     "HERE_BYTES",
     "IMPORT",
+    "MEMBERS_MOST",
     "REMOTES_MOST",
     "USERS_MOST",
     "Border",
     "Expected",
     "Here",
     "Members",
+    "decode_here",
     "digest",
     "fits_a_packet",
     "user_of",
@@ -223,6 +225,16 @@ class Here(msgspec.Struct, frozen=True, tag="here"):
     leaving: bool = False
     word: Annotated[str, Meta(max_length=64)] = ""
     told: Annotated[str, Meta(max_length=300)] = ""
+
+
+def decode_here(said: bytes) -> Here | None:
+    """What a gateway says of itself; ``None`` if it says something else, or is none."""
+    if not said.startswith(HERE):
+        return None
+    try:
+        return msgspec.json.decode(said[len(HERE) : HERE_BYTES], type=Here)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 class Members:

@@ -17,6 +17,7 @@ from typing import Final, Literal
 import msgspec
 
 from .blocking import Client
+from .border import ASK, CONTROL, MEMBERS_MOST, decode_here
 from .errors import AddressError, SbusError, StateError
 from .kernel.sockets import connect, peer_credentials
 from .limits import PACKET_BYTES, ClientLimits
@@ -36,6 +37,9 @@ _FULL: Final = 0.8
 
 _EARLIEST: Final = 1_577_836_800
 """No clock that is right stands before 2020."""
+
+_BRIDGES_SECONDS: Final = 0.3
+"""How long bridges have to answer."""
 
 _CONTAINERS: Final = "see docs/how-to/containers.md"
 
@@ -155,6 +159,7 @@ def _ask(address: str, timeout: float) -> Iterator[Finding]:
             yield from _names(client)
             yield from _told(client)
             yield from _links(client, timeout, set())
+            yield from _bridges(client)
     except TimeoutError:
         yield Finding("problem", "hub", "it does not answer in time", "it is stopped or busy: look at its process")
     except (SbusError, OSError) as error:
@@ -226,6 +231,25 @@ def _told(client: Client) -> Iterator[Finding]:
     yield from _losses("lost", hub)
     for reason, count in hub.breaches.items():
         yield Finding("warning", "kicked", f"{count:,} clients: {reason}", "docs/protocol.md tells what they did")
+
+
+def _bridges(client: Client) -> Iterator[Finding]:
+    """The bridges of the bus, which say so when they are asked."""
+    client.subscribe(CONTROL)
+    client.publish(CONTROL, ASK)
+    told: dict[str, str] = {}
+    until = monotonic() + _BRIDGES_SECONDS
+    while (left := until - monotonic()) > 0 and len(told) < MEMBERS_MOST:
+        try:
+            said = client.receive(left).payload
+        except TimeoutError:
+            break
+        if (here := decode_here(said)) is not None and here.told:
+            told[here.gateway] = here.told
+    for text in told.values():
+        away = ": away," in text or " 0 lost" not in text
+        advice = "see docs/how-to/cluster.md" if away else ""
+        yield Finding("warning" if away else "ok", "bridge", printable(text.encode()), advice)
 
 
 def _losses(about: str, told: HubStatistics | LinkStatistics) -> Iterator[Finding]:

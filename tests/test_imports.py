@@ -237,7 +237,9 @@ def test_all_is_sorted_and_true(name: str) -> None:
         and isinstance(node.value, ast.List)
         if all(isinstance(element, ast.Constant) for element in node.value.elts)
     ]
-    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    defined = {
+        node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    }
     defined |= {
         target.id
         for node in tree.body

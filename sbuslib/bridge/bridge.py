@@ -37,12 +37,12 @@ from ..border import (
     CONTROL,
     DIGEST_BYTES,
     HERE,
-    HERE_BYTES,
     IMPORT,
     Border,
     Expected,
     Here,
     Members,
+    decode_here,
     digest,
     fits_a_packet,
     user_of,
@@ -53,7 +53,8 @@ from ..matcher import matches
 from ..wire import control
 from ..wire.packets import Message
 from ..wire.text import plainly, printable
-from .engine import Engine, EngineOptions, Incoming, Origin, Outgoing, end, make_engine
+from .engine import Engine, EngineOptions, Incoming, Origin, Outgoing, end
+from .engines import make_engine
 
 __all__ = ["AioBridge", "BridgeStatistics"]
 
@@ -192,6 +193,7 @@ class AioBridge:
         self._lost, self._refused = Counter[str](), Counter[str]()
         self._exported = self._imported = self._echoes = self._returned = self._repeats = self._unread = 0
         self._number = 0
+        self._warned = ""
 
     # -- its life -----------------------------------------------------------------------------------
 
@@ -481,12 +483,8 @@ class AioBridge:
                 self._expected.announce(message.sender, said[start : start + DIGEST_BYTES], now, user)
         if said == ASK:
             self._changed.set()
-        if not said.startswith(HERE):
-            return
-        try:
-            here = msgspec.json.decode(said[len(HERE) : HERE_BYTES], type=Here)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            self._refused["unknown word of a gateway"] += 1
+        here = decode_here(said)
+        if here is None:
             return
         if here.gateway == self._id or not self._members.has_room_for(here):
             self._refused["forged word or too many gateways"] += 1
@@ -534,7 +532,10 @@ class AioBridge:
     # -- what is told of it -------------------------------------------------------------------------
 
     def _warn(self, text: str) -> None:
-        logger.warning("bridge %s: %s", self._url_told(), text)
+        """Log what goes wrong, once until something else does."""
+        if text != self._warned:
+            self._warned = text
+            logger.warning("bridge %s: %s", self._url_told(), text)
 
     def _url_told(self) -> str:
         """The URL without what is secret."""

@@ -13,26 +13,14 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from ssl import SSLContext, create_default_context
 from typing import Final, Protocol, TypeAlias
-from urllib.parse import urlsplit
 
 import msgspec
 
-from ..errors import UsageError
 from .mapping import Mapping
 
-__all__ = ["ORIGIN", "Engine", "EngineOptions", "Incoming", "Origin", "Outgoing", "Take", "end", "make_engine"]
+__all__ = ["ORIGIN", "Engine", "EngineOptions", "Incoming", "Origin", "Outgoing", "Take", "end"]
 
 ORIGIN: Final = "Sbus-Origin"
-ENGINES: Final = {
-    "nats": "nats",
-    "tls": "nats",
-    "mqtt": "mqtt",
-    "mqtts": "mqtt",
-    "redis": "redis",
-    "rediss": "redis",
-}
-"""The module for each scheme of a URL."""
-
 _ORIGIN: Final = re.compile(r"([0-9a-f.]{1,40}) ([0-9]{1,15}) ([0-9A-Za-z._-]{1,64}) ([!-~]{0,300})")
 
 
@@ -167,29 +155,3 @@ async def end(*tasks: asyncio.Task[None] | None) -> None:
         for task in left:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=0.1)
-
-
-def make_engine(
-    url: str, options: EngineOptions, imported: Sequence[bytes], separator: bytes, warn: Callable[[str], object]
-) -> Engine:
-    """The engine for a URL, not yet connected. Raises :exc:`~sbuslib.errors.UsageError`."""
-    place = urlsplit(url.partition(",")[0])
-    if place.scheme not in ENGINES:
-        raise UsageError(f"the URL of an engine starts with {', '.join(f'{one}://' for one in ENGINES)}")
-    try:
-        match ENGINES[place.scheme]:
-            case "nats":
-                from .nats import Nats
-
-                return Nats(url, options, imported, separator, warn)
-            case "mqtt":
-                from .mqtt import Mqtt
-
-                return Mqtt(place, options, separator, warn)
-            case _:
-                from .redis import Redis
-
-                return Redis(url, options, separator, warn)
-    except ImportError as error:
-        extra = ENGINES[place.scheme]
-        raise UsageError(f"{error}: pip install 'sbuslib[{extra}]'") from None

@@ -98,7 +98,6 @@ class Mqtt:
         self._up = False
         self._reading: Any = None
         self._ready: Callable[[], object]
-        self._told = ""
 
     @property
     def connected(self) -> bool:
@@ -129,15 +128,10 @@ class Mqtt:
                     # Looking up the host and connecting block.
                     await asyncio.to_thread(self._client.connect, self._host, self._port, _KEEPALIVE)
                 except (OSError, ValueError) as error:
-                    self._tell(str(error))
+                    self._warn(str(error))
             await asyncio.sleep(_PAUSE)
             if self._client.socket() is not None:
                 self._client.loop_misc()
-
-    def _tell(self, text: str) -> None:
-        if text != self._told:
-            self._told = text
-            self._warn(text)
 
     # -- called by the client library ---------------------------------------------------------------
 
@@ -172,9 +166,8 @@ class Mqtt:
 
     def _connected(self, client: Client, userdata: object, flags: object, code: ReasonCode, _: object) -> None:
         if code.is_failure:
-            self._tell(str(code))
+            self._warn(str(code))
             return
-        self._told = ""
         self._up = True
         client.publish(self._status, b"here", self._options.qos, retain=True)
         qos = self._options.qos
@@ -189,7 +182,7 @@ class Mqtt:
         self._up = False
         self._moved.set()
         if code.is_failure:
-            self._tell(str(code))
+            self._warn(str(code))
 
     def _in_force(self, *_: object) -> None:
         self._ready()

@@ -48,7 +48,6 @@ class Redis:
         self._connection = Connection.from_url(url, **{key: value for key, value in given.items() if value is not None})
         self._id = secrets.token_hex(8)
         self._up = False
-        self._told = ""
 
     @property
     def connected(self) -> bool:
@@ -66,7 +65,7 @@ class Redis:
         while True:
             try:
                 await self._connection.ping()
-                self._up, self._told = True, ""
+                self._up = True
                 if not filters:
                     ready()
                     await asyncio.sleep(_PAUSE)
@@ -76,9 +75,7 @@ class Redis:
                     await self._read_channels(take, filters, ready)
             except (RedisError, OSError) as error:
                 self._up = False
-                if str(error) != self._told:
-                    self._told = str(error)
-                    self._warn(self._told)
+                self._warn(str(error))
                 await asyncio.sleep(_PAUSE)
 
     async def _read_channels(self, take: Take, filters: list[str], ready: Callable[[], object]) -> None:

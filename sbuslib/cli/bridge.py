@@ -54,7 +54,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--stream", metavar="NAME", help="keep what is exported in a stream, of JetStream or Redis")
     parser.add_argument("--name", help="what this bus is called there, for a stream (the host and the address)")
     parser.add_argument("--keep", type=size, default="64M", metavar="SIZE", help="what an outage keeps (64M)")
-    parser.add_argument("--qos", type=int, choices=(0, 1), default=1, help="MQTT: quality of service (1)")
+    parser.add_argument("--qos", choices=("0", "1"), default="1", help="MQTT: quality of service (1)")
     parser.add_argument("--mqtt", choices=("3.1.1", "5"), default="5", help="the version of MQTT (5)")
     parser.add_argument("--user", metavar="NAME", help="who we are; a password in the URL is seen by all of this host")
     for option, what in _FILES.items():
@@ -65,16 +65,19 @@ def add_arguments(parser: ArgumentParser) -> None:
 def _bridge(arguments: Namespace) -> int:
     import logging
 
-    from ..errors import KeyFormatError, UsageError
-    from . import tables
-    from .console import EXIT_USAGE, complain, explain
+    from ..errors import SbusError, UsageError
+    from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain, yield_to_signals
 
     logging.basicConfig(format="sbus: %(message)s")
+    yield_to_signals()
     try:
-        return tables.run(lambda: _serve(arguments), arguments.bus)
-    except (UsageError, KeyFormatError) as error:
+        _serve(arguments)
+    except UsageError as error:
         complain("sbus", explain(error))
         return EXIT_USAGE
+    except (SbusError, OSError) as error:
+        return complain("sbus", explain(error, arguments.bus))
+    return EXIT_SUCCESS
 
 
 def _serve(arguments: Namespace) -> None:
@@ -98,7 +101,7 @@ def _serve(arguments: Namespace) -> None:
         prefix=arguments.prefix,
         stream=arguments.stream,
         name=arguments.name,
-        qos=arguments.qos,
+        qos=int(arguments.qos),
         retain=patterns("retain"),
         version=arguments.mqtt,
     )
