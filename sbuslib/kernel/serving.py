@@ -27,14 +27,15 @@ class Serving:
     """A hub that was started in this process: by which thread, with which event loop of gevent. The hub keeps it."""
 
     def __init__(self, listener: socket.SocketType, loop: Any) -> None:
-        self._thread: int = unpatched("_thread", "get_ident")()
+        self._thread: int = unpatched("_thread", "get_native_id")()  # which no later thread has, unlike the next
+        self._ident: int = unpatched("_thread", "get_ident")()
         self._loop = loop
         self._told = False
         _all[listener.getsockname()] = self
 
     def is_here(self) -> bool:
         """Whether the calling thread is the hub's."""
-        here: int = unpatched("_thread", "get_ident")()
+        here: int = unpatched("_thread", "get_native_id")()
         return here == self._thread
 
     def check_here(self, address: str) -> None:
@@ -50,7 +51,8 @@ class Serving:
 
     def check_alive(self, address: str) -> None:
         """Raise :exc:`~sbuslib.errors.StateError` if the hub's thread has ended."""
-        if self._thread not in sys._current_frames():
+        # The first is true as soon as Python has ended the thread, the second although another has its identity now.
+        if self._ident not in sys._current_frames() or not os.path.exists(f"/proc/self/task/{self._thread}"):
             raise StateError(f"{address}: the thread that started this hub has ended, so nobody serves it: {_HOW}")
 
     def rounds(self) -> int:
@@ -63,7 +65,7 @@ class Serving:
         if self._told or rounds < 0 or rounds != self.rounds() or not unread_bytes(sock):
             return
         self._told = True
-        frame = sys._current_frames().get(self._thread)
+        frame = sys._current_frames().get(self._ident)
         where = f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})" if frame else "its end"
         logger.warning(
             "%s: this hub is in this process, and its event loop does not run: its thread is at %s: %s",

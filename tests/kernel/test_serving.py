@@ -119,9 +119,9 @@ def test_a_warning_tells_where_the_thread_is_that_does_not_serve(
 def test_a_client_that_only_waits_for_messages_is_told_nothing(
     address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("sbuslib.clients.channel.PATIENCE", 0.01)
     with HubThread(address) as server, server.client() as client:
         client.subscribe(b"room/1")
+        monkeypatch.setattr("sbuslib.clients.channel.PATIENCE", 0.01)
         with pytest.raises(TimeoutError):
             client.receive(timeout=0.05)
     assert caplog.messages == []
