@@ -32,7 +32,9 @@ class Client(AioPatterns):
             await client.subscribe(b"room/")
             async for message in client: ...
 
-    The parameters and errors are those of :class:`~sbuslib.clients.endpoint.Endpoint`; ``on_reconnect`` and
+    ``timeout`` bounds connecting, sending and questions to the hub; ``reconnect`` looks for the hub again when it goes
+    away, and subscribes again; ``hub_user`` is the user that the hub must run as. These and the other parameters are
+    those of :class:`sbuslib.Client`, and so are the errors; there is no ``on_error``. ``on_reconnect`` and
     ``on_disconnect`` are called, and awaited when they return an awaitable. A task that is cancelled in any of the
     methods leaves the client usable.
     """

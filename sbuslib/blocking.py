@@ -32,9 +32,19 @@ class _Waiter:
 
 
 class Client(Endpoint):
-    """A client of a hub that blocks the calling thread. See :class:`~sbuslib.clients.endpoint.Endpoint`.
+    """A client of a hub, without gevent. It blocks the calling thread, and any threads may share it.
 
-    Any number of threads may share it.
+    ::
+
+        with Client("/tmp/bus", reconnect=True) as client:
+            client.subscribe(b"room/")
+            client.publish(b"room/1/temp", b"21.5")
+            message = client.receive(timeout=5)       # or: for message in client: ...
+            print(message.key, message.payload)
+
+    ``timeout`` bounds connecting, sending and questions to the hub; ``reconnect`` looks for the hub again when it goes
+    away, and subscribes again; ``hub_user`` is the user that the hub must run as. These and the other parameters are
+    those of :class:`sbuslib.Client`, and so are the errors.
     """
 
     _WAITS_IN_GEVENT = False

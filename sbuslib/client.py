@@ -48,11 +48,44 @@ class _WaitTimeoutError(Exception):
 
 
 class Client(Endpoint):
-    """A client of a hub that blocks the calling greenlet. See :class:`~sbuslib.clients.endpoint.Endpoint`.
+    """A client of a hub. It blocks the calling greenlet, and any greenlets of the thread that made it may share it.
 
-    Any number of greenlets may share it, all of the thread that made it; in another thread every verb raises
-    :exc:`~sbuslib.errors.StateError`. A :class:`gevent.Timeout` of the caller passes through every method, and leaves
-    the client usable.
+    ::
+
+        with Client("/tmp/bus") as client:
+            client.subscribe(b"room/*/temp")          # in force when it returns
+            client.publish(b"room/1/temp", b"21.5")   # the kernel has it when it returns
+            message = client.receive(timeout=5)       # or: for message in client: ...
+            print(message.key, message.payload)
+
+    In another thread, and in the child of a fork, every verb raises :exc:`~sbuslib.errors.StateError`: make another
+    client there, or take :class:`sbuslib.blocking.Client`. A :class:`gevent.Timeout` of the caller passes through every
+    method, and leaves the client usable.
+
+    :param address: where the hub listens; without one, ``SBUS_ADDRESS``, ``$XDG_RUNTIME_DIR/sbus/bus`` and
+        ``/run/sbus.socket`` are tried in this order.
+    :param timeout: seconds that connecting, sending and questions to the hub may take before :exc:`TimeoutError`;
+        ``None``: for ever. How long to wait for a message is said to :meth:`receive`.
+    :param reconnect: when the hub goes away, look for it until it is back, and subscribe again; verbs wait for it
+        meanwhile, ``publish`` too, for ``timeout``. When it is not there yet, look for it for ``timeout``. What others
+        publish meanwhile is gone, and so is what a hub had and did not pass on when it was killed. Secrets are
+        subscribed to anew under the credentials that the hub then tells. Without ``reconnect``, a verb raises
+        :exc:`~sbuslib.errors.DisconnectedError` when the hub has gone.
+    :param hub_user: name or id of the user that the hub must run as, else
+        :exc:`~sbuslib.errors.HubIdentityError`: whoever can make a socket at the address could pretend to be the hub.
+        With socket activation that is the user of the service manager.
+    :param on_reconnect: called with this client after each reconnection; may use it.
+    :param on_disconnect: called with this client and a :exc:`~sbuslib.errors.DisconnectedError` that says why, when it
+        has found that the hub has gone.
+    :param on_error: called with the exception and the message when a callback fails; without it, the exception leaves
+        :meth:`run`.
+    :param on_notice: called with what the hub notices about this client (a
+        :class:`~sbuslib.wire.control.Lost`, :class:`~sbuslib.wire.control.Kicked` or
+        :class:`~sbuslib.wire.control.NewCredentials`), whenever the client waits for something.
+    :param limits: see :class:`~sbuslib.limits.ClientLimits`.
+
+    Raises :exc:`~sbuslib.errors.NoHubError`, which lists where it looked, :exc:`~sbuslib.errors.AddressError`,
+    :exc:`~sbuslib.errors.HubIdentityError` and :exc:`TimeoutError`.
     """
 
     _WAITS_IN_GEVENT = True
@@ -65,9 +98,11 @@ class Client(Endpoint):
         return gevent.spawn(function)
 
     def publish(self, key: bytes, payload: bytes = b"", *, flags: int = 0) -> None:
-        """Publish one message; waits while the hub has no room for it.
+        """Publish one message; waits while the hub has no room for it. When it returns, the kernel has the message.
 
-        See :meth:`~sbuslib.clients.endpoint.Endpoint.publish`.
+        ``flags`` are those of send(2). Raises :exc:`~sbuslib.errors.KeyFormatError`,
+        :exc:`~sbuslib.errors.PayloadError`, :exc:`~sbuslib.errors.DisconnectedError`, :exc:`TimeoutError`,
+        and :exc:`BlockingIOError` with ``MSG_DONTWAIT``.
         """
         if gevent.get_hub() is not self._owner:
             self._check_caller()

@@ -156,6 +156,10 @@ class Hub:
         state = f"{len(self._clients.connections)} clients" if self.started else "not started"
         return f"<Hub at {self.address}, {state}>"
 
+    def __dir__(self) -> list[str]:
+        """Its names without those that only relays and recorders need."""
+        return [name for name in super().__dir__() if name not in ("context", "tree")]
+
     # -- lifecycle ----------------------------------------------------------------------------------
 
     @property

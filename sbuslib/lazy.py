@@ -36,6 +36,7 @@ def load_lazily(
         return value
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes, *modules})
+        own = {name for name in vars(sys.modules[package]) if name.startswith("__")}
+        return sorted({*own, *homes, *modules})  # not what the package imports for itself
 
     return load, names

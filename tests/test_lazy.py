@@ -34,6 +34,7 @@ def test_what_the_package_offers_is_there() -> None:
     for name in sbuslib.__all__:
         assert getattr(sbuslib, name) is not None
         assert name in dir(sbuslib)
+    assert [name for name in dir(sbuslib) if not name.startswith("__")] == sorted({*sbuslib.__all__} - {"__version__"})
     with pytest.raises(AttributeError, match="nonsense"):
         _ = sbuslib.nonsense
     assert sbuslib.Hub is sys.modules["sbuslib.hub"].Hub

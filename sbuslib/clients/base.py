@@ -38,7 +38,7 @@ Event: TypeAlias = Literal["connected", "disconnected"] | None
 
 
 class ClientBase(ABC):
-    """One client, apart from how it waits and sends. The parameters are those of :class:`.endpoint.Endpoint`."""
+    """One client, apart from how it waits and sends. The parameters are those of :class:`sbuslib.Client`."""
 
     _OWNER: ClassVar[str]
     """How an error names the caller to whom a client belongs."""

@@ -37,27 +37,7 @@ __all__ = ["Endpoint"]
 
 
 class Endpoint(Patterns):
-    """A client of a hub. See :class:`sbuslib.Client` and :class:`sbuslib.blocking.Client`.
-
-    :param address: where the hub listens; without one, ``SBUS_ADDRESS``, ``$XDG_RUNTIME_DIR/sbus/bus`` and
-        ``/run/sbus.socket`` are tried.
-    :param timeout: seconds that connecting, sending and questions to the hub may take; ``None``: for ever.
-    :param reconnect: when the hub is not there yet, look for it for ``timeout``; when it goes away, look for it until
-        it is back, and subscribe again; where it told new credentials, subscribe to the secrets under those.
-    :param hub_user: name or id of the user that the hub must run as.
-    :param on_reconnect: called with this client after each reconnection; may use it.
-    :param on_disconnect: called with this client and a :exc:`~sbuslib.errors.DisconnectedError` that says why, when it
-        has found that the hub has gone.
-    :param on_error: called with the exception and the message when a callback fails; without it, the
-        exception leaves :meth:`run`.
-
-    :param on_notice: called with what the hub notices about this client (a
-        :class:`~sbuslib.wire.control.Lost`, :class:`~sbuslib.wire.control.Kicked` or
-        :class:`~sbuslib.wire.control.NewCredentials`), whenever the client waits for something.
-
-    Raises :exc:`~sbuslib.errors.NoHubError`, :exc:`~sbuslib.errors.AddressError`,
-    :exc:`~sbuslib.errors.HubIdentityError` and :exc:`TimeoutError`.
-    """
+    """The verbs of :class:`sbuslib.Client`, which tells of the parameters, and :class:`sbuslib.blocking.Client`."""
 
     def __init__(
         self,
