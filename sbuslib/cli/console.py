@@ -23,6 +23,7 @@ __all__ = [
     "advise",
     "complain",
     "explain",
+    "is_told",
     "on_stop",
     "progress",
     "set_verbosity",
@@ -133,6 +134,11 @@ def set_verbosity(*, verbose: bool = False, quiet: bool = False) -> None:
 
         logging.basicConfig(format="sbus: %(message)s")
         logging.getLogger("sbuslib").setLevel(logging.DEBUG)
+
+
+def is_told() -> bool:
+    """Whether signs of life go to standard error: unless the user chose ``--quiet``."""
+    return not _told["quiet"]
 
 
 def tell(text: str) -> None:

@@ -23,7 +23,6 @@ attempt takes no record in twice."""
 
 _SETTINGS = {
     # There are a few messages: compiling code and splitting work would take longer than the work.
-    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
@@ -36,14 +35,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     journal, lake, report = sys.argv[1:] if argv is None else argv
     from ..errors import SbusError, StateError
     from ..spark.plots import check_plots
-    from ..spark.sessions import check_java, session
+    from ..spark.sessions import QUICK, check_java, session
     from ..spark.sessions import explain as explain_spark
 
     try:
         check_plots()
         check_java()
         print(f"  {'spark':<12} is starting, with Java", flush=True)
-        spark = session("local[2]", name="sbus demo", settings=_SETTINGS)
+        spark = session("local[2]", name="sbus demo", settings=QUICK | _SETTINGS)
     except StateError as error:
         print(f"  no report: {explain(error)}", flush=True)
         return MISSING

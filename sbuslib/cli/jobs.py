@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -14,6 +16,7 @@ from .console import (
     advise,
     complain,
     explain,
+    is_told,
     on_stop,
     tell,
     yield_to_ctrl_c,
@@ -41,6 +44,49 @@ def add_spark_arguments(parser: ArgumentParser) -> None:
         metavar="URL",
         help="the cluster that does the work, as Spark names it: spark://host:7077; else here",
     )
+    parser.add_argument(
+        "--conf", metavar="KEY=VALUE", action="append", default=[], help="a setting of Spark; may be repeated"
+    )
+
+
+def _settings(arguments: Namespace) -> dict[str, str]:
+    """The settings of Spark that the user gave, and those that suit a command."""
+    from ..errors import UsageError
+    from ..spark.sessions import QUICK
+
+    given = dict[str, str]()
+    for text in arguments.conf:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise UsageError(f"a setting of Spark is KEY=VALUE, not {text}")
+        given[key] = value
+    return given if arguments.master and not arguments.master.startswith("local") else QUICK | given
+
+
+@contextmanager
+def _progress(spark: SparkSession) -> Iterator[None]:
+    """Draw how many of the tasks of Spark's present work are done, if standard error is a terminal."""
+    ended = threading.Event()
+
+    def draw() -> None:
+        tracker = spark.sparkContext.statusTracker()
+        while not ended.wait(0.5):
+            stages = [*filter(None, map(tracker.getStageInfo, tracker.getActiveStageIds()))]
+            tasks, done = (sum(getattr(stage, name) for stage in stages) for name in ("numTasks", "numCompletedTasks"))
+            bar = f"[{'=' * (30 * done // tasks):30}] {done:,} of {tasks:,} tasks" if tasks else ""
+            os.write(2, f"\r\x1b[K{bar}".encode())
+        os.write(2, b"\r\x1b[K")
+
+    if not os.isatty(2) or not is_told():
+        yield
+        return
+    thread = threading.Thread(target=draw, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def stop_event() -> threading.Event:
@@ -84,17 +130,20 @@ def run(arguments: Namespace, prepare: Callable[[Namespace], Work | None], *, li
 
 
 def _run_on_spark(arguments: Namespace, work: Work) -> int:
+    from ..spark.sessions import check_executors, session
     from ..spark.sessions import explain as explain_spark
-    from ..spark.sessions import session
 
     yield_to_ctrl_c()  # an interrupted call into Java would break the next one
+    settings = _settings(arguments)
     tell("starting Spark ...")
-    spark = session(arguments.master)
+    spark = session(arguments.master, settings=settings)
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
-        work(spark)
+        check_executors(spark, tell)
+        with _progress(spark):
+            work(spark)
     except (PySparkException, Py4JError) as error:
         return complain("sbus", explain_spark(error) + advise(error, arguments))
     finally:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from . import jobs
 from .report import (
+    add_choice,
     add_output_arguments,
     check_output,
     deliver,
@@ -50,7 +51,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("lake", metavar="LAKE", nargs="?", help="directory of the lake")
     parser.add_argument("topology", metavar="TOPOLOGY", nargs="?", help="file that describes the tree, in TOML")
-    parser.add_argument("--hub", metavar="ID", help="only what this hub recorded; else what all did")
+    add_choice(parser)
     parser.add_argument("--simulate", type=int, metavar="N", help="a synthetic tree of N hubs, instead of both")
     parser.add_argument("--fan-out", type=int, metavar="N", help="hubs directly below each, with --simulate (8)")
     add_output_arguments(parser, "plan.html")
@@ -63,8 +64,10 @@ def _plan(arguments: Namespace) -> jobs.Work | None:
 
     check_output(arguments)
     if arguments.simulate is not None:
-        if arguments.lake or arguments.hub:
-            raise UsageError("--simulate makes the tree and its traffic: leave LAKE, TOPOLOGY and --hub out")
+        if arguments.lake or arguments.hub or arguments.start is not None or arguments.end is not None:
+            raise UsageError(
+                "--simulate makes the tree and its traffic: leave LAKE, TOPOLOGY and which records count out"
+            )
         _simulate(arguments)
         return None
     if not arguments.topology:

@@ -6,8 +6,14 @@ import os
 from argparse import ArgumentParser, Namespace
 
 from .arguments import ADDRESSES, add_address
-from .console import EXIT_SUCCESS, complain, explain, on_stop, progress, tell
+from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain, on_stop, progress, tell
 from .values import seconds, size
+
+TYPE_CHECKING = False  # the typing module would take as long to load as argparse
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..journal.follower import Follower
 
 __all__ = ["add_arguments"]
 
@@ -18,13 +24,16 @@ def add_arguments(parser: ArgumentParser) -> None:
         "Record what a bus carries into a journal, a directory, until Ctrl-C or SIGTERM: everything, or what matches "
         "a pattern. Secrets are never recorded.\n\n"
         "Messages that are lost on the way are in the journal as a gap, with their number and a cause. The command "
-        "ends with status 1 when the disk is full."
+        "ends with status 1 when the disk is full.\n\n"
+        "With --last, it is a black box: it keeps so much time in memory, and records that when a message matches "
+        "--on, or on SIGUSR1."
     )
     parser.epilog = (
         "examples:\n"
         "  sbus record /var/lib/sbus/journal\n"
         "  sbus record --keep-bytes 10G --keep-seconds 30d /var/lib/sbus/journal\n"
         "  sbus record -p room/ -p log/ rooms          these keys only\n"
+        "  sbus record --last 60s --on alarm/ crash    the minute before each alarm\n"
         "\n" + ADDRESSES
     )
     parser.add_argument("directory", metavar="DIR", help="the journal's directory, made where there is none")
@@ -46,30 +55,60 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--tell-durable", action="store_true", help="publish how much is durable, under journal/durable"
     )
+    parser.add_argument("--last", type=seconds, metavar="TIME", help="keep only this time, in memory: 60s, 5m")
+    parser.add_argument(
+        "--on", action="append", metavar="PATTERN", help="with --last: record when a message matches; may be repeated"
+    )
+    parser.add_argument(
+        "--memory", type=size, default=64 << 20, metavar="SIZE", help="with --last: most bytes in memory (64M)"
+    )
     parser.set_defaults(run=_record)
 
 
 def _record(arguments: Namespace) -> int:
     from ..errors import SbusError
-    from ..journal.follower import Follower
 
-    patterns = tuple(map(os.fsencode, arguments.pattern or [""]))
+    if arguments.on and arguments.last is None:
+        complain("sbus", "--on is for --last")
+        return EXIT_USAGE
     try:
         with progress(lambda: "waiting for a hub"):
-            follower = Follower(
-                arguments.address,
-                arguments.directory,
-                patterns=patterns,
-                hold=not arguments.no_hold,
-                durability=arguments.durability,
-                publish_durable=arguments.tell_durable,
-                keep_bytes=arguments.keep_bytes,
-                keep_seconds=arguments.keep_seconds,
-            )
+            follower = _follower(arguments)
         on_stop(follower.stop)
-        tell(f"recording {follower.client.address} into {arguments.directory} (Ctrl-C ends it)")
+        kept = "" if arguments.last is None else f" the last {arguments.last:g} s of"
+        tell(f"recording{kept} {follower.client.address} into {arguments.directory} (Ctrl-C ends it)")
         follower.run()
     except (SbusError, OSError) as error:
         return complain("sbus", explain(error, arguments.address))
-    tell(f"{follower.received:,} messages recorded, row {follower.durable_sequence:,} is the last")
+    what = "recorded" if arguments.last is None else "received"
+    tell(f"{follower.received:,} messages {what}, row {follower.durable_sequence:,} is the last")
     return EXIT_SUCCESS
+
+
+def _follower(arguments: Namespace) -> Follower:
+    import signal
+
+    from ..journal.black_box import BlackBox
+    from ..journal.follower import Follower
+
+    options: Any = {
+        "patterns": tuple(map(os.fsencode, arguments.pattern or [""])),
+        "hold": not arguments.no_hold,
+        "durability": arguments.durability,
+        "publish_durable": arguments.tell_durable,
+        "keep_bytes": arguments.keep_bytes,
+        "keep_seconds": arguments.keep_seconds,
+    }
+    if arguments.last is None:
+        return Follower(arguments.address, arguments.directory, **options)
+    box = BlackBox(
+        arguments.address,
+        arguments.directory,
+        seconds=arguments.last,
+        on=tuple(map(os.fsencode, arguments.on or [])),
+        most_bytes=arguments.memory,
+        on_written=lambda count: tell(f"{count:,} messages recorded"),
+        **options,
+    )
+    signal.signal(signal.SIGUSR1, lambda *_: box.trigger())
+    return box

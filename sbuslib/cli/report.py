@@ -9,14 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 from . import jobs
 from .console import tell
-from .values import count, separator
+from .values import count, moment, separator
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from ..spark.reports import Report
 
-__all__ = ["add_arguments", "add_output_arguments", "add_separator", "check_output", "deliver", "progress", "recorded"]
+__all__ = [
+    "add_arguments",
+    "add_choice",
+    "add_output_arguments",
+    "add_separator",
+    "check_output",
+    "deliver",
+    "progress",
+    "recorded",
+]
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -39,12 +48,19 @@ def _add(kinds: Any, kind: str, prepare: Callable[[Namespace], jobs.Work], help:
         epilog=f"examples:\n{examples}\n\n{jobs.SPARK}",
     )
     command.add_argument("lake", metavar="LAKE", help="directory of the lake")
-    command.add_argument("--hub", metavar="ID", help="only what this hub recorded; else what all hubs did")
+    add_choice(command)
     add_output_arguments(command, f"{kind}.html")
     jobs.add_spark_arguments(command)
     add_separator(command)
     command.set_defaults(run=lambda arguments: jobs.run(arguments, prepare))
     return command
+
+
+def add_choice(parser: ArgumentParser) -> None:
+    """Add the options that say which records count."""
+    parser.add_argument("--hub", metavar="ID", help="only what this hub recorded; else what all hubs did")
+    parser.add_argument("--start", type=moment, metavar="TIME", help="leave out earlier records")
+    parser.add_argument("--end", type=moment, metavar="TIME", help="leave out records from then on")
 
 
 def add_separator(parser: ArgumentParser) -> None:
@@ -112,7 +128,8 @@ def recorded(arguments: Namespace) -> Callable[[SparkSession], DataFrame]:
     from ..spark.manifest import read_manifest
 
     of = f" of hub {arguments.hub}" if arguments.hub else ""
-    nothing = StateError(f"{arguments.lake}: nothing{of} was recorded")
+    then = " in that time" if arguments.start is not None or arguments.end is not None else ""
+    nothing = StateError(f"{arguments.lake}: nothing{of} was recorded{then}")
     if not any(entry.rows for entry in read_manifest(arguments.lake).entries):
         raise nothing
 
@@ -120,6 +137,10 @@ def recorded(arguments: Namespace) -> Callable[[SparkSession], DataFrame]:
         found = read(spark, arguments.lake)
         if arguments.hub:
             found = found.where(found.hub == arguments.hub)
+        if arguments.start is not None:
+            found = found.where(found.time_ns >= arguments.start)
+        if arguments.end is not None:
+            found = found.where(found.time_ns < arguments.end)
         if found.isEmpty():
             raise nothing
         return found

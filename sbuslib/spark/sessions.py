@@ -5,6 +5,7 @@ PySpark is loaded when a session is made.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -12,20 +13,29 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
+from urllib.request import urlopen
 
 from ..errors import StateError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["JAVA_VERSION", "check_java", "explain", "java_package", "session"]
+__all__ = ["JAVA_VERSION", "QUICK", "check_executors", "check_java", "explain", "java_package", "session"]
 
 JAVA_VERSION = 17
 """The oldest Java that Spark 4 runs on."""
+
+QUICK = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"}
+"""Settings for work of seconds on this machine: they halve what Java spends on itself. Work of many minutes is faster
+without them."""
+
+_EXECUTOR_SECONDS = 15.0
+"""How long a cluster may take to start the first executor before somebody is told."""
 
 _PACKAGES = {
     "apt-get": "openjdk-17-jre-headless",
@@ -201,6 +211,44 @@ def _start(master: str, name: str, settings: Mapping[str, str]) -> SparkSession:
                 os.environ.pop(key, None)
             else:
                 os.environ[key] = value
+
+
+def check_executors(spark: SparkSession, tell: Callable[[str], object], seconds: float = _EXECUTOR_SECONDS) -> None:
+    """Wait until a cluster has given an executor to this session.
+
+    When none has come after ``seconds``, ``tell`` is called with a line that says what memory is asked and what workers
+    offer, and work waits as Spark does. Raises :exc:`~sbuslib.errors.StateError` with that line if no worker can ever
+    offer enough.
+    """
+    context = spark.sparkContext
+    if str(context.master).startswith("local") or spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        return
+    java = context._jsc.sc()
+    deadline = time.monotonic() + seconds
+    while java.getExecutorMemoryStatus().size() < 2:  # the driver counts as one
+        if time.monotonic() >= deadline:
+            asked, offered = java.executorMemory(), _offered(spark)
+            workers = ", ".join(f"{memory} MiB" for memory in offered) or "what their master's page tells"
+            said = f"no executor was accepted in {seconds:.0f} s: each asks {asked} MiB, and workers offer {workers}"
+            if offered and max(offered) < asked:
+                raise StateError(f"{said}; --conf spark.executor.memory={max(offered) * 9 // 10}m asks less")
+            tell(f"{said}. Other work may have it; waiting")
+            return
+        time.sleep(0.1)
+
+
+def _offered(spark: SparkSession) -> list[int]:
+    """The memory of each worker that lives, in MiB, as the page of Spark's master tells; empty if it does not."""
+    found = re.fullmatch(r"spark://(.+):\d+", str(spark.sparkContext.master))
+    if found is None:
+        return []
+    page = f"http://{found[1]}:{spark.conf.get('spark.master.ui.port', '8080')}/json/"
+    try:
+        with urlopen(page, timeout=2) as answer:  # of the scheme above
+            workers = json.loads(answer.read(1_000_000))["workers"]
+        return [int(worker["memory"]) for worker in workers if worker["state"] == "ALIVE"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return []
 
 
 _OURS = re.compile(r"^(?:\w+\.)*(\w+Error): (.+)$", re.MULTILINE)

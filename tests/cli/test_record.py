@@ -75,3 +75,25 @@ def test_wrong_arguments_are_refused(
     assert (done.returncode, done.stdout) == (status, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_black_box_is_recorded_at_a_signal(start: Start, bus: HubThread, path: str, journal: str) -> None:
+    recording = start("sbuslib", "record", "-a", path, "--last", "1h", journal)
+    assert recording.stderr is not None
+    told = recording.stderr.readline().decode()
+    assert told == f"sbus: recording the last 3600 s of {path} into {journal} (Ctrl-C ends it)\n"
+    with Client(path) as client:
+        client.publish(b"room", b"1")
+        client.sync()
+    lines = list[bytes]()
+    while lines[-1:] != [b"sbus: 1 messages recorded\n"]:  # the first signal may come before the message
+        recording.send_signal(signal.SIGUSR1)
+        lines.append(recording.stderr.readline())
+    recording.terminate()
+    assert recording.wait(PATIENCE) == 0
+    assert [record.payload for record in records_of(journal)] == [b"1"]
+
+
+def test_a_key_without_a_time_is_refused(run: Run, journal: str) -> None:
+    done = run("sbuslib", "record", "--on", "alarm/", journal)
+    assert (done.returncode, done.stderr) == (2, "sbus: --on is for --last\n")

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sbuslib.spark.sessions import QUICK as QUICK_SETTINGS
 from sbuslib.spark.sessions import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+QUICK = QUICK_SETTINGS["spark.driver.defaultJavaOptions"]
 """Options that halve the processor time of a short-lived Java on two cores."""
 
 SETTINGS = {
-    "spark.driver.defaultJavaOptions": QUICK,
+    **QUICK_SETTINGS,
     "spark.sql.shuffle.partitions": "1",
     # Adaptive planning and compiling stages take longer than the work on a frame of a test.
     "spark.sql.adaptive.enabled": "false",

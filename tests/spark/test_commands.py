@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import sys
+import tempfile
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,15 +15,16 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from docs.pages import DOCS, blocks
-from spark.frames import Row, message, recording
+from spark.frames import SECOND, START_NS, Row, message, recording
 from spark.journals import rows as journal_rows
 from spark.journals import segment
 
 from sbuslib.cli import demo_report, jobs
 from sbuslib.cli.main import build_parser
-from sbuslib.errors import SbusError, StateError
+from sbuslib.errors import SbusError, StateError, UsageError
 from sbuslib.spark import lake
 from sbuslib.spark.manifest import Entry, Manifest, changed
+from sbuslib.spark.sessions import QUICK
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -174,9 +178,61 @@ def test_wrong_arguments_are_refused_before_spark_starts(
         prepare(*(places.get(argument, argument) for argument in arguments))
 
 
-def test_a_hub_without_records_is_an_error(run: Run) -> None:
-    with pytest.raises(StateError, match="nothing of hub none was recorded"):
-        run("report", "traffic", LAKE, "--hub", "none")
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        (["--hub", "none"], "nothing of hub none was recorded"),
+        (["--start", "2040-01-01"], "nothing was recorded in that time"),
+        (["--end", f"@{START_NS // SECOND}"], "nothing was recorded in that time"),
+    ],
+)
+def test_a_choice_without_records_is_an_error(run: Run, choice: list[str], said: str) -> None:
+    with pytest.raises(StateError, match=said):
+        run("report", "traffic", LAKE, *choice)
+
+
+@pytest.mark.parametrize(
+    ("master", "given", "expected"),
+    [
+        ([], ["spark.a=b=c"], {**QUICK, "spark.a": "b=c"}),
+        (["--master", "spark://host:7077"], ["spark.a=1", "spark.a=2"], {"spark.a": "2"}),
+        (["--master", "local[3]"], ["spark.driver.defaultJavaOptions="], {"spark.driver.defaultJavaOptions": ""}),
+    ],
+)
+def test_settings_of_spark_are_given_by_the_user(master: list[str], given: list[str], expected: dict[str, str]) -> None:
+    words = [word for text in given for word in ("--conf", text)]
+    assert jobs._settings(build_parser().parse_args(["report", "traffic", LAKE, *master, *words])) == expected
+
+
+def test_a_setting_of_spark_without_a_value_is_refused() -> None:
+    with pytest.raises(UsageError, match="KEY=VALUE, not spark"):
+        jobs._settings(build_parser().parse_args(["report", "traffic", LAKE, "--conf", "spark"]))
+
+
+def test_the_progress_of_spark_is_drawn_on_a_terminal(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = list[bytes]()
+    came = threading.Event()
+
+    def write(descriptor: int, text: bytes) -> None:
+        drawn.append(text)
+        if b" tasks" in text:
+            came.set()
+
+    monkeypatch.setattr("sbuslib.cli.jobs.os.isatty", lambda descriptor: True)
+    monkeypatch.setattr("sbuslib.cli.jobs.os.write", write)
+
+    def work(batches: Any) -> Any:
+        while not stop.exists():
+            time.sleep(0.01)
+        return batches
+
+    with tempfile.TemporaryDirectory() as folder:
+        stop = Path(folder, "stop")
+        threading.Thread(target=lambda: came.wait() and stop.touch()).start()  # type: ignore[func-returns-value]
+        with jobs._progress(spark):
+            spark.range(3).coalesce(1).mapInArrow(work, "id long").collect()
+    assert b"[                              ] 0 of 1 tasks" in b"".join(drawn)
+    assert drawn[-1] == b"\r\x1b[K"
 
 
 @pytest.mark.parametrize(

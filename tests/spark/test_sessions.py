@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support import PATIENCE, ROOT, python
@@ -17,6 +21,7 @@ from sbuslib.spark import sessions
 from sbuslib.spark.sessions import (
     _NOISE,
     _forward,
+    check_executors,
     check_java,
     explain,
     java_package,
@@ -168,3 +173,57 @@ def test_ctrl_c_waits_until_java_runs() -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert came == [signal.SIGINT]
+
+
+class Pages(BaseHTTPRequestHandler):
+    """The page of a master of Spark with two workers that live, and one that does not."""
+
+    def do_GET(self) -> None:
+        workers = [("ALIVE", 900), ("ALIVE", 600), ("DEAD", 4_000)]
+        body = json.dumps({"workers": [{"state": state, "memory": memory} for state, memory in workers]}).encode()
+        self.send_response(200 if self.path == "/json/" else 404)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+def cluster(port: int, executors: int, asked: int) -> Any:
+    """A session with what :func:`check_executors` asks: a real cluster takes minutes on a busy machine."""
+    java = SimpleNamespace(
+        getExecutorMemoryStatus=lambda: SimpleNamespace(size=lambda: 1 + executors), executorMemory=lambda: asked
+    )
+    context = SimpleNamespace(master="spark://127.0.0.1:7077", _jsc=SimpleNamespace(sc=lambda: java))
+    settings = {"spark.master.ui.port": str(port)}
+    return SimpleNamespace(sparkContext=context, conf=SimpleNamespace(get=settings.get))
+
+
+def test_a_cluster_without_executors_is_told_with_the_memory_asked_and_offered() -> None:
+    said: list[str] = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            port = server.server_address[1]
+            check_executors(cluster(port, executors=1, asked=1_024), said.append, 0)
+            assert said == []
+            with pytest.raises(StateError) as caught:
+                check_executors(cluster(port, executors=0, asked=1_024), said.append, 0)
+            check_executors(cluster(port, executors=0, asked=512), said.append, 0)
+        finally:
+            server.shutdown()
+    check_executors(cluster(port, executors=0, asked=512), said.append, 0)
+    offers = "workers offer 900 MiB, 600 MiB"
+    assert str(caught.value) == (
+        f"no executor was accepted in 0 s: each asks 1024 MiB, and {offers}; "
+        "--conf spark.executor.memory=810m asks less"
+    )
+    assert said == [
+        f"no executor was accepted in 0 s: each asks 512 MiB, and {offers}. Other work may have it; waiting",
+        "no executor was accepted in 0 s: each asks 512 MiB, and workers offer what their master's page tells. "
+        "Other work may have it; waiting",
+    ]
+
+
+def test_local_work_needs_no_executors(spark: SparkSession) -> None:
+    check_executors(spark, pytest.fail, 0)

@@ -1,0 +1,115 @@
+"""Keeps the last messages of a bus in memory, and records them when something has happened.
+
+A black box is a follower that forgets: what is older than its time, or more than its bytes, is dropped and counted.
+When a message under one of its keys comes, or :meth:`BlackBox.trigger` is called, everything that it holds goes to the
+journal, after a gap row of the cause :data:`FORGOTTEN` with the number of messages that are missing before it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import time_ns
+from typing import Any, Final
+
+from ..matcher import matches
+from ..wire.columns import Columns
+from ..wire.packets import Message
+from .chunks import Chunk
+from .follower import Follower
+from .writer import Gap
+
+__all__ = ["FORGOTTEN", "BlackBox"]
+
+FORGOTTEN: Final = "forgotten"
+"""The cause of a gap row that stands for messages that a black box did not keep."""
+
+_PACKET_BYTES: Final = 100
+"""What a packet costs in memory besides its bytes: the object and its place in a list."""
+
+
+class BlackBox(Follower):
+    """Records the last ``seconds`` of a bus when a message comes whose key matches one of ``on``.
+
+    :param most_bytes: of messages in memory; the oldest are forgotten beyond that.
+    :param on_written: called with the number of messages after each time that they were handed to the journal.
+
+    The other parameters, and what it raises, are those of :class:`.follower.Follower`.
+    """
+
+    def __init__(
+        self,
+        address: str | os.PathLike[str] | None,
+        directory: str | os.PathLike[str],
+        *,
+        seconds: float,
+        on: tuple[bytes, ...] = (),
+        most_bytes: int = 64 << 20,
+        on_written: Callable[[int], object] = lambda count: None,
+        patterns: tuple[bytes, ...] = (b"",),
+        **options: Any,
+    ) -> None:
+        self._span = round(seconds * 1e9)
+        self._on = on
+        self._most = most_bytes
+        self._on_written = on_written
+        self._kept = deque[Chunk]()
+        self._kept_bytes = 0
+        self._forgotten = 0
+        self._forgotten_since = 0
+        self._triggered = False
+        super().__init__(address, directory, patterns=(*patterns, *on), **options)
+
+    def trigger(self) -> None:
+        """Record what is in memory soon. It may be called by a signal handler."""
+        self._triggered = True
+
+    def _keep(self, now: int, messages: list[Message]) -> None:
+        super()._keep(now, messages)
+        separator = self._namespace.separator
+        if any(matches(pattern, message.key, separator) for message in messages for pattern in self._on):
+            self.trigger()
+
+    def _hand_over(self) -> None:
+        """Take what has come into memory, forget what is too old or too much, and record the rest if it is wanted."""
+        self._kept += self._chunks
+        self._kept_bytes += sum(_cost(packet) for chunk in self._chunks for packet in _packets(chunk))
+        self._chunks, self._waiting, self._waiting_bytes = [], 0, 0
+        oldest = time_ns() - self._span
+        while self._kept and (self._kept[0].time_ns < oldest or self._kept_bytes > self._most):
+            self._forget(self._kept.popleft(), oldest)
+        if not self._triggered:
+            return
+        self._triggered = False
+        if self._forgotten:
+            self._writer.put([], [Gap(self._forgotten_since, FORGOTTEN, self._forgotten)], 0, 0)
+            self._forgotten = self._forgotten_since = 0
+        self._chunks = [*self._kept]
+        self._waiting = sum(map(len, map(_packets, self._chunks)))
+        self._waiting_bytes = self._kept_bytes
+        self._kept.clear()
+        self._kept_bytes = 0
+        written = self._waiting
+        super()._hand_over()
+        self._on_written(written)
+
+    def _forget(self, chunk: Chunk, oldest: int) -> None:
+        """Forget the first messages of a chunk, or all of them if it is too old."""
+        packets, count = _packets(chunk), 0
+        while count < len(packets) and (chunk.time_ns < oldest or self._kept_bytes > self._most):
+            self._kept_bytes -= _cost(packets[count])
+            count += 1
+        self._forgotten_since = self._forgotten_since or chunk.time_ns
+        self._forgotten += count
+        if count < len(packets):
+            self._kept.appendleft(chunk._replace(messages=packets[count:]))
+
+
+def _packets(chunk: Chunk) -> Sequence[bytes]:
+    assert not isinstance(chunk.messages, Columns)  # a follower gets packets
+    return chunk.messages
+
+
+def _cost(packet: bytes) -> int:
+    return len(packet) + _PACKET_BYTES
