@@ -155,9 +155,10 @@ def build(folder: Path) -> int:
     shutil.rmtree(folder, ignore_errors=True)
     source.mkdir(parents=True)
     assemble(source)
-    return main(
+    status: int = main(
         ["-q", "-W", "--keep-going", "-c", str(HERE), "-d", f"{folder}/doctrees", str(source), f"{folder}/html"]
     )
+    return status
 
 
 if __name__ == "__main__":
