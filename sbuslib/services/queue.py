@@ -12,6 +12,8 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
+from itertools import groupby
+from operator import attrgetter
 from time import monotonic
 from typing import Final
 
@@ -138,13 +140,16 @@ class QueueService:
         self._now += min(at - self._at, _LONGEST_TURN)
         self._at = at
         address = self._address
+        published = []
         for message in messages:
             if message.key == address:
                 self._acknowledged(message)
             elif message.key == self._work:
                 self._announced(message)
             else:
-                self._published(message)
+                published.append(message)
+        for sender, some in groupby(published, attrgetter("sender")):
+            self._published(sender, [(message.key, message.payload) for message in some])
         if len(messages) < _TURN_MESSAGES:  # nothing that a worker said is still to be read
             self.jobs.expire(self._now)
         turn = self.jobs.turn(self._now)
@@ -159,17 +164,19 @@ class QueueService:
 
     # -- what comes in ------------------------------------------------------------------------------
 
-    def _published(self, message: Message) -> None:
-        if self._accept([(message.key, message.payload)], message.sender) is not None:
-            if not self.refused:
-                logger.warning("queue %s: refuses jobs from now on", self.client.address)
-            self.refused += 1
+    def _published(self, sender: bytes | None, pairs: list[tuple[bytes, bytes]]) -> None:
+        """Take in what a client published: all of it, or as much as there is room for."""
+        if self._accept(pairs, sender) is not None:
+            for pair in pairs:
+                if self._accept([pair], sender) is not None:
+                    if not self.refused:
+                        logger.warning("%s: the queue refuses jobs from now on", self.client.address)
+                    self.refused += 1
 
     def _accept(self, pairs: list[tuple[bytes, bytes]], sender: bytes | None) -> str | None:
-        """Take jobs in; why not, if they are refused."""
-        for key, payload in pairs:
-            if len(key) + len(payload) > JOB_BYTES:
-                return "a job is too large"
+        """Take all of these jobs in; why not, if they are refused."""
+        if any(len(key) + len(payload) > JOB_BYTES for key, payload in pairs):
+            return "a job is too large"
         if not self.jobs.accept(pairs, self._stranger(sender)):
             return "the queue is full"
         self.accepted += len(pairs)

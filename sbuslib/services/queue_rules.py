@@ -14,7 +14,7 @@ Where order is kept, each key has a line, and only the first job of a line may b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 from itertools import takewhile
 from typing import Final, NamedTuple
@@ -126,34 +126,36 @@ class Jobs:
 
     def load(self, rows: Iterable[tuple[int, bytes, bytes, int | None, int]]) -> None:
         """Take jobs up that were stored: number, key, payload, owner, attempts."""
-        for row in rows:
-            self._add(Job(*row))
+        self._add([Job(*row) for row in rows])
         self._stored = self._number
 
-    def accept(self, pairs: Sequence[tuple[bytes, bytes]], owner: int | None) -> bool:
+    def accept(self, pairs: Iterable[tuple[bytes, bytes]], owner: int | None) -> bool:
         """Take all these jobs, or none: ``False`` when there is no room.
 
         An ``owner`` may hold no more than is free after it: one alone gets half, the next a quarter. ``None`` may fill
         the queue.
         """
-        count, size = len(pairs), sum(len(key) + len(payload) + JOB_EXTRA for key, payload in pairs)
+        new = [Job(number, key, payload, owner) for number, (key, payload) in enumerate(pairs, self._number + 1)]
+        size = sum(job.size for job in new)
         jobs, used = self._used.get(owner, (0, 0)) if owner is not None else (0, 0)
-        if len(self.jobs) + count + jobs > self._most or self.bytes + size + used > self._most_bytes:
+        if len(self.jobs) + len(new) + jobs > self._most or self.bytes + size + used > self._most_bytes:
             return False
-        for key, payload in pairs:
-            self._add(Job(self._number + 1, key, payload, owner))
+        self._add(new)
         return True
 
-    def _add(self, job: Job) -> None:
-        self._number = job.number
-        self.jobs[job.number] = job
-        self._charge(job, 1)
-        if self._lines is not None:
-            line = self._lines.setdefault(job.key, deque())
-            line.append(job)
-            if len(line) > 1:
-                return
-        self._line_up([job])
+    def _add(self, new: list[Job]) -> None:
+        ready = []
+        for job in new:
+            self._number = job.number
+            self.jobs[job.number] = job
+            self._charge(job, 1)
+            if self._lines is not None:
+                line = self._lines.setdefault(job.key, deque())
+                line.append(job)
+                if len(line) > 1:
+                    continue
+            ready.append(job)
+        self._line_up(ready)
 
     def _charge(self, job: Job, sign: int) -> None:
         self.bytes += sign * job.size
