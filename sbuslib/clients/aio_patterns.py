@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from ..errors import DisconnectedError
 from ..kernel.files import Source, open_source
 from ..patterns.large import MOST_BYTES, Sent
-from ..patterns.queue import Job, Work
+from ..patterns.queue import Job, Work, submit
 from ..patterns.request import Answer, Question, request, request_many
 from ..patterns.steps import Mailbox, Steps
 from ..wire import control
@@ -38,9 +38,6 @@ class AioPatterns(AioChannel):
 
     @abstractmethod
     async def unsubscribe(self, *patterns: bytes) -> None: ...
-
-    @abstractmethod
-    async def senders(self, on: bool = True) -> None: ...
 
     @abstractmethod
     async def sync(self, scope: str = "local") -> str: ...
@@ -78,6 +75,16 @@ class AioPatterns(AioChannel):
     ) -> AioFiles:
         """Receive what :meth:`send_large` sends, with ``async with``. See :meth:`.patterns.Patterns.receive_large`."""
         return AioFiles(self, receiving(self, patterns, folder, most, timeout))
+
+    async def submit(self, name: str, key: bytes, payload: bytes = b"", *, timeout: float | None = 10.0) -> None:
+        """Put a job into the queue ``name``, and wait until it is accepted."""
+        await self.submit_many(name, [(key, payload)], timeout=timeout)
+
+    async def submit_many(
+        self, name: str, jobs: Iterable[tuple[bytes, bytes]], *, timeout: float | None = 10.0
+    ) -> None:
+        """Put jobs, pairs of key and payload, into the queue ``name``, and wait until all are accepted."""
+        await self.perform(submit(self._asking(secret=True), name.encode(), jobs, self._session.separator, timeout))
 
     def work(
         self,
@@ -184,8 +191,7 @@ class AioWorker(AioBlock):
         self.failed = work.failed
 
     async def __aenter__(self) -> Self:
-        if self._client.features is not None:
-            await self._client.senders()
+        await self._client.tell_senders()
         return await super().__aenter__()
 
     async def next(self, timeout: float | None = None) -> Job | None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self, TypeVar
 from ..errors import DisconnectedError
 from ..kernel.files import Source, open_source
 from ..patterns.large import MOST_BYTES, Sent
-from ..patterns.queue import Job, Work
+from ..patterns.queue import Job, Work, submit
 from ..patterns.request import Answer, Question, request, request_many
 from ..patterns.steps import Mailbox, Steps, perform
 from ..wire import control
@@ -48,9 +48,6 @@ class Patterns(Channel):
 
     @abstractmethod
     def unsubscribe(self, *patterns: bytes) -> None: ...
-
-    @abstractmethod
-    def senders(self, on: bool = True) -> None: ...
 
     @abstractmethod
     def sync(self, scope: str = "local") -> str: ...
@@ -90,6 +87,19 @@ class Patterns(Channel):
         :param timeout: seconds without a part after which a file is given up.
         """
         return Files(self, receiving(self, patterns, folder, most, timeout))
+
+    def submit(self, name: str, key: bytes, payload: bytes = b"", *, timeout: float | None = 10.0) -> None:
+        """Put a job into the queue ``name``, and wait until it is accepted. Raises as :meth:`submit_many`."""
+        self.submit_many(name, [(key, payload)], timeout=timeout)
+
+    def submit_many(self, name: str, jobs: Iterable[tuple[bytes, bytes]], *, timeout: float | None = 10.0) -> None:
+        """Put jobs, pairs of key and payload, into the queue ``name``, and wait until all are accepted.
+
+        ``timeout`` is for each packet full of them. Raises :exc:`~sbuslib.errors.AnswerError` when the queue refuses,
+        which it does for a whole packet, and :exc:`~sbuslib.errors.PayloadError`. After :exc:`TimeoutError`,
+        :exc:`~sbuslib.errors.NoServerError` and :exc:`~sbuslib.errors.DisconnectedError` jobs may be accepted.
+        """
+        self.perform(submit(self._asking(secret=True), name.encode(), jobs, self._session.separator, timeout))
 
     def work(
         self,
@@ -228,8 +238,7 @@ class Worker(Block):
         self.failed = work.failed
 
     def __enter__(self) -> Self:
-        if self._client.features is not None:
-            self._client.senders()
+        self._client.tell_senders()
         return super().__enter__()
 
     def next(self, timeout: float | None = None) -> Job | None:

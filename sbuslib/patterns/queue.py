@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import repeat, starmap
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from ..errors import PacketError, UsageError
+from ..errors import PacketError, PayloadError, UsageError
 from ..secrets import OVERFLOW_ID, RESERVED, Namespace
 from ..wire.text import printable
+from .request import Asking, request
 from .steps import Call, Mailbox, Publish, Steps, Wait
 
 __all__ = [
@@ -34,13 +35,16 @@ __all__ = [
     "Announcement",
     "Job",
     "Jobs",
+    "Submission",
     "Work",
     "check_name",
     "decode",
     "encode",
+    "in_parts",
     "is_address",
     "queue_key",
     "stranger",
+    "submit",
 ]
 
 logger = logging.getLogger("sbuslib.patterns")
@@ -54,10 +58,19 @@ JOB_BYTES: Final = 400_000
 MOST_ROOM: Final = 4_096
 """Most jobs that one worker takes at once. More would only be lost with it."""
 
+SUBMITTED: Final = 4_096
+"""Most jobs in one question. They share one sync of the disk."""
+_SUBMITTED_BYTES: Final = 262_144
+"""Bytes of jobs after which one more question begins."""
+_PAIR_EXTRA: Final = 11
+"""Most bytes that MessagePack adds to a key and a payload."""
+
 _SOME: Final = 4
 """A worker acknowledges when a quarter of its room is done: so the next jobs come before it has none."""
 
 T = TypeVar("T")
+Pair: TypeAlias = tuple[bytes, bytes]
+"""Key and payload."""
 
 
 class Job(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -72,6 +85,12 @@ class Job(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def again(self) -> bool:
         """Whether it was given before, so that it may have been done, or begun."""
         return self.attempt > 1
+
+
+class Submission(msgspec.Struct, frozen=True, array_like=True):
+    """What a caller asks under ``queue/NAME/submit``: that these jobs are accepted."""
+
+    jobs: Annotated[list[Pair], msgspec.Meta(max_length=SUBMITTED)]
 
 
 class Announcement(msgspec.Struct, frozen=True, array_like=True):
@@ -100,8 +119,8 @@ class Acknowledgement(msgspec.Struct, frozen=True, array_like=True):
     leaving: bool = False
 
 
-_DECODERS: Final[dict[type, msgspec.msgpack.Decoder[Any]]] = {
-    kind: msgspec.msgpack.Decoder(kind) for kind in (Announcement, Jobs, Acknowledgement)
+_DECODERS: Final[dict[Any, msgspec.msgpack.Decoder[Any]]] = {
+    kind: msgspec.msgpack.Decoder(kind) for kind in (Announcement, Jobs, Acknowledgement, Submission)
 }
 encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -126,14 +145,49 @@ def queue_key(name: bytes, separator: bytes, *words: bytes) -> bytes:
     return separator.join((b"queue", name, *words))
 
 
-def is_address(key: bytes, sender: bytes | None, namespace: Namespace) -> bool:
-    """Whether a worker or service may be told something under this key: a secret one, of the sender if that is told."""
-    if b"\0" in key or (sender is not None and not key.startswith(sender + namespace.separator)):
+def is_address(key: bytes, sender: bytes | None, name: bytes, namespace: Namespace) -> bool:
+    """Whether a worker or service may be told something under this key.
+
+    It is a secret key, of the sender if that is told, and below ``queue/NAME``: nobody is to use the service or a
+    worker to publish, with its rights, where something else listens.
+    """
+    separator = namespace.separator
+    if sender is not None and not key.startswith(sender + separator):
         return False
+    parent = key.rpartition(separator)[0]
     try:
-        return namespace.check_key(key)
+        return parent.endswith(separator + queue_key(name, separator)) and b"\0" not in key and namespace.check_key(key)
     except PacketError:
         return False
+
+
+def in_parts(items: Iterable[T], size: Callable[[T], int], most: int, most_bytes: int) -> Iterator[list[T]]:
+    """``items``, up to ``most`` at a time and up to so many bytes, unless one alone is larger."""
+    part: list[T] = []
+    room = most_bytes
+    for item in items:
+        room -= size(item)
+        if part and (room < 0 or len(part) == most):
+            yield part
+            part, room = [], most_bytes - size(item)
+        part.append(item)
+    if part:
+        yield part
+
+
+def submit(asking: Asking, name: bytes, jobs: Iterable[Pair], separator: bytes, timeout: float | None) -> Steps[None]:
+    """Have the service of a queue accept jobs, and wait until it has."""
+    check_name(name, separator)
+    for part in in_parts(jobs, _pair_bytes, SUBMITTED, _SUBMITTED_BYTES):
+        yield from request(asking, queue_key(name, separator, b"submit"), encode((part,)), timeout)
+
+
+def _pair_bytes(pair: Pair) -> int:
+    key, payload = pair
+    size = len(key) + len(payload)
+    if size > JOB_BYTES:
+        raise PayloadError(f"a job has at most {JOB_BYTES:,} bytes of key and payload, not {size:,}")
+    return size + _PAIR_EXTRA
 
 
 def stranger(sender: bytes | None, own: bytes, separator: bytes, trusted: frozenset[int]) -> int | None:
@@ -242,7 +296,7 @@ class Work:
         separator = self._namespace.separator
         while (message := self.mailbox.take()) is not None:
             word = decode(Jobs, message.payload)
-            if word is None or not is_address(word.key, message.sender, self._namespace):
+            if word is None or not is_address(word.key, message.sender, self._name, self._namespace):
                 continue
             own = self.mailbox.patterns[0].rsplit(separator, 3)[0]
             if stranger(message.sender, own, separator, self._trusted) is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
 from itertools import groupby
@@ -19,18 +19,21 @@ from typing import Final
 
 from ..blocking import Client
 from ..errors import DisconnectedError, UsageError
-from ..matcher import SEPARATOR
+from ..matcher import SEPARATOR, matches
 from ..patterns.queue import (
     JOB_BYTES,
     Acknowledgement,
     Announcement,
+    Submission,
     check_name,
     decode,
     encode,
+    in_parts,
     is_address,
     queue_key,
     stranger,
 )
+from ..patterns.request import FAILED, REPLY, encode_answer, parse_question
 from ..secrets import Namespace
 from ..wire.packets import Message
 from .queue_rules import Job, Jobs, Turn
@@ -90,7 +93,9 @@ class QueueService:
             self._patterns = tuple(patterns)
             self._check(name)
             self._secret = separator + queue_key(name, separator, os.urandom(8).hex().encode())
+            self._name = name
             self._work = queue_key(name, separator, b"work")
+            self._submit = queue_key(name, separator, b"submit")
             self._dead_key = (dead if dead is not None else queue_key(name, separator, b"dead")) + separator
             self._trusted = frozenset(trusted)
             if store is not None:
@@ -99,7 +104,7 @@ class QueueService:
                 client.senders()
             client.echo(False)
             client.flood_control(hard="block")
-            client.subscribe(self._address, self._work, *self._patterns)
+            client.subscribe(self._address, self._work, self._submit, *self._patterns)
             client.sync("tree")
         except BaseException:
             client.close()
@@ -146,6 +151,8 @@ class QueueService:
                 self._acknowledged(message)
             elif message.key == self._work:
                 self._announced(message)
+            elif message.key == self._submit:
+                self._submitted(message)
             else:
                 published.append(message)
         for sender, some in groupby(published, attrgetter("sender")):
@@ -182,12 +189,31 @@ class QueueService:
         self.accepted += len(pairs)
         return None
 
+    def _submitted(self, message: Message) -> None:
+        """Take in what a caller wants to know to be accepted. It is told after the turn is stored."""
+        question = parse_question(message, self._at, self._namespace)
+        if question is None:
+            return
+        word = decode(Submission, question.payload)
+        if word is None or not all(map(self._is_for_us, {key for key, _ in word.jobs})):
+            why: str | None = "the queue takes no jobs of such keys"
+        else:
+            why = self._accept(word.jobs, message.sender)
+        kind, text = (REPLY, "") if why is None else (FAILED, why)
+        self._out.append((question.reply_to, encode_answer(kind, question.number, text.encode())))
+
+    def _is_for_us(self, key: bytes) -> bool:
+        """Whether a key could have come as published: it matches our patterns, and is no secret."""
+        if b"\0" in key or self._namespace.uses_reserved(key):
+            return False
+        return any(matches(pattern, key, self._separator) for pattern in self._patterns)
+
     def _announced(self, message: Message) -> None:
         sender = message.sender
         if self._stranger(sender) is not None:
             return
         word = decode(Announcement, message.payload)
-        if word is None or not is_address(word.key, sender, self._namespace):
+        if word is None or not is_address(word.key, sender, self._name, self._namespace):
             return
         worker = self.jobs.announce(word.key, sender, os.urandom(16), word.room, word.held, self._now)
         if worker is not None:
@@ -207,7 +233,9 @@ class QueueService:
     def _tell(self, turn: Turn, address: bytes) -> None:
         out, self._out = self._out, []
         for worker, jobs in turn.given.items():
-            out += ((worker.key, encode((address, worker.token, part))) for part in _in_parts(jobs))
+            for part in in_parts(jobs, attrgetter("size"), _PART_JOBS, _PART_BYTES):
+                told = [(job.number, job.attempts, job.key, job.payload) for job in part]
+                out.append((worker.key, encode((address, worker.token, told))))
         self._dead += turn.dead
         out += ((self._dead_key + job.key, job.payload) for job in self._dead)
         if out:
@@ -216,16 +244,3 @@ class QueueService:
                 self.client.publish_many(out)
                 self.jobs.bury(self._dead)
                 self._dead.clear()
-
-
-def _in_parts(jobs: list[Job]) -> Iterator[list[tuple[int, int, bytes, bytes]]]:
-    """Jobs as a worker gets them, some at a time."""
-    part: list[tuple[int, int, bytes, bytes]] = []
-    size = 0
-    for job in jobs:
-        if part and (len(part) == _PART_JOBS or size + job.size > _PART_BYTES):
-            yield part
-            part, size = [], 0
-        part.append((job.number, job.attempts, job.key, job.payload))
-        size += job.size
-    yield part

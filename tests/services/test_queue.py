@@ -15,7 +15,7 @@ from support import PATIENCE, HubThread, Peer, eventually
 from worlds import STRANGER, World
 
 from sbuslib import Client, aio, blocking
-from sbuslib.errors import UsageError
+from sbuslib.errors import AnswerError, NoServerError, PayloadError, UsageError
 from sbuslib.patterns.queue import JOB_BYTES, Job, Jobs, decode, encode
 from sbuslib.services.queue import QueueService
 
@@ -247,6 +247,52 @@ def test_the_largest_job_arrives(bus: HubThread, serve: Serve) -> None:
     assert [len(payload) for payload in collected.payloads] == [JOB_BYTES - len(b"mail/x")]
 
 
+def test_a_job_is_stored_when_its_caller_is_told(bus: HubThread, serve: Serve) -> None:
+    service = serve(file="q", jobs=20_000)
+    with blocking.Client(bus.hub.address) as client:
+        client.submit("mail", b"mail/x", b"1")
+        assert [job.payload for job in service.jobs.jobs.values()] == [b"1"]
+        assert service._store is not None
+        assert [row[1:3] for row in service._store.load()] == [(b"mail/x", b"1")]
+        client.submit_many("mail", ((b"mail/y", b"%d" % number) for number in range(10_000)))
+        assert len(service._store.load()) == 10_001 == service.accepted
+
+
+def test_jobs_are_submitted_with_all_clients(bus: HubThread, serve: Serve) -> None:
+    service = serve(jobs=4)
+
+    async def main() -> None:
+        async with aio.Client(bus.hub.address) as client:
+            await client.submit("mail", b"mail/x", b"1")
+            await client.submit_many("mail", [(b"mail/x", b"2")])
+
+    asyncio.run(main())
+    with Client(bus.hub.address) as client:
+        client.submit("mail", b"mail/x", b"3")
+        with pytest.raises(AnswerError, match="full"):
+            client.submit_many("mail", [(b"mail/x", b"4"), (b"mail/x", b"5")])
+        client.submit("mail", b"mail/x", b"4")
+        for key in (b"other", b"!/cred////mail/", b"mail/\0"):
+            with pytest.raises(AnswerError, match="such keys"):
+                client.submit("mail", key)
+        with pytest.raises(PayloadError, match="at most"):
+            client.submit("mail", b"mail/x", bytes(JOB_BYTES))
+        with pytest.raises(NoServerError):
+            client.submit("another", b"mail/x", timeout=0.05)
+    assert [job.payload for job in service.jobs.jobs.values()] == [b"1", b"2", b"3", b"4"]
+
+
+def test_submissions_that_no_client_makes_are_refused(bus: HubThread, serve: Serve) -> None:
+    service = serve(jobs=10_000)
+    with blocking.Client(bus.hub.address) as client:
+        for payload in (b"", b"\xc1", encode(([(b"mail/x", 1)],)), encode(([(b"mail/x", b"")] * 4_097,))):
+            with pytest.raises(AnswerError, match="such keys"):
+                client.request(b"queue/mail/submit", payload)
+        client.publish(b"queue/mail/submit", b"no question")
+        client.submit("mail", b"mail/x")
+    assert service.accepted == 1
+
+
 def test_a_name_that_is_no_segment_is_refused(bus: HubThread, serve: Serve) -> None:
     with blocking.Client(bus.hub.address) as client:
         for name in ("", "a/b", "*", "!", "\0"):
@@ -312,7 +358,8 @@ def test_words_of_strangers_do_nothing(world: World, serve: Serve) -> None:
         stranger.publish(b"queue/mail/work", encode((key, 0, [])))
         for word in (b"", b"\xc1", encode((key, token, [job.number])), encode((key, token, [], [job.number], True))):
             stranger.publish(address, word)
-        stranger.publish(key, encode((b"!/cred////x", b"forged", [(99, 1, b"mail/x", b"forged")])))
+        forged = encode((b"!/cred////queue/mail/x", b"forged", [(99, 1, b"mail/x", b"forged")]))
+        stranger.publish(key, forged)
         stranger.publish(b"mail/x", b"2")
         eventually(lambda: service.accepted == 2)
         assert [*service.jobs.workers] == [key]

@@ -1,0 +1,131 @@
+"""A queue whose parties are killed and stopped: no accepted job is lost, none is done twice without the mark."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+from support import ROOT
+
+from sbuslib.blocking import Client
+from sbuslib.errors import NoServerError
+
+WORKING = Path(__file__).parent / "working.py"
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a program of ours, or a file; killed after the test."""
+    with ExitStack() as stack:
+
+        def start(*arguments: str) -> subprocess.Popen[bytes]:
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
+
+        yield start
+
+
+class Party:
+    """A process that is killed and started again."""
+
+    def __init__(self, start: Start, sign: bytes, *arguments: str) -> None:
+        self._start = start
+        self._sign = sign
+        self._arguments = arguments
+        self.begin()
+
+    def begin(self) -> None:
+        self.process = self._start(*self._arguments)
+        pipe = self.process.stderr if self._sign == b"Ctrl-C" else self.process.stdout
+        assert pipe is not None
+        line = pipe.readline()
+        assert self._sign in line, line
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class Worker(Party):
+    """A worker whose lines are read. It may be stopped for a while."""
+
+    def __init__(self, start: Start, address: str, done: list[tuple[int, int]]) -> None:
+        self._done = done
+        super().__init__(start, b"ready", str(WORKING), address)
+
+    def begin(self) -> None:
+        super().begin()
+        threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        with suppress(ValueError):  # it is closed when the test ends
+            for line in process.stdout:
+                if line.endswith(b"\n"):
+                    number, attempt = line.split()
+                    self._done.append((int(number), int(attempt)))
+
+
+@pytest.mark.seconds(120)
+def test_no_accepted_job_is_lost_and_none_is_done_twice_without_the_mark(start: Start, folder: str) -> None:
+    address = f"{folder}/bus"
+    hub = Party(start, b"Ctrl-C", "-m", "sbuslib", "hub", "-r", "-a", address)
+    options = ["--file", f"{folder}/jobs", "--limit", "1", "--attempts", "1000"]
+    service = Party(start, b"Ctrl-C", str(WORKING), "queue", "-a", address, *options, "mail", "mail/")
+    done: list[tuple[int, int]] = []
+    workers = [Worker(start, address, done) for _ in range(2)]
+    accepted: set[int] = set()
+    ended = threading.Event()
+
+    def submit() -> None:
+        number = 0
+        with Client(address, reconnect=True, timeout=60) as client:
+            while not ended.is_set():
+                jobs = [(b"mail/%d" % (n % 7), b"%d" % n) for n in range(number, number + 20)]
+                number += 20
+                with suppress(TimeoutError, NoServerError):  # nobody knows
+                    client.submit_many("mail", jobs, timeout=0.5)
+                    accepted.update(int(payload) for _, payload in jobs)
+
+    submitting = threading.Thread(target=submit, daemon=True)
+    submitting.start()
+    dice = random.Random(7)
+    for victim in (service, workers[0], hub, "stop", service):
+        count = len(done)
+        end = monotonic() + 30
+        while len(done) < count + 40:
+            assert monotonic() < end, "nothing is done any more"
+            sleep(dice.uniform(0, 0.01))
+        if isinstance(victim, str):
+            workers[0].process.send_signal(signal.SIGSTOP)
+        else:
+            victim.kill()
+            victim.begin()
+    ended.set()
+    submitting.join()
+    workers[0].process.send_signal(signal.SIGCONT)
+    end = monotonic() + 60
+    while accepted - {number for number, _ in list(done)}:
+        assert monotonic() < end, f"lost: {sorted(accepted - {number for number, _ in done})[:10]}"
+        sleep(0.01)
+    attempts = sorted(done)
+    assert len(set(attempts)) == len(attempts), "each time that a job was done it had another attempt"
+    assert len(accepted) > 100
