@@ -136,9 +136,11 @@ class Jobs:
         the queue.
         """
         new = [Job(number, key, payload, owner) for number, (key, payload) in enumerate(pairs, self._number + 1)]
-        size = sum(job.size for job in new)
-        jobs, used = self._used.get(owner, (0, 0)) if owner is not None else (0, 0)
-        if len(self.jobs) + len(new) + jobs > self._most or self.bytes + size + used > self._most_bytes:
+        count, size = len(self.jobs) + len(new), self.bytes + sum(job.size for job in new)
+        if owner is not None:  # its own count once more
+            jobs, used = self._used.get(owner, (0, 0))
+            count, size = count + jobs + len(new), size + used + size - self.bytes
+        if count > self._most or size > self._most_bytes:
             return False
         self._add(new)
         return True

@@ -291,9 +291,19 @@ def test_a_job_is_dead_after_its_attempts_and_the_next_of_its_key_goes_on() -> N
 def test_a_stranger_holds_no_more_than_it_leaves_free() -> None:
     jobs = make()
     taken = {owner: sum(jobs.accept([(b"x", b"")], owner) for _ in range(MOST)) for owner in (1, 2, 3)}
-    assert taken == {1: 6, 2: 3, 3: 2}
-    assert jobs.accept([(b"x", b"")], None)
+    assert taken == {1: 6, 2: 3, 3: 1}
+    assert jobs.accept([(b"x", b"")] * 2, None)
     assert not jobs.accept([(b"x", b"")], None)
+
+
+def test_many_jobs_at_once_are_no_way_around_a_share() -> None:
+    jobs = make()
+    assert not jobs.accept([(b"x", b"")] * (MOST // 2 + 1), 1)
+    assert jobs.accept([(b"x", b"")] * (MOST // 2), 1)
+    by_bytes = Jobs(100, 10 * (JOB_EXTRA + 1), LIMIT, ATTEMPTS)
+    assert not by_bytes.accept([(b"x", b"")] * 6, 1)
+    assert by_bytes.accept([(b"x", b"")] * 5, 1)
+    assert not by_bytes.accept([(b"x", b"")], 1)
 
 
 def test_bytes_are_bounded_too() -> None:
