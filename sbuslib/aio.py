@@ -15,6 +15,7 @@ from .clients.session import Subscribing, mode_keys
 from .errors import DisconnectedError
 from .kernel.vectors import ONE_PACKET_FLAGS
 from .limits import PACKET_BYTES
+from .patterns.last import subscribe
 from .statistics import ClientStatistics, HubStatistics, LinkStatistics, decode_statistics
 from .wire import control
 from .wire.modes import Hard, Order, Soft
@@ -76,8 +77,11 @@ class Client(AioPatterns):
         finally:
             await self._send(packets)
 
-    async def subscribe(self, *patterns: bytes) -> None:
-        """Subscribe, and return once the hub has it in force."""
+    async def subscribe(self, *patterns: bytes, last: bool = False) -> None:
+        """Subscribe, and return once the hub has it in force; with ``last``, what a service keeps comes first."""
+        if last:
+            await self.perform(subscribe(*self._seam(patterns)))
+            return
         with Subscribing(self._session, patterns, self.address) as asked:
             await self._say(asked.ask)
             await self.sync()

@@ -29,6 +29,8 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "hub": "serve a bus in the foreground until Ctrl-C",
             "pub": "publish messages",
             "sub": "show the messages whose keys match a pattern",
+            "retain": "keep the newest message of each key, for those that come later",
+            "get": "show the newest message of a key",
             "send": "send files of any size",
             "receive": "receive files that are sent",
             "whoami": "show this process's credentials as the hub sees them",

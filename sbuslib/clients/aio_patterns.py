@@ -12,10 +12,12 @@ from typing import Any, Self, TypeVar
 from ..errors import DisconnectedError
 from ..kernel.files import Source, open_source
 from ..patterns.large import MOST_BYTES, Sent
+from ..patterns.last import fetch
 from ..patterns.queue import Job, Work, submit
 from ..patterns.request import Answer, Question, request, request_many
 from ..patterns.steps import Mailbox, Steps
 from ..wire import control
+from ..wire.packets import Message
 from .aio_channel import AioChannel
 from .large import AioFiles, receiving, sending
 
@@ -58,6 +60,11 @@ class AioPatterns(AioChannel):
         except StopIteration as end:
             value: T = end.value
             return value
+
+    async def last(self, *patterns: bytes) -> list[Message]:
+        """The newest message of each key that matches, as a service keeps them."""
+        kept = await self.perform(fetch(self._ask_for_last, patterns, self._session.separator))
+        return [Message(key, payload) for key, payload in kept.items()]
 
     async def send_large(
         self, key: bytes, source: Source, *, name: str | None = None, receivers: int = 1, timeout: float = 30.0

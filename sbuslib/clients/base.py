@@ -22,10 +22,12 @@ from ..kernel.dialer import BROKEN, Dialer
 from ..kernel.forks import abandon_in_child, disconnect_copy
 from ..kernel.packet_writer import PacketWriter
 from ..limits import ClientLimits
-from ..patterns.request import Asking, Question, Server
-from ..patterns.steps import Mailbox
+from ..patterns.last import Ask, Seam
+from ..patterns.request import Asking, Question, Server, request
+from ..patterns.steps import Mailbox, Steps
 from ..secrets import Namespace
 from ..wire import control
+from .last import ClientSeam
 from .reconnect import Reconnecting
 from .session import Session
 
@@ -138,6 +140,15 @@ class ClientBase(ABC):
             reply_to = session.separator.join((who, b"reply", os.urandom(16).hex().encode()))
             asking = self._askings.setdefault(secret, Asking(reply_to, monotonic))
         return asking
+
+    def _ask_for_last(self, key: bytes, payload: bytes) -> Steps[bytes]:
+        """Ask a service that keeps last values. What it tells anybody may know, where a hub has no secret keys."""
+        return request(self._asking(self._session.features is not None), key, payload, self.timeout)
+
+    def _seam(self, patterns: tuple[bytes, ...]) -> tuple[Seam, Ask, bytes, Callable[[], int]]:
+        """What :func:`~sbuslib.patterns.last.subscribe` is given."""
+        seam = ClientSeam(self._session, *patterns)
+        return seam, self._ask_for_last, self._session.separator, lambda: self.epoch
 
     def _server(self, mailbox: Mailbox, function: Callable[[Question], object], workers: int) -> Server:
         return Server(mailbox, function, workers, Namespace(self._session.separator), monotonic)

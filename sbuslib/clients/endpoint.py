@@ -13,6 +13,7 @@ from ..errors import DisconnectedError, UsageError
 from ..kernel.descriptors import WITH_DESCRIPTORS
 from ..kernel.vectors import ONE_PACKET_FLAGS
 from ..limits import PACKET_BYTES, ClientLimits
+from ..patterns.last import subscribe
 from ..statistics import (
     ClientStatistics,
     HubStatistics,
@@ -150,14 +151,21 @@ class Endpoint(Patterns):
 
     # -- subscribing --------------------------------------------------------------------------------
 
-    def subscribe(self, *patterns: bytes, callback: Callback | None = None) -> None:
+    def subscribe(self, *patterns: bytes, callback: Callback | None = None, last: bool = False) -> None:
         """Subscribe, and return once the hub has it in force: what is published from then on comes.
 
-        With ``callback``, :meth:`run` hands the matching messages to it. Raises
+        With ``callback``, :meth:`run` hands the matching messages to it. With ``last``, the newest messages that a
+        service keeps come first, then a :class:`~sbuslib.patterns.last.CaughtUp` for each pattern. Raises
         :exc:`~sbuslib.errors.KeyFormatError`, :exc:`TimeoutError` and
         :exc:`~sbuslib.errors.DisconnectedError`: a hub closes the connection of a client that asks for what
-        is not its own.
+        is not its own. With ``last``, raises :exc:`~sbuslib.errors.NoServerError` without such a service.
         """
+        if last:
+            self.perform(subscribe(*self._seam(patterns)))
+            if callback is not None:
+                for pattern in patterns:
+                    self._callbacks.add(pattern, callback)
+            return
         with Subscribing(self._session, patterns, self.address) as asked:
             self._say(asked.ask, self._deadline(self.timeout))
             try:

@@ -76,13 +76,15 @@ class Mailboxes:
 
     def _look_up(self, key: bytes) -> list[Callable[[Message], None]]:
         known = self._places  # another object than this one's successor, when something is subscribed to meanwhile
+        mailboxes = self._open
         secret = key.startswith(self._reserved)
         places: list[Callable[[Message], None]] = [
             mailbox.put
-            for mailbox in self._open
+            for mailbox in mailboxes
             if any(self._matches(pattern, key, secret) for pattern in list(mailbox.patterns))
         ]
-        if not places or self._is_wanted(key, secret):  # without a mailbox it was the application's until just now
+        wanted = any(self._matches(pattern, key, secret) for pattern in self.wanted(mailboxes))
+        if wanted or not places:  # without a mailbox it was the application's until just now
             places.append(self._put_into_inbox)
         if len(known) >= KNOWN_KEYS:
             known.clear()
@@ -94,12 +96,12 @@ class Mailboxes:
         """As on a hub: no wildcard reaches a secret key."""
         return pattern.startswith(self._reserved) == secret and matches(pattern, key, self._separator)
 
-    def _is_wanted(self, key: bytes, secret: bool) -> bool:
-        """Whether the application itself subscribed to a key."""
+    def wanted(self, mailboxes: tuple[Mailbox, ...] | None = None) -> list[bytes]:
+        """The patterns that the application itself subscribed to: those held for none of the mailboxes."""
         own = Counter(self._held())
-        for mailbox in self._open:
+        for mailbox in self._open if mailboxes is None else mailboxes:
             own.subtract(mailbox.patterns)
-        return any(count > 0 and self._matches(pattern, key, secret) for pattern, count in own.items())
+        return [pattern for pattern, count in own.items() if count > 0]
 
     def _put_into_inbox(self, message: Message) -> None:
         inbox = self._inbox

@@ -12,10 +12,12 @@ from typing import Any, Protocol, Self, TypeVar
 from ..errors import DisconnectedError
 from ..kernel.files import Source, open_source
 from ..patterns.large import MOST_BYTES, Sent
+from ..patterns.last import fetch
 from ..patterns.queue import Job, Work, submit
 from ..patterns.request import Answer, Question, request, request_many
 from ..patterns.steps import Mailbox, Steps, perform
 from ..wire import control
+from ..wire.packets import Message
 from .channel import Channel
 from .large import Files, receiving, sending
 
@@ -55,6 +57,15 @@ class Patterns(Channel):
     def perform(self, steps: Steps[T]) -> T:
         """Carry out a pattern, see :mod:`sbuslib.patterns.steps`. What it returns; raises what it raises."""
         return perform(self, steps)
+
+    def last(self, *patterns: bytes) -> list[Message]:
+        """The newest message of each key that matches, as a service keeps them (``sbus retain``), in order of keys.
+
+        Raises :exc:`~sbuslib.errors.NoServerError` without such a service, :exc:`~sbuslib.errors.AnswerError`,
+        :exc:`~sbuslib.errors.PeerError` and :exc:`TimeoutError`.
+        """
+        kept = self.perform(fetch(self._ask_for_last, patterns, self._session.separator))
+        return [Message(key, payload) for key, payload in kept.items()]
 
     def send_large(
         self, key: bytes, source: Source, *, name: str | None = None, receivers: int = 1, timeout: float = 30.0

@@ -237,6 +237,10 @@ class _Incoming:
         self.gap = False  # whether it was asked because of a part that was lost
         self._digest = sha256()
 
+    def is_from(self, message: Message) -> bool:
+        """Whether a message may be of the sender of the offer. The client may have begun to ask for senders since."""
+        return message.sender is None or self.sender is None or message.sender == self.sender
+
     def add(self, data: memoryview) -> Received | None:
         """Take the next part; the file, if it is whole. Raises :exc:`~sbuslib.errors.PeerError` and :exc:`OSError`."""
         offer = self.offer
@@ -320,7 +324,7 @@ class Receiving:
             yield from self._say(message.key, offer, offer.parts + (not why), refused=why)
         elif known in self._incoming:
             incoming = self._incoming[known]
-            if incoming.sender == message.sender:  # whose secret key may have changed
+            if incoming.is_from(message):  # whose secret key may have changed
                 incoming.offer = msgspec.structs.replace(incoming.offer, to=offer.to)
                 incoming.heard = self._clock()
         elif offer.size > self._most:
@@ -347,7 +351,7 @@ class Receiving:
         now = self._clock()
         while (message := incoming.parts.take()) is not None:
             number = int.from_bytes(message.payload[:_INDEX], "little")
-            if message.sender != incoming.sender or number < incoming.have:
+            if not incoming.is_from(message) or number < incoming.have:
                 continue
             if number > incoming.have:
                 if not incoming.gap:  # one word for all parts after a gap

@@ -18,7 +18,7 @@ from sbuslib.blocking import Client
 EXAMPLES = ROOT / "examples"
 RUN_BY_OTHERS = ["spark_read.py"]
 """By tests/spark, in the session of Spark that its tests share."""
-NEEDS_A_HUB = ["handshake.py", "publish_subscribe.py", "threads.py", "typed_topics.py"]
+NEEDS_A_HUB = ["handshake.py", "last_and_large.py", "publish_subscribe.py", "threads.py", "typed_topics.py"]
 
 Example = Callable[..., "subprocess.Popen[str]"]
 
@@ -68,6 +68,21 @@ def test_each_is_short_tells_what_to_try_and_is_run_here(path: Path) -> None:
     assert text.count("\n") < 60
     assert re.search(r"^( \* )?Try: ", "\n".join(text.splitlines()[:4]), re.MULTILINE)
     assert f'"{path.name}"' in Path(__file__).read_text()
+
+
+def test_last_and_large(example: Example, bus: HubThread) -> None:
+    import gevent
+
+    from sbuslib.services.retain import Retain
+
+    service = bus.call(lambda: Retain(bus.hub.address, b"config/"))
+    running = bus.call(lambda: gevent.spawn(service.run))
+    output = finish(example("last_and_large.py"))
+    size = (EXAMPLES / "last_and_large.py").stat().st_size
+    assert output.splitlines()[:2] == ["stands config/colour blue", "changed config/colour green"]
+    assert sorted(output.splitlines()[2:]) == [f"received last_and_large.py {size}", "sent to 1"]
+    bus.call(service.stop)
+    bus.call(running.get)
 
 
 def test_embed(example: Example) -> None:

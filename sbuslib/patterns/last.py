@@ -1,0 +1,119 @@
+"""Last values: a service keeps the newest message of each key, and a subscription begins with what it keeps.
+
+A client asks the service for the values of a pattern, page by page, each page under ``sbus/last/<pattern>``. Why such a
+subscription misses nothing, and gets nothing twice:
+
+1. A client subscribes, and waits until that is in force in the whole tree; call this moment T. Every message that any
+   hub takes from then on comes to the client. What it is given at the end starts with T.
+2. There is one way between two hubs, and what goes over a connection stays in order, answers to sync included. So all
+   that came to the client before T has reached the service when the question does, which the client asks after T; and
+   the service waits for a sync before it answers. Its answer stands for those messages, and the client drops them.
+3. Let m be the message that the answer has under a key. Either m does not come to the client after T; or it does. Then
+   it is there after another sync: hubs had passed it on before the service could answer.
+4. If a message came under the key since T, the client gets that, and not m. It is m itself, or it was published later,
+   or by somebody who did not know of m: else m would have been published after a message that came after T, and come.
+5. If none came since T, m comes no more, and the client gets m. So each key's newest message comes, and once.
+
+Publishers of one key that do not know of each other may be seen in another order by the service: as by any client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from ..errors import PeerError
+from ..matcher import matches
+from ..wire.packets import Message
+from ..wire.text import printable
+from .steps import Close, Mailbox, Open, Steps, Sync
+
+__all__ = ["Ask", "CaughtUp", "Page", "Seam", "fetch", "question_key", "subscribe"]
+
+MOST_BYTES: Final = 268_435_456
+"""Bytes of values that a client takes from a service: four times what one keeps unless told otherwise."""
+TRIES: Final = 5
+"""How often a client begins anew when its connection broke meanwhile, or more came than it holds."""
+
+Ask: TypeAlias = Callable[[bytes, bytes], Steps[bytes]]
+"""Asks a question under a key, and gets the answer."""
+
+
+class CaughtUp(Message, frozen=True, gc=False):
+    """The marker after the last values: ``key`` is the pattern. What follows it is published from now on."""
+
+
+class Page(msgspec.Struct, frozen=True, array_like=True):
+    """Some last values of a pattern, in MessagePack: keys in order, and whether there are ``more``."""
+
+    more: bool
+    kept: list[tuple[bytes, bytes]]
+
+
+class Seam(Mailbox):
+    """Where messages go until the last values are there."""
+
+    def drop(self) -> None:
+        """Forget what came until now."""
+        while self.take() is not None:
+            pass
+        self.lost = 0
+
+    def hand_over(self, kept: dict[bytes, bytes]) -> None:
+        """Give the application what was kept, what came, and a marker; from now on what comes is the application's."""
+        raise NotImplementedError
+
+
+def question_key(pattern: bytes, separator: bytes) -> bytes:
+    """Where the last values of a pattern are asked for.
+
+    A pattern matches another one, taken as a key, just when it covers it. So a question reaches the services that keep
+    all of what is asked for, and no others.
+    """
+    return separator.join((b"sbus", b"last", pattern))
+
+
+def fetch(ask: Ask, patterns: Sequence[bytes], separator: bytes) -> Steps[dict[bytes, bytes]]:
+    """The last value of each key that matches. Raises :exc:`~sbuslib.errors.PeerError` for what no service answers."""
+    kept: dict[bytes, bytes] = {}
+    for pattern in patterns:
+        after: bytes | None = None
+        more, size = True, 0
+        while more:
+            answer = yield from ask(question_key(pattern, separator), msgspec.msgpack.encode(after))
+            try:
+                page = msgspec.msgpack.decode(answer, type=Page)
+            except ValueError as error:
+                raise PeerError(f"no last values of {printable(pattern)}: {error}") from None
+            for key, payload in page.kept:
+                size += len(key) + len(payload)
+                if (after is not None and key <= after) or not matches(pattern, key, separator) or size > MOST_BYTES:
+                    raise PeerError(f"these are no last values of {printable(pattern)}")
+                kept[key], after = payload, key
+            more = page.more and bool(page.kept)
+    return kept
+
+
+def subscribe(seam: Seam, ask: Ask, separator: bytes, epoch: Callable[[], int]) -> Steps[None]:
+    """Subscribe to the patterns of ``seam``, and hand over the last values first.
+
+    :param epoch: which connection the client has: what came over an earlier one is not complete.
+    """
+    yield from Open(seam)
+    try:
+        for _ in range(TRIES):
+            began = epoch()
+            yield from Sync("tree")
+            seam.drop()
+            kept = yield from fetch(ask, seam.patterns, separator)
+            yield from Sync("tree")
+            if epoch() == began and not seam.lost:
+                seam.hand_over(kept)
+                yield from Sync()  # wakes callers that wait for messages
+                return
+        raise TimeoutError(f"the connection broke {TRIES} times, or more came than fits")
+    except BaseException:
+        yield from Close(seam)
+        raise

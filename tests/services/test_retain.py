@@ -1,0 +1,322 @@
+"""Last values over real hubs: what is kept, what a subscription begins with, kills, relays, several services."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import gevent
+import pytest
+from clients.conftest import kind as kind
+from clients.conftest import make as make
+from clients.makers import Make, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from programs import Programs, wait_until
+from support import PATIENCE, HubThread
+
+from sbuslib import Hub, aio, blocking
+from sbuslib.clients.endpoint import Endpoint
+from sbuslib.errors import NoServerError, StateError
+from sbuslib.matcher import matches
+from sbuslib.patterns import request
+from sbuslib.patterns.last import CaughtUp
+from sbuslib.services import retain
+from sbuslib.services.retain import Kept, Retain
+from sbuslib.wire.packets import Message
+
+# -- what is kept ---------------------------------------------------------------------------------------------
+
+MESSAGES = st.lists(
+    st.builds(Message, st.sampled_from([b"", b"a", b"a/1", b"a/2", b"b/1", b"b*"]), st.sampled_from([b"", b"x", b"yy"]))
+)
+
+
+@given(st.lists(MESSAGES), st.integers(1, 5), st.integers(1, 20), st.sampled_from([b"", b"a/", b"a/*", b"b*", b"a"]))
+def test_kept_is_what_a_plain_model_keeps(batches: list[list[Message]], keys: int, size: int, pattern: bytes) -> None:
+    kept = Kept(keys=keys, size=size)
+    model: OrderedDict[bytes, bytes] = OrderedDict()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retain, "PAGE_BYTES", 5)
+        for batch in batches:
+            kept.take(batch)
+            for message in batch:
+                model.pop(message.key, None)
+                if message.payload:
+                    model[message.key] = message.payload
+                while len(model) > keys or sum(len(key) + len(value) for key, value in model.items()) > size:
+                    model.popitem(last=False)
+            assert list(kept.values.items()) == list(model.items())
+            found, after, more = list[tuple[bytes, bytes]](), None, True
+            while more:
+                page = kept.page(pattern, after)
+                found += page.kept
+                more = page.more
+                after = found[-1][0] if found else None
+            assert found == sorted(pair for pair in model.items() if matches(pattern, pair[0]))
+
+
+@settings(max_examples=10)
+@given(st.lists(MESSAGES, max_size=4))
+def test_a_file_has_it_after_each_batch(batches: list[list[Message]]) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        for batch in batches:
+            kept = Kept(f"{folder}/last.db", keys=3)
+            before = list(kept.values.items())
+            kept.take(batch)
+            after = list(kept.values.items())
+            kept.close()
+            again = Kept(f"{folder}/last.db", keys=3)
+            assert list(again.values.items()) == after, before
+            again.close()
+
+
+def test_what_is_too_long_to_be_told_is_not_kept_nor_what_was_before() -> None:
+    kept = Kept()
+    kept.take([Message(b"a", b"x"), Message(b"a", bytes(retain.LONGEST))])
+    assert kept.values == {}
+
+
+def test_a_file_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no database" * 1_000)
+    used = Kept(tmp_path / "used")
+    with sqlite3.connect(tmp_path / "other") as other:
+        other.execute("CREATE TABLE kept (key TEXT, payload TEXT, more TEXT)")
+        other.execute("INSERT INTO kept VALUES ('a', 'b', 'c')")
+    other.close()
+    for name in ("text", "used", "other", "nowhere/file"):
+        with pytest.raises(StateError, match=name):
+            Kept(tmp_path / name)
+    used.close()
+
+
+# -- over hubs ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def retaining(address: str, *patterns: bytes, **options: Any) -> Iterator[Retain]:
+    """A service in this thread's event loop."""
+    service = Retain(address, *patterns, **options)
+    greenlet = gevent.spawn(service.run)
+    try:
+        yield service
+    finally:
+        service.stop()
+        greenlet.get(timeout=PATIENCE)
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For services that start where there is no other: they do not wait long for one."""
+    monkeypatch.setattr(request, "TAKEN_WITHIN", 0.1)
+
+
+class Process:
+    """``sbus retain`` as a process."""
+
+    def __init__(self, address: str, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "sbuslib", "retain", "-a", address, *arguments], stderr=subprocess.PIPE
+        )
+        assert self._process.stderr is not None
+        while b"keys are kept" not in (line := self._process.stderr.readline()):
+            assert line, "it did not start"
+        self.line = line.decode()
+
+    def end(self, number: int = signal.SIGKILL) -> int:
+        self._process.send_signal(number)
+        with self._process:
+            return self._process.wait(PATIENCE)
+
+
+def until_marker(client: Endpoint, count: int = 1) -> list[tuple[bytes, bytes]]:
+    """What a client receives before the marker."""
+    came: list[tuple[bytes, bytes]] = []
+    while count:
+        message = client.receive(PATIENCE)
+        if isinstance(message, CaughtUp):
+            count -= 1
+        else:
+            came.append((message.key, message.payload))
+    return came
+
+
+@pytest.fixture
+def service(server: HubThread, address: str) -> Iterator[Retain]:
+    """A service in the thread of the hub."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(request, "TAKEN_WITHIN", 0.01)  # there is no other service, so it need not look long
+        service = server.call(lambda: Retain(address, b"a/", b"b"))
+    running = server.call(lambda: gevent.spawn(service.run))
+    yield service
+
+    def stop() -> None:
+        service.stop()
+        running.get()
+
+    server.call(stop)
+
+
+def test_a_subscription_begins_with_what_is_kept(service: Retain, make: Make) -> None:
+    publisher, client = make(), make()
+    publisher.publish_many(
+        [(b"a/1", b"old"), (b"a/1", b"x"), (b"a/2", b"y"), (b"b", b"z"), (b"c", b"c"), (b"a/3", b"")]
+    )
+    publisher.sync()
+    heard: list[Message] = []
+    client.subscribe(b"a/*", b"b", callback=heard.append, last=True)
+    publisher.publish(b"a/1", b"new")
+    assert until_marker(client, 2) == [(b"a/1", b"x"), (b"a/2", b"y"), (b"b", b"z")]
+    assert client.receive(PATIENCE).payload == b"new"
+    assert heard == []
+    assert [(message.key, message.payload) for message in client.last(b"a/")] == [(b"a/1", b"new"), (b"a/2", b"y")]
+    assert client.last(b"a/7") == []
+    client.unsubscribe(b"a/*", b"b")
+    client.subscribe(b"b", callback=heard.append, last=True)
+    client.run(0.01)
+    assert [(type(message), message.key) for message in heard] == [(Message, b"b"), (CaughtUp, b"b")]
+
+
+def test_what_the_application_holds_as_well_comes_once(service: Retain, make: Make) -> None:
+    client = make()
+    client.subscribe(b"a/")
+    client.publish(b"a/1", b"x")
+    assert client.receive(PATIENCE).payload == b"x"
+    client.subscribe(b"a/1", last=True)
+    client.publish(b"a/1", b"y")
+    client.publish(b"a/2", b"z")
+    assert until_marker(client) == [(b"a/1", b"x")]
+    assert [client.receive(PATIENCE).payload for _ in range(2)] == [b"y", b"z"]
+    with pytest.raises(TimeoutError):
+        client.receive(0.01)
+
+
+def test_asyncio_subscribes_with_last_values(service: Retain, address: str) -> None:
+    async def test() -> None:
+        async with aio.Client(address) as client:
+            await client.publish(b"a/1", b"x")
+            await client.subscribe(b"a/", last=True)
+            first, second = await client.receive(PATIENCE), await client.receive(PATIENCE)
+            assert (first.payload, type(second)) == (b"x", CaughtUp)
+            assert [message.payload for message in await client.last(b"a/*")] == [b"x"]
+
+    run(test())
+
+
+def test_without_a_service_there_is_an_error_and_no_subscription(server: HubThread, make: Make, alone: None) -> None:
+    client = make()
+    for ask in (lambda: client.last(b"a/"), lambda: client.subscribe(b"a/", last=True)):
+        with pytest.raises(NoServerError):
+            ask()
+    client.publish(b"a/1")
+    with pytest.raises(TimeoutError):
+        client.receive(0.01)
+
+
+def test_a_service_is_not_asked_about_what_it_does_not_keep(service: Retain, make: Make, alone: None) -> None:
+    client = make()
+    with pytest.raises(NoServerError):
+        client.last(b"")
+    with pytest.raises(NoServerError):
+        client.last(b"c")
+
+
+def test_many_values_come_in_pages(hub: Hub, alone: None) -> None:
+    with hub.client() as client, retaining(hub.address, b"") as service:
+        pairs = [(b"k/%05d" % number, bytes(300)) for number in range(3_000)]
+        client.publish_many(pairs)
+        client.subscribe(b"k/", last=True)
+        assert until_marker(client) == pairs
+        assert list(service.kept.values) == [key for key, _ in pairs], "its own questions are not kept"
+
+
+def test_a_second_service_takes_over_what_the_first_keeps(tmp_path: Path) -> None:
+    address, file = str(tmp_path / "bus"), str(tmp_path / "last.db")
+    with HubThread(address), blocking.Client(address) as client:
+        take_over(client, address, file)
+
+
+def take_over(client: blocking.Client, address: str, file: str) -> None:
+    first = Process(address, "a/")
+    client.publish_many([(b"a/1", b"x"), (b"a/2", b"y")])
+    stale = Kept(file)
+    stale.take([Message(b"a/9", b"stale")])
+    stale.close()
+    second = Process(address, "a/", "--file", file)
+    assert "2 keys are kept" in second.line
+    try:
+        assert [message.payload for message in client.last(b"a/")] == [b"x", b"y"]
+        first.end()
+        assert [message.payload for message in client.last(b"a/")] == [b"x", b"y"]
+        client.publish(b"a/2", b"z")
+        assert [message.payload for message in client.last(b"a/")] == [b"x", b"z"]
+        second.end()
+        second = Process(address, "a/", "--file", file)
+        assert "2 keys are kept" in second.line
+        assert [message.payload for message in client.last(b"a/")] == [b"x", b"z"]
+    finally:
+        assert second.end(signal.SIGTERM) == 0
+
+
+def test_subscriptions_over_relays_miss_nothing_while_many_publish(tmp_path: Path) -> None:
+    """The newest of each key that one publisher numbers: what is kept, and then each that follows."""
+    programs = Programs(str(tmp_path))
+    stop = threading.Event()
+    try:
+        programs.start("top")
+        for name in ("left", "right"):
+            programs.start(name, "top")
+            programs.wait_until_joined(name)
+        service = Process(programs.address("left"), "n/")
+        with blocking.Client(programs.address("right")) as one, blocking.Client(programs.address("top")) as other:
+            last: dict[bytes, int] = {}
+
+            def publish(client: blocking.Client, keys: list[bytes]) -> None:
+                number = 0
+                while not stop.is_set():
+                    number += 1
+                    client.publish_many([(key, b"%d" % number) for key in keys])
+                    client.sync("tree")
+                for key in keys:
+                    last[key] = number
+
+            threads = [
+                threading.Thread(target=publish, args=(one, [b"n/1", b"n/2"])),
+                threading.Thread(target=publish, args=(other, [b"n/3", b"n/4"])),
+            ]
+            for thread in threads:
+                thread.start()
+            with blocking.Client(programs.address("left")) as near, blocking.Client(programs.address("right")) as far:
+                wait_until(lambda: len(near.last(b"n/")) == 4, "all have published")
+                got: list[tuple[blocking.Client, list[Message]]] = []
+                for client in (near, far) * 3:
+                    client.subscribe(b"n/", last=True)
+                    messages = [client.receive(PATIENCE) for _ in range(60)]
+                    got.append((client, messages))
+                    client.unsubscribe(b"n/")
+                    client.sync()
+                    while client._session.inbox:
+                        client.receive(0)
+            stop.set()
+            for thread in threads:
+                thread.join()
+            for _, messages in got:
+                marker = next(at for at, message in enumerate(messages) if isinstance(message, CaughtUp))
+                assert {message.key for message in messages[:marker]} == {b"n/1", b"n/2", b"n/3", b"n/4"}
+                for key in last:
+                    numbers = [int(message.payload) for message in messages if message.key == key and message.payload]
+                    assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), "one is missing or came twice"
+        service.end()
+    finally:
+        stop.set()
+        programs.close()
