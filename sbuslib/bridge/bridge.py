@@ -22,7 +22,7 @@ import re
 import secrets
 import socket
 from collections import Counter, deque
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from itertools import islice, repeat, starmap
@@ -182,6 +182,7 @@ class AioBridge:
         self._kept: deque[Outgoing] = deque()
         self._kept_bytes = 0
         self._sending = 0
+        self._taking = asyncio.Lock()
         self._arrived = asyncio.Event()
         self._emptied = asyncio.Event()
         self._changed = asyncio.Event()
@@ -274,6 +275,7 @@ class AioBridge:
         try:
             async with asyncio.timeout(timeout):
                 await self._empty()
+                await self._taking.acquire()  # what is half taken is acknowledged, and nothing more is taken
         except (OSError, TimeoutError) as error:
             logger.debug("bridge: leaving the bus: %s", plainly(error))
         await end(*self._tasks)
@@ -387,18 +389,22 @@ class AioBridge:
 
     # -- in -----------------------------------------------------------------------------------------
 
-    async def _take(self, messages: Sequence[Incoming]) -> None:
-        coming: list[tuple[bytes, bytes]] = []
-        for message in messages:
-            key = self._key(message.subject)
-            if key is None or not self._may_come(key, message):
-                continue
-            if fits_a_packet(key, message.payload):
-                coming.append((key, message.payload))
-            else:
-                self._refused["message too long"] += 1
-        if not coming:
-            return
+    async def _take(self, messages: Sequence[Incoming], acknowledge: Callable[[], Awaitable[object]]) -> None:
+        async with self._taking:
+            coming: list[tuple[bytes, bytes]] = []
+            for message in messages:
+                key = self._key(message.subject)
+                if key is None or not self._may_come(key, message):
+                    continue
+                if fits_a_packet(key, message.payload):
+                    coming.append((key, message.payload))
+                else:
+                    self._refused["message too long"] += 1
+            if coming:
+                await self._publish(coming)
+            await acknowledge()
+
+    async def _publish(self, coming: list[tuple[bytes, bytes]]) -> None:
         announced = []
         if self._members.others:
             digests = [digest(key, payload) for key, payload in coming]

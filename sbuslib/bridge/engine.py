@@ -61,8 +61,8 @@ class Origin(msgspec.Struct, frozen=True):
         return cls(found[1], int(found[2]), found[3], found[4].encode()) if found is not None else None
 
 
-Take: TypeAlias = Callable[[Sequence[Incoming]], Awaitable[None]]
-"""Takes messages over from an engine. Once it returns, the hub has passed them on."""
+Take: TypeAlias = Callable[[Sequence[Incoming], Callable[[], Awaitable[object]]], Awaitable[None]]
+"""Takes messages over from an engine, and calls back to acknowledge them once the hub has passed them on."""
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +111,7 @@ class Engine(Protocol):
     has_origins: bool
     """Whether a header goes along with each message."""
     keeps: bool
-    """Whether the engine keeps messages until the bridge has passed them on."""
+    """Whether the engine keeps messages until they are acknowledged, also while the bridge is away."""
     shares: bool
     """Whether the engine gives each message to one of several bridges of a bus."""
     lost: int

@@ -16,6 +16,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import partial
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote
 
@@ -202,11 +203,14 @@ class Mqtt:
             self._arrived.clear()
             while self._inbox:
                 messages = [self._inbox.popleft() for _ in range(min(_BATCH, len(self._inbox)))]
-                await take([Incoming(message.topic, message.payload, _origin_of(message)) for message in messages])
-                for message in messages:
-                    self._client.ack(message.mid, message.qos)
+                coming = [Incoming(message.topic, message.payload, _origin_of(message)) for message in messages]
+                await take(coming, partial(self._acknowledge, messages))
             if self._reading is not None:
                 self._read_on(self._reading)
+
+    async def _acknowledge(self, messages: list[MQTTMessage]) -> None:
+        for message in messages:
+            self._client.ack(message.mid, message.qos)
 
     async def send(self, messages: Sequence[Outgoing]) -> None:
         sent: deque[MQTTMessageInfo] = deque()

@@ -160,11 +160,15 @@ class Nats:
                 came = [message for message in messages if message.reply]  # without, it says that no more comes
                 wanted = wanted - len(came) if len(came) == len(messages) else 0
                 messages = came
-            await take([Incoming(one.subject, one.data, (one.headers or {}).get(ORIGIN)) for one in messages])
-            if ask is not None:
-                with suppress(Error):  # then it comes again
-                    for one in messages:
-                        await self._client.publish(one.reply)  # which acknowledges it
+            coming = [Incoming(one.subject, one.data, (one.headers or {}).get(ORIGIN)) for one in messages]
+            await take(coming, partial(self._acknowledge, messages))
+
+    async def _acknowledge(self, messages: list[Msg]) -> None:
+        if self.keeps:
+            with suppress(Error):  # then it comes again
+                for one in messages:
+                    await self._client.publish(one.reply)
+                await self._client.flush()
 
     async def _failed(self, error: Exception) -> None:
         if isinstance(error, SlowConsumerError):
@@ -186,8 +190,7 @@ class Nats:
             if self.keeps:
                 await self._send_to_stream(messages)
                 return
-            for message in messages:
-                await self._client.publish(message.subject, message.payload, headers={ORIGIN: message.origin})
+            await self._client._send_command(b"".join(map(_packet, messages)))
             # The client writes its first ping before what it has still to write.
             for _ in range(2):
                 await self._unless_away(self._client.flush(_CONFIRM_SECONDS))
@@ -225,3 +228,11 @@ class Nats:
     async def close(self) -> None:
         with suppress(Error, AssertionError):  # which it raises where it never was connected
             await self._client.close()
+
+
+def _packet(message: Outgoing) -> bytes:
+    """What ``publish`` of the client library makes, in a fifth of the time. There is no CR or LF in its words."""
+    head = f"NATS/1.0\r\n{ORIGIN}: {message.origin}\r\n\r\n"  # in ASCII
+    payload = message.payload
+    start = f"HPUB {message.subject} {len(head)} {len(head) + len(payload)}\r\n{head}"
+    return b"%b%b\r\n" % (start.encode(), payload)

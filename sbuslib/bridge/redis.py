@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any, Final
 
@@ -91,7 +92,7 @@ class Redis:
                 elif told is not None and told["type"] == "pmessage":
                     messages.append(Incoming(_text(told["channel"]), told["data"]))
                 if messages and (told is None or len(messages) >= _BATCH):
-                    await take(messages)
+                    await take(messages, _no_acknowledgement)
                     messages = []
 
     async def _read_stream(self, take: Take, group: str, ready: Callable[[], object]) -> None:
@@ -115,8 +116,8 @@ class Redis:
                 told = await connection.xreadgroup(group, self._id, {stream: ">"}, _BATCH, _BLOCK_MILLISECONDS)
                 entries = told[0][1] if told else []
             if entries:
-                await take([_entry(fields) for _, fields in entries])
-                await connection.xack(stream, group, *[number for number, _ in entries])
+                numbers = [number for number, _ in entries]
+                await take([_entry(fields) for _, fields in entries], partial(connection.xack, stream, group, *numbers))
 
     async def send(self, messages: Sequence[Outgoing]) -> None:
         pipeline = self._connection.pipeline(transaction=False)
@@ -134,6 +135,10 @@ class Redis:
 
     async def close(self) -> None:
         await self._connection.aclose()
+
+
+async def _no_acknowledgement() -> None:
+    """Channels know none."""
 
 
 def _entry(fields: dict[bytes, bytes] | None) -> Incoming:

@@ -60,12 +60,12 @@ class Server:
             self._process = None
 
 
-def nats_server(folder: str, *arguments: str) -> Server:
-    return Server(
-        "nats-server",
-        folder,
-        lambda port, place: ["-a", "127.0.0.1", "-p", str(port), "-js", "-sd", f"{place}/js", *arguments],
-    )
+def nats_server(folder: str, *arguments: str, streams: bool = True) -> Server:
+    def command(port: int, place: str) -> list[str]:
+        kept = ["-js", "-sd", f"{place}/js"] if streams else []
+        return ["-a", "127.0.0.1", "-p", str(port), *kept, *arguments]
+
+    return Server("nats-server", folder, command)
 
 
 def mosquitto(folder: str, *lines: str) -> Server:
@@ -78,6 +78,8 @@ def mosquitto(folder: str, *lines: str) -> Server:
                 "max_inflight_messages 0",
                 "set_tcp_nodelay true",
             ]
+            if os.geteuid() == 0:
+                base.append("user root")  # who may read what is in the folder
             if not any(line.startswith("password_file") for line in lines):
                 base.append("allow_anonymous true")
             file.write("\n".join([*base, *lines]) + "\n")

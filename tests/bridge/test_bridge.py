@@ -16,7 +16,7 @@ import pytest
 from support import PATIENCE, HubThread
 
 from sbuslib.aio import Client
-from sbuslib.bridge import AioBridge, EngineOptions
+from sbuslib.bridge import AioBridge, EngineOptions, nats, redis
 from sbuslib.errors import DisconnectedError, UsageError
 from sbuslib.wire.packets import Message
 
@@ -221,8 +221,12 @@ def test_a_bridge_that_is_closed_says_what_it_lost(cluster: Cluster, buses: Buse
     asyncio.run(run())
 
 
-def test_an_engine_that_is_killed_under_load_loses_nothing_uncounted(cluster: Cluster, buses: Buses) -> None:
+def test_an_engine_that_is_killed_under_load_loses_nothing_uncounted(
+    cluster: Cluster, buses: Buses, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was delivered, and what was counted as lost at either end, is what was published."""
+    for engine in (nats, redis):
+        monkeypatch.setattr(engine, "_AGAIN_SECONDS", 1.0)
     if not cluster.has_origins:
         pytest.skip("without origins a gap is not seen")
 

@@ -1,0 +1,112 @@
+"""What only MQTT has: retained messages, the last will, versions, passwords."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+
+import pytest
+from support import PATIENCE
+
+from sbuslib.aio import Client
+from sbuslib.bridge import AioBridge, EngineOptions
+from sbuslib.errors import UsageError
+
+from .servers import mosquitto
+from .test_bridge import Buses, receive, until
+
+
+@pytest.mark.parametrize("version", ["3.1.1", "5"])
+@pytest.mark.parametrize("qos", [0, 1])
+def test_the_newest_message_of_a_key_is_kept_and_comes_to_a_bridge_that_connects(
+    buses: Buses, folder: str, version: str, qos: int
+) -> None:
+    server = mosquitto(folder)
+    server.start()
+    options = EngineOptions(version=version, qos=qos, retain=(b"state/",))
+    url = f"mqtt://127.0.0.1:{server.port}"
+
+    async def run() -> None:
+        async with (
+            AioBridge(buses[0], url, export=[b""], options=options) as one,
+            Client(buses[0]) as here,
+            Client(buses[1]) as there,
+        ):
+            await one.ready()
+            await here.publish_many([(b"state/a", b"old"), (b"state/a", b"new"), (b"event/a", b"gone")])
+            await until(lambda: one.statistics().exported == 3)
+            await there.subscribe(b"")
+            async with AioBridge(buses[1], url, import_=[b"state/", b"event/"], options=options) as two:
+                await two.ready()
+                got = await receive(there, 2)  # the first is what bridges say to each other
+                assert [(message.key, message.payload) for message in got[1:]] == [(b"state/a", b"new")]
+                assert two.statistics().imported == 1
+
+    try:
+        asyncio.run(run())
+    finally:
+        server.kill()
+
+
+def test_topics_without_a_prefix_and_the_last_will(buses: Buses, folder: str) -> None:
+    """A device that knows nothing of bridges; then a bridge that goes without a word."""
+    server = mosquitto(folder)
+    server.start()
+    url = f"mqtt://127.0.0.1:{server.port}"
+    options = EngineOptions(prefix="", name="one", version="3.1.1")
+
+    async def run() -> None:
+        async with (
+            AioBridge(buses[1], url, import_=[b"device/*/t", b"sbus-bridge/"], options=EngineOptions(prefix="")) as two,
+            Client(buses[1]) as there,
+        ):
+            await there.subscribe(b"device/", b"sbus-bridge/one")
+            await two.ready()
+            device = EngineOptions(prefix="", name="device")
+            async with AioBridge(buses[0], url, export=[b"device/"], options=device) as one, Client(buses[0]) as here:
+                await one.ready()
+                await here.publish_many([(b"device/1/t", b"21"), (b"device/1/h", b"40")])
+                assert (await there.receive(PATIENCE)).key == b"device/1/t"
+            one = await AioBridge(buses[0], url, export=[b"x"], options=options).__aenter__()
+            await one.ready()
+            assert (await there.receive(PATIENCE)).payload == b"here"
+            one._engine._client.socket().shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
+            assert (await there.receive(PATIENCE)).payload == b"away"
+            await one.close()
+
+    try:
+        asyncio.run(run())
+    finally:
+        server.kill()
+
+
+def test_a_password_is_asked_for(buses: Buses, folder: str, caplog: pytest.LogCaptureFixture) -> None:
+    file = f"{folder}/passwords"
+    server = mosquitto(folder, f"password_file {file}", "allow_anonymous false")
+    subprocess.run(["mosquitto_passwd", "-b", "-c", file, "me", "word"], check=True)
+    server.start()
+
+    async def run() -> None:
+        url = f"mqtt://me:word@127.0.0.1:{server.port}"
+        async with AioBridge(buses[0], url, export=[b"a"]) as one:
+            await one.ready()
+        async with AioBridge(buses[0], url, export=[b"a"], options=EngineOptions(user="me", password="wrong")) as one:
+            await until(lambda: "orized" in caplog.text)
+            assert not one.statistics().connected
+        assert "word" not in caplog.text
+
+    try:
+        asyncio.run(run())
+    finally:
+        server.kill()
+
+
+def test_other_versions_and_qualities_are_refused(buses: Buses) -> None:
+    async def run() -> None:
+        for options in (EngineOptions(version="4"), EngineOptions(qos=2)):
+            with pytest.raises(UsageError):
+                async with AioBridge(buses[0], "mqtt://127.0.0.1:1", export=[b"a"], options=options):
+                    pass
+
+    asyncio.run(run())

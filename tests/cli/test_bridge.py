@@ -1,0 +1,69 @@
+"""``sbus bridge`` as a program, and what ``sbus doctor`` tells of it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from bridge.servers import nats_server
+from support import PATIENCE, HubThread
+
+from sbuslib.blocking import Client
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def test_two_buses_are_joined_and_doctor_tells_of_it(
+    start: Start, run: Run, bus: HubThread, path: str, folder: str
+) -> None:
+    server = nats_server(folder)
+    server.start()
+    url = f"nats://127.0.0.1:{server.port}"
+    with HubThread(f"{folder}/far") as far, Client(path) as here, Client(far.hub.address) as there:
+        start("sbuslib", "bridge", url, "--bus", path, "--export", "room/", "log/")
+        away = start("sbuslib", "bridge", url, "--bus", far.hub.address, "--import", "room/", "--prefix", "sbus")
+        there.subscribe(b"")
+        while True:  # until both are there
+            here.publish_many([(b"log/1", b"not imported"), (b"room/1", b"crosses")])
+            try:
+                message = there.receive(0.1)
+            except TimeoutError:
+                continue
+            if message.key != b"sbus/gateway":
+                break
+        assert (message.key, message.payload) == (b"room/1", b"crosses")
+        told = run("sbuslib", "doctor", "-a", path).stdout
+        assert f"bridge: bridge to {url}: connected" in told
+        away.send_signal(signal.SIGTERM)
+        assert away.wait(PATIENCE) == 0
+        assert away.stderr is not None
+        assert away.stderr.read() == b""
+    server.kill()
+
+
+def test_the_bridge_ends_with_status_1_when_the_bus_ends(start: Start, bus: HubThread, path: str) -> None:
+    process = start("sbuslib", "bridge", "nats://127.0.0.1:1", "--bus", path, "--export", "a")
+    assert process.stderr is not None
+    assert b"Connect call failed" in process.stderr.readline()
+    bus.stop()
+    assert process.wait(PATIENCE) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["nats://127.0.0.1:1"], 2),
+        (["http://127.0.0.1:1", "--export", "a"], 2),
+        (["nats://127.0.0.1:1", "--export", "a/!/b"], 2),
+        (["mqtt://127.0.0.1:1", "--mqtt", "3.1.1", "--export", "a/", "--import", "*/b"], 2),
+        (["nats://127.0.0.1:1", "--export", "a", "--password-file", "/does/not/exist"], 1),
+    ],
+)
+def test_what_cannot_be_right_is_one_line(
+    run: Run, bus: HubThread, path: str, arguments: list[str], status: int
+) -> None:
+    done = run("sbuslib", "bridge", *arguments, "--bus", path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1), done.stderr
