@@ -56,7 +56,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "journal": "what a journal holds, and whether it is whole",
             "consume": "messages of a journal from where you stopped, as they come",
             "lake": "keep journals as Parquet files, for reports and plans",
-            "report": "pages and tables about what was recorded: traffic, subscriptions, latency",
+            "report": "pages and tables about what was recorded: traffic, subscriptions, latency, losses",
             "plan": "what every link of a tree of hubs would carry, and the best hub for each client",
             "watch": "rates of what is being recorded, and alerts on the bus",
         },

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import jobs
+from .arguments import add_address
 from .console import tell
 from .values import count, moment, separator
 
@@ -35,7 +36,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "same as tables. The page needs the extra report beside spark: pip install 'sbuslib[report,spark]'."
     )
     kinds = parser.add_subparsers(required=True, metavar="KIND", title="kinds")
-    for add_kind in (_add_traffic, _add_subscriptions, _add_latency):
+    for add_kind in (_add_traffic, _add_subscriptions, _add_latency, _add_completeness):
         add_kind(kinds)
 
 
@@ -248,3 +249,39 @@ def _latency(arguments: Namespace) -> jobs.Work:
         deliver(latency(found, requests, replies, correlation, arguments.separator), arguments)
 
     return work
+
+
+def _add_completeness(kinds: Any) -> None:
+    command: ArgumentParser = kinds.add_parser(
+        "completeness",
+        help="what journals, hubs and links had and lost, and whether every message is accounted for",
+        description="Tell what was published, routed, delivered, recorded, and lost by whom and why, and in one line "
+        "whether every message is accounted for. It reads journals, and asks the hub at -a and those below it. It "
+        "needs no Spark.",
+        epilog="examples:\n"
+        "  sbus report completeness /var/lib/sbus/journal\n"
+        "  sbus report completeness -a /tmp/bus journal --output - --csv tables",
+    )
+    command.add_argument("journal", metavar="JOURNAL", nargs="*", help="directory of a journal")
+    add_address(command)
+    add_output_arguments(command, "completeness.html")
+    command.set_defaults(run=lambda arguments: jobs.run(arguments, _completeness, light=True))
+
+
+def _completeness(arguments: Namespace) -> None:
+    from ..errors import UsageError
+    from ..spark.completeness import Ledger
+    from ..spark.reports import completeness
+    from ..survey import survey
+
+    check_output(arguments)
+    if not arguments.journal and arguments.address is None:
+        raise UsageError("a JOURNAL or the address of a hub is needed")
+    ledger = Ledger()
+    for journal in arguments.journal:
+        progress(f"reading {journal}")
+        ledger.add_journal(journal)
+    if arguments.address is not None:
+        ledger.add_tree(survey(arguments.address))
+    deliver(completeness(ledger), arguments)
+    print(ledger.verdict())

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..matcher import SEPARATOR
+from . import completeness as completeness_job
 from . import latency as latency_job
 from . import plan as plan_job
 from . import plots
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from .latency import CorrelationId
     from .topology import Tree
 
-__all__ = ["Report", "latency", "plan", "subscriptions", "traffic"]
+__all__ = ["Report", "completeness", "latency", "plan", "subscriptions", "traffic"]
 
 _ROWS = 500
 """Rows of a table in a page: as many as are worth a search. The page shows the first 25, and the rest when asked."""
@@ -337,4 +338,46 @@ def _plan_page(tables: dict[str, pyarrow.Table]) -> str:
                 ("saved_bytes", "bytes saved", "bytes"),
             ),
         )
+    return page.html()
+
+
+# -- completeness -----------------------------------------------------------------------------------
+
+_COUNTS = ("published", "routed", "delivered", "queued", "recorded", "lost", "unknown")
+_ACCOUNTS = {"kind": "string", "name": "string"} | dict.fromkeys(_COUNTS, "int64")
+_LOSSES = {"kind": "string", "name": "string", "cause": "string", "lost": "int64", "unknown": "int64"}
+
+
+def completeness(ledger: completeness_job.Ledger) -> Report:
+    """What journals, hubs and links had and lost: see :mod:`sbuslib.spark.completeness`."""
+    tables = {"accounts": table_of(ledger.accounts, _ACCOUNTS), "losses": table_of(ledger.losses, _LOSSES)}
+    return Report(tables, lambda: _completeness_page(tables, ledger))
+
+
+def _completeness_page(tables: dict[str, pyarrow.Table], ledger: completeness_job.Ledger) -> str:
+    verdict = ledger.verdict()
+    page = Page("Completeness", f"{verdict[0].upper()}{verdict[1:]}.")
+    page.tile("yes" if ledger.complete else "no", "every message is accounted for", bad=not ledger.complete)
+    for name in ("recorded", "lost"):
+        page.tile(
+            human(_sum(tables["accounts"], name)), name, bad=name == "lost" and _sum(tables["accounts"], name) > 0
+        )
+    who: tuple[_Column, ...] = (("kind", "what", "text"), ("name", "name", "text"))
+    page.section(
+        "Accounts",
+        "What each journal, hub and link had. Hubs count from their start on, and links from when they were made. "
+        "Unknown: how many times nobody knows how many messages are missing, and how many were on a link that broke.",
+        _show(tables["accounts"], *who, *((name, name, "count") for name in _COUNTS)),
+    )
+    page.section(
+        "Lost",
+        "By whom, and why.",
+        _show(
+            tables["losses"],
+            *who,
+            ("cause", "cause", "text"),
+            ("lost", "lost", "count"),
+            ("unknown", "unknown", "count"),
+        ),
+    )
     return page.html()

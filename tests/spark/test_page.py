@@ -10,10 +10,14 @@ import pwd
 import re
 from datetime import UTC, datetime
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from web.conftest import browser as browser
+from web.conftest import screenshots as screenshots
 
 from sbuslib.spark.page import Page, duration, figure, heading, human, shown, table
 from sbuslib.spark.plots import bars, plot
@@ -151,3 +155,45 @@ def test_users_and_groups_are_named() -> None:
 
 def test_a_table_without_rows_says_none() -> None:
     assert "<em>none</em>" in table([], ("key", "text"))
+
+
+def visible(browser: Any) -> list[str]:
+    """The first cells of the rows that a reader sees."""
+    cells = browser.find_elements("css selector", "tbody tr:not([hidden]) td:first-child")
+    return [cell.text for cell in cells]
+
+
+def test_a_reader_searches_sorts_and_zooms(browser: Any, screenshots: str, tmp_path: Path) -> None:
+    page = Page("Machines", "A page with a table of sixty rows and a picture.")
+    page.tile("60", "machines")
+    with plot() as (axes, picture):
+        bars(axes, ["a", "b"], [2, 1])
+    rows = [(b"machine/%d" % number, 1_000 * number, 60 - number) for number in range(60)]
+    columns = table(rows, ("key", "text"), ("messages", "count"), ("payloads", "bytes"), barred=1)
+    page.section("All", "Of a test.", figure(picture), columns)
+    path = tmp_path / "page.html"
+    path.write_text(page.html(), encoding="utf-8")
+    browser.get(path.as_uri())
+
+    assert visible(browser) == [f"machine/{number}" for number in range(25)]
+    fold = browser.find_element("css selector", ".tools button")
+    fold.click()
+    assert len(visible(browser)) == 60
+    fold.click()
+    messages = browser.find_elements("css selector", "th")[1]
+    messages.click()
+    assert visible(browser) == [f"machine/{number}" for number in range(59, 34, -1)], "by number, the largest first"
+    messages.click()
+    assert visible(browser)[:3] == ["machine/0", "machine/1", "machine/2"]
+    browser.find_element("css selector", "input[type=search]").send_keys("E/5")
+    assert visible(browser) == ["machine/5", *(f"machine/{number}" for number in range(50, 60))]
+    assert "11 of 11 rows" in browser.find_element("css selector", ".tools").text
+
+    svg = browser.find_element("css selector", "figure svg")
+    whole = svg.get_dom_attribute("viewBox")
+    nearer, _, reset = browser.find_elements("css selector", ".zoom button")
+    browser.save_screenshot(f"{screenshots}/report.png")
+    browser.execute_script("arguments[0].click()", nearer)
+    assert svg.get_dom_attribute("viewBox") != whole
+    browser.execute_script("arguments[0].click()", reset)
+    assert [*map(float, svg.get_dom_attribute("viewBox").split())] == pytest.approx([*map(float, whole.split())])
