@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +36,40 @@ def test_a_peer_forwards_and_is_discovered(listening: Listening, make_peer: Make
     peer.connect(seed)
     eventually(lambda: sorted(link.who or "" for link in peer.links) == ["first", "seed"])
     peer.wait_for_subscriber("//chat", timeout=20)
+
+
+def test_a_message_and_files_are_published_from_the_command_line(
+    run: Run, listening: Listening, tmp_path: Path
+) -> None:
+    into = tmp_path / "into"
+    into.mkdir()
+    process, address = listening("peer", "--listen", ":0", "--sub", "//a", "--receive", "//docs", str(into))
+    source = tmp_path / "report.bin"
+    source.write_bytes(os.urandom(3_000_000))
+    done = run("sbuslib", "peer", "--connect", address, "--pub", "//a/b", "hello", "--send", "//docs/1", str(source))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert process.stdout.readline() == b"//a/b\thello\n"
+    assert process.stdout.readline().decode() == f"{into}/report.bin\n"
+    assert (into / "report.bin").read_bytes() == source.read_bytes()
+    process.terminate()
+    assert process.wait(20) == 0
+    assert os.listdir(into) == ["report.bin"]
+
+
+def test_retained_data_is_for_those_that_come_later(listening: Listening, make_peer: Make) -> None:
+    _, address = listening("peer", "--listen", ":0", "--retain", "//motd", "closed on Monday")
+    peer = make_peer()
+    with peer.subscribe("//motd") as inbox:
+        peer.connect(address)
+        assert inbox.get(20).data == b"closed on Monday"
+
+
+def test_what_nobody_wants_is_an_error(run: Run, tmp_path: Path) -> None:
+    done = run("sbuslib", "peer", "--listen", ":0", "--timeout", "0.01", "--pub", "//a", "x")
+    assert done.returncode == 1
+    assert "not 1 subscribers to //a within 0.01 s" in done.stderr
+    done = run("sbuslib", "peer", "--listen", ":0", "--timeout", "0.01", "--send", "//a", "/nowhere")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "sbus: /nowhere: No such file or directory")
 
 
 @pytest.mark.parametrize("where", ["nowhere", ":99999", "127.0.0.1"])
