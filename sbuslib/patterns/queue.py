@@ -272,7 +272,8 @@ class Work:
                 else:
                     self.done(job)
         finally:
-            yield from self._leave()
+            self._working.pop()
+        yield from self._leave()
 
     def keep(self) -> Steps[None]:
         """Announce this worker until the mailbox is closed."""
@@ -284,11 +285,11 @@ class Work:
                     yield from Publish(self._key, encode((self.mailbox.patterns[0], self._room, [*self._held])))
                 yield from Wait(lambda: self.mailbox.closed, ANNOUNCE_SECONDS)
         finally:
-            yield from self._leave()
+            self._working.pop()
+        yield from self._leave()
 
     def _leave(self) -> Steps[None]:
         """The last part to end gives all back that was not done."""
-        self._working.pop()
         if not self._working:
             yield from self._tell(leaving=True)
 

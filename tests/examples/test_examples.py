@@ -18,7 +18,14 @@ from sbuslib.blocking import Client
 EXAMPLES = ROOT / "examples"
 RUN_BY_OTHERS = ["spark_read.py"]
 """By tests/spark, in the session of Spark that its tests share."""
-NEEDS_A_HUB = ["handshake.py", "last_and_large.py", "publish_subscribe.py", "threads.py", "typed_topics.py"]
+NEEDS_A_HUB = [
+    "handshake.py",
+    "last_and_large.py",
+    "publish_subscribe.py",
+    "shared_queue.py",
+    "threads.py",
+    "typed_topics.py",
+]
 
 Example = Callable[..., "subprocess.Popen[str]"]
 
@@ -124,6 +131,20 @@ def test_threads(bus: HubThread, example: Example) -> None:
     *jobs, last = finish(example("threads.py")).splitlines()
     assert sorted(int(line.rpartition(" ")[2]) for line in jobs) == list(range(12))
     assert last == "all done, without gevent"
+
+
+def test_shared_queue(bus: HubThread, example: Example) -> None:
+    missing = example("shared_queue.py")
+    assert missing.communicate(timeout=PATIENCE) == ("", "start the queue: sbus queue --memory thumbs photo/\n")
+    command = [sys.executable, "-m", "sbuslib", "queue", "-a", bus.hub.address, "--memory", "thumbs", "photo/"]
+    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE) as queue:
+        assert queue.stderr is not None
+        assert b"0 jobs wait" in queue.stderr.readline()
+        output, errors = example("shared_queue.py").communicate(timeout=PATIENCE)
+        queue.terminate()
+    assert errors.rstrip().endswith("OSError: the disk is slow today"), "the traceback of the job that failed"
+    lines = [f"photo {number} is small now, at attempt {2 if number == 7 else 1}" for number in range(10)]
+    assert sorted(output.splitlines()) == sorted(["all photos are accepted", *lines])
 
 
 def test_handshake(bus: HubThread, example: Example) -> None:

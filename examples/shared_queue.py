@@ -1,0 +1,43 @@
+"""Jobs that two workers share out: each is done by one of them, and one that fails is given again.
+
+Try: sbus hub -a /tmp/bus
+     export SBUS_ADDRESS=/tmp/bus
+     and in another terminal: sbus queue --memory thumbs photo/
+     and in a third: python examples/shared_queue.py
+"""
+
+import sys
+import threading
+
+from sbuslib.blocking import Client
+from sbuslib.errors import NoHubError, NoServerError
+from sbuslib.patterns.queue import Job
+
+PHOTOS = 10
+
+
+def main() -> None:
+    try:
+        client = Client()
+    except NoHubError as error:
+        sys.exit(f"{error}\nstart one, sbus hub -a /tmp/bus, and say where it is: SBUS_ADDRESS=/tmp/bus")
+    done = threading.Semaphore(0)
+
+    def shrink(job: Job) -> None:
+        if job.payload == b"7" and not job.again:
+            raise OSError("the disk is slow today")
+        print(f"photo {job.payload.decode()} is small now, at attempt {job.attempt}")
+        done.release()
+
+    with client, client.work("thumbs", shrink, room=4), client.work("thumbs", shrink, room=4):
+        try:
+            client.submit_many("thumbs", [(b"photo/new", b"%d" % number) for number in range(PHOTOS)])
+        except NoServerError:
+            sys.exit("start the queue: sbus queue --memory thumbs photo/")
+        print("all photos are accepted")
+        for _ in range(PHOTOS):
+            done.acquire()
+
+
+if __name__ == "__main__":
+    main()

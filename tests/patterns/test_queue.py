@@ -1,0 +1,153 @@
+"""What workers and the service of a queue say: whom they listen to, where they answer, and what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbuslib.errors import PayloadError, UsageError
+from sbuslib.patterns.queue import (
+    JOB_BYTES,
+    Acknowledgement,
+    Announcement,
+    Job,
+    Jobs,
+    Submission,
+    Work,
+    check_name,
+    decode,
+    encode,
+    in_parts,
+    is_address,
+    queue_key,
+    stranger,
+    submit,
+)
+from sbuslib.patterns.request import Asking
+from sbuslib.patterns.steps import Mailbox, Publish, Wait
+from sbuslib.secrets import Namespace
+from sbuslib.wire.packets import Message
+
+OWN = b"!/cred/1/1000/7"
+KEY = OWN + b"/queue/q/k"
+
+
+@pytest.mark.parametrize(
+    ("sender", "own", "found"),
+    [
+        (None, OWN, None),
+        (b"!/cred/5/1000/9", OWN, None),
+        (b"!/cred/5/0/9", OWN, None),
+        (b"!/cred/5/2000/9", OWN, None),  # trusted
+        (b"!/cred/5/1001/9", OWN, 1001),
+        (b"!/cred/5/65534/9", b"!/cred/5/65534/7", 65534),  # who that is, the kernel cannot say
+        (b"!/cred/5/1000/9/!/cred/5/1001/9", OWN, 1001),
+        (b"!/cred/5/1001/9/!/cred/5/1000/9", OWN, 1001),  # says a hub of a stranger
+        (b"!/cred/5/33/9/!/cred/5/1000/9", b"!/cred/5/33/9/" + OWN, None),  # below our own hub
+        (b"!/cred/5/34/9/!/cred/5/1000/9", b"!/cred/5/33/9/" + OWN, 34),
+    ],
+)
+def test_who_is_a_stranger(sender: bytes | None, own: bytes, found: int | None) -> None:
+    assert stranger(sender, own, b"/", frozenset({2000})) == found
+
+
+@pytest.mark.parametrize(
+    ("key", "sender", "good"),
+    [
+        (KEY, OWN, True),
+        (KEY, None, True),
+        (KEY, b"!/cred/1/1000/8", False),
+        (KEY + b"\0", OWN, False),
+        (OWN + b"/queue/other/k", OWN, False),
+        (OWN + b"/reply/q/k", None, False),
+        (b"queue/q/k", None, False),
+        (b"a/!/cred/1/1/1/queue/q/k", None, False),
+        (b"", None, False),
+    ],
+)
+def test_nothing_is_told_under_other_keys(key: bytes, sender: bytes | None, good: bool) -> None:
+    assert is_address(key, sender, b"q", Namespace()) is good
+
+
+def test_the_names_of_queues() -> None:
+    check_name(b"mail-2", b"/")
+    check_name(b"a/b", b".")
+    for name in (b"", b"a/b", b"*", b"a*", b"!", b"\0"):
+        with pytest.raises(UsageError):
+            check_name(name, b"/")
+    assert queue_key(b"q", b".", b"work") == b"queue.q.work"
+
+
+@given(st.binary())
+def test_anything_is_decoded_or_is_none(payload: bytes) -> None:
+    for kind in (Announcement, Jobs, Acknowledgement, Submission):
+        assert decode(kind, payload) is None or decode(kind, payload).__class__ is kind
+
+
+@given(st.lists(st.integers(0, 12)), st.integers(1, 4))
+def test_parts_are_bounded_and_whole(sizes: list[int], most: int) -> None:
+    parts = list(in_parts(sizes, lambda size: size, most, 10))
+    assert [size for part in parts for size in part] == sizes
+    assert all(part and len(part) <= most and (sum(part) <= 10 or len(part) == 1) for part in parts)
+
+
+def test_a_job_that_fits_nowhere_is_not_submitted() -> None:
+    asking = Asking(OWN + b"/reply/" + b"0" * 32, lambda: 0.0)
+    with pytest.raises(PayloadError):
+        next(submit(asking, b"q", [(b"k", bytes(JOB_BYTES))], b"/", 1.0))
+
+
+def words(*jobs: Job, token: bytes = b"token", sender: bytes = OWN) -> Message:
+    return Message(KEY, encode((OWN + b"/queue/q/s", token, jobs)), sender)
+
+
+def test_a_worker_takes_jobs_once_and_forgets_those_of_an_earlier_service() -> None:
+    work = Work(OWN, b"/", b"k", "q", 2)
+    assert work.mailbox.patterns == [KEY]
+    for message in (
+        words(Job(1, 1, b"a", b""), Job(1, 2, b"a", b""), Job(2, 1, b"a", b""), Job(3, 1, b"a", b"no room")),
+        words(Job(4, 1, b"a", b"of a stranger"), token=b"other", sender=b"!/cred/1/1/1"),
+        Message(KEY, b"\xc1", OWN),
+    ):
+        work.mailbox.put(message)
+    assert [_next(work).number, _next(work).number] == [1, 2]
+    work.mailbox.put(words(Job(9, 1, b"a", b""), token=b"new"))
+    assert _next(work).number == 9
+    keeping = work.keep()
+    step = next(keeping)
+    assert isinstance(step, Publish)
+    announced = decode(Announcement, step.payload)
+    assert (step.key, announced) == (b"queue/q/work", Announcement(KEY, 2, [9]))
+
+
+def _next(work: Work) -> Job:
+    """The next job, which is there already."""
+    with pytest.raises(StopIteration) as end:
+        next(work.next())
+    job: Job = end.value.value
+    return job
+
+
+def test_what_a_worker_could_not_tell_it_tells_later() -> None:
+    work = Work(OWN, b"/", b"k", "q", 2)
+    work.mailbox.put(words(Job(1, 1, b"a", b"")))
+    work.done(_next(work))
+    steps = work.next()
+    assert isinstance(next(steps), Publish)
+    assert isinstance(steps.throw(TimeoutError()), Wait)  # the hub is away
+    work.mailbox.closed = True
+    with pytest.raises(StopIteration):
+        steps.send(True)
+    (telling,) = work.parts(None, 1)
+    step = next(telling)
+    assert isinstance(step, Publish)
+    assert decode(Acknowledgement, step.payload) == Acknowledgement(KEY, b"token", [1], [], True)
+
+
+def test_a_mailbox_of_a_worker_is_its_own() -> None:
+    assert isinstance(Work(OWN, b".", b"k", "q", 1).mailbox, Mailbox)
+    for room in (0, 4_097, True):
+        if room is not True:
+            with pytest.raises(UsageError):
+                Work(OWN, b"/", b"k", "q", room)
