@@ -30,9 +30,9 @@ START_NS = 1_750_000_000_000_000_000
 
 REPORT = """
 import glob, os, sys
-from sbuslib.spark import session
+from sbuslib.spark import sessions
 from sbuslib.spark.reports import traffic
-spark = session()
+spark = sessions.session(settings=getattr(sessions, "QUICK", {}))  # as the commands start it
 report = traffic(spark.read.parquet(sys.argv[1]))
 open(sys.argv[2], "w").write(report.page())
 # This process, Java and the Python that Java has started: all that are in its process group or in ours.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..wire.text import printable
 from . import jobs
@@ -25,7 +25,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.description = (
         "Show the rates of what is being recorded, a line for each window of time, and publish alerts: under "
         "alerts/above/PATTERN and alerts/below/PATTERN, for each window with more or fewer messages a second than "
-        "that, and under alerts/lost for what was lost. The payload is a JSON object. It ends on Ctrl-C."
+        "that, and under alerts/lost for what was lost; and under alerts/cleared/ when that is over. The payload is a "
+        "JSON object. It ends on Ctrl-C. One journal of this machine needs no Spark."
     )
     parser.epilog = (
         "examples:\n"
@@ -56,12 +57,16 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_separator(parser)
     jobs.add_spark_arguments(parser)
-    parser.set_defaults(run=lambda arguments: jobs.run(arguments, _watch))
+    parser.set_defaults(run=lambda arguments: jobs.run(arguments, _watch, light=_is_light(arguments)))
 
 
-def _watch(arguments: Namespace) -> jobs.Work:
+def _is_light(arguments: Namespace) -> bool:
+    """Whether one journal of this machine is watched, which needs no Spark."""
+    return len(arguments.journal) == 1 and "://" not in arguments.journal[0] and arguments.master is None
+
+
+def _watch(arguments: Namespace) -> jobs.Work | None:
     from ..errors import UsageError
-    from ..spark.places import absolute, list_segments
     from ..spark.watch import Rule, check_windows
 
     check_windows(arguments.window, arguments.delay)
@@ -73,17 +78,30 @@ def _watch(arguments: Namespace) -> jobs.Work:
             except ValueError:
                 raise UsageError(f"a rate is a number of messages a second, not {rate}") from None
             rules.append(Rule(kind, os.fsencode(pattern), number).check(arguments.separator))
+    if _is_light(arguments):
+        from ..spark.live import follow
+
+        follow(arguments.journal[0], rules, **_options(arguments))
+        return None
+    from ..spark.places import absolute, list_segments
+
     for journal in arguments.journal:
         list_segments(absolute(journal))
     return lambda spark: _watch_with(spark, arguments, rules)
 
 
 def _watch_with(spark: SparkSession, arguments: Namespace, rules: list[Rule]) -> None:
-    from ..blocking import Client
-    from ..errors import SbusError
     from ..spark.watch import under_way, watch
 
-    stop = jobs.stop_event()
+    # From the window on that is under way, all of it: what came before is for the reports.
+    source = spark.readStream.format("sbus").option("startTime", str(under_way(arguments.window)))
+    watch(source.option("paths", json.dumps(arguments.journal)).load(), rules, **_options(arguments))
+
+
+def _options(arguments: Namespace) -> dict[str, Any]:
+    """What both ways to watch are told: windows, when to stop, and what to do with what they find."""
+    from ..blocking import Client
+    from ..errors import SbusError
 
     def show(window: Window) -> None:
         if not arguments.quiet:
@@ -109,16 +127,12 @@ def _watch_with(spark: SparkSession, arguments: Namespace, rules: list[Rule]) ->
         except (SbusError, OSError) as error:  # it may be there again for the next
             complain("sbus", f"this alert was not published: {explain(error)}")
 
-    # From the window on that is under way, all of it: what came before is for the reports.
-    source = spark.readStream.format("sbus").option("startTime", str(under_way(arguments.window)))
-    watch(
-        source.option("paths", json.dumps(arguments.journal)).load(),
-        rules,
-        seconds=arguments.window,
-        delay=arguments.delay,
-        separator=arguments.separator,
-        stop=stop,
-        on_window=show,
-        on_alert=tell,
-        on_late=lambda count: complain("sbus", f"{count:,} rows came later than --delay allows, and were left out"),
-    )
+    return {
+        "seconds": arguments.window,
+        "delay": arguments.delay,
+        "separator": arguments.separator,
+        "stop": jobs.stop_event(),
+        "on_window": show,
+        "on_alert": tell,
+        "on_late": lambda count: complain("sbus", f"{count:,} rows came later than --delay allows, and were left out"),
+    }

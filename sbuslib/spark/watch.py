@@ -1,8 +1,9 @@
 """Watches a journal while it is written: rates by windows of time, and alerts to publish on the bus.
 
-Structured streaming counts the rows of each window by key (:func:`windows`). When a window is complete, :func:`alerts`
-compares the messages that match the pattern of each rule with its rate. The caller of :func:`watch` publishes the
-alerts under ``alerts/``. Messages under ``alerts/`` are not counted, or one alert could cause the next.
+Structured streaming counts the rows of each window by key (:func:`windows`); :mod:`.live` does so for one journal,
+without Spark. When a window is complete, a :class:`Judge` compares the messages that match the pattern of each rule
+with its rate. The caller of :func:`watch` publishes the alerts under ``alerts/``. Messages under ``alerts/`` are not
+counted, or one alert could cause the next.
 
 A window is complete when a row has come that is later than its end by the *delay*. A clock ticks in the stream, so that
 windows also become complete while nothing is published.
@@ -10,8 +11,10 @@ windows also become complete while nothing is published.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -23,15 +26,28 @@ from ..wire.text import printable
 from .matching import with_matches
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["ALERTS", "Alert", "Rule", "Window", "alerts", "totals", "under_way", "watch", "windows"]
+__all__ = [
+    "ALERTS",
+    "SHOWN",
+    "Alert",
+    "Judge",
+    "Rule",
+    "Window",
+    "check_windows",
+    "matched",
+    "totals",
+    "under_way",
+    "watch",
+    "windows",
+]
 
 ALERTS = b"alerts"
 """The first segment of the keys under which alerts are published."""
 
-_SHOWN = 5
+SHOWN = 5
 """How many prefixes of a window are shown: they fit into a line."""
 
 
@@ -41,7 +57,7 @@ class Rule(NamedTuple):
     Only messages whose keys match ``pattern`` count.
     """
 
-    kind: Literal["above", "below"]
+    kind: Literal["above", "below", "lost"]
     pattern: bytes
     rate: float
 
@@ -59,9 +75,10 @@ class Rule(NamedTuple):
             raise UsageError(f"{printable(self.pattern)}: secret keys are never recorded")
         return self
 
-    def key(self, separator: bytes = SEPARATOR) -> bytes:
-        """The key of alerts by this rule: ``alerts/above/<pattern>``."""
-        return separator.join((ALERTS, self.kind.encode(), self.pattern))
+    def key(self, separator: bytes = SEPARATOR, *, cleared: bool = False) -> bytes:
+        """The key of alerts by this rule: ``alerts/above/<pattern>``, or ``alerts/cleared/above/<pattern>``."""
+        parts = [ALERTS, *([b"cleared"] if cleared else []), self.kind.encode()]
+        return separator.join(parts if self.kind == "lost" else [*parts, self.pattern])
 
 
 class Alert(NamedTuple):
@@ -145,7 +162,7 @@ def totals(windows: DataFrame, separator: bytes = SEPARATOR) -> DataFrame:
         windows.groupBy("start", prefix.cast("binary").alias("prefix"))
         .agg(*sums)
         .groupBy("start")
-        .agg(*sums, f.slice(ranked, 1, _SHOWN).alias("ranked"))
+        .agg(*sums, f.slice(ranked, 1, SHOWN).alias("ranked"))
         .select(
             "start",
             "messages",
@@ -159,85 +176,59 @@ def totals(windows: DataFrame, separator: bytes = SEPARATOR) -> DataFrame:
     )
 
 
-def alerts(windows: DataFrame, rules: Sequence[Rule], seconds: float, separator: bytes = SEPARATOR) -> DataFrame:
-    """The alerts about windows, in order of time: ``key`` and ``payload``, a JSON object.
+class Judge:
+    """Compares windows with rules, in order: an alert for each window that breaks one, and for the first that does not.
 
-    Its members are ``kind`` (``above``, ``below`` or ``lost``), ``pattern``, ``start`` (of the window, ISO 8601),
-    ``seconds`` (its length), ``messages``, ``rate`` and ``limit`` (both a second). Losses always cause an alert, under
-    ``alerts/lost``, with their count as ``messages``.
+    The payload is a JSON object with ``kind`` (``above``, ``below`` or ``lost``), ``pattern``, ``start`` (of the
+    window, ISO 8601), ``seconds`` (its length), ``messages``, ``rate`` and ``limit`` (both a second). Losses always
+    cause an alert, under ``alerts/lost``, with their count as ``messages``. The first window that does not break a rule
+    after one that did is told under ``alerts/cleared/``.
+    """
+
+    def __init__(self, rules: Sequence[Rule], seconds: float, separator: bytes = SEPARATOR) -> None:
+        self._rules = [*rules, Rule("lost", b"", 0)]
+        self._seconds = seconds
+        self._separator = separator
+        self._broken = [False] * len(self._rules)
+
+    def alerts(self, window: Window, matched: Sequence[int]) -> list[Alert]:
+        """The alerts about a window; ``matched`` is how many of its messages match each rule."""
+        found = []
+        for number, (rule, messages) in enumerate(zip(self._rules, [*matched, window.lost], strict=True)):
+            rate, was_broken = messages / self._seconds, self._broken[number]
+            self._broken[number] = rate < rule.rate if rule.kind == "below" else rate > rule.rate
+            if self._broken[number] or was_broken:
+                key = rule.key(self._separator, cleared=not self._broken[number])
+                found.append(Alert(key, self._payload(rule, window, messages, rate)))
+        return sorted(found)
+
+    def _payload(self, rule: Rule, window: Window, messages: int, rate: float) -> bytes:
+        told = {
+            "kind": rule.kind,
+            "pattern": printable(rule.pattern),
+            "start": f"{window.start:%Y-%m-%dT%H:%M:%S}Z",
+            "seconds": self._seconds,
+            "messages": messages,
+            "rate": rate,
+            "limit": float(rule.rate),
+        }
+        return json.dumps(told).encode()
+
+
+def matched(windows: DataFrame, rules: Sequence[Rule], separator: bytes = SEPARATOR) -> dict[datetime, list[int]]:
+    """How many messages of each window match each rule. It runs a job of Spark at once.
 
     :param windows: complete windows, as :func:`windows` gives them.
     """
     from pyspark.sql import functions as f
 
-    spark = windows.sparkSession
-    matched = (
-        with_matches(windows.where("key is not null"), [rule.pattern for rule in rules], separator)
-        .select("start", "messages", f.explode("matched").alias("number"))
-        .groupBy("start", "number")
-        .agg(f.sum("messages").alias("messages"))
-    )
-    table = spark.createDataFrame(
-        [
-            (number, rule.kind, printable(rule.pattern), float(rule.rate), rule.key(separator))
-            for number, rule in enumerate(rules)
-        ],
-        "number int, kind string, pattern string, limit double, key binary",
-    )
-    broken = (f.col("kind") == "above") & (f.col("rate") > f.col("limit"))
-    broken |= (f.col("kind") == "below") & (f.col("rate") < f.col("limit"))
-    by_rule = (
-        # With windows in which nothing matches, as these may break a rule of kind "below".
-        windows.select("start")
-        .distinct()
-        .crossJoin(f.broadcast(table))
-        .join(matched, ["start", "number"], "left")
-        .withColumn("messages", f.coalesce("messages", f.lit(0)))
-        .withColumn("rate", f.col("messages") / f.lit(seconds))
-        .where(broken)
-    )
-    return (
-        by_rule.drop("number")
-        .unionByName(_lost_alerts(windows, seconds, separator))
-        .orderBy("start", "key")
-        .select("key", _payload(seconds).cast("binary").alias("payload"))
-    )
-
-
-def _payload(seconds: float) -> Column:
-    from pyspark.sql import functions as f
-
-    return f.to_json(
-        f.struct(
-            "kind",
-            "pattern",
-            f.date_format("start", "yyyy-MM-dd'T'HH:mm:ssXXX").alias("start"),
-            f.lit(seconds).alias("seconds"),
-            "messages",
-            "rate",
-            "limit",
-        )
-    )
-
-
-def _lost_alerts(windows: DataFrame, seconds: float, separator: bytes) -> DataFrame:
-    """The alerts about windows with losses, in columns that :func:`_payload` makes JSON of."""
-    from pyspark.sql import functions as f
-
-    return (
-        windows.groupBy("start")
-        .agg(f.sum("lost").alias("messages"))
-        .where("messages > 0")
-        .select(
-            "start",
-            "messages",
-            f.lit("lost").alias("kind"),
-            f.lit("").alias("pattern"),
-            f.lit(0.0).alias("limit"),
-            f.lit(separator.join((ALERTS, b"lost"))).alias("key"),
-            (f.col("messages") / f.lit(seconds)).alias("rate"),
-        )
-    )
+    found: dict[datetime, list[int]] = defaultdict(lambda: [0] * len(rules))
+    if rules:
+        matches = with_matches(windows.where("key is not null"), [rule.pattern for rule in rules], separator)
+        each = matches.select("start", "messages", f.explode("matched").alias("number")).groupBy("start", "number")
+        for start, number, messages in each.agg(f.sum("messages")).collect():
+            found[start][number] = messages
+    return found
 
 
 def _ticks(spark: SparkSession) -> DataFrame:
@@ -277,7 +268,7 @@ def watch(
     :param ticks: whether windows also end by the clock. Rows that are older than the delay are then late, so set it to
         false for a stream of old rows.
     :param on_window: called with each complete window, in order.
-    :param on_alert: called with each alert, after its window. It should publish the alert.
+    :param on_alert: called with each alert of a window, after it. It should publish the alert.
     :param on_late: called with the number of rows that were left out since the last call because they came too late.
 
     Raises :exc:`~sbuslib.errors.UsageError`, and what Spark raises.
@@ -288,6 +279,7 @@ def watch(
     columns = rows.select("time", "kind", "key", "size", "lost")
     if ticks:
         columns = columns.unionByName(_ticks(rows.sparkSession))
+    judge = Judge(rules, seconds, separator)
     failed: list[Exception] = []
     at_work, ended = threading.Lock(), threading.Event()
 
@@ -297,10 +289,11 @@ def watch(
                 return
             try:
                 frame.persist()
+                counts = matched(frame, rules, separator)
                 for window in _windows_of(frame, separator):
                     on_window(window)
-                for row in alerts(frame, rules, seconds, separator).collect():
-                    on_alert(Alert(bytes(row.key), bytes(row.payload)))
+                    for alert in judge.alerts(window, counts[window.start]):
+                        on_alert(alert)
                 frame.unpersist()
             except Exception as error:  # Spark hands on its text only
                 failed.append(error)

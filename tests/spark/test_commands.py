@@ -163,7 +163,7 @@ def test_plan_writes_links_placements_and_a_page(run: Run, tmp_path: Path) -> No
         (["watch", "FOLDER", "--above", "a", "many"], "not many"),
         (["watch", "FOLDER", "--window", "0.1"], "windows are of 1"),
         (["watch", "FOLDER", "--above", "!/cred/0/0/1/x", "1"], "never recorded"),
-        (["watch", "/nowhere"], "no such directory"),
+        (["watch", "/nowhere"], "No such file or directory"),
     ],
 )
 def test_wrong_arguments_are_refused_before_spark_starts(

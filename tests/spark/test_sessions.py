@@ -90,7 +90,7 @@ def test_the_error_without_java_names_the_package(tmp_path: Path, monkeypatch: p
 
 def test_a_command_without_java_ends_with_one_line(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "sbuslib", "watch", "--above", "", "1", str(tmp_path)],
+        [sys.executable, "-m", "sbuslib", "watch", str(tmp_path), str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "JAVA_HOME": str(tmp_path)},
         cwd=tmp_path,
         capture_output=True,

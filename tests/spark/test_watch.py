@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,10 @@ from support import PATIENCE
 from sbuslib.errors import UsageError
 from sbuslib.spark.watch import (
     Alert,
+    Judge,
     Rule,
     Window,
-    alerts,
+    matched,
     totals,
     under_way,
     watch,
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
 RULES = [Rule("above", b"room/*/temp", 0.25), Rule("below", b"beat", 0.1), Rule("above", b"", 100)]
 
 
-def told(found: list[tuple[Any, ...]]) -> list[tuple[bytes, dict[str, Any]]]:
-    return [(key, json.loads(payload)) for key, payload in found]
+def told(found: list[Alert]) -> list[tuple[bytes, dict[str, Any]]]:
+    return [(alert.key, json.loads(alert.payload)) for alert in found]
 
 
 def test_windows_are_counted_and_broken_rules_cause_alerts(spark: SparkSession) -> None:
@@ -46,8 +48,8 @@ def test_windows_are_counted_and_broken_rules_cause_alerts(spark: SparkSession) 
         gap(5, "overflow", at=15),
     ]
     counted = windows(recording(spark, rows), 10, 5).persist()
-    found = [row[1:] for row in rows_of(totals(counted))]
-    assert found == [(4, 3, 0, [(b"room/", 3), (b"alert", 1)]), (1, 0, 5, [(b"beat", 1)])]
+    found = rows_of(totals(counted))
+    assert [row[1:] for row in found] == [(4, 3, 0, [(b"room/", 3), (b"alert", 1)]), (1, 0, 5, [(b"beat", 1)])]
     first, second = "2025-06-15T15:06:40Z", "2025-06-15T15:06:50Z"
     common = {"seconds": 10.0}
     expected = [
@@ -59,9 +61,20 @@ def test_windows_are_counted_and_broken_rules_cause_alerts(spark: SparkSession) 
             b"alerts/below/beat",
             {"kind": "below", "pattern": "beat", "start": first, "messages": 0, "rate": 0.0, "limit": 0.1},
         ),
+        (
+            b"alerts/cleared/above/room/*/temp",
+            {"kind": "above", "pattern": "room/*/temp", "start": second, "messages": 0, "rate": 0.0, "limit": 0.25},
+        ),
+        (
+            b"alerts/cleared/below/beat",
+            {"kind": "below", "pattern": "beat", "start": second, "messages": 1, "rate": 0.1, "limit": 0.1},
+        ),
         (b"alerts/lost", {"kind": "lost", "pattern": "", "start": second, "messages": 5, "rate": 0.5, "limit": 0.0}),
     ]
-    got = told(rows_of(alerts(counted, RULES, 10.0)))
+    counts, judge = matched(counted, RULES), Judge(RULES, 10.0)
+    at = datetime(2025, 6, 15, 15, 6, 40)
+    each = [Window(at + timedelta(seconds=10 * n), row[1], row[2], row[3], ()) for n, row in enumerate(found)]
+    got = [one for window, row in zip(each, found, strict=True) for one in told(judge.alerts(window, counts[row[0]]))]
     assert got == [(key, what | common) for key, what in expected]
 
 
@@ -122,6 +135,22 @@ def test_a_window_is_told_once_when_it_is_complete(spark: SparkSession, journal:
 def test_wrong_rules_are_refused(rule: Rule) -> None:
     with pytest.raises(UsageError):
         rule.check()
+
+
+def test_what_is_over_is_told_once() -> None:
+    judge = Judge([Rule("above", b"a", 1)], 10)
+    window = Window(datetime(2026, 1, 1), 0, 0, 0, ())
+    keys = [
+        [alert.key for alert in judge.alerts(window._replace(lost=lost), [messages])]
+        for messages, lost in ((5, 0), (20, 0), (20, 3), (5, 0), (5, 0))
+    ]
+    assert keys == [
+        [],
+        [b"alerts/above/a"],
+        [b"alerts/above/a", b"alerts/lost"],
+        [b"alerts/cleared/above/a", b"alerts/cleared/lost"],
+        [],
+    ]
 
 
 def test_windows_are_bounded(spark: SparkSession) -> None:
