@@ -67,6 +67,7 @@ class Nats:
         self._client = nats.NATS()
         self._streams: Any = self._client.jetstream(publish_async_max_pending=16_384)
         self._away = asyncio.Event()  # set while there is no connection
+        self._inbox: Any = None  # where a stream sends to
         self._unread: asyncio.Queue[Msg] = asyncio.Queue(_UNREAD)
 
     @property
@@ -135,8 +136,8 @@ class Nats:
         except NotFoundError:
             await self._streams.add_consumer(stream, config)
         inbox = self._client.new_inbox()
-        subscription = await self._client.subscribe(inbox, pending_bytes_limit=0)
-        subscription._pending_queue = self._unread
+        self._inbox = await self._client.subscribe(inbox, pending_bytes_limit=0)
+        self._inbox._pending_queue = self._unread
         asked = json.encode({"batch": _BATCH, "expires": int(_ASK_SECONDS * 1e9)})
         return partial(self._client.publish, f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{durable}", asked, inbox)
 
@@ -227,6 +228,9 @@ class Nats:
 
     async def close(self) -> None:
         with suppress(Error, AssertionError):  # which it raises where it never was connected
+            if self._inbox is not None and self.connected:
+                await self._inbox.unsubscribe()  # else a stream might still send what nobody takes
+                await self._client.flush()
             await self._client.close()
 
 

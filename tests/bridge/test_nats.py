@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -93,16 +94,13 @@ def test_a_bridge_goes_on_where_it_stopped_in_a_stream(buses: Buses, folder: str
         async with AioBridge(buses[0], url, export=[b"a"], options=options) as one, Client(buses[0]) as here:
             await one.ready()
             for part in range(3):
-                async with (
-                    AioBridge(buses[1], url, import_=[b"a"], options=options) as two,
-                    Client(buses[1]) as there,
-                ):
+                async with Client(buses[1]) as there, AsyncExitStack() as stack:
                     await there.subscribe(b"a")
-                    await two.ready()
+                    two = AioBridge(buses[1], url, import_=[b"a"], options=options)
+                    await (await stack.enter_async_context(two)).ready()
                     await here.publish(b"a", b"%d here" % part)
                     wanted = [b"%d here" % part] if not part else [b"%d away" % (part - 1), b"%d here" % part]
                     assert [message.payload for message in await receive(there, len(wanted))] == wanted
-                    await until(lambda: two._engine._unread.empty())  # type: ignore[attr-defined]
                 await here.publish(b"a", b"%d away" % part)
                 await until(lambda: not one.statistics().kept)
 
