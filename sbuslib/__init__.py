@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .hub import Hub as Hub
     from .limits import Limits as Limits
     from .matcher import matches as matches
+    from .reading import read as read
     from .relay import Relay as Relay
     from .secrets import Credentials as Credentials
     from .topic import Topic as Topic
@@ -32,6 +33,7 @@ _HOMES = {
     "Relay": "relay",
     "Topic": "topic",
     "matches": "matcher",
+    "read": "reading",
 }
 _MODULES = ("aio", "blocking", "errors")
 

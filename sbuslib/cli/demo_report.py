@@ -49,20 +49,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    from ..spark.lake import Progress, ingest, read
+    from ..lake.sealing import Written, ingest
+    from ..spark.lake import read
     from ..spark.reports import traffic
 
     try:
-        print(f"  {'spark':<12} takes the journal in", flush=True)
-        batches: list[Progress] = []
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                ingest(spark, journal, lake, progress=batches.append)
-                break
-            except PySparkException:
-                if attempt == _ATTEMPTS:
-                    raise
-        print(f"  {'lake':<12} {sum(batch.rows for batch in batches)} messages as Parquet", flush=True)
+        files: list[Written] = []
+        ingest([journal], lake, progress=files.append)
+        print(f"  {'lake':<12} {sum(file.rows for file in files)} messages as Parquet", flush=True)
         print(f"  {'spark':<12} makes the report", flush=True)
         made = traffic(read(spark, lake))
         if made is None:

@@ -47,6 +47,17 @@ def add_arguments(parser: Parser) -> None:
         "read every byte of a journal, and tell what is damaged or missing",
         "  sbus journal verify journal                            ends with status 1 if anything is",
     )
+    query = _add(
+        verbs,
+        "query",
+        _query,
+        "answer a question in SQL about what was recorded, with DuckDB",
+        "  sbus journal query journal 'SELECT key, count(*) AS n FROM journal GROUP BY key ORDER BY n DESC LIMIT 9'\n"
+        "  sbus journal query journal 'SELECT * FROM journal WHERE cause IS NOT NULL' --json\n\n"
+        "The table is called journal; its columns are those of docs/spark.md. This needs pip install 'sbuslib[query]'.",
+    )
+    query.add_argument("sql", metavar="SQL", help="the question, about the table journal")
+    query.add_argument("--json", action="store_true", help="a line of JSON for each row")
 
 
 def add_selection(parser: ArgumentParser, verb: str) -> None:
@@ -163,6 +174,42 @@ def tell_gap(row: Record) -> None:
     """Tell on standard error how many messages are missing, and why."""
     lost = "an unknown number of" if row.lost is None else f"{row.lost:,}"
     complain("sbus", f"row {row.sequence:,}: {lost} messages were lost: {row.cause}")
+
+
+def _query(arguments: Namespace) -> int:
+    from ..errors import StateError, UsageError
+    from ..reading import read
+
+    try:
+        import duckdb
+    except ImportError:
+        raise StateError("duckdb is missing: pip install 'sbuslib[query]'") from None
+    from .tables import columns, show_json
+
+    connection = duckdb.connect(config={"enable_external_access": "true"})
+    read(arguments.directory, "duckdb", connection=connection).create_view("journal")
+    try:
+        found = connection.sql(arguments.sql)
+        rows = found.fetchall() if found is not None else []
+    except duckdb.Error as error:
+        raise UsageError(" ".join(str(error).split())) from None
+    names = list(found.columns) if found is not None else []
+    if arguments.json:
+        for row in rows:
+            show_json(dict(zip(names, map(_plain, row), strict=True)))
+        return EXIT_SUCCESS
+    for line in columns([names, *([_plain(value) for value in row] for row in rows)]):
+        print(line)
+    return EXIT_SUCCESS
+
+
+def _plain(value: object) -> object:
+    """A value of DuckDB as a number or as text."""
+    from ..wire.text import printable
+
+    if isinstance(value, bytes):
+        return printable(value)
+    return value if isinstance(value, (int, float)) else "" if value is None else str(value)
 
 
 def tell_skipped(piece: Piece) -> None:

@@ -1,100 +1,89 @@
-"""``sbus lake``: journals into Parquet, and small files into large ones."""
+"""``sbus lake``: the journals of many hosts in one lake of Parquet files."""
 
 from __future__ import annotations
 
 import threading
 from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from . import jobs
-from .console import tell
+from .console import EXIT_SUCCESS, advise, complain, explain, tell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ..spark.lake import Progress
+    from ..lake.sealing import Written
 
 __all__ = ["add_arguments"]
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Complete the parser of the command."""
-    parser.description = "Keep journals as Parquet files, by date and hub, for reports and plans."
+    parser.description = "Keep the journals of many hosts together, as Parquet files, for reports and plans."
     verbs = parser.add_subparsers(required=True, metavar="VERB", title="verbs")
 
     ingest = verbs.add_parser(
         "ingest",
-        help="take what a journal holds into a lake, each record once",
-        description="Take the records of a journal that a lake does not have into it, each once, however often this is "
-        "interrupted or killed.",
+        help="take what journals hold into a lake, each record once",
+        description="Take the records of journals that a lake does not have into it, each once, however often this is "
+        "interrupted or killed. A lake is a directory of Parquet files that never change, so other programs may read "
+        "all of them at any time. For a single journal, see sbus seal.",
         epilog="examples:\n"
-        "  sbus lake ingest /var/lib/sbus/journal lake             what there is now\n"
-        "  sbus lake ingest --follow /var/lib/sbus/journal lake    and what is recorded from now on\n\n" + jobs.SPARK,
+        "  sbus lake ingest /net/a/journal /net/b/journal lake             what there is now\n"
+        "  sbus lake ingest --follow /net/a/journal /net/b/journal lake    and what is recorded from now on\n"
+        "  sbus lake ingest --master spark://host:7077 s3://a s3://b s3://lake\n\n"
+        "Java is needed with --master only. " + jobs.SPARK,
     )
-    ingest.add_argument("journal", metavar="JOURNAL", help="directory of the journal, or its URI (s3://...)")
-    ingest.add_argument("lake", metavar="LAKE", help="directory of the lake, made where there is none")
+    ingest.add_argument("journals", metavar="JOURNAL", nargs="+", help="directory of a journal, or its URI (s3://...)")
+    ingest.add_argument("lake", metavar="LAKE", help="directory or URI of the lake, made where there is none")
     ingest.add_argument("--follow", action="store_true", help="go on with what is recorded, until Ctrl-C")
     ingest.add_argument(
         "--skip-corrupt",
         action="store_true",
-        help="where the journal is damaged, take a gap in, which tells how many records are missing if anybody knows, "
+        help="where a journal is damaged, take a gap in, which tells how many records are missing if anybody knows, "
         "and go on",
     )
     jobs.add_spark_arguments(ingest)
-    ingest.set_defaults(run=lambda arguments: jobs.run(arguments, _ingest))
-
-    compact = verbs.add_parser(
-        "compact",
-        help="rewrite small files of a lake into large ones",
-        description="Rewrite small files of a lake into large ones. Readers and writers of the lake are not disturbed.",
-        epilog="examples:\n  sbus lake compact lake\n\n" + jobs.SPARK,
-    )
-    compact.add_argument("lake", metavar="LAKE", help="directory of the lake")
-    jobs.add_spark_arguments(compact)
-    compact.set_defaults(run=lambda arguments: jobs.run(arguments, _compact))
+    ingest.set_defaults(run=_run)
 
 
-def _ingest(arguments: Namespace) -> jobs.Work:
-    from ..spark.lake import check_places
+def _run(arguments: Namespace) -> int:
+    from ..errors import SbusError
 
-    check_places(arguments.journal, arguments.lake)
-    return lambda spark: _ingest_with(spark, arguments)
+    if arguments.master is not None:
+        return jobs.run(arguments, lambda _: partial(_ingest, arguments))
+    try:
+        _ingest(arguments)
+    except ImportError as error:
+        return complain("sbus", f"{error.name} is missing: pip install 'sbuslib[seal]'")
+    except (SbusError, OSError) as error:
+        return complain("sbus", explain(error) + advise(error, arguments))
+    return EXIT_SUCCESS
 
 
-def _ingest_with(spark: SparkSession, arguments: Namespace) -> None:
-    from ..spark.lake import ingest
+def _ingest(arguments: Namespace, spark: SparkSession | None = None) -> None:
+    from ..lake.sealing import ingest
 
-    stop = jobs.stop_event() if arguments.follow else threading.Event()
-    rows = size = 0
+    options: dict[str, Any] = {}
+    if spark is not None:
+        from ..spark.lake import on_spark
 
-    def show(progress: Progress) -> None:
-        nonlocal rows, size
-        rows += progress.rows
-        size += progress.bytes
-        tell(f"batch {progress.batch}: {progress.rows:,} rows, {progress.bytes:,} bytes")
+        options["run"] = on_spark(spark)
+    rows = size = files = 0
 
-    tell(f"reading {arguments.journal} ...")
+    def show(written: Written) -> None:
+        nonlocal rows, size, files
+        rows, size, files = rows + written.rows, size + written.bytes, files + 1
+        tell(f"{written.name}: {written.rows:,} rows, {written.bytes:,} bytes")
+
     ingest(
-        spark,
-        arguments.journal,
+        arguments.journals,
         arguments.lake,
         follow=arguments.follow,
-        stop=stop,
+        stop=jobs.stop_event() if arguments.follow else threading.Event(),
         on_corrupt="skip" if arguments.skip_corrupt else "error",
         progress=show,
+        **options,
     )
-    print(f"{arguments.lake}: {rows:,} new rows in {size:,} bytes")
-
-
-def _compact(arguments: Namespace) -> jobs.Work:
-    from ..spark.lake import compact
-    from ..spark.manifest import read_manifest
-
-    read_manifest(arguments.lake)
-
-    def work(spark: SparkSession) -> None:
-        tell(f"compacting {arguments.lake} ...")
-        before, after = compact(spark, arguments.lake)
-        print(f"{arguments.lake}: {before:,} files are {after:,} now" if before != after else "nothing to compact")
-
-    return work
+    print(f"{arguments.lake}: {rows:,} new rows in {files:,} files, {size:,} bytes")

@@ -52,6 +52,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
         "recordings",
         {
             "record": "record what a bus carries into a journal",
+            "seal": "rewrite the ended segments of a journal as Parquet files",
             "replay": "publish again what was recorded",
             "journal": "what a journal holds, and whether it is whole",
             "consume": "messages of a journal from where you stopped, as they come",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .console import EXIT_SUCCESS, advise, complain, explain, progress, tell, yield_to_signals
@@ -21,6 +20,9 @@ __all__ = ["add_arguments", "from_lake"]
 
 _ROWS = 8_192
 """Rows of a lake that are taken at once."""
+
+_DAY_NS = 86_400_000_000_000
+_FOREVER = 2**63 - 1
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -123,35 +125,26 @@ class _Count:
 def from_lake(lake: str | os.PathLike[str], selection: Selection) -> Iterator[Run]:
     """The messages of a lake, a day at a time, each sorted by time, journal and number: a day has to fit the memory.
 
-    Raises :exc:`~sbuslib.errors.StateError` when there is no lake, or no pyarrow to read it with.
+    Raises :exc:`~sbuslib.errors.StateError` when there is no pyarrow to read it with, and
+    :exc:`~sbuslib.errors.JournalError`.
     """
-    from ..errors import StateError
+    from ..errors import JournalError
     from ..journal.replay import Run
-    from ..spark.manifest import read_manifest
+    from ..reading import read
     from ..wire.columns import Columns
 
-    entries = read_manifest(lake).entries
-    try:
-        import pyarrow.compute
-        import pyarrow.parquet
-    except ImportError:
-        raise StateError("a lake is read with pyarrow: pip install 'sbuslib[spark]'") from None
-    days: dict[str, list[Path]] = {}
-    for entry in entries:
-        for file in sorted(Path(lake, entry.path).rglob("*.parquet")):
-            day = next(part for part in file.parts if part.startswith("date="))
-            days.setdefault(day, []).append(file)
+    times = read(lake, columns=["time_ns"], start=selection.start, end=selection.end).column("time_ns")
+    if not os.listdir(lake):
+        raise JournalError(f"{os.fspath(lake)}: there is no journal and no lake here")
+    import pyarrow.compute
+
     columns = ["time_ns", "journal", "sequence", "kind", "key", "payload", "lost"]
-    for _, files in sorted(days.items()):
-        tables = [pyarrow.parquet.ParquetFile(file).read(columns=columns) for file in files]
-        table = pyarrow.concat_tables(tables, promote_options="default")
-        for bound, compare in (
-            (selection.start, pyarrow.compute.greater_equal),
-            (selection.end, pyarrow.compute.less),
-        ):
-            if bound is not None:
-                table = table.filter(compare(table["time_ns"], bound))
-        table = table.sort_by([("time_ns", "ascending"), ("journal", "ascending"), ("sequence", "ascending")])
+    days = pyarrow.compute.unique(pyarrow.compute.divide(times, _DAY_NS)).to_pylist()
+    for day in sorted(day for day in days if day is not None):
+        start = max(day * _DAY_NS, selection.start or 0)
+        end = min((day + 1) * _DAY_NS, selection.end if selection.end is not None else _FOREVER)
+        order = [("time_ns", "ascending"), ("journal", "ascending"), ("sequence", "ascending")]
+        table = read(lake, columns=columns, start=start, end=end).sort_by(order)
         for batch in table.to_batches(max_chunksize=_ROWS):
             lost = pyarrow.compute.sum(batch["lost"]).as_py() or 0
             yield Run((), Columns([], None, b""), lost)

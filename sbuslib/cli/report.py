@@ -125,13 +125,15 @@ def recorded(arguments: Namespace) -> Callable[[SparkSession], DataFrame]:
     Raises :exc:`~sbuslib.errors.StateError` when there is no lake, or no such row in it; the function does, too.
     """
     from ..errors import StateError
+    from ..lake.pieces import plan
+    from ..lake.places import absolute
     from ..spark.lake import read
-    from ..spark.manifest import read_manifest
 
     of = f" of hub {arguments.hub}" if arguments.hub else ""
     then = " in that time" if arguments.start is not None or arguments.end is not None else ""
     nothing = StateError(f"{arguments.lake}: nothing{of} was recorded{then}")
-    if not any(entry.rows for entry in read_manifest(arguments.lake).entries):
+    there = plan([absolute(arguments.lake)])
+    if not there.sealed and not there.tails:
         raise nothing
 
     def rows(spark: SparkSession) -> DataFrame:

@@ -254,14 +254,14 @@ def read_records(directory: str | os.PathLike[str], *, growing: bool | None = No
 
 
 class DirectoryLock:
-    """The lock of a directory: one recorder at a time may write, in any process.
+    """The lock of a directory: one recorder at a time may write, in any process; with another ``name``, one sealer.
 
-    It is a lock of the kernel on :data:`LOCK_NAME` (``flock(2)``), so it ends with its process.
+    It is a lock of the kernel on that file (``flock(2)``), so it ends with its process.
     Raises :exc:`~sbuslib.errors.JournalInUseError`, and :exc:`OSError`.
     """
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
-        path = os.path.join(directory, LOCK_NAME)
+    def __init__(self, directory: str | os.PathLike[str], name: str = LOCK_NAME) -> None:
+        path = os.path.join(directory, name)
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             self._lock()

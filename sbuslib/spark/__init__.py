@@ -1,4 +1,4 @@
-"""Journals in Spark: the data source ``sbus``, the lake, and the jobs over it.
+"""Journals in Spark: the data source ``sbus``, frames of sealed files, and the jobs over them.
 
 Names are loaded when they are first used, so importing this package needs no PySpark. Nothing in it loads gevent. Do
 not start Spark inside a process that serves a bus: its threads and its Java process would compete with the event loop.
@@ -12,20 +12,10 @@ from ..lazy import load_lazily
 
 if TYPE_CHECKING:
     from .envelope import unseal as unseal
-    from .lake import compact as compact
-    from .lake import ingest as ingest
     from .lake import read as read
-    from .limits import SparkLimits as SparkLimits
     from .sessions import session as session
 
-_HOMES = {
-    "SparkLimits": "limits",
-    "compact": "lake",
-    "ingest": "lake",
-    "read": "lake",
-    "session": "sessions",
-    "unseal": "envelope",
-}
+_HOMES = {"read": "lake", "session": "sessions", "unseal": "envelope"}
 
 __all__ = [*_HOMES]
 

@@ -93,7 +93,7 @@ def with_matches(frame: DataFrame, patterns: Sequence[bytes], separator: bytes =
     def match(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         import pyarrow as pa
 
-        from .arrays import integers, lists
+        from ..lake.arrays import integers, lists
 
         for batch in batches:
             ends, numbers = _find(batch.column("key"), wanted, separator)
@@ -119,7 +119,7 @@ def each_match(frame: DataFrame, patterns: Sequence[bytes], separator: bytes = S
         import numpy
         import pyarrow as pa
 
-        from .arrays import binary, integers, numbers
+        from ..lake.arrays import binary, integers, numbers
 
         sizes = numpy.fromiter(map(len, wanted), numpy.int64, len(wanted))
         every = binary(sizes, wanted)

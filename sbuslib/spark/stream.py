@@ -19,12 +19,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from ..errors import CorruptJournalError, JournalError
+from ..lake.pieces import Piece
+from ..lake.places import list_segments, opened, snapshot
 from ..segments.directory import Position, Segment, decode_header
 from ..segments.layout import SEGMENT_HEADER_BYTES, End, first_sequence_of, segment_name
 from ..segments.reading import decode_block, read_blocks, walk
-from .limits import SparkLimits
-from .places import list_segments, opened, snapshot
-from .reader import Options, Piece, arrow_schema, group, read_partition
+from .reader import Options, arrow_schema, group, read_partition
 
 __all__ = ["JournalStreamReader", "advance", "pieces_between"]
 
@@ -215,7 +215,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for place, position in self._positions(end).items()
             for piece in pieces_between(place, before[place], position)
         ]
-        return [*group(pieces, SparkLimits())]
+        return [*group(pieces)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The record batches of one task."""

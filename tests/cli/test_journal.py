@@ -123,3 +123,22 @@ def test_it_loads_neither_spark_nor_gevent(run: Run, journal: str) -> None:
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "sbuslib.journal.inspection" in loaded
     assert not loaded & {"gevent", "pyspark", "pyarrow", "asyncio"}
+
+
+def test_query_answers_sql(run: Run, journal: str) -> None:
+    sql = "SELECT key, count(*) AS n FROM journal WHERE key IS NOT NULL GROUP BY key ORDER BY n DESC, key"
+    done = run("sbuslib", "journal", "query", journal, sql)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        ["key", "n"],
+        ["room/1/temp", "2"],
+        ["room/2/temp", "2"],
+        ["k", "1"],
+        ["log/a", "1"],
+    ]
+    lines = run("sbuslib", "journal", "query", "--json", journal, f"{sql} LIMIT 1").stdout
+    assert json.loads(lines) == {"key": "room/1/temp", "n": 2}
+    wrong = run("sbuslib", "journal", "query", journal, "SELECT nothing FROM journal")
+    assert wrong.returncode == 1
+    assert wrong.stderr.startswith("sbus: Binder Error")
+    assert len(wrong.stderr.splitlines()) == 1

@@ -24,7 +24,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
     ("words", "status", "said"),
     [
         (("lake", "ingest", "/nowhere", "lake"), 1, "/nowhere: no such directory"),
-        (("lake", "compact", "."), 1, "is no lake"),
+        (("lake", "ingest", ".", "/proc/lake"), 1, "/proc/lake"),
         (("lake", "ingest", "journal"), 2, "LAKE"),
         (("lake",), 2, "VERB"),
     ],
@@ -39,11 +39,12 @@ def test_wrong_arguments_are_refused_before_spark_starts(
 def test_a_journal_becomes_a_lake_and_a_page(start: Start, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     write(str(tmp_path / "journal"), *EXAMPLE)
-    ingest = start("sbuslib", "lake", "ingest", "journal", "lake", cwd=tmp_path)
+    (tmp_path / "other").mkdir()
+    ingest = start("sbuslib", "lake", "ingest", "journal", "other", "lake", cwd=tmp_path)
     said, told = ingest.communicate()
     assert ingest.returncode == 0, told
-    assert re.fullmatch(rb"lake: 9 new rows in [\d,]+ bytes\n", said)
-    assert b"sbus: starting Spark ...\nsbus: reading journal ...\n" in told
+    assert re.fullmatch(rb"lake: 9 new rows in 1 files, [\d,]+ bytes\n", said)
+    assert b"starting Spark" not in told, "nothing for it to do"
     report = start("sbuslib", "report", "traffic", "lake", cwd=tmp_path)
     said, told = report.communicate()
     assert (report.returncode, said) == (0, b"traffic.html\n"), told

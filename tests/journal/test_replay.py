@@ -13,8 +13,7 @@ from zlib import crc32
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
-from segments.journals import EXAMPLE, SALT, block, gap, message, write
+from segments.journals import EXAMPLE, SALT, block, gap, message, segment, write
 from support import HubThread
 
 from sbuslib.blocking import Client
@@ -22,7 +21,7 @@ from sbuslib.errors import CorruptJournalError, UsageError
 from sbuslib.journal.replay import Replayed, Run, Selection, from_journal, replay
 from sbuslib.matcher import matches
 from sbuslib.segments.directory import Piece
-from sbuslib.segments.layout import Block, Record
+from sbuslib.segments.layout import Block, Record, segment_name
 from sbuslib.segments.reading import decode_block
 from sbuslib.wire.columns import Columns
 from sbuslib.wire.packets import Message
@@ -287,48 +286,25 @@ def test_a_journal_is_played_back_to_a_hub(address: str, journal: str) -> None:
 
 
 def test_a_lake_is_played_back_in_order(tmp_path: Path) -> None:
-    import datetime
-
-    import pyarrow
-    import pyarrow.parquet
-
     from sbuslib.cli.replay import from_lake
-    from sbuslib.spark.manifest import Entry, changed
+    from sbuslib.lake.sealing import ingest
 
     day = 86_400
-    files = {
-        "batch=a": [(day + 2, "j", 2, b"b"), (day + 1, "j", 1, b"a"), (2 * day + 1, "j", 9, b"e")],
-        "batch=b": [(day + 2, "j", 3, b"c"), (2 * day, "j", 8, b"d")],
-        "batch=killed": [(day, "j", 1, b"not in the manifest")],
-    }
-    with changed(tmp_path) as change:
-        for directory, rows in files.items():
-            for seconds, journal, sequence, payload in rows:
-                date = datetime.datetime.fromtimestamp(seconds, datetime.UTC).date()
-                folder = tmp_path / directory / f"date={date}" / "hub=h"
-                folder.mkdir(parents=True, exist_ok=True)
-                table = pyarrow.table(
-                    {
-                        "time_ns": [seconds * SECOND],
-                        "journal": [journal],
-                        "sequence": [sequence],
-                        "kind": ["message" if payload != b"e" else "gap"],
-                        "key": [b"k" if payload != b"e" else None],
-                        "payload": [payload if payload != b"e" else None],
-                        "lost": pyarrow.array([None if payload != b"e" else 5], pyarrow.int64()),
-                    }
-                )
-                pyarrow.parquet.write_table(table, folder / f"{sequence}.parquet")
-            if directory != "batch=killed":
-                entries = (*change.manifest.entries, Entry(directory, len(rows), 1, 1))
-                change.manifest = structs.replace(change.manifest, entries=entries)
+    lost = gap(4, "overflow", 5)._replace(time_ns=(2 * day + 1) * SECOND)
+    one = [at(1, day + 1, b"k"), at(2, day + 2, b"k"), at(3, 2 * day, b"k")]
+    write(f"{tmp_path}/one", [[one[0]._replace(payload=b"a")], [one[1]._replace(payload=b"b")]])
+    write(f"{tmp_path}/one", [[one[2]._replace(payload=b"d")], [lost]])
+    os.makedirs(f"{tmp_path}/other")
+    other = segment([[at(1, day + 2, b"k")._replace(payload=b"c")]], journal="1123456789abcdef")
+    Path(f"{tmp_path}/other", segment_name(1)).write_bytes(other)
+    ingest([f"{tmp_path}/one", f"{tmp_path}/other"], f"{tmp_path}/lake")
     stage = Stage()
-    done = replay(from_lake(tmp_path, Selection()), stage, clock=stage.clock, wait=stage.wait)
+    done = replay(from_lake(f"{tmp_path}/lake", Selection()), stage, clock=stage.clock, wait=stage.wait)
     assert done == Replayed(messages=4, lost=5)
     assert stage.published == [
         (time, b"MSG k\0" + payload)
         for time, payload in zip((0.0, 1.0, 1.0, float(day - 1)), (b"a", b"b", b"c", b"d"), strict=True)
     ]
-    assert replay(from_lake(tmp_path, Selection([b"x"])), Stage(), speed=None) == Replayed(messages=0, lost=5)
+    assert replay(from_lake(f"{tmp_path}/lake", Selection([b"x"])), Stage(), speed=None) == Replayed(messages=0, lost=5)
     bounded = Selection(start=(day + 2) * SECOND, end=2 * day * SECOND)
-    assert replay(from_lake(tmp_path, bounded), Stage(), speed=None) == Replayed(messages=2, lost=0)
+    assert replay(from_lake(f"{tmp_path}/lake", bounded), Stage(), speed=None) == Replayed(messages=2, lost=0)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from lake.journals import rows, segment
 from spark.conftest import QUICK
-from spark.journals import rows, segment
 from support import HubThread
 
 import sbuslib

@@ -15,15 +15,15 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from docs.pages import DOCS, blocks
+from lake.journals import rows as journal_rows
+from lake.journals import segment
 from spark.frames import SECOND, START_NS, Row, message, recording
-from spark.journals import rows as journal_rows
-from spark.journals import segment
 
 from sbuslib.cli import demo_report, jobs
 from sbuslib.cli.main import build_parser
 from sbuslib.errors import SbusError, StateError, UsageError
+from sbuslib.lake.sealing import ingest
 from sbuslib.spark import lake
-from sbuslib.spark.manifest import Entry, Manifest, changed
 from sbuslib.spark.sessions import QUICK
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ Run = Callable[..., None]
 def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepare:
     """Run the part of a command that comes before Spark starts, in a directory with a lake. Errors are raised."""
     monkeypatch.chdir(tmp_path)
-    with changed(LAKE) as change:
-        change.manifest = Manifest(entries=(Entry("0", rows=1_100, bytes=1, files=1),))
+    segment(tmp_path / "recorded", 1, journal_rows(3))
+    ingest([tmp_path / "recorded"], LAKE)
     monkeypatch.setattr(jobs, "run", lambda arguments, prepare, **options: prepare(arguments))
 
     def run(*arguments: object) -> jobs.Work:
@@ -171,8 +171,7 @@ def test_wrong_arguments_are_refused_before_spark_starts(
 ) -> None:
     empty = tmp_path / "empty"
     empty.write_text("")
-    with changed(tmp_path / "nothing"):
-        pass
+    (tmp_path / "nothing").mkdir()
     places = {"LAKE": LAKE, "EMPTY": str(empty), "FOLDER": str(tmp_path), "NOTHING": str(tmp_path / "nothing")}
     with pytest.raises((SbusError, OSError), match=said):
         prepare(*(places.get(argument, argument) for argument in arguments))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-from spark.journals import START_NS, rows, segment
+from lake.journals import START_NS, rows, segment
 from support import HubThread
 
 from sbuslib.blocking import Client

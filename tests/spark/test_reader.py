@@ -8,28 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lake.journals import SALT, START_NS, Row, message_block, rows, segment
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
-from spark.journals import SALT, START_NS, Row, message_block, rows, segment
 from support import python
 
 from sbuslib.errors import CorruptJournalError, JournalError, UsageError
+from sbuslib.lake.decode import SCHEMA
+from sbuslib.lake.pieces import READ_BYTES, Piece
 from sbuslib.segments.directory import DirectoryLock, read_records
 from sbuslib.segments.encoding import encode_end
-from sbuslib.spark.decode import SCHEMA
-from sbuslib.spark.limits import SparkLimits
-from sbuslib.spark.reader import JournalReader, Options, Piece, arrow_schema, group, read_partition
+from sbuslib.spark.reader import JournalReader, Options, arrow_schema, group, read_partition
 
-LIMITS = pytest.mark.parametrize("limits", [SparkLimits(), SparkLimits(read_bytes=1_000), SparkLimits(read_bytes=1)])
-"""Limits with which a segment is read at once, a block at a time, and in parts smaller than a block."""
+LIMITS = pytest.mark.parametrize("limits", [READ_BYTES, 1_000, 1])
+"""Sizes with which a segment is read at once, a block at a time, and in parts smaller than a block."""
 
 
-def read(directory: Path, *pieces: Piece, limits: SparkLimits | None = None, **options: str) -> list[Any]:
+def read(directory: Path, *pieces: Piece, limits: int = READ_BYTES, **options: str) -> list[Any]:
     """The rows of pieces of segments."""
     chosen = Options.read({"path": str(directory), **options})
     return [
         row
-        for partition in group(list(pieces), SparkLimits())
+        for partition in group(list(pieces))
         for batch in read_partition(partition, SCHEMA, chosen, limits)
         for row in batch.to_pylist()
     ]
@@ -180,14 +180,14 @@ def test_the_error_for_a_deleted_segment_names_it(journal: Path) -> None:
 def test_rows_do_not_depend_on_how_much_is_read_at_once(journal: Path, size: int) -> None:
     path = segment(journal, 1, rows(10), (START_NS + 7, "overflow", 41), rows(40, 12), rows(1, 52), rows(9, 53))
     piece = Piece(str(path), 112, path.stat().st_size, "mark", None)
-    got = read(journal, piece, limits=SparkLimits(read_bytes=size))
+    got = read(journal, piece, limits=size)
     assert [row["sequence"] for row in got] == [*range(1, 62)]
     assert got == read(journal, piece)
 
 
 @LIMITS
 @pytest.mark.parametrize(("again", "wrong"), [(21, "rows 11 to 20 are missing"), (1, "rows come twice")])
-def test_missing_and_repeated_rows_are_errors(journal: Path, limits: SparkLimits, again: int, wrong: str) -> None:
+def test_missing_and_repeated_rows_are_errors(journal: Path, limits: int, again: int, wrong: str) -> None:
     path = segment(journal, 1, rows(10), sealed=False)
     at = path.stat().st_size
     with path.open("ab") as file:
@@ -202,11 +202,11 @@ def test_reading_does_not_load_pandas(journal: Path) -> None:
     path = segment(journal, 1, rows(10), (START_NS + 7, "overflow", 41), [rows(1, 12)[0]._replace(sender=None)])
     code = f"""
 import sys
-from sbuslib.spark.decode import SCHEMA
-from sbuslib.spark.limits import SparkLimits
-from sbuslib.spark.reader import Options, Piece, group, read_partition
+from sbuslib.lake.decode import SCHEMA
+from sbuslib.lake.pieces import Piece
+from sbuslib.spark.reader import Options, group, read_partition
 piece = Piece({str(path)!r}, 112, {path.stat().st_size}, "mark", None)
-(task,) = group([piece], SparkLimits())
+(task,) = group([piece])
 chosen = Options.read({{"path": {str(journal)!r}, "keyPrefix": "room/1"}})
 rows = [row for batch in read_partition(task, SCHEMA, chosen) for row in batch.column("sequence").to_pylist()]
 print(rows, "pandas" in sys.modules)
@@ -215,7 +215,7 @@ print(rows, "pandas" in sys.modules)
 
 
 @LIMITS
-def test_damage_is_an_error_or_a_gap_with_the_count_of_lost_rows(journal: Path, limits: SparkLimits) -> None:
+def test_damage_is_an_error_or_a_gap_with_the_count_of_lost_rows(journal: Path, limits: int) -> None:
     path = segment(journal, 1, rows(10), rows(5, 11), rows(10, 16))
     data = bytearray(path.read_bytes())
     block = len(data) // 2
@@ -244,7 +244,7 @@ def test_a_segment_with_a_damaged_header_is_an_error_or_one_gap(journal: Path) -
 
 
 @LIMITS
-def test_a_piece_must_end_with_a_whole_block_if_its_end_is_blocks(journal: Path, limits: SparkLimits) -> None:
+def test_a_piece_must_end_with_a_whole_block_if_its_end_is_blocks(journal: Path, limits: int) -> None:
     path = segment(journal, 1, rows(10), rows(5, 11), sealed=False)
     size = path.stat().st_size
     piece = Piece(str(path), 112, size, "blocks", None)
@@ -263,6 +263,6 @@ def test_a_piece_must_end_with_a_whole_block_if_its_end_is_blocks(journal: Path,
 
 def test_pieces_are_divided_among_tasks_by_size() -> None:
     pieces = [Piece(f"{n}", 0, size, "mark", None) for n, size in enumerate([10, 20, 30, 500, 1, 1])]
-    tasks = group(pieces, SparkLimits(partition_bytes=60))
+    tasks = group(pieces, 60)
     assert [[piece.path for piece in task.value] for task in tasks] == [["0", "1", "2"], ["3"], ["4", "5"]]
-    assert group([], SparkLimits()) == []
+    assert group([]) == []

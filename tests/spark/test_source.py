@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from lake.journals import START_NS, rows, segment
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from spark.journals import START_NS, rows, segment
 from support import ROOT
 
-from sbuslib.spark.decode import SCHEMA
+from sbuslib.lake.decode import SCHEMA
 from sbuslib.spark.reader import Options, read_partition
 from sbuslib.spark.sessions import explain
 from sbuslib.spark.source import JournalSource

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from lake.journals import SALT, START_NS, message_block, rows, segment
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from spark.journals import SALT, START_NS, message_block, rows, segment
 
 from sbuslib.errors import CorruptJournalError, JournalError
+from sbuslib.lake.decode import SCHEMA
 from sbuslib.segments.encoding import encode_end
 from sbuslib.segments.layout import SEGMENT_HEADER_BYTES, segment_name
-from sbuslib.spark.decode import SCHEMA
 from sbuslib.spark.reader import Options, read_partition
 from sbuslib.spark.source import JournalSource
 from sbuslib.spark.stream import JournalStreamReader

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from lake.journals import START_NS, Row, segment
 from spark.frames import gap, message, recording, rows_of
-from spark.journals import START_NS, Row, segment
 from support import PATIENCE
 
 from sbuslib.errors import UsageError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy
 import pyarrow
 
-from sbuslib.spark.arrays import binary, integers, lists, numbers, same, texts
+from sbuslib.lake.arrays import binary, integers, lists, numbers, same, texts
 
 
 def test_arrays_equal_those_of_pyarrow() -> None:

@@ -7,15 +7,15 @@ from typing import Any
 
 import pyarrow
 import pytest
-from spark.journals import SALT, SENDER, START_NS, Row, rows
+from lake.journals import SALT, SENDER, START_NS, Row, rows
 
 from sbuslib.errors import CorruptJournalError
+from sbuslib.lake import decode
+from sbuslib.lake.decode import SCHEMA, Decoder, Filter
 from sbuslib.matcher import matches
 from sbuslib.segments.encoding import encode_block
 from sbuslib.segments.layout import NULL, Block, SegmentHeader, pack
 from sbuslib.segments.reading import decode_block
-from sbuslib.spark.decode import SCHEMA, Decoder, Filter
-from sbuslib.spark.limits import SparkLimits
 
 HEADER = SegmentHeader("0123456789abcdef", "hub-1", b"/", START_NS, 1, SALT)
 EVERYTHING = Filter()
@@ -23,7 +23,7 @@ EVERYTHING = Filter()
 
 def decoded(*blocks: bytes | bytearray, schema: Any = SCHEMA, wanted: Filter = EVERYTHING, **limits: int) -> list[Any]:
     """The record batches of some blocks of one segment."""
-    decoder = Decoder(schema, wanted, SparkLimits(**limits))
+    decoder = Decoder(schema, wanted, **limits)
     batches: list[Any] = []
     for data in blocks:
         block = decode_block(data, 0, SALT)
@@ -112,9 +112,10 @@ def test_filters_are_combined() -> None:
     assert decoded(encoded(1, rows(30)), wanted=Filter(key_prefix=b"x")) == []
 
 
-def test_a_filter_works_for_more_keys_than_it_remembers() -> None:
+def test_a_filter_works_for_more_keys_than_it_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "_KNOWN_KEYS", 3)
     messages = [Row(b"k%d" % n, b"", START_NS) for n in range(100)]
-    batches = decoded(encoded(1, messages), wanted=Filter(key_prefix=b"k1"), known_keys=3)
+    batches = decoded(encoded(1, messages), wanted=Filter(key_prefix=b"k1"))
     assert sum(batch.num_rows for batch in batches) == 11
 
 
@@ -145,7 +146,7 @@ def test_a_reference_to_a_missing_name_is_an_error(lie: dict[str, Any]) -> None:
 def test_wrong_offsets_are_an_error(at: str, values: tuple[int, int, int]) -> None:
     block = decode_block(encoded(1, rows(2, keys=1)), 0, SALT)
     assert isinstance(block, Block)
-    decoder = Decoder(SCHEMA, EVERYTHING, SparkLimits())
+    decoder = Decoder(SCHEMA, EVERYTHING)
     lying: Any = {at: memoryview(array("i", values))}
     list(decoder.add(HEADER, "segment", block._replace(**lying)))
     with pytest.raises(CorruptJournalError, match="offsets"):

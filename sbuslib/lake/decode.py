@@ -13,21 +13,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy
 import pyarrow
 
-from ..errors import CorruptJournalError
+from ..errors import CorruptJournalError, UsageError
 from ..matcher import matches
 from ..segments.layout import GAP, MESSAGE, NULL, Block, Column, Record, SegmentHeader, Skipped
 from .arrays import binary, numbers, same, texts
-from .limits import SparkLimits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["CORRUPT", "SCHEMA", "Decoder", "Filter"]
+__all__ = ["BATCH_ROWS", "CORRUPT", "SCHEMA", "Decoder", "Filter", "nanoseconds"]
+
+BATCH_ROWS = 32_768
+"""Rows that are decoded together and handed on at once. Wrapping them costs as much as wrapping one."""
+
+BATCH_BYTES = 33_554_432
+"""Bytes of such rows with their keys written out. A long key that many rows share must not become gigabytes."""
+
+_KNOWN_KEYS = 65_536
+"""Distinct keys for which it is remembered whether they are wanted."""
 
 CORRUPT = "corrupt"
 """The cause of a gap row that stands for rows that were skipped because they are damaged."""
@@ -57,6 +66,28 @@ _Numbers: TypeAlias = "NDArray[numpy.int64]"
 _Mask: TypeAlias = "NDArray[numpy.bool_]"
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def nanoseconds(name: str, moment: datetime | str | int | None) -> int | None:
+    """A time as nanoseconds since the epoch: these, or a time or ISO 8601, which are in UTC unless they have an offset.
+
+    Raises :exc:`~sbuslib.errors.UsageError`.
+    """
+    if moment is None or isinstance(moment, int):
+        return moment
+    try:
+        if isinstance(moment, str):
+            if moment.isascii() and moment.isdigit():
+                return int(moment)
+            moment = datetime.fromisoformat(moment)
+        return (moment.replace(tzinfo=moment.tzinfo or UTC) - _EPOCH) // timedelta(microseconds=1) * 1000
+    except (ValueError, AttributeError):
+        raise UsageError(
+            f"{name} is a time such as 2026-03-01T12:00:00+01:00, or nanoseconds since 1970, not {moment!r}"
+        ) from None
+
+
 @dataclass(frozen=True)
 class Filter:
     """Which rows are wanted. A filter by key keeps all gap rows: the lost messages may have had a wanted key.
@@ -78,6 +109,17 @@ class Filter:
     def by_time(self) -> bool:
         """Whether only certain times are wanted."""
         return self.start_ns is not None or self.end_ns is not None
+
+    def wants(self, key: bytes, separator: bytes) -> bool:
+        """Whether messages under this key are wanted."""
+        prefix, pattern = self.key_prefix, self.pattern
+        return (prefix is None or key.startswith(prefix)) and (pattern is None or matches(pattern, key, separator))
+
+    def key_range(self) -> tuple[bytes, bytes | None]:
+        """Bytes that no wanted key is less than, and bytes that all are less than, if there are such."""
+        low = max(self.key_prefix or b"", (self.pattern or b"").partition(b"*")[0])
+        stem = low.rstrip(b"\xff")
+        return low, stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
 
 def _joined(columns: Sequence[Column], kind: Any) -> NDArray[Any]:
@@ -103,10 +145,13 @@ class Decoder:
     Only the columns of ``schema`` are decoded.
     """
 
-    def __init__(self, schema: Any, wanted: Filter, limits: SparkLimits) -> None:
+    def __init__(
+        self, schema: Any, wanted: Filter, batch_rows: int = BATCH_ROWS, batch_bytes: int = BATCH_BYTES
+    ) -> None:
         self._schema = schema
         self._wanted = wanted
-        self._limits = limits
+        self._batch_rows = batch_rows
+        self._batch_bytes = batch_bytes
         self._blocks: list[Block] = []
         self._rows = self._bytes = 0
         self._of: tuple[SegmentHeader, str] | None = None
@@ -121,8 +166,8 @@ class Decoder:
         if self._blocks and (
             block.kind != self._blocks[0].kind
             or self._of != (header, path)
-            or self._rows + block.rows > self._limits.batch_rows
-            or self._bytes + size > self._limits.batch_bytes
+            or self._rows + block.rows > self._batch_rows
+            or self._bytes + size > self._batch_bytes
         ):
             yield from self.finish()
         self._of = header, path
@@ -171,21 +216,21 @@ class Decoder:
 
     def _pieces(self, group: _Group, chosen: _Numbers | None) -> Iterator[_Numbers | None]:
         """The chosen rows, or all, in pieces that stay within the limit of bytes once their keys are written out."""
-        if group.expanded_at_most() <= self._limits.batch_bytes:
+        if group.expanded_at_most() <= self._batch_bytes:
             yield chosen
             return
         sizes = group.expanded(self._schema.names)
         if chosen is not None:
             sizes = sizes[chosen]
         ends = numpy.cumsum(sizes)
-        if ends[-1] <= self._limits.batch_bytes:
+        if ends[-1] <= self._batch_bytes:
             yield chosen
             return
         rows = numpy.arange(group.rows) if chosen is None else chosen
         at = 0
         while at < rows.size:
             before = ends[at - 1] if at else 0
-            end = max(at + 1, int(numpy.searchsorted(ends, before + self._limits.batch_bytes, "right")))
+            end = max(at + 1, int(numpy.searchsorted(ends, before + self._batch_bytes, "right")))
             yield rows[at:end]
             at = end
 
@@ -213,9 +258,8 @@ class Decoder:
     def _is_wanted(self, key: bytes, separator: bytes) -> bool:
         known = self._known.get(key)
         if known is None:
-            prefix, pattern = self._wanted.key_prefix, self._wanted.pattern
-            known = (prefix is None or key.startswith(prefix)) and (pattern is None or matches(pattern, key, separator))
-            if len(self._known) >= self._limits.known_keys:
+            known = self._wanted.wants(key, separator)
+            if len(self._known) >= _KNOWN_KEYS:
                 self._known.clear()
             self._known[key] = known
         return known

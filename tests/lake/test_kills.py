@@ -1,0 +1,104 @@
+"""Recorder and sealer are killed together, again and again, while retention and readers run: each row is read once.
+
+``SBUS_SEAL_RUNS`` says how many kills there are.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from support import PATIENCE, python
+
+from sbuslib import Hub, read
+from sbuslib.journal.recorder import Recorder
+from sbuslib.lake.sealing import seal
+from sbuslib.reading import Engine
+
+RUNS = int(os.environ.get("SBUS_SEAL_RUNS", "5"))
+COLUMNS = ["sequence", "kind", "key", "payload", "cause"]
+
+
+def check(sequences: list[int]) -> tuple[int, int]:
+    """The first and the last number; every one between is there once."""
+    assert sorted(sequences) == [*range(min(sequences), max(sequences) + 1)]
+    return min(sequences), max(sequences)
+
+
+class Reading(threading.Thread):
+    """Reads all durable rows again and again. Rows are only deleted at the start, and added at the end."""
+
+    def __init__(self, journal: str) -> None:
+        super().__init__()
+        self.journal = journal
+        self.stopping = threading.Event()
+        self.readings = 0
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        first = last = 0
+        try:
+            while not self.stopping.wait(0.01):
+                if not os.path.isdir(self.journal):
+                    continue
+                table = read(self.journal, columns=["sequence"], durable_only=True)
+                if table.num_rows:
+                    now = check(table.column("sequence").to_pylist())
+                    assert now[0] >= first
+                    assert now[1] >= last
+                    first, last = now
+                    self.readings += 1
+        except BaseException as error:  # the test has to hear of any
+            self.error = error
+
+
+READERS: dict[Engine, Callable[[Any], list[dict[str, Any]]]] = {
+    "arrow": lambda found: found.to_pylist(),
+    "pandas": lambda found: found.to_dict("records"),
+    "polars": lambda found: found.collect().to_dicts(),
+    "duckdb": lambda found: [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()],
+}
+
+
+def rows_of(journal: str, engine: Engine) -> list[tuple[Any, ...]]:
+    """The rows as an engine reads them, in the order of their numbers."""
+    rows = READERS[engine](read(journal, engine, columns=COLUMNS))
+    return sorted(tuple(row[column] for column in COLUMNS) for row in rows)
+
+
+def test_every_engine_reads_each_row_once_after_kills_of_recorder_and_sealer(folder: str) -> None:
+    journal, moments = f"{folder}/journal", random.Random()
+    reading = Reading(journal)
+    reading.start()
+    try:
+        for start in range(0, RUNS, 5):  # five at a time, within the patience for a program
+            seconds = [f"{moments.random() * 0.6:.6f}" for _ in range(min(5, RUNS - start))]
+            python(str(Path(__file__).parent / "killed.py"), folder, str(start), *seconds)
+    finally:
+        reading.stopping.set()
+        reading.join(PATIENCE)
+    assert reading.error is None, reading.error
+    assert reading.readings > 0
+    with Hub(f"{folder}/bus") as hub, Recorder(hub, journal):
+        hub.publish(b"end", b"")
+    seal(journal)
+    rows = {engine: rows_of(journal, engine) for engine in READERS}
+    first, last = check([row[0] for row in rows["arrow"]])
+    print(f"{RUNS} kills: rows {first} to {last}, {reading.readings} readings meanwhile")
+    for engine, others in rows.items():
+        assert others == rows["arrow"], engine
+    # Of each run, what was recorded is there in order; only retention deletes, from the start.
+    before: tuple[bytes, int] = b"", 0
+    for _, kind, key, payload, cause in rows["arrow"][:-1]:
+        if kind == "gap":
+            assert cause in ("cut", "outage")
+            continue
+        number = int(re.match(rb"\d+", payload)[0])  # type: ignore[index]
+        assert number == before[1] + 1 if key == before[0] else number == 1 or not before[0]
+        before = key, number
+    assert rows["arrow"][-1][2] == b"end"

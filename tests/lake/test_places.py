@@ -1,0 +1,69 @@
+"""Places of journals: paths and URIs, sealed files beside segments, and directories that are not journals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from lake.journals import rows, segment
+
+from sbuslib.errors import JournalError
+from sbuslib.lake.places import absolute, contents, list_sealed, list_segments, measure, opened, sealed_name, target_of
+
+JOURNAL = "0123456789abcdef"
+
+
+def test_an_absolute_place_does_not_depend_on_the_working_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert absolute("journal/") == absolute("file:./journal") == f"{tmp_path}/journal"
+    assert absolute("s3://bucket/journal/") == "s3://bucket/journal"
+
+
+def test_segments_are_listed_and_read_by_path_and_by_uri(journal: Path) -> None:
+    later, first = segment(journal, 4, rows(2)), segment(journal, 1, rows(3))
+    (journal / "recorder.lock").touch()
+    for place in (str(journal), journal.as_uri()):
+        found = list_segments(place)
+        assert [(one.first_sequence, one.size) for one in found] == [
+            (1, first.stat().st_size),
+            (4, later.stat().st_size),
+        ]
+        with opened(found[0].path) as read_at:
+            assert read_at(8, 4_096) == first.read_bytes()[8:4_104]
+        assert measure(found[0]) == (first.stat().st_size, 4, True)
+    first.unlink()
+    with (
+        pytest.raises(JournalError, match=rf"{first.name}: this segment was deleted before it was read"),
+        opened(str(first)),
+    ):
+        pass
+
+
+def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    for place, said in (("bogus://x", "bogus://x: "), (str(tmp_path / "nothing"), "no such directory")):
+        with pytest.raises(JournalError, match=said):
+            list_segments(place)
+    assert list_sealed(str(tmp_path / "nothing")) == []
+
+
+def test_sealed_files_are_found_by_their_names(journal: Path, tmp_path: Path) -> None:
+    segment(journal, 1, rows(3))
+    folder = journal / "sealed"
+    folder.mkdir()
+    names = [sealed_name(JOURNAL, first, first + 9) for first in (11, 1)]
+    for name in (*names, "notes.parquet", f"_{JOURNAL}-{21:020d}.new"):
+        (folder / name).write_bytes(b"x")
+    found = contents(str(journal))
+    assert [(one.journal, one.first, one.last, one.size) for one in found.sealed] == [
+        (JOURNAL, 1, 10, 1),
+        (JOURNAL, 11, 20, 1),
+    ]
+    assert [one.name for one in found.sealed] == names[::-1]
+    assert (len(found.segments), found.growing) == (1, False)
+    with pytest.raises(JournalError, match="the identity"):
+        sealed_name("../../etc/passwd", 1, 2)
+    (journal / "sealed.to").write_text(f"{tmp_path}/elsewhere\n")
+    assert target_of(str(journal)) == f"{tmp_path}/elsewhere"
+    assert contents(str(journal)).sealed == []

@@ -1,0 +1,233 @@
+"""Segments become Parquet files: which, when, how they are named, what is kept, and what a kill leaves."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+from lake.journals import START_NS, rows, segment
+
+from sbuslib import read
+from sbuslib.errors import CorruptJournalError, JournalError, JournalInUseError, UsageError
+from sbuslib.lake import sealing
+from sbuslib.lake.places import list_sealed
+from sbuslib.lake.sealing import Sealing, Written, ingest, seal, units, write
+from sbuslib.segments.directory import DirectoryLock, list_segments, read_records
+
+JOURNAL = "0123456789abcdef"
+
+
+def names(place: Path) -> list[tuple[int, int]]:
+    """The first and last rows of the sealed files in a directory."""
+    return [(one.first, one.last) for one in list_sealed(str(place))]
+
+
+def sequences(*places: Path, **options: Any) -> list[int]:
+    """The numbers of all rows, as they are read."""
+    found: list[int] = read(places, **options).column("sequence").to_pylist()
+    return found
+
+
+def test_ended_segments_become_one_file_with_every_column(journal: Path) -> None:
+    segment(journal, 1, rows(5), (START_NS + 7, "overflow", 41))
+    segment(journal, 7, rows(5, 6), sealed=False)
+    whole = read(journal, durable_only=True, on_corrupt="skip")
+    made: list[Written] = []
+    assert seal(journal, progress=made.append) == 1
+    (path,) = (journal / "sealed").glob("*.parquet")
+    assert path.name == f"{JOURNAL}-{1:020d}-{6:020d}.parquet"
+    assert made == [Written(path.name, 6, path.stat().st_size)]
+    table = pyarrow.parquet.read_table(path)
+    expected = [row for row in read_records(journal, growing=True) if row.sequence < 7]
+    for name in ("time_ns", "sequence", "kind", "key", "payload", "sender", "gid", "uid", "pid", "lost", "cause"):
+        assert table.column(name).to_pylist() == [getattr(row, name) for row in expected], name
+    metadata = pyarrow.parquet.read_metadata(path)
+    assert metadata.metadata[b"sbus.schema"] == b"1"
+    statistics = {
+        metadata.row_group(0).column(n).path_in_schema: metadata.row_group(0).column(n).statistics
+        for n in range(metadata.num_columns)
+    }
+    assert (statistics["sequence"].min, statistics["sequence"].max) == (1, 6)
+    assert statistics["key"].has_min_max
+    assert statistics["time_ns"].min == START_NS + 7
+    assert seal(journal) == 0, "nothing is new"
+    assert whole.column("sequence").to_pylist()[:6] == [*range(1, 7)]
+
+
+def test_small_segments_are_merged_and_the_files_do_not_depend_on_kills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealing, "UNIT_BYTES", 4_000)
+    once, killed = tmp_path / "once", tmp_path / "killed"
+    for journal in (once, killed):
+        for number in range(12):
+            segment(journal, 1 + 10 * number, rows(10, 1 + 10 * number))
+    seal(once)
+    # Killed after each file, and while one was written aside.
+    for _ in range(20):
+        for unit in units(str(killed), str(killed / "sealed"))[:1]:
+            write(unit)
+        (killed / "sealed" / f"_{JOURNAL}-{51:020d}.new").write_bytes(b"half a file")
+    assert 1 < len(names(once / "sealed")) < 12
+    assert [path.name for path in sorted((once / "sealed").glob("*.parquet"))] == [
+        path.name for path in sorted((killed / "sealed").glob("*.parquet"))
+    ]
+    assert sequences(once) == sequences(killed) == [*range(1, 121)]
+    assert pyarrow.parquet.read_table(once / "sealed").num_rows == 120, "any glob is right"
+
+
+def test_a_follower_holds_small_segments_until_their_day_is_over(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: START_NS)
+    segment(journal, 1, rows(5))
+    segment(journal, 6, rows(5, 6))
+    assert Sealing(journal).run(hold=True) == 0
+    assert sequences(journal) == [*range(1, 11)]
+    monkeypatch.setattr(time, "time_ns", lambda: START_NS + 86_400_000_000_000)
+    assert Sealing(journal).run(hold=True) == 1
+    assert names(journal / "sealed") == [(1, 10)]
+
+
+def test_segments_are_deleted_once_they_are_sealed_but_for_the_last(journal: Path) -> None:
+    for number in range(4):
+        segment(journal, 1 + 3 * number, rows(3, 1 + 3 * number))
+    seal(journal)
+    assert len(list_segments(journal)) == 4, "readers that are behind have an hour"
+    seal(journal, keep_segments=0)
+    assert [one.first_sequence for one in list_segments(journal)] == [10], "numbers go on from it"
+    assert sequences(journal) == [*range(1, 13)]
+    segment(journal, 13, rows(3, 13))
+    assert seal(journal) == 1
+    assert sequences(journal) == [*range(1, 16)]
+
+
+def test_old_sealed_files_are_deleted_by_size_and_by_age(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealing, "UNIT_BYTES", 1)
+    for number in range(5):
+        segment(journal, 1 + 3 * number, rows(3, 1 + 3 * number))
+    seal(journal)
+    sizes = [one.size for one in list_sealed(str(journal / "sealed"))]
+    seal(journal, keep_bytes=1)
+    assert len(names(journal / "sealed")) == 5, "their segments are still there: they would be sealed again"
+    seal(journal, keep_segments=0, keep_bytes=sum(sizes[2:]))
+    assert names(journal / "sealed") == [(7, 9), (10, 12), (13, 15)]
+    seal(journal, keep_segments=0, keep_seconds=1e-9)
+    assert names(journal / "sealed") == [(13, 15)]
+    assert seal(journal) == 0
+
+
+def test_sealed_files_in_another_place_are_found_from_the_journal(journal: Path, tmp_path: Path) -> None:
+    segment(journal, 1, rows(3))
+    segment(journal, 4, rows(3, 4))
+    place = tmp_path / "elsewhere"
+    seal(journal, place.as_uri(), keep_segments=0)
+    assert not (journal / "sealed").exists()
+    assert names(place) == [(1, 6)]
+    assert sequences(journal) == sequences(place) == sequences(journal, place) == [*range(1, 7)]
+    segment(journal, 7, rows(3, 7))
+    assert seal(journal) == 1
+    assert names(place) == [(1, 6), (7, 9)]
+    with pytest.raises(UsageError, match=f"is sealed into {place.as_uri()} already"):
+        Sealing(journal, str(tmp_path / "third"))
+    with pytest.raises(UsageError, match="in a local directory"):
+        Sealing("s3://bucket/journal")
+
+
+def test_one_sealer_a_journal(journal: Path) -> None:
+    segment(journal, 1, rows(3))
+    lock = DirectoryLock(journal, "sealer.lock")
+    with pytest.raises(JournalInUseError, match="is being sealed already"):
+        seal(journal)
+    lock.release()
+    assert seal(journal) == 1
+
+
+def test_damage_ends_the_sealing_or_becomes_a_gap(journal: Path) -> None:
+    path = segment(journal, 1, rows(10), rows(10, 11))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 4] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptJournalError, match=rf"{path.name}: byte \d+: a block is damaged"):
+        seal(journal)
+    assert names(journal / "sealed") == []
+    assert seal(journal, on_corrupt="skip") == 1
+    table = read(journal)
+    assert table.column("cause").to_pylist() == ["corrupt", *[None] * 10]
+    assert table.column("lost").to_pylist()[0] == 10
+
+
+def test_journals_of_many_hosts_become_one_lake_each_row_once(tmp_path: Path) -> None:
+    """One is sealed, one is not, one is being recorded; later there is more of each."""
+    lake = tmp_path / "lake"
+    journals = [tmp_path / name for name in ("sealed", "plain", "open")]
+    for number, journal in enumerate(journals):
+        identity = f"{number}123456789abcdef"
+        segment(journal, 1, rows(5), journal=identity)
+        segment(journal, 6, rows(5, 6), journal=identity, sealed=journal.name != "open")
+    seal(journals[0], keep_segments=0)
+    lock = DirectoryLock(journals[2])
+    made: list[Written] = []
+    for _ in range(2):
+        ingest(journals, lake, progress=made.append)
+        assert [one.rows for one in made] == [10, 10, 10]
+    lock.release()
+    with (journals[2] / f"{6:020d}.sbj").open("ab") as file:
+        whole = segment(tmp_path / "more", 6, rows(5, 6), rows(5, 11), journal="2123456789abcdef").read_bytes()
+        file.write(whole[file.tell() :])
+    segment(journals[0], 11, rows(5, 11), journal="0123456789abcdef")
+    for _ in range(2):
+        ingest(journals, lake, progress=made.append)
+        assert [one.rows for one in made[3:]] == [5, 5]
+    table = read(lake)
+    found = sorted(zip(table.column("journal").to_pylist(), table.column("sequence").to_pylist(), strict=True))
+    assert found == [
+        (f"{number}123456789abcdef", sequence)
+        for number, last in enumerate((15, 10, 15))
+        for sequence in range(1, last + 1)
+    ]
+    assert pyarrow.parquet.read_table(lake).num_rows == 40, "any glob is right"
+
+
+def test_what_was_sealed_after_it_was_taken_in_half_is_taken_in_once(tmp_path: Path, journal: Path) -> None:
+    lake = tmp_path / "lake"
+    path = segment(journal, 1, rows(5), sealed=False)
+    lock = DirectoryLock(journal)
+    ingest([journal], lake)
+    path.unlink()
+    segment(journal, 1, rows(5), rows(5, 6))
+    segment(journal, 11, rows(1, 11))
+    lock.release()
+    seal(journal, keep_segments=0)
+    ingest([journal], lake)
+    assert names(lake) == [(1, 5), (6, 11)]
+    assert sequences(lake) == [*range(1, 12)]
+
+
+def test_wrong_places_are_refused(journal: Path, tmp_path: Path) -> None:
+    segment(journal, 1, rows(3))
+    with pytest.raises(JournalError, match="is a journal, and no lake"):
+        ingest([tmp_path], journal)
+    with pytest.raises(JournalError, match="no such directory"):
+        seal(tmp_path / "nothing")
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    lock = DirectoryLock(lake, f"_{JOURNAL}.lock")
+    with pytest.raises(JournalInUseError):
+        ingest([journal], lake)
+    lock.release()
+
+
+def test_row_groups_are_small_and_have_statistics(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealing, "_GROUP_ROWS", 10)
+    for number in range(3):
+        segment(journal, 1 + 20 * number, rows(20, 1 + 20 * number))
+    seal(journal)
+    (path,) = (journal / "sealed").glob("*.parquet")
+    metadata = pyarrow.parquet.read_metadata(path)
+    place = metadata.schema.names.index("sequence")
+    groups = [metadata.row_group(number).column(place).statistics for number in range(metadata.num_row_groups)]
+    assert [(one.min, one.max) for one in groups] == [(1, 20), (21, 40), (41, 60)]

@@ -1,0 +1,54 @@
+"""``sbuslib.read``: its arguments, and that it names what is missing. The engines have tests of their own."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from pathlib import Path
+
+import pytest
+from lake.journals import START_NS, rows, segment
+
+import sbuslib
+from sbuslib.errors import StateError, UsageError
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    segment(tmp_path, 1, rows(10))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "start",
+    [START_NS + 4_000_000_000, "2025-06-15T15:06:44", datetime.datetime(2025, 6, 15, 15, 6, 44, tzinfo=datetime.UTC)],
+)
+def test_times_are_numbers_or_text_or_datetimes(journal: Path, start: int | str | datetime.datetime) -> None:
+    table = sbuslib.read(journal, start=start, end="2025-06-15T17:06:47+02:00", columns=["sequence"])
+    assert table.to_pydict() == {"sequence": [4, 5, 6]}
+
+
+def test_a_path_and_several_paths_are_read(journal: Path) -> None:
+    assert sbuslib.read(str(journal)).equals(sbuslib.read([journal, str(journal)]))
+    assert sbuslib.read(journal, "pandas", pattern="room/3/temp")["sequence"].tolist() == [3, 10]
+
+
+def test_wrong_arguments_are_refused(journal: Path) -> None:
+    with pytest.raises(UsageError, match="engine is one of arrow, pandas, polars, duckdb, spark, not 'excel'"):
+        sbuslib.read(journal, "excel")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="there is no column 'user'"):
+        sbuslib.read(journal, columns=["user"])
+    with pytest.raises(UsageError, match="start is a time such as"):
+        sbuslib.read(journal, start="noon")
+
+
+@pytest.mark.parametrize(("engine", "extra"), [("polars", "query"), ("duckdb", "query"), ("spark", "spark")])
+def test_what_is_missing_is_named(
+    journal: Path, engine: sbuslib.reading.Engine, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = {"spark": "pyspark"}.get(engine, engine)
+    for name in [name for name in sys.modules if name.startswith("sbuslib.spark")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(StateError, match=rf"{library} is missing: pip install 'sbuslib\[{extra}\]'"):
+        sbuslib.read(journal, engine)
