@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .arguments import Parser
-from .console import EXIT_FAILURE, EXIT_SUCCESS, advise, complain, explain, progress, yield_to_signals
+from .console import EXIT_FAILURE, EXIT_SUCCESS, advise, complain, explain, progress, tell, yield_to_signals
 from .sub import add_forms
 from .values import count, moment
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..segments.directory import Piece
     from ..segments.layout import Record, Skipped
 
-__all__ = ["add_arguments", "add_selection", "tell_gap", "tell_skipped"]
+__all__ = ["add_arguments", "add_selection", "is_sealed", "tell_gap", "tell_skipped"]
 
 
 def add_arguments(parser: Parser) -> None:
@@ -148,6 +148,8 @@ def _cat(arguments: Namespace) -> int:
     from ..wire.packets import Message
     from .messages import shower
 
+    if is_sealed(arguments.directory):
+        tell("rows whose segments were sealed and deleted are not shown: sbus journal query shows them")
     selection = Selection(map(os.fsencode, arguments.pattern or [""]), arguments.start, arguments.end)
     show, left = shower(arguments), arguments.count
     out = sys.stdout.buffer
@@ -210,6 +212,11 @@ def _plain(value: object) -> object:
     if isinstance(value, bytes):
         return printable(value)
     return value if isinstance(value, (int, float)) else "" if value is None else str(value)
+
+
+def is_sealed(directory: str) -> bool:
+    """Whether rows of a journal may be in sealed files only."""
+    return any(os.path.exists(os.path.join(directory, name)) for name in ("sealed", "sealed.to"))
 
 
 def tell_skipped(piece: Piece) -> None:

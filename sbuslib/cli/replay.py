@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .console import EXIT_SUCCESS, advise, complain, explain, progress, tell, yield_to_signals
-from .journal import add_selection, tell_skipped
+from .journal import add_selection, is_sealed, tell_skipped
 from .values import prefixes, speed
 
 if TYPE_CHECKING:
@@ -90,10 +90,10 @@ def _runs(arguments: Namespace, selection: Selection, count: _Count) -> Iterator
     from ..journal.replay import from_journal
     from ..segments.directory import list_segments
 
-    if list_segments(arguments.recording):
+    if list_segments(arguments.recording) and not is_sealed(arguments.recording):
         on_corrupt: OnCorrupt = "skip" if arguments.skip_corrupt else "error"
         return from_journal(arguments.recording, selection, on_corrupt=on_corrupt, on_skip=count.skip)
-    return from_lake(arguments.recording, selection)
+    return from_lake(arguments.recording, selection, "skip" if arguments.skip_corrupt else "error")
 
 
 class _Count:
@@ -122,8 +122,8 @@ class _Count:
         return f"{self.published:,} messages published{more}"
 
 
-def from_lake(lake: str | os.PathLike[str], selection: Selection) -> Iterator[Run]:
-    """The messages of a lake, a day at a time, each sorted by time, journal and number: a day has to fit the memory.
+def from_lake(lake: str | os.PathLike[str], selection: Selection, on_corrupt: OnCorrupt = "error") -> Iterator[Run]:
+    """The messages of a lake or a sealed journal, a day at a time, each sorted by time, journal and number: a day has to fit the memory.
 
     Raises :exc:`~sbuslib.errors.StateError` when there is no pyarrow to read it with, and
     :exc:`~sbuslib.errors.JournalError`.
@@ -133,7 +133,8 @@ def from_lake(lake: str | os.PathLike[str], selection: Selection) -> Iterator[Ru
     from ..reading import read
     from ..wire.columns import Columns
 
-    times = read(lake, columns=["time_ns"], start=selection.start, end=selection.end).column("time_ns")
+    bounds = {"start": selection.start, "end": selection.end}
+    times = read(lake, columns=["time_ns"], on_corrupt=on_corrupt, **bounds).column("time_ns")
     if not os.listdir(lake):
         raise JournalError(f"{os.fspath(lake)}: there is no journal and no lake here")
     import pyarrow.compute
@@ -144,7 +145,7 @@ def from_lake(lake: str | os.PathLike[str], selection: Selection) -> Iterator[Ru
         start = max(day * _DAY_NS, selection.start or 0)
         end = min((day + 1) * _DAY_NS, selection.end if selection.end is not None else _FOREVER)
         order = [("time_ns", "ascending"), ("journal", "ascending"), ("sequence", "ascending")]
-        table = read(lake, columns=columns, start=start, end=end).sort_by(order)
+        table = read(lake, columns=columns, start=start, end=end, on_corrupt=on_corrupt).sort_by(order)
         for batch in table.to_batches(max_chunksize=_ROWS):
             lost = pyarrow.compute.sum(batch["lost"]).as_py() or 0
             yield Run((), Columns([], None, b""), lost)

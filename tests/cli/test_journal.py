@@ -142,3 +142,10 @@ def test_query_answers_sql(run: Run, journal: str) -> None:
     assert wrong.returncode == 1
     assert wrong.stderr.startswith("sbus: Binder Error")
     assert len(wrong.stderr.splitlines()) == 1
+
+
+def test_cat_says_that_it_shows_no_sealed_rows(run: Run, journal: str) -> None:
+    os.mkdir(f"{journal}/sealed")
+    done = run("sbuslib", "journal", "cat", journal)
+    assert "sbus journal query shows them" in done.stderr
+    assert len(done.stdout.splitlines()) == 6

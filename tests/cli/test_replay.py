@@ -12,6 +12,8 @@ from segments.journals import EXAMPLE, message, write
 from support import PATIENCE, HubThread
 
 from sbuslib.blocking import Client
+from sbuslib.lake.sealing import seal
+from sbuslib.segments.directory import list_segments
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., "subprocess.Popen[bytes]"]
@@ -115,3 +117,15 @@ def test_wrong_arguments_are_refused(
     assert (done.returncode, done.stdout) == (status, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_sealed_journal_is_replayed_whole(run: Run, journal: str, bus: HubThread, path: str) -> None:
+    seal(journal, keep_segments=0)
+    assert len(list_segments(journal)) == 1
+    with Client(path) as client:
+        client.subscribe(b"")
+        done = run("sbuslib", "replay", journal, "--to", path, "--flat-out")
+        assert done.returncode == 0, done.stderr
+        expected = [(one.key, one.payload) for blocks in EXAMPLE for rows in blocks for one in rows if one.key]
+        received = [client.receive(PATIENCE) for _ in expected]
+        assert [(one.key, one.payload) for one in received] == expected
