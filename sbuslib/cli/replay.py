@@ -123,7 +123,9 @@ class _Count:
 
 
 def from_lake(lake: str | os.PathLike[str], selection: Selection, on_corrupt: OnCorrupt = "error") -> Iterator[Run]:
-    """The messages of a lake or a sealed journal, a day at a time, each sorted by time, journal and number: a day has to fit the memory.
+    """The messages of a lake or a sealed journal, a day at a time, each sorted by time, journal and number.
+
+    A day has to fit the memory.
 
     Raises :exc:`~sbuslib.errors.StateError` when there is no pyarrow to read it with, and
     :exc:`~sbuslib.errors.JournalError`.
