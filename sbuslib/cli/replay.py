@@ -135,8 +135,8 @@ def from_lake(lake: str | os.PathLike[str], selection: Selection, on_corrupt: On
     from ..reading import read
     from ..wire.columns import Columns
 
-    bounds = {"start": selection.start, "end": selection.end}
-    times = read(lake, columns=["time_ns"], on_corrupt=on_corrupt, **bounds).column("time_ns")
+    found = read(lake, columns=["time_ns"], start=selection.start, end=selection.end, on_corrupt=on_corrupt)
+    times = found.column("time_ns")
     if not os.listdir(lake):
         raise JournalError(f"{os.fspath(lake)}: there is no journal and no lake here")
     import pyarrow.compute
