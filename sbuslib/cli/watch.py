@@ -83,7 +83,7 @@ def _watch(arguments: Namespace) -> jobs.Work | None:
 
         follow(arguments.journal[0], rules, **_options(arguments))
         return None
-    from ..spark.places import absolute, list_segments
+    from ..lake.places import absolute, list_segments
 
     for journal in arguments.journal:
         list_segments(absolute(journal))

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from spark.journals import START_NS, Row, segment
+from lake.journals import START_NS, Row, segment
 
 from sbuslib.errors import UsageError
 from sbuslib.spark.live import follow
