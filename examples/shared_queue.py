@@ -7,7 +7,7 @@ Try: sbus hub -a /tmp/bus
 """
 
 import sys
-import threading
+from queue import SimpleQueue
 
 from sbuslib.blocking import Client
 from sbuslib.errors import NoHubError, NoServerError
@@ -21,13 +21,12 @@ def main() -> None:
         client = Client()
     except NoHubError as error:
         sys.exit(f"{error}\nstart one, sbus hub -a /tmp/bus, and say where it is: SBUS_ADDRESS=/tmp/bus")
-    done = threading.Semaphore(0)
+    done = SimpleQueue[str]()
 
     def shrink(job: Job) -> None:
         if job.payload == b"7" and not job.again:
             raise OSError("the disk is slow today")
-        print(f"photo {job.payload.decode()} is small now, at attempt {job.attempt}")
-        done.release()
+        done.put(f"photo {job.payload.decode()} is small now, at attempt {job.attempt}")
 
     with client, client.work("thumbs", shrink, room=4), client.work("thumbs", shrink, room=4):
         try:
@@ -36,7 +35,7 @@ def main() -> None:
             sys.exit("start the queue: sbus queue --memory thumbs photo/")
         print("all photos are accepted")
         for _ in range(PHOTOS):
-            done.acquire()
+            print(done.get())
 
 
 if __name__ == "__main__":
