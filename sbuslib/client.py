@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import gevent
@@ -13,8 +13,10 @@ from gevent.hub import Waiter
 from gevent.socket import wait_write
 from gevent.timeout import Timeout
 
+from .clients.batch import Pair
 from .clients.endpoint import Endpoint
 from .clients.patterns import Running
+from .errors import SbusError
 
 __all__ = ["Client"]
 
@@ -91,6 +93,10 @@ class Client(Endpoint):
     _WAITS_IN_GEVENT = True
     _watcher: Any = None
 
+    def _make_locks(self) -> None:
+        super()._make_locks()
+        self._posted: list[Pair] = []
+
     def _find_caller(self) -> object:
         return gevent.get_hub()
 
@@ -107,6 +113,22 @@ class Client(Endpoint):
         if gevent.get_hub() is not self._owner:
             self._check_caller()
         super().publish(key, payload, flags=flags)
+
+    def post(self, key: bytes, payload: bytes) -> None:
+        """Publish a message in one packet with what other greenlets post before anybody reads."""
+        if not self._lead.is_wanted:
+            self.publish(key, payload)
+            return
+        self._check_caller()
+        self._session.encode(key, payload)  # what cannot be published is told to its caller
+        self._posted.append((key, payload))
+        if len(self._posted) == 1:
+            gevent.spawn(self._send_posted)
+
+    def _send_posted(self) -> None:
+        pairs, self._posted = self._posted, []
+        with suppress(OSError, SbusError):  # who waits for an answer finds out that there is no connection
+            self.publish_many(pairs)
 
     def _make_waiter(self) -> _Waiter:
         return _Waiter()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Generic, Literal, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 
 import msgspec
 
-from .errors import PayloadError, UsageError
+from .errors import KeyFormatError, PayloadError, UsageError
 from .wire.packets import Message
 
-__all__ = ["Publisher", "Topic"]
+__all__ = ["Asker", "AwaitedAsker", "Publisher", "Topic", "schemas"]
 
 T = TypeVar("T")
+A = TypeVar("A")
 R = TypeVar("R", covariant=True)
 
 
@@ -20,6 +21,18 @@ class Publisher(Protocol[R]):
     """A hub or a client."""
 
     def publish(self, key: bytes, payload: bytes = b"") -> R: ...
+
+
+class Asker(Protocol):
+    """A client that blocks its caller."""
+
+    def request(self, key: bytes, payload: bytes = b"", *, timeout: float | None = 10.0) -> bytes: ...
+
+
+class AwaitedAsker(Protocol):
+    """A client for asyncio."""
+
+    def request(self, key: bytes, payload: bytes = b"", *, timeout: float | None = 10.0) -> Awaitable[bytes]: ...
 
 
 class Topic(Generic[T]):
@@ -34,11 +47,29 @@ class Topic(Generic[T]):
         readings.publish(client, b"room/1/temp", Reading(21.5))
         for message, reading in readings.values(client): ...
 
+    With a template of its keys, in which whole segments may have names, it makes keys and patterns, too::
+
+        temperatures = Topic("room/{id}/temp", Reading)
+        temperatures.key(id=1), temperatures.pattern()             # b"room/1/temp", b"room/*/temp"
+
     ``encoding`` is ``"msgpack"`` or ``"json"``. Raises :exc:`~sbuslib.errors.UsageError` for a type that
-    msgspec cannot encode.
+    msgspec cannot encode, and for a template that cannot be one.
     """
 
-    def __init__(self, type: type[T], *, encoding: Literal["msgpack", "json"] = "msgpack") -> None:
+    @overload
+    def __init__(self, template: type[T], /, *, encoding: Literal["msgpack", "json"] = "msgpack") -> None: ...
+
+    @overload
+    def __init__(
+        self, template: str, type: type[T], /, *, encoding: Literal["msgpack", "json"] = "msgpack"
+    ) -> None: ...
+
+    def __init__(self, template: Any, type: Any = None, /, *, encoding: Literal["msgpack", "json"] = "msgpack") -> None:
+        if type is None:
+            template, type = None, template
+        self.template: str | None = template
+        self.encoding = encoding
+        self._segments = [] if template is None else _parse(template)
         if encoding not in ("msgpack", "json"):
             raise UsageError(f"an encoding is 'msgpack' or 'json', not {encoding!r}")
         self.type = type
@@ -74,3 +105,112 @@ class Topic(Generic[T]):
         """Each message with its value. Raises :exc:`~sbuslib.errors.PayloadError` at one that does not fit."""
         for message in messages:
             yield message, self.decode(message.payload)
+
+    def results(self, messages: Iterable[Message]) -> Iterator[tuple[Message, T | PayloadError]]:
+        """Each message with its value, or with the error that says why it does not fit."""
+        for message in messages:
+            try:
+                yield message, self.decode(message.payload)
+            except PayloadError as error:
+                yield message, error
+
+    # -- keys ---------------------------------------------------------------------------------------
+
+    def key(self, **fields: object) -> bytes:
+        """The key with these fields, which are text or numbers.
+
+        Raises :exc:`~sbuslib.errors.KeyFormatError` for one that is missing, unknown, or no segment of a key.
+        """
+        missing = {name for name, named in self._segments if named} - set(fields)
+        if missing or self.template is None:
+            raise KeyFormatError(f"{self.template or 'a topic without a template'} has no {', '.join(sorted(missing))}")
+        return self._fill(fields)
+
+    def pattern(self, **fields: object) -> bytes:
+        """The pattern of all keys with these fields; what is left out may be anything. Raises as :meth:`key`."""
+        if self.template is None:
+            raise KeyFormatError("a topic without a template has no pattern")
+        return self._fill(fields)
+
+    def _fill(self, fields: dict[str, object]) -> bytes:
+        unknown = set(fields) - {name for name, named in self._segments if named}
+        if unknown:
+            raise KeyFormatError(f"{self.template} has no field {', '.join(sorted(unknown))}")
+        segments = []
+        for name, named in self._segments:
+            segment = str(fields[name]) if name in fields and named else "*" if named else name
+            if named and name in fields and (not segment or segment == "!" or set(segment) & set("/*\0")):
+                raise KeyFormatError(f"{name}={segment!r} cannot be a segment of a key")
+            segments.append(segment)
+        return "/".join(segments).encode()
+
+    def fields(self, key: bytes) -> dict[str, str] | None:
+        """The fields of a key; ``None`` for one that the template does not make."""
+        segments = key.split(b"/")
+        if len(segments) != len(self._segments):
+            return None
+        found: dict[str, str] = {}
+        for (name, named), segment in zip(self._segments, segments, strict=True):
+            if not named and segment != name.encode():
+                return None
+            if named:
+                found[name] = segment.decode("utf-8", "replace")
+        return found
+
+    # -- with patterns ------------------------------------------------------------------------------
+
+    @overload
+    def request(self, client: Asker, key: bytes, value: T, *, answer: Topic[A], timeout: float | None = 10.0) -> A: ...
+
+    @overload
+    def request(
+        self, client: AwaitedAsker, key: bytes, value: T, *, answer: Topic[A], timeout: float | None = 10.0
+    ) -> Awaitable[A]: ...
+
+    def request(self, client: Any, key: bytes, value: T, *, answer: Topic[Any], timeout: float | None = 10.0) -> Any:
+        """Ask with a value, and decode the answer; to be awaited where ``client.request`` is. Raises as that, and
+        :exc:`~sbuslib.errors.PayloadError`."""
+        return _then(client.request(key, self.encode(value), timeout=timeout), answer.decode)
+
+    def takes(self, function: Callable[[T, Any], A]) -> Callable[[Any], A]:
+        """A function of a message, a job or a question, which calls ``function`` with its value and itself."""
+        return lambda message: function(self.decode(message.payload), message)
+
+    def answers(self, function: Callable[[T, Any], Any], *, answer: Topic[Any]) -> Callable[[Any], Any]:
+        """What ``client.serve`` calls: ``function`` is called with the value and the question, and returns a value
+        of the topic ``answer``. A question that does not fit fails, where it was asked."""
+        return lambda question: _then(function(self.decode(question.payload), question), answer.encode)
+
+
+def _then(result: Any, function: Callable[[Any], Any]) -> Any:
+    """``function`` of a result, or something to await that has it."""
+    if not isinstance(result, Awaitable):
+        return function(result)
+
+    async def finish() -> Any:
+        return function(await result)
+
+    return finish()
+
+
+def _parse(template: str) -> list[tuple[str, bool]]:
+    """The segments of a template, each with whether it is a field."""
+    segments: list[tuple[str, bool]] = []
+    for segment in template.split("/"):
+        named = segment[:1] == "{" and segment[-1:] == "}"
+        name = segment[1:-1] if named else segment
+        if (named and (not name.isidentifier() or (name, True) in segments)) or set(name) & set("{}*\0"):
+            raise UsageError(f"{template!r} is no template: a field is a whole segment, as in room/{{id}}/temp")
+        segments.append((name, named))
+    return segments
+
+
+def schemas(*topics: Topic[Any]) -> dict[str, Any]:
+    """JSON Schema of the types of topics, by template, or by the name of the type where there is none."""
+    found, components = msgspec.json.schema_components([topic.type for topic in topics], ref_template="#/$defs/{name}")
+    names = [topic.template or getattr(topic.type, "__name__", str(topic.type)) for topic in topics]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$defs": components,
+        "properties": dict(zip(names, found, strict=True)),
+    }

@@ -33,6 +33,8 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "get": "show the newest message of a key",
             "send": "send files of any size",
             "receive": "receive files that are sent",
+            "request": "ask who serves a key, and show the answer",
+            "serve": "answer questions by running a command for each",
             "whoami": "show this process's credentials as the hub sees them",
         },
     ),

@@ -35,6 +35,7 @@ __all__ = [
     "from_json",
     "json_field",
     "publish",
+    "read_stdin",
     "run",
     "shower",
     "subscribe",
@@ -100,13 +101,18 @@ def from_arguments(arguments: Namespace) -> Iterator[Iterable[Pair]]:
             yield [(key, line) for line in lines]
         return
     if arguments.stdin:
-        payload = _stdin().read(PACKET_BYTES + 1)  # which is too long, and told so
+        payload = read_stdin()
     elif arguments.file is not None:
         with open(arguments.file, "rb") as file:
             payload = file.read(PACKET_BYTES + 1)
     else:
         payload = os.fsencode(arguments.payload)
     yield repeat((key, payload), arguments.repeat)
+
+
+def read_stdin() -> bytes:
+    """All of standard input, or of one that is too long for a packet so much that publishing it says so."""
+    return _stdin().read(PACKET_BYTES + 1)
 
 
 def _stdin() -> BufferedReader:

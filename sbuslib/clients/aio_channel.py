@@ -32,12 +32,13 @@ class _TaskLead:
     def __init__(self) -> None:
         self.taken = False
         self._followers: dict[asyncio.Future[None], Callable[[], bool]] = {}  # of tasks that wait for the lead
+        self._was_shared = False
         self._chosen: asyncio.Future[None] | None = None  # of a task that was woken to read, and has not come yet
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a task reads, or waits for the lead."""
-        return self.taken or bool(self._followers)
+        """Whether a task reads or waits for the lead, or did when it was given back last."""
+        return self.taken or self._was_shared or bool(self._followers)
 
     async def take(self, ready: Callable[[], bool], check: Callable[[], None]) -> bool:
         """As :meth:`.lead.Lead.take`."""
@@ -70,6 +71,7 @@ class _TaskLead:
     def give_back(self) -> None:
         """Let another task read, and those go on that have what they wait for."""
         self.taken = False
+        self._was_shared = bool(self._followers)
         if self._followers:
             for waiter in [waiter for waiter, ready in self._followers.items() if ready()]:
                 self._wake(waiter)

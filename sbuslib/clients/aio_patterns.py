@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import suppress
 from typing import Any, Self, TypeVar
 
-from ..errors import DisconnectedError
+from ..errors import DisconnectedError, SbusError
 from ..kernel.files import Source, open_source
 from ..patterns.large import MOST_BYTES, Sent
 from ..patterns.last import fetch
@@ -19,6 +19,7 @@ from ..patterns.steps import Mailbox, Steps
 from ..wire import control
 from ..wire.packets import Message
 from .aio_channel import AioChannel
+from .batch import Pair
 from .large import AioFiles, receiving, sending
 
 __all__ = ["AioBlock", "AioPatterns", "AioWorker"]
@@ -28,6 +29,10 @@ T = TypeVar("T")
 
 class AioPatterns(AioChannel):
     """As :class:`~sbuslib.clients.patterns.Patterns`, awaited."""
+
+    def _make_locks(self) -> None:
+        super()._make_locks()
+        self._posted: list[Pair] = []
 
     @abstractmethod
     async def publish(self, key: bytes, payload: bytes = b"") -> None: ...
@@ -136,8 +141,20 @@ class AioPatterns(AioChannel):
         self._lead.wake_all()
 
     async def post(self, key: bytes, payload: bytes) -> None:
-        """Publish a message, which may go in one packet with what others post meanwhile."""
-        await self.publish(key, payload)
+        """Publish a message in one packet with what other tasks post before anybody reads."""
+        if not self._lead.is_wanted:
+            await self.publish(key, payload)
+            return
+        self._check_caller()
+        self._session.encode(key, payload)  # what cannot be published is told to its caller
+        self._posted.append((key, payload))
+        if len(self._posted) == 1:
+            self._posting = asyncio.ensure_future(self._send_posted())
+
+    async def _send_posted(self) -> None:
+        pairs, self._posted = self._posted, []
+        with suppress(OSError, SbusError):  # who waits for an answer finds out that there is no connection
+            await self.publish_many(pairs)
 
     async def request(
         self, key: bytes, payload: bytes = b"", *, timeout: float | None = 10.0, secret: bool = True

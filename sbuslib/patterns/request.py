@@ -33,8 +33,8 @@ TAKEN_WITHIN: Final = 2.0
 """Seconds within which a server takes a question, also on a busy machine; after that nobody serves it."""
 SLOW: Final = 0.01
 """Seconds after which an answer counts as slow. Then the server says before the next one that it has taken it."""
-TOGETHER: Final = 16
-"""Answers that are sent together, so that callers work on some while the server works on the next."""
+TOGETHER: Final = 64
+"""Answers that are sent together at most."""
 TOGETHER_SECONDS: Final = 0.001
 """Seconds that an answer waits for others at most."""
 MOST_QUESTIONS: Final = 4_096
@@ -310,6 +310,7 @@ class Server:
 
     def _read(self) -> Steps[None]:
         now = self._clock()
+        refused = False
         while (message := self._mailbox.take()) is not None:
             question = parse_question(message, now, self._namespace)
             if question is None:
@@ -318,11 +319,12 @@ class Server:
             if len(self._jobs) >= MOST_QUESTIONS or size > self._room:
                 busy = encode_answer(FAILED, question.number, b"the server is busy: too many questions wait")
                 self._answers.append((question.reply_to, busy))
+                refused = True
                 continue
             self._room -= size
             self._untaken[id(question)] = question
             self._jobs.append(question)
-        if len(self._answers) >= TOGETHER:
+        if refused:
             yield from self._send()
 
     def _send(self) -> Steps[None]:

@@ -19,6 +19,7 @@ EXAMPLES = ROOT / "examples"
 RUN_BY_OTHERS = ["spark_read.py"]
 """By tests/spark, in the session of Spark that its tests share."""
 NEEDS_A_HUB = [
+    "ask_and_answer.py",
     "handshake.py",
     "last_and_large.py",
     "publish_subscribe.py",
@@ -147,6 +148,15 @@ def test_shared_queue(bus: HubThread, example: Example) -> None:
     assert sorted(output.splitlines()) == sorted(["all photos are accepted", *lines])
 
 
+def test_ask_and_answer(bus: HubThread, example: Example) -> None:
+    serving = example("ask_and_answer.py", "serve")
+    assert serving.stdout is not None
+    assert serving.stdout.readline() == "ready\n"
+    assert finish(example("ask_and_answer.py", "ask", "21.5")) == "70.7\n"
+    cold = example("ask_and_answer.py", "ask", "-300")
+    assert cold.communicate(timeout=PATIENCE) == ("", "ValueError: colder than possible\n")
+
+
 def test_handshake(bus: HubThread, example: Example) -> None:
     answering = example("handshake.py", "answer")
     assert answering.stdout is not None
@@ -159,7 +169,7 @@ def test_handshake(bus: HubThread, example: Example) -> None:
 
 @pytest.mark.parametrize("name", NEEDS_A_HUB)
 def test_without_a_hub_each_says_how_to_start_one(example: Example, folder: str, name: str) -> None:
-    process = example(name, *(["ask"] if name == "handshake.py" else []))
+    process = example(name, *(["ask"] if name in ("ask_and_answer.py", "handshake.py") else []))
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert errors == (

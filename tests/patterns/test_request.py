@@ -6,7 +6,9 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from time import monotonic
 from typing import Any
 
 import gevent
@@ -15,9 +17,12 @@ from clients.makers import Make, run
 from support import PATIENCE, HubThread, own_key
 
 from sbuslib import aio, blocking
+from sbuslib.clients import base
 from sbuslib.clients.endpoint import Endpoint
+from sbuslib.clients.patterns import Block
 from sbuslib.errors import (
     AnswerError,
+    DisconnectedError,
     KeyFormatError,
     NoServerError,
     PayloadError,
@@ -26,6 +31,7 @@ from sbuslib.errors import (
 from sbuslib.limits import PACKET_BYTES
 from sbuslib.patterns import request as module
 from sbuslib.patterns.request import Answer, Question
+from sbuslib.patterns.steps import Mailbox
 
 
 @pytest.fixture
@@ -200,8 +206,12 @@ def test_a_slow_server_takes_the_question_and_answers_in_its_time(server: HubThr
         assert results == [b"done"]
 
 
-def test_a_question_whose_caller_gave_up_is_not_answered(server: HubThread, make: Make) -> None:
-    one, other = make(), make()
+def test_a_question_whose_caller_gave_up_is_not_answered(
+    server: HubThread, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = 0.0
+    monkeypatch.setattr(base, "monotonic", lambda: monotonic() + late)
+    one, other, another = make(), make(), make()
     wait, go = waits(one)
     seen: list[bytes] = []
 
@@ -210,15 +220,25 @@ def test_a_question_whose_caller_gave_up_is_not_answered(server: HubThread, make
         wait()
         return b""
 
-    with other.serve(b"svc", answer):
-        first = one.spawn(lambda: one.request(b"svc", b"first", timeout=PATIENCE))
+    def ask(payload: bytes) -> None:
+        with suppress(DisconnectedError):
+            another.request(b"svc", payload, timeout=2 * PATIENCE)
+
+    mailbox = Mailbox(b"svc")
+    answering = other._server(mailbox, answer, 1)
+    with Block(other, mailbox, answering.runners):
+        asking = [another.spawn(partial(ask, b"first"))]
         while not seen:
             one.sync()
-        with pytest.raises(TimeoutError):
-            one.request(b"svc", b"late", timeout=0.1)
+        asking.append(another.spawn(partial(ask, b"late")))
+        while not answering._jobs:
+            one.sync()
+        late = 3 * PATIENCE
         go()
-        first.join(PATIENCE)
-        one.request(b"svc", b"last")
+        assert one.request(b"svc", b"last") == b""
+        another.close()
+        for each in asking:
+            each.join(PATIENCE)
     assert seen == [b"first", b"last"]
 
 

@@ -1,0 +1,270 @@
+"""Request and reply under faults: parties that are killed, hostile bytes, other users, relays, other hubs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from struct import pack
+
+import gevent
+import pytest
+from clients.makers import MakeClient
+from support import PATIENCE, HubThread, Peer, PlainDaemon, eventually, own_key
+from worlds import STRANGER, World
+
+from sbuslib import Client, Hub, blocking
+from sbuslib.errors import AnswerError, DisconnectedError, NoServerError, StateError
+from sbuslib.patterns import request as module
+from sbuslib.patterns.request import MOST_ANSWERS, Answer, Question
+
+SERVER = """
+import sys, time
+from sbuslib.blocking import Client
+def answer(question):
+    print("took", flush=True)
+    time.sleep(60)
+with Client(sys.argv[1]) as client, client.serve(b"svc", answer):
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+def upper(question: Question) -> bytes:
+    return question.payload.upper()
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody serves what was not taken at once."""
+    monkeypatch.setattr(module, "TAKEN_WITHIN", 0.05)
+
+
+@contextmanager
+def server_process(address: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A server that takes questions and never answers."""
+    with subprocess.Popen([sys.executable, "-c", SERVER, address], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_server_is_killed_between_taking_and_answering(server: HubThread, address: str) -> None:
+    with server_process(address) as process, Client(address) as client:
+        asking = gevent.spawn(client.request, b"svc", b"x", timeout=2)
+        assert gevent.get_hub().threadpool.apply(process.stdout.readline) == b"took\n"  # type: ignore[union-attr]
+        process.kill()
+        with pytest.raises(TimeoutError, match="took the question"):
+            asking.get()
+        process.wait()
+        with client.serve(b"svc", upper):
+            assert client.request(b"svc", b"x") == b"X"
+
+
+def test_a_server_that_is_stopped_takes_nothing(server: HubThread, address: str, soon: None) -> None:
+    with server_process(address) as process, Client(address) as client:
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        with pytest.raises(NoServerError):
+            client.request(b"svc")
+
+
+def test_the_hub_goes_away_while_questions_are_in_flight(address: str, client: MakeClient) -> None:
+    with Hub(address):
+        one, other = client(), client()
+        never = gevent.event.Event()
+        begun = gevent.event.Event()
+
+        def answer(question: Question) -> bytes:
+            begun.set()
+            never.wait()
+            return b""
+
+        block = other.serve(b"svc", answer)
+        block.__enter__()
+        asking = [gevent.spawn(one.request, b"svc", timeout=PATIENCE) for _ in range(5)]
+        assert begun.wait(PATIENCE)
+    for each in asking:
+        with pytest.raises(DisconnectedError):
+            each.get(timeout=PATIENCE)
+    never.set()
+    with pytest.raises(DisconnectedError):
+        block.__exit__(None, None, None)
+    (questions,) = one._askings.values()
+    assert not questions._pending
+
+
+def test_clients_that_reconnect_ask_and_serve_on(address: str, client: MakeClient) -> None:
+    with Hub(address):
+        one, other = client(reconnect=True), client(reconnect=True)
+        block = other.serve(b"svc", upper)
+        block.__enter__()
+        assert one.request(b"svc", b"x") == b"X"
+    with Hub(address):
+        eventually(lambda: one.request_many(b"svc", b"y", wait=0.05) == [Answer(b"Y", own_key())])
+        assert one.request(b"svc", b"z") == b"Z"
+        block.__exit__(None, None, None)
+
+
+def test_over_two_relays(world: World) -> None:
+    world.chain("root", "middle", "leaf")
+    above, below, beside = world.client("root"), world.client("leaf"), world.client("middle")
+    with above.serve(b"up", upper), below.serve(b"down", upper):
+        for each in (above, below, beside):
+            assert each.sync("tree") == "tree"
+        for asker, key in ((below, b"up"), (above, b"down"), (beside, b"up"), (beside, b"down"), (below, b"down")):
+            assert asker.request(key, b"x", timeout=PATIENCE) == b"X"
+            (answer,) = asker.request_many(key, b"x", wait=PATIENCE, most=1)
+            assert answer.sender is not None
+
+
+# -- others on the bus --------------------------------------------------------------------------------------
+
+
+def question(packet: bytes) -> tuple[bytes, bytes]:
+    """The number of a question, and the key for its answer."""
+    _, _, payload = packet.partition(b"\0")
+    assert payload[:4] == b"REQ1"
+    length = int.from_bytes(payload[16:18], "little")
+    return payload[4:12], payload[18 : 18 + length]
+
+
+def test_byte_for_byte_as_the_page_says(hub: Hub, client: MakeClient, connect: Callable[..., Peer]) -> None:
+    """A program in any language can take part."""
+    one, peer = client(), connect()
+    peer.subscribe(b"svc")
+    asking = gevent.spawn(one.request, b"svc", b"ping", timeout=5)
+    packet = peer.receive()
+    number, reply_to = question(packet)
+    assert packet == b"MSG svc\0REQ1" + number + pack("<IH", 5_000, len(reply_to)) + reply_to + b"ping"
+    assert reply_to.startswith(own_key() + b"/reply/")
+    peer.publish(reply_to, b"REP1\1" + number)
+    peer.publish(reply_to, b"REP1\2" + number + b"pong")
+    assert asking.get() == b"pong"
+
+    with one.serve(b"echo", upper):
+        mine = own_key() + b"/reply/" + b"0123456789abcdef" * 2
+        peer.subscribe(mine)
+        peer.publish(b"echo", b"REQ1" + pack("<QIH", 7, 0, len(mine)) + mine + b"x")
+        assert peer.receive() == b"MSG " + mine + b"\0REP1\1" + pack("<Q", 7)  # the first is taken with a word
+        assert peer.receive() == b"MSG " + mine + b"\0REP1\2" + pack("<Q", 7) + b"X"
+
+
+@pytest.mark.parametrize(
+    "reply_to",
+    [
+        b"plain/reply/" + b"a" * 32,
+        b"!/cred/1/2/3/reply/" + b"A" * 32,
+        b"!/cred/1/2/3/other",
+        b"!/x/reply/" + b"a" * 32,
+        b"!/cred/x/2/3/reply/" + b"a" * 32,
+        b"!/cred/1/2/3/a\0/reply/" + b"a" * 32,
+        b"!/cred/1/2/3/" + b"x" * 5_000 + b"/reply/" + b"a" * 32,
+        b"",
+    ],
+)
+def test_a_server_answers_under_no_other_keys(
+    reply_to: bytes, hub: Hub, client: MakeClient, connect: Callable[..., Peer]
+) -> None:
+    one, peer = client(), connect()
+    tap = hub.tap(secrets=True)
+    with one.serve(b"svc", upper):
+        peer.publish(b"svc", b"REQ1" + pack("<QIH", 7, 0, len(reply_to)) + reply_to)
+        peer.publish(b"svc", b"REQ1")
+        peer.publish(b"svc", b"REQ1" + pack("<QIH", 7, 0, 60_000))
+        peer.publish(b"svc", b"")
+        peer.barrier()
+        assert one.request(b"svc", b"x") == b"X"
+    hub.publish(b"end")
+    with tap:
+        while (message := tap.get(PATIENCE)).key != b"end":
+            assert message.key == b"svc" or message.key.startswith(own_key() + b"/reply/")
+
+
+def test_an_answer_from_a_process_that_did_not_take_the_question_is_dropped(world: World) -> None:
+    world.hub("bus", trusted=[STRANGER], users=[STRANGER])
+    asker, taker, forger = world.client("bus"), world.peer("bus"), world.peer_of("bus", STRANGER)
+    for peer in (taker, forger):
+        peer.subscribe(b"svc")
+    asking = gevent.spawn(asker.request, b"svc", timeout=PATIENCE)
+    number, reply_to = question(taker.receive())
+    taker.publish(reply_to, b"REP1\1" + number)
+    taker.barrier()
+    forger.publish(reply_to, b"REP1\2" + number + b"forged")  # which knows all that the server knows
+    forger.publish(reply_to, b"REP1\3" + number + b"forged")
+    forger.barrier()
+    taker.publish(reply_to, b"REP1\2" + number + b"true")
+    assert asking.get() == b"true"
+
+
+def test_nobody_else_can_read_an_answer(world: World) -> None:
+    world.hub("bus", users=[STRANGER])
+    asker, server = world.client("bus"), world.client("bus")
+    spies = [world.peer_of("bus", STRANGER), world.peer("bus")]  # of another user, and of the same
+    for spy in spies:
+        spy.subscribe(b"", b"*/", b"*/cred/")
+    with server.serve(b"svc", lambda question: b"secret"):
+        assert asker.request(b"svc") == b"secret"
+    for spy in spies:
+        packets = spy.pending()
+        assert [packet for packet in packets if b"REQ1" in packet]
+        assert not [packet for packet in packets if b"secret" in packet]
+        (_, reply_to) = question(packets[0])
+        spy.send(b"SUB " + reply_to)
+        assert spy.is_disconnected()
+
+
+def test_hostile_answers_are_bounded(hub: Hub, client: MakeClient, connect: Callable[..., Peer]) -> None:
+    one, peer = client(), connect()
+    peer.subscribe(b"svc")
+    asking = gevent.spawn(one.request_many, b"svc", wait=PATIENCE)
+    number, reply_to = question(peer.receive())
+    for payload in (b"", b"REP1", b"REP2\2" + number, b"REP1\4" + number, b"REP1\2" + pack("<Q", 999), b"REP1\1" * 9):
+        peer.publish(reply_to, payload)
+    peer.publish(reply_to, b"REP1\3" + number + b"\xff" * 100_000)
+    for _ in range(MOST_ANSWERS + 10):
+        peer.publish(reply_to, b"REP1\2" + number)
+    answers = asking.get()
+    assert len(answers) == MOST_ANSWERS
+    assert answers[0].error == "\ufffd" * 4_096
+    one.sync()
+    (questions,) = one._askings.values()
+    assert not questions._pending
+    assert not questions.messages
+
+
+# -- daemons of other kinds ---------------------------------------------------------------------------------
+
+
+def test_a_daemon_without_secret_keys(address: str, client: MakeClient) -> None:
+    with PlainDaemon(address):
+        one, other = client(), client()
+        with other.serve(b"svc", upper):
+            with pytest.raises(StateError, match="secret=False"):
+                one.request(b"svc", b"x")
+            assert one.request(b"svc", b"x", secret=False) == b"X"
+            assert [answer.payload for answer in one.request_many(b"svc", b"y", most=1, secret=False)] == [b"Y"]
+            with other.serve(b"bad", lambda question: b"%d" % (1 // 0)), pytest.raises(AnswerError):
+                one.request(b"bad", secret=False)
+
+
+def test_a_fork_asks_with_a_client_of_its_own(server: HubThread, address: str) -> None:
+    with blocking.Client(address) as client, client.serve(b"svc", upper):
+        assert client.request(b"svc", b"x") == b"X"
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                client.request(b"svc")
+            except StateError:
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        assert client.request(b"svc", b"x") == b"X"
