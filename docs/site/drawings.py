@@ -104,13 +104,13 @@ def bus() -> Drawing:
 def floors(table: list[str], folders: set[str]) -> Drawing:
     """The floors of the code: the highest on top; an import goes down."""
     height = 34
-    drawing = Drawing("The floors of the code: a module imports only from lower ones", 640, height * len(table) + 20)
+    drawing = Drawing("The floors of the code: a module imports only from lower ones", 700, height * len(table) + 20)
     for number, names in enumerate(reversed(table)):
         y = 10 + number * height
         words = "  ·  ".join(f"{name}/" if name in folders else name for name in names.split())
         drawing.words(28, y + 20, str(len(table) - 1 - number), "middle", "#777")
-        drawing.box(50, y, 540, height - 6, words, "hub" if "core" in names.split() else "plain")
-    drawing.arrow((614, 14), (614, height * len(table) + 4))
+        drawing.box(50, y, 600, height - 6, words, "hub" if "core" in names.split() else "plain")
+    drawing.arrow((674, 14), (674, height * len(table) + 4))
     return drawing
 
 
@@ -249,6 +249,7 @@ def made(table: list[str]) -> dict[str, Drawing]:
     """All drawings, by the names of their files; ``table`` has the floors."""
     return {
         "bus": bus(),
+        "floors": floors(table, {path.name for path in (ROOT / "sbuslib").iterdir() if path.is_dir()}),
         "flood-control": flood_control(),
         "journey": journey(),
         "tree": tree(),

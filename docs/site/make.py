@@ -30,11 +30,25 @@ REFERENCE: dict[str, tuple[str, list[str]]] = {
         ["sbuslib.Message", "sbuslib.Topic", "sbuslib.Credentials", "sbuslib.matches"],
     ),
     "relay": ("Relay", ["sbuslib.Relay", "sbuslib.survey.survey", "sbuslib.survey.SeenHub"]),
+    "patterns": (
+        "Questions, jobs, large messages",
+        [
+            "sbuslib.patterns.request.Question",
+            "sbuslib.patterns.request.Answer",
+            "sbuslib.patterns.queue.Job",
+            "sbuslib.patterns.large.Received",
+            "sbuslib.patterns.last.CaughtUp",
+        ],
+    ),
+    "testing": ("Testing", ["sbuslib.testing"]),
     "journal": (
-        "Recorder, Follower, replay",
+        "Recorder, Follower, Consumer, replay",
         [
             "sbuslib.journal.recorder.Recorder",
             "sbuslib.journal.follower.Follower",
+            "sbuslib.journal.black_box.BlackBox",
+            "sbuslib.journal.consume.consume",
+            "sbuslib.journal.consume.Consumer",
             "sbuslib.journal.replay.replay",
             "sbuslib.journal.replay.from_journal",
             "sbuslib.journal.replay.Selection",

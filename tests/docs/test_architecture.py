@@ -1,4 +1,4 @@
-"""The page on the architecture, held against the code: the drawing of the floors, the folders, the names."""
+"""The page on the architecture, held against the code: the folders and the names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from types import FrameType, ModuleType
 
 import gevent
 import pytest
-from docs.pages import DOCS, blocks, tables, text_of
+from docs.pages import DOCS, tables, text_of
 from support import ROOT, Peer, eventually
 from test_imports import ENTRANCES, FLOORS, PACKAGE, modules
 
@@ -23,18 +23,6 @@ from sbuslib import Hub
 
 PAGE = DOCS / "architecture.md"
 INSTALLED = os.path.dirname(sbuslib.__file__)
-
-
-def drawing() -> str:
-    """The floors as boxes, the highest on top. Paste it into the page when the floors have changed."""
-    lines = []
-    for number, names in reversed(list(enumerate(FLOORS))):
-        words = [f"{name}/" if (PACKAGE / name).is_dir() else name for name in names.split()]
-        lines.append(f"{number:>3} │ {'  '.join(words)}")
-    width = max(map(len, lines)) + 1
-    rule = "─" * (width - 5)
-    floors = [f"{line:<{width}}│\n" for line in lines]
-    return f"    ┌{rule}┐\n" + f"    ├{rule}┤\n".join(floors) + f"    └{rule}┘\n"
 
 
 def folders() -> dict[str, set[str]]:
@@ -50,11 +38,6 @@ def folders() -> dict[str, set[str]]:
 def named(text: str) -> list[str]:
     """What stands in backticks, in order; blocks of code left out."""
     return re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE))
-
-
-def test_the_drawing_of_the_floors_is_the_table_of_the_tests() -> None:
-    (drawn,) = [block.text for block in blocks(PAGE) if block.language == "text"]
-    assert drawn == drawing()
 
 
 def test_every_module_is_listed_with_its_folder() -> None:
