@@ -11,6 +11,8 @@ from support import PATIENCE, eventually
 from test_imports import FLOORS
 from worlds import World
 
+from sbuslib.cli import main
+
 IMAGES = DOCS / "images"
 
 
@@ -40,6 +42,10 @@ def functions() -> list[str]:
 def test_the_functions_of_the_journey_are_told_on_the_page(function: str) -> None:
     """Which is held against the code, too."""
     assert function.endswith("(2)") or f"`{function}`" in text_of(DOCS / "architecture.md")
+
+
+def test_the_commands_of_the_journal_are_there() -> None:
+    assert {*drawings.PIPELINE} <= {name for _, names in main.GROUPS.values() for name in names}
 
 
 def test_the_tree_passes_on_what_the_drawing_shows(world: World) -> None:
