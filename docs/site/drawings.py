@@ -245,22 +245,22 @@ def tree() -> Drawing:
     return drawing
 
 
-PIPELINE = ["record", "lake", "report", "replay", "consume", "watch"]
+PIPELINE = ["record", "seal", "report", "replay", "consume", "watch"]
 """The commands of ``sbus`` that the drawing of the journal names."""
 
 
 def journal() -> Drawing:
     """The journal's way to a report."""
     drawing = Drawing("From a bus through a journal to a report", 800, 236)
-    record, lake, report, replay, consume, watch = (f"sbus {name}" for name in PIPELINE)
+    record, seal, report, replay, consume, watch = (f"sbus {name}" for name in PIPELINE)
     drawing.box(10, 20, 120, 60, "*hub", "hub")
     drawing.box(190, 20, 150, 60, "*journal\nsegments on disk", "good")
-    drawing.box(450, 20, 140, 60, "*lake\nParquet files,\neach row once", "good")
+    drawing.box(450, 20, 140, 60, "*Parquet files\neach row once", "good")
     drawing.box(670, 20, 120, 60, "*report\na page, tables", "client")
     drawing.arrow((130, 50), (188, 50))
     drawing.words(130, 14, f"`{record}`")
     drawing.arrow((340, 50), (448, 50))
-    drawing.words(394, 14, f"`{lake} ingest`", "middle")
+    drawing.words(394, 14, f"`{seal}`", "middle")
     drawing.arrow((590, 50), (668, 50))
     drawing.words(629, 14, f"`{report}`", "middle")
     for number, (command, what) in enumerate(
@@ -270,6 +270,9 @@ def journal() -> Drawing:
         drawing.arrow((265, 80), (265, y + 16), (338, y + 16))
         drawing.words(346, y + 13, f"`{command}`")
         drawing.words(346, y + 29, what, colour="#555")
+    drawing.arrow((520, 80), (520, 126))
+    drawing.words(566, 142, "`sbuslib.read`", "middle")
+    drawing.words(566, 158, "any engine; with what is not sealed yet", "middle", "#555")
     drawing.words(10, 112, "secrets are left out;", colour="#555")
     drawing.words(10, 129, "what was lost is a gap row,", colour="#555")
     drawing.words(10, 146, "with its count and cause,", colour="#555")
