@@ -50,7 +50,7 @@ def _receive(arguments: Namespace) -> int:
     def receive(client: Client) -> None:
         on_stop(stop)  # so that nothing is left of what is not whole
         if client.features is not None:
-            client.senders()  # then nobody else can put parts into a file
+            client.senders()  # then no other user can put parts into a file
         with client.receive_large(
             *map(os.fsencode, arguments.patterns), folder=arguments.into, most=arguments.most
         ) as files:

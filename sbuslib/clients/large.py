@@ -11,7 +11,7 @@ from typing import Protocol, Self, TypeVar
 from ..errors import UsageError
 from ..kernel.files import FileSink, Opened, safe_name
 from ..patterns.large import PART_BYTES, Offer, Received, Receiving, Sending, Sent
-from ..patterns.steps import Mailbox, Open, Steps
+from ..patterns.steps import Mailbox, Steps
 from .base import ClientBase
 
 __all__ = ["AioFiles", "Files", "receiving", "sending"]
@@ -60,7 +60,7 @@ class Files:
         self._receiving = receiving
 
     def __enter__(self) -> Self:
-        self._client.perform(iter(Open(self._receiving.offers)))
+        self._client.perform(self._receiving.open())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -88,7 +88,7 @@ class AioFiles:
         self._receiving = receiving
 
     async def __aenter__(self) -> Self:
-        await self._client.perform(iter(Open(self._receiving.offers)))
+        await self._client.perform(self._receiving.open())
         return self
 
     async def __aexit__(self, *_: object) -> None:

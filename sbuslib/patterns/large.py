@@ -235,11 +235,21 @@ class _Incoming:
         self.heard = now  # when a part or the offer came last
         self.asked = now  # when a part came last, or the sender was asked to go on
         self.gap = False  # whether it was asked because of a part that was lost
+        self._separator = separator
         self._digest = sha256()
 
     def is_from(self, message: Message) -> bool:
-        """Whether a message may be of the sender of the offer. The client may have begun to ask for senders since."""
-        return message.sender is None or self.sender is None or message.sender == self.sender
+        """Whether a message may be of the sender of the offer: of the same user, as it may come by another process.
+
+        A hub on the way that was started again has another process id, which is in the sender's credential key.
+        """
+        if message.sender is None or self.sender is None:  # the client may have begun to ask for senders since
+            return True
+        return message.sender == self.sender or self._users(message.sender) == self._users(self.sender)
+
+    def _users(self, sender: bytes) -> list[bytes]:
+        """A credential key without the process ids."""
+        return [field for number, field in enumerate(sender.split(self._separator)) if number % 5 != 4]
 
     def add(self, data: memoryview) -> Received | None:
         """Take the next part; the file, if it is whole. Raises :exc:`~sbuslib.errors.PeerError` and :exc:`OSError`."""
@@ -273,7 +283,7 @@ class Receiving:
         timeout: float,
         clock: Callable[[], float],
     ) -> None:
-        self.offers = Mailbox(*patterns)
+        self._offers = Mailbox(*patterns)
         self._separator = separator
         self._who = who
         self._sink = sink
@@ -283,23 +293,27 @@ class Receiving:
         self._incoming: dict[tuple[bytes, str], _Incoming] = {}
         self._ended: dict[tuple[bytes, str], str] = {}  # why a file does not come; empty for one that came
 
+    def open(self) -> Steps[None]:
+        """Begin: offers are seen from now on."""
+        yield from Open(self._offers)
+
     def close(self) -> Steps[None]:
         """End. Nothing is left of what did not come whole."""
         for incoming in self._incoming.values():
             incoming.sink.discard()
-        yield from Close(self.offers)
+        yield from Close(self._offers)
         for incoming in list(self._incoming.values()):
             yield from self._end(incoming, "the receiver left")
 
     def next(self, timeout: float | None = None) -> Steps[Received]:
-        """The next file that is whole, once the mailbox ``offers`` is open.
+        """The next file that is whole, after :meth:`open`.
 
         Raises :exc:`TimeoutError` after ``timeout`` seconds, and :exc:`~sbuslib.errors.PeerError` and :exc:`OSError`
         when a file that was coming fails. The others still come.
         """
         deadline = None if timeout is None else self._clock() + timeout
         while True:
-            while (message := self.offers.take()) is not None:
+            while (message := self._offers.take()) is not None:
                 yield from self._take_offer(message)
             for incoming in list(self._incoming.values()):
                 if (received := (yield from self._take_parts(incoming))) is not None:
@@ -312,7 +326,7 @@ class Receiving:
             yield from Wait(self._is_ready, left)
 
     def _is_ready(self) -> bool:
-        return self.offers.is_ready() or any(incoming.parts.messages for incoming in self._incoming.values())
+        return self._offers.is_ready() or any(incoming.parts.messages for incoming in self._incoming.values())
 
     def _take_offer(self, message: Message) -> Steps[None]:
         offer = _decode(message.payload, Offer)

@@ -44,7 +44,7 @@ class _Box:
 class _Verbs:
     """Carries out the steps of one transfer, or of one receiver, over a peer."""
 
-    def __init__(self, peer: Peer, offers: Mailbox | None = None) -> None:
+    def __init__(self, peer: Peer, offers: tuple[bytes, ...] = ()) -> None:
         self._peer = peer
         self._offers = offers
         self._boxes: dict[int, _Box] = {}
@@ -57,7 +57,7 @@ class _Verbs:
         self._peer.publish(key.decode(), payload)
 
     def open_mailbox(self, mailbox: Mailbox) -> None:
-        box = self._boxes[id(mailbox)] = _Box(mailbox, mailbox is not self._offers, self._came)
+        box = self._boxes[id(mailbox)] = _Box(mailbox, tuple(mailbox.patterns) != self._offers, self._came)
         self._peer.attach(box, *(pattern.decode() for pattern in mailbox.patterns))
 
     def close_mailbox(self, mailbox: Mailbox) -> None:
@@ -98,4 +98,4 @@ def receive_large(
 
     patterns = tuple(substring.encode() for substring in substrings)
     receiving = Receiving(patterns, b"/", token_hex(8), sink, most, timeout, monotonic)
-    return Files(_Verbs(peer, receiving.offers), receiving)
+    return Files(_Verbs(peer, patterns), receiving)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from sbuslib.matcher import matches
-from sbuslib.patterns.steps import Close, Mailbox, Open, Publish, Steps, Sync, Wait
+from sbuslib.patterns.steps import Close, Mailbox, Open, Publish, Steps, Wait
 from sbuslib.wire.packets import Message
 
 
@@ -57,8 +57,6 @@ class Party:
                         step.mailbox.closed = True
                     case Publish():
                         self._network.publish(self, Message(step.key, step.payload))
-                    case Sync():
-                        result = step.scope
                     case Wait():
                         self._waits = step
                         self.until = None if step.timeout is None else self._network.now + step.timeout

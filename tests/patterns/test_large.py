@@ -15,7 +15,7 @@ from patterns.networks import Network, Party
 from sbuslib.errors import PeerError, UsageError
 from sbuslib.patterns import large
 from sbuslib.patterns.large import Offer, Received, Receiving, Sending, Sent, Word
-from sbuslib.patterns.steps import Mailbox, Open, Steps
+from sbuslib.patterns.steps import Mailbox, Steps
 from sbuslib.wire.packets import Message
 
 ID = "0" * 32
@@ -58,7 +58,7 @@ def receive(network: Network, who: str = "r", **options: Any) -> Party:
 
     def steps() -> Steps[Received]:
         one = receiving(network, who, **options)
-        yield from Open(one.offers)
+        yield from one.open()
         try:
             received = yield from one.next(600)
             with pytest.raises(TimeoutError):
@@ -155,7 +155,7 @@ def test_nothing_is_left_when_a_receiver_leaves() -> None:
 
         def steps() -> Steps[None]:
             one = receiving(network, sink=sink)
-            yield from Open(one.offers)
+            yield from one.open()
             with pytest.raises(TimeoutError):
                 yield from one.next(5)
             yield from one.close()
@@ -272,14 +272,14 @@ def test_parts_that_nobody_sent_make_no_file(forged: list[bytes]) -> None:
     assert len(sink.data) <= 3
 
 
-def test_where_senders_are_told_parts_of_another_are_not_taken() -> None:
+def test_where_senders_are_told_parts_of_another_user_are_not_taken() -> None:
     network = Network()
     receiver = receive(network)
     receiver.mailboxes[0].put(Message(b"f/a", OFFER % (ID.encode(), WORDS), b"!/cred/1/2/3"))
     receiver.go()
-    receiver.mailboxes[1].put(Message(b"f/a/" + ID.encode(), bytes(8) + b"zz", b"!/cred/1/2/4"))
+    receiver.mailboxes[1].put(Message(b"f/a/" + ID.encode(), bytes(8) + b"zz", b"!/cred/1/3/3"))
     for number, data in enumerate([b"ab", b"c", sha256(b"abc").digest()]):
-        receiver.mailboxes[1].put(Message(b"f/a/" + ID.encode(), number.to_bytes(8, "little") + data, b"!/cred/1/2/3"))
+        receiver.mailboxes[1].put(Message(b"f/a/" + ID.encode(), number.to_bytes(8, "little") + data, b"!/cred/1/2/4"))
     network.run()
     assert (receiver.result.file, receiver.result.sender) == (b"abc", b"!/cred/1/2/3")
 
@@ -308,7 +308,7 @@ def test_more_files_than_are_taken_at_once_all_come() -> None:
 
         def steps() -> Steps[None]:
             one = receiving(network)
-            yield from Open(one.offers)
+            yield from one.open()
             while len(came) < 5:
                 came.append((yield from one.next(100)).file)
             with pytest.raises(TimeoutError):
