@@ -195,22 +195,21 @@ class Consumer:
         )
         for piece in pieces:
             block = piece.block
-            if self._next is None:
-                self._next = piece.segment.first_sequence
             if isinstance(block, Skipped):
-                skipped = True
+                skipped, self._next = True, self._next or piece.segment.first_sequence
                 continue
             assert piece.header is not None
             former, self.journal = self.journal, piece.header.journal
             if former not in (None, self.journal):
                 self._next, self._place = 1, None
-                yield _gap(block, 0, None, "replaced")
+                yield Record(int(block.times[0]), 0, GAP, None, None, None, None, None, None, None, "replaced")
                 return True
             first, end = int(block.sequences[0]), block.next_sequence
+            if is_first and (self._next is None or first > self._next):
+                yield from self._sealed_rows(first, piece.header.separator)
+            self._next = self._next or first
             if first > self._next and (is_first or skipped):
-                lost, self._next = first - self._next, first
-                known = lost if lost < NUMBERS_LEFT_OUT else None
-                yield _gap(block, first - 1, known, "damaged" if skipped else "deleted")
+                yield self._gap(int(block.times[0]), first, "damaged" if skipped else "deleted")
             is_first = skipped = False
             yield from self._wanted(piece, block)
             self._next = max(self._next, end)
@@ -246,13 +245,39 @@ class Consumer:
             raise CorruptJournalError(error.reason, error.position, piece.segment.path) from None
 
 
+    def _gap(self, time_ns: int, following: int, cause: str) -> Record:
+        """A gap row that stands in no journal: for all rows before ``following``."""
+        assert self._next is not None
+        lost, self._next = following - self._next, following
+        known = lost if lost < NUMBERS_LEFT_OUT else None
+        return Record(time_ns, following - 1, GAP, None, None, None, None, None, None, known, cause)
+
+    def _sealed_rows(self, before: int, separator: bytes) -> Iterator[Record]:
+        """Rows before ``before`` whose segments were deleted, as they are sealed."""
+        if not {"sealed", "sealed.to"} & {*os.listdir(self.directory)}:
+            return
+        try:
+            from ..lake.decode import SCHEMA, Filter
+            from ..lake.pieces import sealed_rows
+            from ..lake.places import absolute, list_sealed, target_of
+        except ImportError as error:
+            raise StateError(f"{error.name} is missing to read sealed rows: pip install 'sbuslib[seal]'") from None
+        for file in list_sealed(target_of(absolute(self.directory)), self.journal):
+            self._next = self._next or file.first
+            if file.last < self._next or file.first >= before:
+                continue
+            for batch in sealed_rows(file.path, SCHEMA, Filter(), self._next, before):
+                for fields in batch.to_pylist():
+                    row = Record(*map(fields.get, Record._fields))
+                    if file.first > self._next:
+                        yield self._gap(row.time_ns, file.first, "deleted")
+                    self._next = row.sequence + 1
+                    if row.key is None or self._selection.wants(row.key, separator):
+                        yield row
+
+
 consume = Consumer
 """``for row in consume("billing", [b"order/"], journal): ...; consumer.acknowledge()``"""
-
-
-def _gap(before: Block, sequence: int, lost: int | None, cause: str) -> Record:
-    """A gap row that stands in no journal, of rows before a block."""
-    return Record(int(before.times[0]), sequence, GAP, None, None, None, None, None, None, lost, cause)
 
 
 class _Positions:

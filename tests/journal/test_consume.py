@@ -24,6 +24,7 @@ from sbuslib.journal.consume import consume
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.journal.recorder import Recorder
 from sbuslib.journal.writer import Durability
+from sbuslib.lake.sealing import seal
 from sbuslib.segments.directory import DirectoryLock, list_segments
 from sbuslib.segments.encoding import encode_end
 from sbuslib.segments.layout import Record, segment_name
@@ -146,6 +147,24 @@ def test_rows_that_retention_deleted_are_told_as_a_gap(journal: str) -> None:
     assert told(rest("a", journal)) == [(3, ("deleted", 2)), *told(ROWS[3:]), (10, b"ten")]
     assert rest("a", journal) == []
     assert rest("new", journal)[0] == ROWS[3], "a new consumer has lost nothing"
+
+
+def test_rows_whose_segments_were_deleted_once_they_were_sealed_are_read_all_the_same(journal: str) -> None:
+    paths = write(journal, *EXAMPLE, [[message(10, b"k", b"ten")]])
+    seal(journal)
+    with consume("a", [b""], journal, follow=False) as consumer:
+        assert [next(consumer) for _ in range(2)] == ROWS[:2]
+        consumer.acknowledge()
+    os.unlink(paths[0])
+    os.unlink(paths[1])
+    assert told(rest("a", journal)) == [*told(ROWS[2:]), (10, b"ten")]
+    assert told(rest("a", journal)) == []
+    assert rest("new", journal, b"room/1/") == [ROWS[0], ROWS[2], *ROWS[4:7]], "also by a new consumer"
+    with consume("b", [b"k"], journal, follow=False) as consumer:
+        assert consumer.get() == ROWS[4]
+        consumer.acknowledge()
+    shutil.rmtree(os.path.join(journal, "sealed"))
+    assert told(rest("b", journal)) == [(9, ("deleted", 4)), (10, b"ten")]
 
 
 def test_segments_that_are_deleted_while_a_consumer_reads_are_told_as_a_gap(journal: str) -> None:
