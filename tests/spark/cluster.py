@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sys
 
-from sbuslib.spark import ingest, read, session
+from sbuslib.lake.sealing import ingest
+from sbuslib.spark import read, session
+from sbuslib.spark.lake import on_spark
 from sbuslib.spark.traffic import summaries
 
 
@@ -28,7 +30,7 @@ def main(master: str, journal: str, bus: str, folder: str, quick: str) -> None:
     found: dict[str, object] = {"rows": frame.count()}
     rows = frame.selectExpr("key", "payload").repartition(2)
     rows.write.format("sbus").mode("append").option("address", bus).save()
-    ingest(spark, journal, f"{folder}/lake")
+    ingest([journal], f"{folder}/lake", run=on_spark(spark))
     users = summaries(read(spark, f"{folder}/lake"), 3600)["by_user"].to_pylist()
     found["users"] = [[row["uid"], row["messages"], row["bytes"]] for row in users]
     spark.stop()
