@@ -244,7 +244,6 @@ class Consumer:
         except CorruptJournalError as error:
             raise CorruptJournalError(error.reason, error.position, piece.segment.path) from None
 
-
     def _gap(self, time_ns: int, following: int, cause: str) -> Record:
         """A gap row that stands in no journal: for all rows before ``following``."""
         assert self._next is not None
