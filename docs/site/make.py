@@ -42,8 +42,9 @@ REFERENCE: dict[str, tuple[str, list[str]]] = {
     ),
     "testing": ("Testing", ["sbuslib.testing"]),
     "journal": (
-        "Recorder, Follower, Consumer, replay",
+        "Recorder, Follower, Consumer, replay, read",
         [
+            "sbuslib.read",
             "sbuslib.journal.recorder.Recorder",
             "sbuslib.journal.follower.Follower",
             "sbuslib.journal.black_box.BlackBox",
