@@ -73,6 +73,7 @@ class Mqtt:
         self.mapping = Mapping("/", "+", "+/#", specials="/+#$", prefix=options.prefix, separator=separator)
         self.has_origins = options.version == "5"
         self._options = options
+        self._separator = separator
         self._warn = warn
         self._secure = place.scheme == "mqtts"
         self._host, self._port = place.hostname or "localhost", place.port or (8883 if self._secure else 1883)
@@ -237,7 +238,7 @@ class Mqtt:
         if self.has_origins:
             properties = copy(_NO_PROPERTIES)
             properties.UserProperty = (ORIGIN, message.origin)
-        retain = any(matches(pattern, message.key) for pattern in self._options.retain)
+        retain = any(matches(pattern, message.key, self._separator) for pattern in self._options.retain)
         return self._client.publish(message.subject, message.payload, self._options.qos, retain, properties)
 
     async def close(self) -> None:

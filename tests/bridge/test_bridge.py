@@ -199,8 +199,6 @@ def test_what_an_absent_engine_does_not_get_is_kept_up_to_a_bound(cluster: Clust
             await here.publish_many([(b"a", b"%09d" % number) for number in range(150)])
             await until(lambda: one.statistics().lost)
             assert (one.statistics().kept, one.statistics().lost) == (100, {"outage": 50})
-            if cluster.has_origins and not two.statistics().connected and "stream" not in cluster.kind:
-                pass
             cluster.server.start()
             await ready(two)
             await ready(one)
@@ -227,6 +225,7 @@ def test_an_engine_that_is_killed_under_load_loses_nothing_uncounted(
     """What was delivered, and what was counted as lost at either end, is what was published."""
     for engine in (nats, redis):
         monkeypatch.setattr(engine, "_AGAIN_SECONDS", 1.0)
+    monkeypatch.setattr(nats, "_CONFIRM_SECONDS", 2.0)  # a stream that is just starting may never answer
     if not cluster.has_origins:
         pytest.skip("without origins a gap is not seen")
 

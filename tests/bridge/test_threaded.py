@@ -7,10 +7,13 @@ import pytest
 from support import PATIENCE, eventually
 
 from sbuslib import Client, Hub
-from sbuslib.bridge import Bridge
+from sbuslib.bridge import Bridge, EngineOptions
 from sbuslib.errors import DisconnectedError, NoHubError, StateError, UsageError
+from sbuslib.matcher import SEPARATOR
+from sbuslib.patterns.last import CaughtUp
+from sbuslib.services.retain import Retain
 
-from .servers import nats_server
+from .servers import mosquitto, nats_server
 
 
 def test_hubs_of_one_process_are_joined_and_go_on_meanwhile(folder: str) -> None:
@@ -45,6 +48,42 @@ def test_hubs_of_one_process_are_joined_and_go_on_meanwhile(folder: str) -> None
         assert not out.started
         with pytest.raises(StateError):
             out.start()
+    server.kill()
+
+
+@pytest.mark.parametrize("separator", [SEPARATOR, b"."])
+def test_retained_messages_become_last_values_and_back(folder: str, separator: bytes) -> None:
+    """The second bridge joins later: the server gives it what it retained, and ``sbus retain`` keeps that."""
+    server = mosquitto(folder)
+    server.start()
+    url = f"mqtt://127.0.0.1:{server.port}"
+    state, key = (separator.join((b"state", last)) for last in (b"", b"a"))
+    with Hub(f"{folder}/a", separator=separator) as one, Hub(f"{folder}/b", separator=separator) as other:
+        kept = Retain(other.address, state)
+        running = gevent.spawn(kept.run)
+        with (
+            Client(other.address) as client,
+            Bridge(one, url, export=[state], options=EngineOptions(retain=(state,))) as out,
+        ):
+            out.wait_ready()
+            one.publish(key, b"21")
+            eventually(lambda: out.statistics().exported == 1)
+            with Bridge(other, url, import_=[state]) as into:
+                into.wait_ready()
+                eventually(lambda: into.statistics().imported == 1)
+                client.subscribe(key, last=True)
+                assert client.receive(PATIENCE).payload == b"21"
+                assert isinstance(client.receive(PATIENCE), CaughtUp)
+                one.publish(key, b"")
+                assert client.receive(PATIENCE).payload == b""
+                assert client.last(state) == []
+            one.publish(separator.join((b"state", b"b")), b"new")
+            eventually(lambda: out.statistics().exported == 3)
+            with Bridge(other, url, import_=[state]) as into:
+                eventually(lambda: into.statistics().imported == 1)
+                assert [message.payload for message in client.last(state)] == [b"new"]
+        kept.stop()
+        running.join()
     server.kill()
 
 
