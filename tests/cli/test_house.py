@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import importlib.metadata
 import os
 import shutil
@@ -266,5 +267,7 @@ def test_the_installed_programs_run(installed: importlib.metadata.Distribution, 
 def test_the_core_needs_two_packages(installed: importlib.metadata.Distribution) -> None:
     required = [line for line in installed.requires or () if "extra ==" not in line]
     assert sorted(line.partition(">")[0] for line in required) == ["gevent", "msgspec"]
-    extras = {"cli", "docs", "metrics", "tcp", "spark", "report", "bench", "test", "dev"}
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    extras = set(settings["options.extras_require"])
     assert set(installed.metadata.get_all("Provides-Extra") or ()) == extras
