@@ -21,7 +21,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
     ("words", "status", "said"),
     [
         (("report", "traffic", "/nowhere"), 1, "/nowhere"),
-        (("report", "traffic", "."), 1, "is no lake"),
+        (("report", "traffic", "."), 1, "nothing was recorded"),
         (("report", "traffic", ".", "--output", "-"), 2, "there would be no output"),
         (("report", "traffic", ".", "--levels", "0"), 2, "invalid positive number value"),
         (("report", "latency", "."), 2, "--request"),
