@@ -17,7 +17,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -40,12 +40,14 @@ __all__ = [
     "REMOTES_MOST",
     "USERS_MOST",
     "Border",
+    "Counts",
     "Expected",
     "Here",
     "Members",
     "decode_here",
     "digest",
     "fits_a_packet",
+    "process_of",
     "user_of",
 ]
 
@@ -148,6 +150,14 @@ def user_of(sender: bytes | None, own: bytes | None, separator: bytes = SEPARATO
     return separator.join(parts[:vouched][:-1])
 
 
+def process_of(sender: bytes | None, own: bytes | None, separator: bytes = SEPARATOR) -> tuple[str, str]:
+    """The user and the process of a sender: the numbers for which the kernel vouches, see :func:`user_of`."""
+    user = user_of(sender, own, separator)
+    uid = user.rpartition(separator)[2]
+    pid = (sender or b"")[len(user) + 1 :].partition(separator)[0]
+    return uid.decode("ascii", "replace"), pid.decode("ascii", "replace")
+
+
 class Expected:
     """Messages that gateways have announced on the bus, until they are seen there, or time has passed.
 
@@ -210,13 +220,25 @@ _Id = Annotated[str, Meta(pattern="^[0-9A-Za-z._-]{1,64}\\Z")]
 _Remote = Annotated[str, Meta(pattern="^[0-9A-Za-z._-]{1,130}\\Z")]
 
 
+_Count = Annotated[int, Meta(ge=0, lt=2**53)]
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Messages that a bridge carried, keeps, and lost by cause: see ``BridgeStatistics``."""
+
+    exported: _Count
+    imported: _Count
+    kept: _Count
+    lost: dict[Literal["outage", "uncertain", "bus", "engine", "unread"], _Count]
+
+
 class Here(msgspec.Struct, frozen=True, tag="here"):
     """What a gateway says of itself on its bus: its id, how it is set up, and which other buses it is connected to.
 
     ``group`` is the same for gateways that are set up alike. Each of ``remotes`` is another bus and the group of the
     gateways there. A gateway that leaves says so with ``leaving``. ``word`` is random and new each time: by it a
     gateway recognizes its own message, which it hears before any client can have copied it. ``told`` is what operators
-    are told of it, in one line.
+    are told of it, in one line, and ``counts`` what metrics are.
     """
 
     gateway: _Id
@@ -225,6 +247,7 @@ class Here(msgspec.Struct, frozen=True, tag="here"):
     leaving: bool = False
     word: Annotated[str, Meta(max_length=64)] = ""
     told: Annotated[str, Meta(max_length=300)] = ""
+    counts: Counts | None = None
 
 
 def decode_here(said: bytes) -> Here | None:

@@ -10,14 +10,14 @@ import os
 import resource
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import monotonic, time
 from typing import Final, Literal
 
 import msgspec
 
 from .blocking import Client
-from .border import ASK, CONTROL, MEMBERS_MOST, decode_here
+from .border import ASK, CONTROL, MEMBERS_MOST, Here, decode_here
 from .errors import AddressError, SbusError, StateError
 from .kernel.sockets import connect, peer_credentials
 from .limits import PACKET_BYTES, ClientLimits
@@ -28,9 +28,10 @@ from .survey import DEEPEST
 from .wire.addresses import PathAddress, parse_address
 from .wire.control import STATISTICS, SUPPORTED
 from .wire.defaults import default_addresses
+from .wire.packets import Message
 from .wire.text import printable
 
-__all__ = ["Finding", "examine"]
+__all__ = ["Finding", "bridges_heard", "examine"]
 
 _FULL: Final = 0.8
 """A hub that has this share of its descriptors open is warned about."""
@@ -237,19 +238,25 @@ def _bridges(client: Client) -> Iterator[Finding]:
     """The bridges of the bus, which say so when they are asked."""
     client.subscribe(CONTROL)
     client.publish(CONTROL, ASK)
-    told: dict[str, str] = {}
-    until = monotonic() + _BRIDGES_SECONDS
-    while (left := until - monotonic()) > 0 and len(told) < MEMBERS_MOST:
-        try:
-            said = client.receive(left).payload
-        except TimeoutError:
-            break
-        if (here := decode_here(said)) is not None and here.told:
-            told[here.gateway] = here.told
-    for text in told.values():
+    for here, _ in bridges_heard(client.receive):
+        text = here.told
         away = ": away," in text or " 0 lost" not in text
         advice = "see docs/how-to/cluster.md" if away else ""
         yield Finding("warning" if away else "ok", "bridge", printable(text.encode()), advice)
+
+
+def bridges_heard(receive: Callable[[float], Message]) -> list[tuple[Here, bytes | None]]:
+    """What each bridge says of itself, and as which sender, after ``ASK`` was published under ``CONTROL``."""
+    heard: dict[str, tuple[Here, bytes | None]] = {}
+    until = monotonic() + _BRIDGES_SECONDS
+    while (left := until - monotonic()) > 0 and len(heard) < MEMBERS_MOST:
+        try:
+            message = receive(left)
+        except TimeoutError:
+            break
+        if (here := decode_here(message.payload)) is not None and here.told:
+            heard[here.gateway] = here, message.sender
+    return list(heard.values())
 
 
 def _losses(about: str, told: HubStatistics | LinkStatistics) -> Iterator[Finding]:

@@ -39,12 +39,14 @@ from ..border import (
     HERE,
     IMPORT,
     Border,
+    Counts,
     Expected,
     Here,
     Members,
     decode_here,
     digest,
     fits_a_packet,
+    process_of,
     user_of,
 )
 from ..covering import overlap
@@ -194,6 +196,7 @@ class AioBridge:
         self._lost, self._refused = Counter[str](), Counter[str]()
         self._exported = self._imported = self._echoes = self._returned = self._repeats = self._unread = 0
         self._number = 0
+        self._lost_told = 0
         self._warned = ""
 
     # -- its life -----------------------------------------------------------------------------------
@@ -283,6 +286,7 @@ class AioBridge:
         self._lost["outage"] += len(self._kept) - self._sending
         self._kept.clear()
         self._kept_bytes = self._sending = 0
+        self._tell_losses()
         self._client.close()
         await self._engine.close()
         self._ended.set()
@@ -354,9 +358,7 @@ class AioBridge:
 
     def _claim(self, sender: bytes | None) -> str:
         """The bus, and who published there: the user for whom the kernel vouches."""
-        user = user_of(sender, self._client.credentials, self._separator)
-        uid = user.rpartition(self._separator)[2].decode("ascii", "replace")
-        pid = (sender or b"")[len(user) + 1 :].partition(self._separator)[0].decode("ascii", "replace")
+        uid, pid = process_of(sender, self._client.credentials, self._separator)
         if len(self._claims) >= _SENDERS:
             self._claims.clear()
         claim = self._claims[sender] = f"{self._bus} {self._host}/{uid}/{pid}"
@@ -502,7 +504,9 @@ class AioBridge:
             self._changed.set()  # so that the new one hears of this one
 
     async def _say_here(self, leaving: bool = False) -> None:
-        here = Here(self._id, self._group, (_PLACE,), leaving, told="" if leaving else self._describe())
+        counts = Counts(self._exported, self._imported, len(self._kept), dict(self._losses()))  # type: ignore[arg-type]
+        told = "" if leaving else self._describe()
+        here = Here(self._id, self._group, (_PLACE,), leaving, told=told, counts=counts)
         self._members.hear(here, monotonic())
         self._settle()
         await self._client.publish(CONTROL, HERE + msgspec.json.encode(here))
@@ -515,7 +519,7 @@ class AioBridge:
         self._leads = leads
 
     async def _stay_known(self) -> None:
-        told, last = 0, 0.0
+        last = 0.0
         while True:
             before = monotonic()
             with suppress(TimeoutError):
@@ -531,9 +535,8 @@ class AioBridge:
                 self._settle()
             if self._members.others or changed:
                 await self._say_here()
-            if (lost := self._losses()) and lost.total() != told and now - last > _TELL_SECONDS:
-                told, last = lost.total(), now
-                self._warn("lost " + ", ".join(f"{count:,} ({cause})" for cause, count in sorted(lost.items())))
+            if now - last > _TELL_SECONDS and self._tell_losses():
+                last = now
 
     # -- what is told of it -------------------------------------------------------------------------
 
@@ -542,6 +545,15 @@ class AioBridge:
         if text != self._warned:
             self._warned = text
             logger.warning("bridge %s: %s", self._url_told(), text)
+
+    def _tell_losses(self) -> bool:
+        """Log what was lost since the bridge was made. Returns whether more was than the last time."""
+        lost = self._losses()
+        if lost.total() <= self._lost_told:
+            return False
+        self._lost_told = lost.total()
+        self._warn("lost " + ", ".join(f"{count:,} ({cause})" for cause, count in sorted(lost.items())))
+        return True
 
     def _url_told(self) -> str:
         """The URL without what is secret."""

@@ -1,13 +1,14 @@
 """Metrics of a hub for Prometheus: :func:`serve_metrics`.
 
 The numbers are those of :mod:`sbuslib.statistics`, which the hub counts anyway. They are gathered when somebody asks
-for them, and cost nothing else.
+for them, and cost nothing else. Bridges are asked for theirs, as ``sbus doctor`` does, if there may be any.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -15,15 +16,20 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ..border import ASK, CONTROL, process_of
+from ..diagnosis import bridges_heard
+from ..errors import DisconnectedError
 from ..hub import Hub
 from ..relay import Relay
 from ..statistics import HubStatistics, LinkStatistics, RelayStatistics
+from ..wire.packets import MSG
 from .serving import LocalServer
 
 __all__ = ["HubCollector", "Records", "serve_metrics"]
 
 
 _LINK = ["direction", "uid"]
+_PROCESS = ["uid", "pid"]
 
 
 class Records(Protocol):
@@ -72,6 +78,7 @@ class HubCollector(Collector):
             yield from _of_relay(self._relay.statistics())
         if self._recorder is not None:
             yield from _of_journal(msgspec.structs.asdict(self._recorder.statistics()))
+        yield from _of_bridges(self._hub)
 
 
 def _of_hub(told: HubStatistics) -> Iterator[Metric]:
@@ -148,6 +155,31 @@ def _of_journal(told: Mapping[str, Any]) -> Iterator[Metric]:
     yield _gauge("journal_queued_bytes", "Bytes that wait to be written.", told["queued_bytes"])
     yield _gauge("journal_held_publishers", "Publishers that wait for the journal.", told["held"])
     yield _counters("journal_lost_messages", "Messages that the journal lacks.", "cause", told["lost"])
+
+
+def _of_bridges(hub: Hub) -> Iterator[Metric]:
+    """By user and process of the bridge, which the kernel vouches for: the rest is what they say."""
+    totals = {name: Counter[tuple[str, ...]]() for name in ("exported", "imported", "kept")}
+    lost = Counter[tuple[str, ...]]()
+    router = hub.context.router
+    if any(CONTROL in router.patterns(receiver) for receiver in router.route(MSG + CONTROL + b"\0")):
+        with hub.subscribe(CONTROL) as inbox, suppress(DisconnectedError):
+            own = inbox.statistics().credentials.encode()
+            hub.publish(CONTROL, ASK)
+            for here, sender in bridges_heard(inbox.get):
+                who = process_of(sender, own, router.namespace.separator)
+                if here.counts is not None:
+                    for name, count in totals.items():
+                        count[who] += getattr(here.counts, name)
+                    for cause, number in here.counts.lost.items():
+                        lost[*who, cause] += number
+    kept = totals["kept"].items()
+    yield _family(GaugeMetricFamily, "bridge_kept_messages", "Messages that wait for a server.", _PROCESS, kept)
+    for name, text in (("exported", "Messages that a server confirmed."), ("imported", "Messages that came in.")):
+        values = totals[name].items()
+        yield _family(CounterMetricFamily, f"bridge_{name}_messages", text, _PROCESS, values)
+    text = "Messages that a bridge lost."
+    yield _family(CounterMetricFamily, "bridge_lost_messages", text, [*_PROCESS, "cause"], lost.items())
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

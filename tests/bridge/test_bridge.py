@@ -208,13 +208,16 @@ def test_what_an_absent_engine_does_not_get_is_kept_up_to_a_bound(cluster: Clust
     asyncio.run(run())
 
 
-def test_a_bridge_that_is_closed_says_what_it_lost(cluster: Cluster, buses: Buses) -> None:
+def test_a_bridge_that_is_closed_says_what_it_lost(
+    cluster: Cluster, buses: Buses, caplog: pytest.LogCaptureFixture
+) -> None:
     async def run() -> None:
         cluster.server.kill()
         async with bridge(buses[0], cluster, [b"a"]) as one, Client(buses[0]) as here:
             await here.publish_many([(b"a", b"")] * 10)
             await here.sync()
         assert one.statistics().lost == {"outage": 10}
+        assert "lost 10 (outage)" in caplog.text
 
     asyncio.run(run())
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import gevent
 import pytest
 from support import PATIENCE, eventually
 
 from sbuslib import Client, Hub
+from sbuslib.border import CONTROL, HERE
 from sbuslib.bridge import Bridge, EngineOptions
+from sbuslib.diagnosis import examine
 from sbuslib.errors import DisconnectedError, NoHubError, StateError, UsageError
 from sbuslib.matcher import SEPARATOR
 from sbuslib.patterns.last import CaughtUp
@@ -84,6 +88,36 @@ def test_retained_messages_become_last_values_and_back(folder: str, separator: b
         kept.stop()
         running.join()
     server.kill()
+
+
+@pytest.mark.parametrize("separator", [SEPARATOR, b"."])
+def test_the_metrics_and_the_doctor_tell_what_bridges_carried_keep_and_lost(folder: str, separator: bytes) -> None:
+    prometheus = pytest.importorskip("prometheus_client")
+    from sbuslib.web.metrics import HubCollector
+
+    with Hub(f"{folder}/a", separator=separator) as hub, Client(hub.address) as forger:
+        registry = prometheus.CollectorRegistry()
+        registry.register(HubCollector(hub))
+        who = {"uid": str(os.getuid()), "pid": str(os.getpid())}
+
+        def told(name: str, **labels: str) -> float | None:
+            number: float | None = registry.get_sample_value(f"sbus_bridge_{name}", who | labels)
+            return number
+
+        assert told("kept_messages") is None
+        with Bridge(hub, "nats://127.0.0.1:1", export=[b"a"], keep_bytes=100) as bridge:
+            forger.publish_many([(b"a", b"123456789")] * 15)
+            eventually(lambda: bridge.statistics().lost == {"outage": 5})
+            forger.publish(
+                CONTROL, HERE + b'{"type":"here","gateway":"x","group":"y","told":"z","counts":{"lost":{"x":1}}}'
+            )
+            eventually(lambda: told("kept_messages") == 10)
+            assert told("lost_messages_total", cause="outage") == 5
+            assert told("exported_messages_total") == told("imported_messages_total") == 0
+            found = gevent.get_hub().threadpool.apply(lambda: list(examine(hub.address)))
+            (of_bridge,) = [finding for finding in found if finding.about == "bridge"]
+            assert (of_bridge.level, "10 kept, 5 lost" in of_bridge.text) == ("warning", True)
+        assert told("kept_messages") is None
 
 
 def test_what_cannot_be_right_is_raised_when_it_starts(folder: str) -> None:
