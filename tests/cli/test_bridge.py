@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from bridge.servers import nats_server
 from support import PATIENCE, HubThread
 
 from sbuslib.blocking import Client
+from sbuslib.border import CONTROL, decode_here
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -41,6 +44,44 @@ def test_two_buses_are_joined_and_doctor_tells_of_it(
         assert away.wait(PATIENCE) == 0
         assert away.stderr is not None
         assert away.stderr.read() == b""
+    server.kill()
+
+
+def test_a_spare_takes_over_when_the_older_bridge_is_killed(
+    start: Start, bus: HubThread, path: str, folder: str
+) -> None:
+    server = nats_server(folder)
+    server.start()
+    url = f"nats://127.0.0.1:{server.port}"
+
+    def bridge() -> subprocess.Popen[bytes]:
+        return start("sbuslib", "bridge", url, "--bus", path, "--export", "room/")
+
+    with HubThread(f"{folder}/far") as far, Client(path) as here, Client(far.hub.address) as there:
+        start("sbuslib", "bridge", url, "--bus", far.hub.address, "--import", "room/")
+        there.subscribe(b"room/")
+
+        def carry(start_of: bytes) -> None:
+            """Publish until one of these messages has come."""
+            deadline = time.monotonic() + PATIENCE
+            while time.monotonic() < deadline:
+                here.publish(b"room/1", start_of)
+                with suppress(TimeoutError):
+                    if there.receive(0.05).payload == start_of:
+                        return
+            raise AssertionError(start_of)
+
+        older = bridge()
+        carry(b"by the older")
+        here.subscribe(CONTROL)
+        bridge()
+        heard: set[str] = set()
+        while len(heard) < 2:  # until each has told the other of itself
+            if (told := decode_here(here.receive(PATIENCE).payload)) is not None:
+                heard.add(told.gateway)
+        older.kill()
+        older.wait()
+        carry(b"by the spare")
     server.kill()
 
 
