@@ -273,9 +273,10 @@ class DirectoryLock:
         except BaseException:
             os.close(self._descriptor)
             raise
-        os.ftruncate(self._descriptor, 0)
+        former = os.pread(self._descriptor, 64, 0).split(b"\n")
+        told = former[1] + b"\n" if len(former) >= 3 else b""  # holds until this process tells another number
         self._process = b"%d\n" % os.getpid()
-        os.pwrite(self._descriptor, self._process, 0)
+        os.ftruncate(self._descriptor, os.pwrite(self._descriptor, self._process + told, 0))
 
     def tell(self, durable: int) -> None:
         """Tell readers the number of the last durable row. Raises :exc:`OSError`."""
@@ -317,7 +318,7 @@ def durable_sequence(directory: str | os.PathLike[str]) -> int:
             lines = file.read(64).split(b"\n")
     except OSError:
         return 0
-    return int(lines[1]) if len(lines) == 3 and lines[1].isdigit() and len(lines[1]) == 20 else 0
+    return int(lines[1]) if len(lines) >= 3 and lines[1].isdigit() and len(lines[1]) == 20 else 0
 
 
 def boot_id() -> bytes:

@@ -135,6 +135,16 @@ def test_one_segment_is_read_alone(journal: str) -> None:
         list(read_segment(second))
 
 
+def test_the_last_durable_row_stays_known_while_the_next_recorder_starts(folder: str) -> None:
+    lock = DirectoryLock(folder)
+    assert durable_sequence(folder) == 0
+    lock.tell(12)
+    lock.release()
+    lock = DirectoryLock(folder)
+    assert durable_sequence(folder) == 12
+    lock.release()
+
+
 def test_a_directory_has_one_recorder(folder: str) -> None:
     lock = DirectoryLock(folder)
     assert is_recorded(folder)

@@ -111,7 +111,7 @@ import sys
 sys.modules[{missing!r}] = None
 from sbuslib.cli.main import main
 sys.stderr = sys.stdout
-sys.exit(main(["lake", "compact", "lake"]) - 1)
+sys.exit(main(["report", "traffic", "lake"]) - 1)
 """
     assert python("-c", code) == f"sbus: {missing} is missing: pip install 'sbuslib[spark]'\n"
 
