@@ -7,6 +7,7 @@ import os
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import Any, Self, TypeVar
 
 from ..errors import DisconnectedError, SbusError
@@ -108,7 +109,8 @@ class AioPatterns(AioChannel):
         trusted: Iterable[int] = (),
     ) -> AioWorker:
         """As :meth:`.patterns.Patterns.work`, for ``async with`` and ``async for``; it may be a coroutine function."""
-        work = Work(self.credentials, self._session.separator, os.urandom(8).hex().encode(), name, room, trusted)
+        tag = os.urandom(8).hex().encode()
+        work = Work(self.credentials, self._session.separator, tag, name, room, monotonic, trusted)
         return AioWorker(self, work, function, at_once)
 
     async def tell_senders(self) -> None:

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from time import monotonic
 from typing import Any, Protocol, Self, TypeVar
 
 from ..errors import DisconnectedError
@@ -133,7 +134,8 @@ class Patterns(Channel):
 
         Raises :exc:`~sbuslib.errors.UsageError`.
         """
-        work = Work(self.credentials, self._session.separator, os.urandom(8).hex().encode(), name, room, trusted)
+        tag = os.urandom(8).hex().encode()
+        work = Work(self.credentials, self._session.separator, tag, name, room, monotonic, trusted)
         return Worker(self, work, function, at_once)
 
     def tell_senders(self) -> None:

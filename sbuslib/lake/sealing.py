@@ -381,15 +381,20 @@ def ingest(
     while True:
         with ExitStack() as locks:
             found: dict[str, Unit] = {}
+            left = False
             for place in dict.fromkeys(map(absolute, journals)):
                 some = units(place, target, open_too=not follow, hold=follow)
                 if isinstance(filesystem, pyarrow.fs.LocalFileSystem):
                     for journal in {unit.journal for unit in some} - {unit.journal for unit in found.values()}:
                         locks.enter_context(_locked(path, f"_{journal}.lock"))
                     some = units(place, target, open_too=not follow, hold=follow)  # as it is now that it is locked
-                found |= {unit.name: unit for unit in some}
+                taken = {unit.journal for unit in found.values()}  # another place may have a shorter copy of it
+                left |= any(unit.journal in taken and unit.name not in found for unit in some)
+                found |= {unit.name: unit for unit in some if unit.journal not in taken}
             for written in run([*found.values()], on_corrupt):
                 progress(written)
+        if left:
+            continue
         if not follow or stop is None or stop.wait(FOLLOW_SECONDS):
             return
 

@@ -134,7 +134,7 @@ class Sending:
         self._taking: dict[str, list[Any]] = {}  # by receiver: what it has, and since when, or when it had all
         self._done: set[str] = set()
         self._failed: dict[str, str] = {}
-        self._next = self._hashed = 0
+        self._next = self._hashed = self._furthest = 0
         self._digest = sha256()
 
     def run(self, receivers: int, timeout: float, clock: Callable[[], float]) -> Steps[Sent]:
@@ -181,6 +181,7 @@ class Sending:
     def _next_part(self) -> bytes:
         number, offer = self._next, self._offer
         self._next += 1
+        self._furthest = max(self._furthest, self._next)
         if number == offer.parts:
             return number.to_bytes(_INDEX, "little") + self._digest.digest()
         at = number * offer.part
@@ -212,7 +213,7 @@ class Sending:
     def _give_up(self, now: float, timeout: float) -> None:
         """Give up receivers that have not taken what was sent to them."""
         for who, receiver in list(self._taking.items()):
-            if receiver[0] >= self._next:
+            if receiver[0] >= self._furthest:
                 receiver[1] = now
             elif now - receiver[1] > timeout:
                 self._fail(who, f"a receiver made no progress for {timeout:g} s")

@@ -85,7 +85,7 @@ def fetch(ask: Ask, patterns: Sequence[bytes], separator: bytes) -> Steps[dict[b
             answer = yield from ask(question_key(pattern, separator), msgspec.msgpack.encode(after))
             try:
                 page = msgspec.msgpack.decode(answer, type=Page)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise PeerError(f"no last values of {printable(pattern)}: {error}") from None
             for key, payload in page.kept:
                 size += len(key) + len(payload)

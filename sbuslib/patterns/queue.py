@@ -129,7 +129,7 @@ def decode(kind: type[T], payload: bytes) -> T | None:
     """A message of this kind; ``None`` for anything else."""
     try:
         value: T = _DECODERS[kind].decode(payload)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     return value
 
@@ -215,7 +215,14 @@ class Work:
     """
 
     def __init__(
-        self, own: bytes, separator: bytes, tag: bytes, name: str, room: int, trusted: Iterable[int] = ()
+        self,
+        own: bytes,
+        separator: bytes,
+        tag: bytes,
+        name: str,
+        room: int,
+        clock: Callable[[], float],
+        trusted: Iterable[int] = (),
     ) -> None:
         self._name = name.encode()
         check_name(self._name, separator)
@@ -224,11 +231,12 @@ class Work:
         self.mailbox = Mailbox(own + separator + queue_key(self._name, separator, tag))
         self._key = queue_key(self._name, separator, b"work")
         self._room = room
+        self._clock = clock
         self._trusted = frozenset(trusted)
         self._namespace = Namespace(separator)
         self._service = self._token = b""
         self._jobs: deque[Job] = deque()  # not begun
-        self._held: dict[int, None] = {}  # not acknowledged
+        self._held: dict[int, Job] = {}  # not acknowledged
         self._done: deque[int] = deque()
         self._failed: deque[int] = deque()
         self._working: list[None] = []  # one for each part at work
@@ -239,14 +247,17 @@ class Work:
 
     def done(self, job: Job) -> None:
         """A job is done. The service is told with others, a second later at the latest."""
-        self._done.append(job.number)
+        if self._held.get(job.number) is job:  # else it is of a service that was started again
+            self._done.append(job.number)
 
     def failed(self, job: Job) -> None:
         """A job is given back, for this worker or another."""
-        self._failed.append(job.number)
+        if self._held.get(job.number) is job:
+            self._failed.append(job.number)
 
     def next(self, timeout: float | None = None) -> Steps[Job | None]:
         """The next job; ``None`` after ``timeout`` seconds, and when the mailbox was closed."""
+        deadline = None if timeout is None else self._clock() + timeout
         while not self.mailbox.closed:
             self._read()
             with suppress(IndexError):  # another caller may have taken it
@@ -255,7 +266,8 @@ class Work:
                     yield from self._tell()
                 return job
             yield from self._tell()
-            if not (yield from Wait(self.mailbox.is_ready, timeout)):
+            left = None if deadline is None else max(0.0, deadline - self._clock())
+            if not (yield from Wait(self.mailbox.is_ready, left)):
                 break
         return None
 
@@ -266,7 +278,7 @@ class Work:
             while (job := (yield from self.next())) is not None:
                 try:
                     yield from Call(function, job)
-                except Exception:
+                except (Exception, SystemExit):  # the latter would end this thread alone
                     logger.exception("queue %s: job %d failed", printable(self._name), job.number)
                     self.failed(job)
                 else:
@@ -308,7 +320,7 @@ class Work:
             self._service, self._token = word.key, word.token
             for job in word.jobs:
                 if len(self._held) < self._room and job.number not in self._held:
-                    self._held[job.number] = None
+                    self._held[job.number] = job
                     self._jobs.append(job)
 
     def _tell(self, *, leaving: bool = False) -> Steps[None]:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable
-from itertools import count
+from contextlib import suppress
+from secrets import randbits
 from struct import Struct
 from typing import Any, Final
 
@@ -147,7 +148,6 @@ class Asking(Mailbox):
     def __init__(self, reply_to: bytes, clock: Callable[[], float]) -> None:
         super().__init__(reply_to)
         self.clock = clock
-        self._numbers = count(1)
         self._pending: dict[int, _Pending] = {}
         self._opener: dict[str, object] = {}
         self._opened = False
@@ -194,7 +194,7 @@ class Asking(Mailbox):
 
     def ask(self, most: int) -> tuple[int, _Pending]:
         """A new question: its number, and what becomes of it."""
-        number, pending = next(self._numbers), _Pending(most)
+        number, pending = randbits(64), _Pending(most)  # who has seen one question cannot answer another
         self._pending[number] = pending
         return number, pending
 
@@ -330,7 +330,8 @@ class Server:
     def _send(self) -> Steps[None]:
         answers, self._answers = self._answers, []
         if answers:
-            yield PublishMany(answers)
+            with suppress(TimeoutError):  # the hub is away for long: the callers have given up
+                yield PublishMany(answers)
 
     def _say_taken(self) -> Steps[None]:
         """Say that questions are taken: one word for many of the same caller."""
@@ -345,7 +346,8 @@ class Server:
             for first, *rest in [all_numbers[at : at + MOST_NUMBERS]]
         ]
         if words:
-            yield PublishMany(words)
+            with suppress(TimeoutError):  # as above
+                yield PublishMany(words)
 
     def _work(self) -> Steps[None]:
         """Answer what waits.
@@ -387,7 +389,7 @@ class Server:
                 raise TypeError(f"the server's function returned {type(result).__name__}, not bytes")
             if len(result) + len(question.reply_to) + 18 > PACKET_BYTES:
                 raise ValueError(f"the answer has {len(result):,} bytes, which do not fit a packet")
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # the latter would end this thread alone
             text = f"{type(error).__name__}: {error}".encode("utf-8", "replace")[:_LONGEST_TEXT]
             return encode_answer(FAILED, question.number, text)
         return encode_answer(REPLY, question.number, result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,17 @@ def test_what_was_sealed_after_it_was_taken_in_half_is_taken_in_once(tmp_path: P
     ingest([journal], lake)
     assert names(lake) == [(1, 5), (6, 11)]
     assert sequences(lake) == [*range(1, 12)]
+
+
+@pytest.mark.parametrize("older_first", [True, False])
+def test_a_journal_and_an_older_copy_of_it_are_taken_in_once(tmp_path: Path, journal: Path, older_first: bool) -> None:
+    segment(journal, 1, rows(10))
+    copy = tmp_path / "copy"
+    shutil.copytree(journal, copy)
+    segment(journal, 11, rows(5, 11))
+    lake = tmp_path / "lake"
+    ingest([copy, journal] if older_first else [journal, copy], lake)
+    assert sequences(lake) == [*range(1, 16)]
 
 
 def test_wrong_places_are_refused(journal: Path, tmp_path: Path) -> None:

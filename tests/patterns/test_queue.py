@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,7 +105,7 @@ def words(*jobs: Job, token: bytes = b"token", sender: bytes = OWN) -> Message:
 
 
 def test_a_worker_takes_jobs_once_and_forgets_those_of_an_earlier_service() -> None:
-    work = Work(OWN, b"/", b"k", "q", 2)
+    work = Work(OWN, b"/", b"k", "q", 2, monotonic)
     assert work.mailbox.patterns == [KEY]
     for message in (
         words(Job(1, 1, b"a", b""), Job(1, 2, b"a", b""), Job(2, 1, b"a", b""), Job(3, 1, b"a", b"no room")),
@@ -130,7 +132,7 @@ def _next(work: Work) -> Job:
 
 
 def test_what_a_worker_could_not_tell_it_tells_later() -> None:
-    work = Work(OWN, b"/", b"k", "q", 2)
+    work = Work(OWN, b"/", b"k", "q", 2, monotonic)
     work.mailbox.put(words(Job(1, 1, b"a", b"")))
     work.done(_next(work))
     steps = work.next()
@@ -145,9 +147,41 @@ def test_what_a_worker_could_not_tell_it_tells_later() -> None:
     assert decode(Acknowledgement, step.payload) == Acknowledgement(KEY, b"token", [1], [], True)
 
 
+def test_the_end_of_an_old_job_says_nothing_about_a_new_one_of_the_same_number() -> None:
+    work = Work(OWN, b"/", b"k", "q", 2, monotonic)
+    work.mailbox.put(words(Job(1, 1, b"a", b"old")))
+    old = _next(work)
+    work.mailbox.put(words(Job(1, 1, b"a", b"new"), token=b"new"))
+    new = _next(work)
+    work.done(old)
+    work.failed(old)
+    work.done(new)
+    (telling,) = work.parts(None, 1)
+    work.mailbox.closed = True
+    step = next(telling)
+    assert isinstance(step, Publish)
+    assert decode(Acknowledgement, step.payload) == Acknowledgement(KEY, b"new", [1], [], True)
+
+
+def test_words_of_the_service_do_not_begin_a_timeout_anew() -> None:
+    now = [10.0]
+    work = Work(OWN, b"/", b"k", "q", 2, lambda: now[0])
+    steps = work.next(5.0)
+    for left in (5.0, 2.0, 0.0):
+        step = next(steps) if left == 5.0 else steps.send(True)
+        assert isinstance(step, Wait)
+        assert step.timeout == left
+        now[0] += 3.0
+        work.mailbox.put(words())
+
+
+def test_a_nested_word_is_none() -> None:
+    assert decode(Submission, b"\x92\x90" + b"\x91" * 100_000 + b"\x90") is None
+
+
 def test_a_mailbox_of_a_worker_is_its_own() -> None:
-    assert isinstance(Work(OWN, b".", b"k", "q", 1).mailbox, Mailbox)
+    assert isinstance(Work(OWN, b".", b"k", "q", 1, monotonic).mailbox, Mailbox)
     for room in (0, 4_097, True):
         if room is not True:
             with pytest.raises(UsageError):
-                Work(OWN, b"/", b"k", "q", room)
+                Work(OWN, b"/", b"k", "q", room, monotonic)

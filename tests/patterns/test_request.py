@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from time import monotonic
 from typing import Any
 
@@ -30,7 +31,7 @@ from sbuslib.errors import (
 )
 from sbuslib.limits import PACKET_BYTES
 from sbuslib.patterns import request as module
-from sbuslib.patterns.request import Answer, Question
+from sbuslib.patterns.request import Answer, Asking, Question
 from sbuslib.patterns.steps import Mailbox
 
 
@@ -42,6 +43,12 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def upper(question: Question) -> bytes:
     return question.payload.upper()
+
+
+def test_the_number_of_a_question_tells_nothing_of_the_next() -> None:
+    asking = Asking(own_key() + b"/reply/" + b"0" * 32, monotonic)
+    numbers = [asking.ask(1)[0] for _ in range(100)]
+    assert len({later - earlier for earlier, later in pairwise(numbers)}) == 99
 
 
 def test_a_question_is_answered(server: HubThread, make: Make) -> None:
