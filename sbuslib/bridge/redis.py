@@ -105,16 +105,19 @@ class Redis:
                 raise
         ready()
         looked = 0.0
+        begin = "0"  # first what this bridge was handed before the connection ended, so that it stays in order
         while True:
-            if monotonic() - looked > _AGAIN_SECONDS:
+            if begin == ">" and monotonic() - looked > _AGAIN_SECONDS:
                 # What another bridge, or this one before, was handed and did not acknowledge.
                 told = await connection.xautoclaim(stream, group, self._id, int(1_000 * _AGAIN_SECONDS), count=_BATCH)
                 entries = told[1]
                 if len(entries) < _BATCH:
                     looked = monotonic()
             else:
-                told = await connection.xreadgroup(group, self._id, {stream: ">"}, _BATCH, _BLOCK_MILLISECONDS)
+                told = await connection.xreadgroup(group, self._id, {stream: begin}, _BATCH, _BLOCK_MILLISECONDS)
                 entries = told[0][1] if told else []
+                if not entries:
+                    begin = ">"
             if entries:
                 numbers = [number for number, _ in entries]
                 await take([_entry(fields) for _, fields in entries], partial(connection.xack, stream, group, *numbers))
