@@ -20,78 +20,39 @@ from ..kernel.serving import serving
 from ..kernel.vectors import ONE_PACKET_FLAGS
 from .base import ClientBase, Event
 from .batch import plain
-from .lead import time_left
+from .lead import Lead, time_left
 from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff
 
 __all__ = ["AioChannel"]
 
 
-class _TaskLead:
-    """The :class:`.lead.Lead` among the tasks of one event loop."""
+class _Waiter:
+    """What one task waits with, once."""
+
+    __slots__ = ("woken",)
 
     def __init__(self) -> None:
-        self.taken = False
-        self._followers: dict[asyncio.Future[None], Callable[[], bool]] = {}  # of tasks that wait for the lead
-        self._was_shared = False
-        self._chosen: asyncio.Future[None] | None = None  # of a task that was woken to read, and has not come yet
+        self.woken: asyncio.Future[None] = asyncio.Future()  # of the running loop; to ask for the loop takes longer
 
-    @property
-    def is_wanted(self) -> bool:
-        """Whether a task reads or waits for the lead, or did when it was given back last."""
-        return self.taken or self._was_shared or bool(self._followers)
+    def wake(self) -> None:
+        if not self.woken.done():  # the task may be cancelled, and not know yet
+            self.woken.set_result(None)
+
+
+class _TaskLead(Lead[_Waiter]):
+    """The lead among the tasks of one event loop."""
 
     async def take(self, ready: Callable[[], bool], check: Callable[[], None]) -> bool:
-        """As :meth:`.lead.Lead.take`."""
-        waiter: asyncio.Future[None] | None = None
-        while True:
-            was_chosen = waiter is not None and self._chosen is waiter
-            if was_chosen:
-                self._chosen = None
+        """As :meth:`.lead.BlockingLead.take`."""
+        found = self.look(None, ready, check)
+        while not isinstance(found, bool):
             try:
-                if ready():
-                    return False
-                check()
-                if not self.taken:
-                    self.taken = True
-                    return True
-            finally:
-                if was_chosen:
-                    self._choose()  # unless this one reads now
-            waiter = asyncio.get_running_loop().create_future()
-            self._followers[waiter] = ready
-            try:
-                await waiter
+                await found.woken
             except BaseException:
-                self._followers.pop(waiter, None)
-                if self._chosen is waiter:
-                    self._chosen = None
-                    self._choose()
+                self.leave(found)
                 raise
-
-    def give_back(self) -> None:
-        """Let another task read, and those go on that have what they wait for."""
-        self.taken = False
-        self._was_shared = bool(self._followers)
-        if self._followers:
-            for waiter in [waiter for waiter, ready in self._followers.items() if ready()]:
-                self._wake(waiter)
-            self._choose()
-
-    def _choose(self) -> None:
-        """Wake one that waits, so that it reads; unless one does, or one was woken for it already."""
-        if not self.taken and self._chosen is None and self._followers:
-            self._chosen = next(iter(self._followers))
-            self._wake(self._chosen)
-
-    def _wake(self, waiter: asyncio.Future[None]) -> None:
-        del self._followers[waiter]
-        if not waiter.done():
-            waiter.set_result(None)
-
-    def wake_all(self) -> None:
-        """Let all tasks that wait look whether there is still something to wait for."""
-        for waiter in list(self._followers):
-            self._wake(waiter)
+            found = self.look(found, ready, check)
+        return found
 
 
 class AioChannel(ClientBase):
@@ -102,7 +63,7 @@ class AioChannel(ClientBase):
     def _make_locks(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None  # to which the client belongs
         self._thread = 0  # of the event loop
-        self._lead = _TaskLead()
+        self._lead = _TaskLead(_Waiter)
         self._reader: asyncio.Future[bool] | None = None  # of the task that leads
         self._watched = False  # whether the event loop tells when there is something to read
         self._writers: list[asyncio.Future[None]] = []

@@ -23,7 +23,7 @@ from ..wire.packets import Message
 from .base import ClientBase, Event
 from .batch import plain
 from .held_sockets import HeldSockets
-from .lead import Lead, Waiter, time_left
+from .lead import BlockingLead, BlockingWaiter, time_left
 from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff
 
 __all__ = ["Channel"]
@@ -64,7 +64,7 @@ class Channel(ClientBase):
     # -- how to wait: each kind of client defines it ------------------------------------------------
 
     @abstractmethod
-    def _make_waiter(self) -> Waiter: ...
+    def _make_waiter(self) -> BlockingWaiter: ...
 
     @abstractmethod
     def _make_lock(self) -> AbstractContextManager[object]: ...
@@ -82,7 +82,7 @@ class Channel(ClientBase):
         self._make_locks()
 
     def _make_locks(self) -> None:
-        self._lead = Lead(self._make_lock(), self._make_waiter)
+        self._lead = BlockingLead(self._make_lock(), self._make_waiter)
         self._sockets = HeldSockets(self._lead.lock)
         self._writer_lock = self._make_lock()
 

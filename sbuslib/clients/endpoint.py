@@ -293,8 +293,10 @@ class Endpoint(Patterns):
         inbox, deadline = self._session.inbox, self._deadline(timeout)
         while True:
             self._until(lambda: bool(inbox), deadline, f"no message within {timeout} s")
-            with suppress(IndexError):  # another caller may have taken it meanwhile
+            try:
                 return inbox.popleft()
+            except IndexError:  # another caller has taken it meanwhile
+                continue
 
     def _receive_flagged(self, timeout: float | None, flags: int) -> Message:
         inbox = self._session.inbox

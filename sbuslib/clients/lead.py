@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import monotonic
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
-__all__ = ["Lead", "Waiter", "time_left"]
+__all__ = ["BlockingLead", "BlockingWaiter", "Lead", "time_left"]
 
 
 def time_left(deadline: float | None) -> float | None:
@@ -23,81 +23,78 @@ def time_left(deadline: float | None) -> float | None:
 class Waiter(Protocol):
     """What one caller waits with, once: for a wake-up by another one."""
 
-    def wait(self, timeout: float | None) -> bool:
-        """Wait; ``False`` after ``timeout`` seconds."""
-
     def wake(self) -> None: ...
 
 
-class Lead:
-    """The lead among threads or greenlets."""
+class BlockingWaiter(Waiter, Protocol):
+    """What a thread or a greenlet waits with."""
 
-    def __init__(self, lock: AbstractContextManager[object], make_waiter: Callable[[], Waiter]) -> None:
-        self.lock = lock
-        """Held while the lead changes hands, and by the client for changes that go with that. A thread that holds it
-        may take it again."""
+    def wait(self, timeout: float | None) -> bool:
+        """Wait; ``False`` after ``timeout`` seconds."""
+
+
+AnyWaiter = TypeVar("AnyWaiter", bound=Waiter)
+
+
+class Lead(Generic[AnyWaiter]):
+    """The lead among callers of any kind: who is chosen to read, who is woken, and what if one gives up.
+
+    Each kind adds ``take``, which waits between two looks. Only one caller at a time may be in these methods: threads
+    hold a lock.
+    """
+
+    def __init__(self, make_waiter: Callable[[], AnyWaiter]) -> None:
         self.taken = False
         self._make_waiter = make_waiter
-        self._followers: dict[Waiter, Callable[[], bool]] = {}  # who waits for the lead, and until what holds
+        self._followers: dict[AnyWaiter, Callable[[], bool]] = {}  # who waits for the lead, and until what holds
         self._was_shared = False
-        self._chosen: Waiter | None = None  # of who was woken to read, and has not come yet
+        self._chosen: AnyWaiter | None = None  # of who was woken to read, and has not come yet
 
     @property
     def is_wanted(self) -> bool:
         """Whether somebody reads or waits for the lead, or did when it was given back last."""
         return self.taken or self._was_shared or bool(self._followers)
 
-    def take(self, ready: Callable[[], bool], check: Callable[[], None], deadline: float | None) -> bool:
-        """Wait until ``ready()`` holds or the lead is free. ``True``: the caller has the lead, and must give it back.
+    def look(self, waiter: AnyWaiter | None, ready: Callable[[], bool], check: Callable[[], None]) -> AnyWaiter | bool:
+        """``False`` if ``ready()`` holds, ``True`` if the caller has the lead now; else what it waits with.
 
-        ``ready`` is called by other callers, too. ``check()`` raises where there is nothing to wait for. Raises
-        :exc:`TimeoutError` at the deadline.
+        When that wakes it, it looks again with this ``waiter``. Other callers call ``ready``, too. ``check()`` raises
+        where there is nothing to wait for. A caller with the lead must give it back; one that gives up waiting must
+        leave.
         """
-        waiter: Waiter | None = None
-        while True:
-            with self.lock:
-                was_chosen = waiter is not None and self._chosen is waiter
-                if was_chosen:
-                    self._chosen = None
-                try:
-                    if ready():
-                        return False
-                    check()
-                    if not self.taken:
-                        self.taken = True
-                        return True
-                finally:
-                    if was_chosen:
-                        self._choose()  # unless this one reads now
-                waiter = self._make_waiter()
-                self._followers[waiter] = ready
-            in_time = False
-            try:
-                in_time = waiter.wait(time_left(deadline))
-            finally:
-                if not in_time:
-                    self._leave(waiter)
-            if not in_time:
-                raise TimeoutError
+        was_chosen = waiter is not None and self._chosen is waiter
+        if was_chosen:
+            self._chosen = None
+        try:
+            if ready():
+                return False
+            check()
+            if not self.taken:
+                self.taken = True
+                return True
+        finally:
+            if was_chosen:
+                self._choose()  # unless this one reads now
+        waiter = self._make_waiter()
+        self._followers[waiter] = ready
+        return waiter
 
-    def _leave(self, waiter: Waiter) -> None:
+    def leave(self, waiter: AnyWaiter) -> None:
         """A caller waits no more. If it was just chosen to read, another one has to."""
-        with self.lock:
-            self._followers.pop(waiter, None)
-            if self._chosen is waiter:
-                self._chosen = None
-                self._choose()
+        self._followers.pop(waiter, None)
+        if self._chosen is waiter:
+            self._chosen = None
+            self._choose()
 
     def give_back(self) -> None:
         """Let another caller read, and those go on that have what they wait for."""
-        with self.lock:
-            self.taken = False
-            self._was_shared = bool(self._followers)
-            if self._followers:
-                for waiter in [waiter for waiter, ready in self._followers.items() if ready()]:
-                    del self._followers[waiter]
-                    waiter.wake()
-                self._choose()
+        self.taken = False
+        self._was_shared = bool(self._followers)
+        if self._followers:
+            for waiter in [waiter for waiter, ready in self._followers.items() if ready()]:
+                del self._followers[waiter]
+                waiter.wake()
+            self._choose()
 
     def _choose(self) -> None:
         """Wake one that waits, so that it reads; unless somebody does, or one was woken for it already."""
@@ -108,7 +105,37 @@ class Lead:
 
     def wake_all(self) -> None:
         """Let all who wait look whether there is still something to wait for."""
+        followers, self._followers = self._followers, {}
+        for waiter in followers:
+            waiter.wake()
+
+
+class BlockingLead(Lead[BlockingWaiter]):
+    """The lead among threads or greenlets."""
+
+    def __init__(self, lock: AbstractContextManager[object], make_waiter: Callable[[], BlockingWaiter]) -> None:
+        super().__init__(make_waiter)
+        self.lock = lock
+        """To be held while the lead changes hands, and by the client for changes that go with that. A thread that holds
+        it may take it again. :meth:`take` takes it itself."""
+
+    def take(self, ready: Callable[[], bool], check: Callable[[], None], deadline: float | None) -> bool:
+        """Wait until ``ready()`` holds or the lead is free. ``True``: the caller has the lead, and must give it back.
+
+        ``ready`` and ``check`` are those of :meth:`look`. Raises :exc:`TimeoutError` at the deadline.
+        """
         with self.lock:
-            followers, self._followers = self._followers, {}
-            for waiter in followers:
-                waiter.wake()
+            found = self.look(None, ready, check)
+        while not isinstance(found, bool):
+            in_time = False
+            try:
+                in_time = found.wait(time_left(deadline))
+            finally:
+                if not in_time:
+                    with self.lock:
+                        self.leave(found)
+            if not in_time:
+                raise TimeoutError
+            with self.lock:
+                found = self.look(found, ready, check)
+        return found

@@ -6,6 +6,7 @@ import queue
 import sys
 import threading
 import time
+from collections.abc import Callable
 from time import monotonic
 
 import pytest
@@ -13,7 +14,7 @@ from support import PATIENCE, HubThread, own_key
 
 from sbuslib import blocking
 from sbuslib.blocking import _Waiter
-from sbuslib.clients.lead import Lead, time_left
+from sbuslib.clients.lead import BlockingLead, Lead, time_left
 from sbuslib.errors import DisconnectedError
 
 
@@ -21,20 +22,21 @@ def nothing() -> None: ...
 
 
 def test_one_caller_takes_the_lead_and_the_next_waits_until_it_is_given_back() -> None:
-    lead = Lead(threading.RLock(), _Waiter)
+    lead = BlockingLead(threading.RLock(), _Waiter)
     assert lead.take(lambda: False, nothing, None)
     with pytest.raises(TimeoutError):
         lead.take(lambda: False, nothing, monotonic())
     taken: queue.SimpleQueue[bool] = queue.SimpleQueue()
     next_caller = threading.Thread(target=lambda: taken.put(lead.take(lambda: False, nothing, None)))
     next_caller.start()
-    lead.give_back()
+    with lead.lock:
+        lead.give_back()
     assert taken.get(timeout=PATIENCE)
     next_caller.join()
 
 
 def test_a_caller_that_has_what_it_waits_for_needs_no_lead() -> None:
-    lead = Lead(threading.RLock(), _Waiter)
+    lead = BlockingLead(threading.RLock(), _Waiter)
     assert not lead.take(lambda: True, nothing, None)
     assert not lead.taken
 
@@ -43,10 +45,47 @@ def test_a_caller_is_told_when_there_is_nothing_to_wait_for() -> None:
     def ended() -> None:
         raise DisconnectedError("ended")
 
-    lead = Lead(threading.RLock(), _Waiter)
+    lead = BlockingLead(threading.RLock(), _Waiter)
     with pytest.raises(DisconnectedError):
         lead.take(lambda: False, ended, None)
     assert not lead.taken
+
+
+class Woken:
+    """A waiter that only tells whether it was woken."""
+
+    was_woken = False
+
+    def wake(self) -> None:
+        self.was_woken = True
+
+
+def follow(lead: Lead[Woken], ready: Callable[[], bool]) -> Woken:
+    waiter = lead.look(None, ready, nothing)
+    assert isinstance(waiter, Woken)
+    return waiter
+
+
+def test_when_the_chosen_caller_gives_up_the_next_one_is_chosen() -> None:
+    lead = Lead(Woken)
+    assert lead.look(None, lambda: False, nothing) is True
+    first, second = follow(lead, lambda: False), follow(lead, lambda: False)
+    lead.give_back()
+    assert (first.was_woken, second.was_woken) == (True, False)
+    lead.leave(first)
+    assert second.was_woken
+    assert lead.look(second, lambda: False, nothing) is True
+
+
+def test_a_chosen_caller_that_needs_no_lead_passes_it_on() -> None:
+    lead = Lead(Woken)
+    assert lead.look(None, lambda: False, nothing) is True
+    has_come: list[bool] = []
+    first, second = follow(lead, lambda: bool(has_come)), follow(lead, lambda: False)
+    lead.give_back()
+    has_come.append(True)
+    assert lead.look(first, lambda: bool(has_come), nothing) is False
+    assert second.was_woken
 
 
 def test_time_left_is_never_negative() -> None:
