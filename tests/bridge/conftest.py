@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +17,8 @@ class Cluster:
     def __init__(self, kind: str, folder: str) -> None:
         self.kind = kind
         engine, _, variant = kind.partition(" ")
-        self.server: Server = {"nats": nats_server, "mqtt": mosquitto, "redis": redis_server}[engine](folder)
+        servers: dict[str, Callable[[str], Server]] = {"nats": nats_server, "mqtt": mosquitto, "redis": redis_server}
+        self.server = servers[engine](folder)
         self.url = f"{engine}://127.0.0.1:{self.server.port}"
         self.options: dict[str, Any] = {}
         if variant == "stream":

@@ -88,12 +88,30 @@ def mosquitto(folder: str, *lines: str) -> Server:
     return Server("mosquitto", folder, command)
 
 
-def redis_server(folder: str) -> Server:
-    return Server(
-        "redis-server",
-        folder,
-        lambda port, place: [
-            *("--port", str(port), "--bind", "127.0.0.1", "--dir", place, "--save", ""),
+def redis_server(folder: str, certificates: dict[str, str] | None = None) -> Server:
+    def command(port: int, place: str) -> list[str]:
+        ports = ["--port", str(port)]
+        if certificates is not None:
+            ports = ["--port", "0", "--tls-port", str(port)]
+            for option, name in (("cert", "cert"), ("key", "key"), ("ca-cert", "ca")):
+                ports += [f"--tls-{option}-file", certificates[name]]
+        return [
+            *(*ports, "--bind", "127.0.0.1", "--dir", place, "--save", ""),
             *("--appendonly", "yes", "--appendfsync", "always"),
-        ],
-    )
+        ]
+
+    return Server("redis-server", folder, command)
+
+
+def secure_server(engine: str, folder: str, certificates: dict[str, str]) -> Server:
+    """A server that shows a certificate, and demands one of the same authority."""
+    cert, key, ca = (certificates[name] for name in ("cert", "key", "ca"))
+    match engine:
+        case "nats":
+            files = ("--tlscert", cert, "--tlskey", key, "--tlscacert", ca)
+            return nats_server(folder, "--tlsverify", *files, streams=False)
+        case "mqtt":
+            lines = (f"certfile {cert}", f"keyfile {key}", f"cafile {ca}", "require_certificate true")
+            return mosquitto(folder, *lines)
+        case _:
+            return redis_server(folder, certificates)

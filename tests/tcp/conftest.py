@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -88,60 +87,3 @@ def raw() -> Iterator[Callable[..., Raw]]:
             return connection
 
         yield make
-
-
-@pytest.fixture
-def certificates(folder: str) -> Callable[..., dict[str, str]]:
-    """Make an authority and certificates of it, in files; each call another authority."""
-    pytest.importorskip("cryptography")
-    import datetime
-    import ipaddress
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    def write(name: str, data: bytes) -> str:
-        path = os.path.join(folder, name)
-        with open(path, "wb") as file:
-            file.write(data)
-        return path
-
-    def make(label: str = "one") -> dict[str, str]:
-        now = datetime.datetime.now(datetime.UTC)
-
-        def certificate(name: str, key: Any, issuer: Any, signer: Any, extensions: list[Any]) -> Any:
-            subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-            builder = (
-                x509.CertificateBuilder()
-                .subject_name(subject)
-                .issuer_name(issuer or subject)
-                .public_key(key.public_key())
-                .serial_number(x509.random_serial_number())
-                .not_valid_before(now - datetime.timedelta(days=1))
-                .not_valid_after(now + datetime.timedelta(days=1))
-            )
-            for extension, critical in extensions:
-                builder = builder.add_extension(extension, critical)
-            return builder.sign(signer, hashes.SHA256())
-
-        authority_key = ec.generate_private_key(ec.SECP256R1())
-        authority = certificate(
-            f"authority {label}",
-            authority_key,
-            None,
-            authority_key,
-            [(x509.BasicConstraints(ca=True, path_length=None), True)],
-        )
-        key = ec.generate_private_key(ec.SECP256R1())
-        loopback = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-        own = certificate(f"peer {label}", key, authority.subject, authority_key, [(loopback, False)])
-        pem = serialization.Encoding.PEM
-        private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        return {
-            "cert": write(f"{label}.pem", own.public_bytes(pem)),
-            "key": write(f"{label}.key", private),
-            "ca": write(f"{label}-ca.pem", authority.public_bytes(pem)),
-        }
-
-    return make

@@ -15,6 +15,8 @@ from support import eventually
 from sbuslib.errors import UsageError
 from sbuslib.tcp import TLS, Peer, Publish, TcpLimits
 
+pytest_plugins = ["certificate_fixtures"]
+
 Make = Callable[..., Peer]
 Connect = Callable[..., Any]
 Certificates = Callable[..., dict[str, str]]
