@@ -78,6 +78,8 @@ _SETTLE_SECONDS: Final = 0.25
 """How long the other bridges of the bus have to hear of this one, before it subscribes to what it takes out."""
 _TELL_SECONDS: Final = 10.0
 """Losses are logged no more often."""
+_WARNINGS: Final = 100
+"""Warnings that are remembered, so that none is logged for each attempt to connect."""
 _UNFIT: Final = re.compile(r"[^0-9A-Za-z._-]")
 
 
@@ -197,7 +199,8 @@ class AioBridge:
         self._exported = self._imported = self._echoes = self._returned = self._repeats = self._unread = 0
         self._number = 0
         self._lost_told = 0
-        self._warned = ""
+        self._warned: set[str] = set()
+        self._was_connected = False
 
     # -- its life -----------------------------------------------------------------------------------
 
@@ -213,6 +216,7 @@ class AioBridge:
         await self.close()
 
     async def _open(self) -> None:
+        self._options.check()
         client = await self._client
         features = client.features
         separator = features.separator if features is not None else b"/"
@@ -528,6 +532,9 @@ class AioBridge:
             changed = self._changed.is_set()
             self._changed.clear()
             now = monotonic()
+            if self._engine.connected > self._was_connected:
+                self._warned.clear()
+            self._was_connected = self._engine.connected
             self._expected.expire(now)
             if now - before > 2 * _HEARTBEAT:
                 self._members.excuse(now)
@@ -541,10 +548,12 @@ class AioBridge:
     # -- what is told of it -------------------------------------------------------------------------
 
     def _warn(self, text: str) -> None:
-        """Log what goes wrong, once until something else does."""
-        if text != self._warned:
-            self._warned = text
-            logger.warning("bridge %s: %s", self._url_told(), text)
+        """Log what goes wrong, once until there is a new connection: each attempt may fail in several ways."""
+        if text not in self._warned:
+            if len(self._warned) >= _WARNINGS:
+                self._warned.clear()
+            self._warned.add(text)
+            logger.warning("bridge %s: %s", self._url_told(), printable(text.encode()))
 
     def _tell_losses(self) -> bool:
         """Log what was lost since the bridge was made. Returns whether more was than the last time."""

@@ -9,6 +9,7 @@ counts. The publisher is told as ``HOST/UID/PID``: a claim of the host that it n
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from ssl import SSLContext, create_default_context
@@ -16,6 +17,7 @@ from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
+from ..errors import UsageError
 from .mapping import Mapping
 
 __all__ = ["ORIGIN", "Engine", "EngineOptions", "Incoming", "Origin", "Outgoing", "Take", "end"]
@@ -94,13 +96,30 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     retain: tuple[bytes, ...] = ()
     version: str = "5"
 
+    def check(self) -> None:
+        """Raise :exc:`~sbuslib.errors.UsageError` if there is a file that cannot be read."""
+        for path in (self.ca, self.certificate, self.private_key, self.nkey, self.credentials):
+            if path is not None and (os.path.isdir(path) or not os.access(path, os.R_OK)):
+                raise UsageError(f"{path}: this file cannot be read")
+
     def tls(self, wanted: bool) -> SSLContext | None:
-        """The TLS context, where TLS is ``wanted`` or files for it are given."""
+        """The TLS context, where TLS is ``wanted`` or files for it are given. Raises as :meth:`check`."""
+        if self.private_key and not self.certificate:
+            raise UsageError(f"{self.private_key}: a private key needs its certificate")
         if not (wanted or self.ca or self.certificate):
             return None
-        context = create_default_context(cafile=self.ca)
+        try:
+            context = create_default_context(cafile=self.ca)
+        except OSError as error:
+            raise UsageError(f"{self.ca}: no certificates of an authority: {error}") from None
         if self.certificate:
-            context.load_cert_chain(self.certificate, self.private_key)
+            files = self.certificate, self.private_key
+            try:
+                # Nobody is asked for a password of the key.
+                context.load_cert_chain(*files, password=bytes)
+            except (OSError, ValueError) as error:
+                told = " and ".join(filter(None, files))
+                raise UsageError(f"{told}: no certificate with its key, without a password: {error}") from None
         return context
 
 
