@@ -11,10 +11,12 @@ import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
+from ssl import SSLContext
 from time import monotonic
 from typing import Any, Final
 
 from redis.asyncio import Redis as Connection
+from redis.asyncio import SSLConnection
 from redis.exceptions import RedisError, ResponseError
 
 from .engine import EngineOptions, Incoming, Outgoing, Take
@@ -33,6 +35,14 @@ _PAUSE: Final = 0.5
 """Seconds between attempts."""
 
 
+class _Secure(SSLConnection):  # type: ignore[misc]
+    """A connection with the TLS of the options. That of the library trusts all that the system trusts besides."""
+
+    def __init__(self, *, context: SSLContext, **given: Any) -> None:
+        super().__init__(**given)
+        self.ssl_context.context = context
+
+
 class Redis:
     """Connections to a Redis server, by ``redis``: one that publishes, one that receives."""
 
@@ -44,8 +54,11 @@ class Redis:
         self._stream = options.stream
         self.has_origins = self.keeps = self.shares = options.stream is not None
         self._warn = warn
-        given: dict[str, Any] = {"username": options.user, "password": options.password, "ssl_ca_certs": options.ca}
-        given |= {"ssl_certfile": options.certificate, "ssl_keyfile": options.private_key}
+        given: dict[str, Any] = {"username": options.user, "password": options.password}
+        tls = options.tls(url.startswith("rediss:"))
+        if tls is not None:
+            url = url.replace("rediss:", "redis:", 1)
+            given |= {"connection_class": _Secure, "context": tls}
         self._connection = Connection.from_url(url, **{key: value for key, value in given.items() if value is not None})
         self._id = secrets.token_hex(8)
         self._up = False
