@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
+from ssl import SSLSocket
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote
 
@@ -84,6 +86,7 @@ class Mqtt:
         user = options.user if options.user is not None else place.username and unquote(place.username)
         if user is not None:
             client.username_pw_set(user, options.password or (place.password and unquote(place.password)))
+        client.enable_logger(self)
         client.max_inflight_messages_set(_WINDOW)
         client.manual_ack_set(True)
         client.on_connect, client.on_disconnect = self._connected, self._disconnected
@@ -97,8 +100,9 @@ class Mqtt:
         self._filters: list[str] = []
         self._inbox: deque[MQTTMessage] = deque()
         self._arrived, self._moved = asyncio.Event(), asyncio.Event()
-        self._up = False
+        self._up = self._full = False
         self._reading: Any = None
+        self._cause = ""
         self._ready: Callable[[], object]
 
     @property
@@ -137,6 +141,11 @@ class Mqtt:
 
     # -- called by the client library ---------------------------------------------------------------
 
+    def log(self, level: int, text: str, *values: object) -> None:
+        """Keep why a connection ends, which the client library writes into its log only."""
+        if level >= logging.ERROR:
+            self._cause = text % values
+
     def _opened(self, client: Client, userdata: object, sock: Any) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._loop.call_soon_threadsafe(self._read_on, sock)
@@ -148,8 +157,13 @@ class Mqtt:
 
     def _read(self) -> None:
         self._client.loop_read(_BATCH)
-        if len(self._inbox) >= _UNREAD and self._reading is not None:
-            self._loop.remove_reader(self._reading)
+        if len(self._inbox) >= _UNREAD:
+            self._full = True
+            if self._reading is not None:
+                self._loop.remove_reader(self._reading)
+        elif isinstance(self._reading, SSLSocket) and self._reading.pending():
+            # The socket is not ready once more for what TLS has deciphered already.
+            self._loop.call_soon(self._read)
 
     def _closed(self, client: Client, userdata: object, sock: Any) -> None:
         self._loop.remove_reader(sock)
@@ -184,7 +198,8 @@ class Mqtt:
         self._up = False
         self._moved.set()
         if code.is_failure:
-            self._warn(str(code))
+            self._warn(self._cause or str(code))
+        self._cause = ""
 
     def _in_force(self, *_: object) -> None:
         self._ready()
@@ -206,8 +221,10 @@ class Mqtt:
                 messages = [self._inbox.popleft() for _ in range(min(_BATCH, len(self._inbox)))]
                 coming = [Incoming(message.topic, message.payload, _origin_of(message)) for message in messages]
                 await take(coming, partial(self._acknowledge, messages))
-            if self._reading is not None:
+            if self._full and self._reading is not None:
+                self._full = False
                 self._read_on(self._reading)
+                self._read()
 
     async def _acknowledge(self, messages: list[MQTTMessage]) -> None:
         for message in messages:
