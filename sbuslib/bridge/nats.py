@@ -8,6 +8,7 @@ the durable consumer.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -21,6 +22,7 @@ from nats.errors import Error, SlowConsumerError
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import NotFoundError
 
+from ..errors import UsageError
 from .engine import ORIGIN, EngineOptions, Incoming, Outgoing, Take
 from .mapping import Mapping
 
@@ -39,6 +41,34 @@ _ASK_SECONDS: Final = 1.0
 _CONFIRM_SECONDS: Final = 10.0
 _AGAIN_SECONDS: Final = 10.0
 """A stream sends again what was not acknowledged for so long."""
+
+_FILE_BYTES: Final = 65_536
+_SEED: Final = re.compile(rb"(\S+)")
+_CREDENTIALS: Final = re.compile(rb"BEGIN NATS USER JWT[^\n]*\n\S.*BEGIN USER NKEY SEED[^\n]*\n([^\n]+)\n", re.DOTALL)
+
+
+class _Connection(nats.NATS):  # type: ignore[misc]
+    """The client of the library, where that would go on in plain text, or not at all and without a word."""
+
+    files: EngineOptions
+
+    def _connect_command(self) -> bytes:
+        if "tls" in self.options and not self._server_info.get("tls_required"):
+            raise Error("the server does not ask for TLS, so it is told nothing")
+        try:
+            _check_files(self.files)
+        except UsageError as error:
+            raise Error(str(error)) from None
+        return bytes(super()._connect_command())
+
+    async def _process_err(self, text: str) -> None:
+        """What a server says before it ends the connection, as when credentials expire: connect again."""
+        if "permissions violation" in text.lower():
+            await super()._process_err(text)
+        else:
+            error = Error(f"nats: {text}")
+            await self._error_cb(error)
+            await self._process_op_err(error)
 
 
 class Nats:
@@ -64,7 +94,10 @@ class Nats:
         self._options = options
         self._imported = self.mapping.filter_for(imported) if imported else ""
         self._warn = warn
-        self._client = nats.NATS()
+        _check_files(options)
+        self._tls = options.tls(self._servers[0].startswith("tls:"))
+        self._client = _Connection()
+        self._client.files = options
         self._streams: Any = self._client.jetstream(publish_async_max_pending=16_384)
         self._away = asyncio.Event()  # set while there is no connection
         self._inbox: Any = None  # where a stream sends to
@@ -89,7 +122,7 @@ class Nats:
             "token": options.token,
             "nkeys_seed": options.nkey,
             "user_credentials": options.credentials,
-            "tls": options.tls(self._servers[0].startswith("tls:")),
+            "tls": self._tls,
         }
         await self._client.connect(
             self._servers,
@@ -232,6 +265,24 @@ class Nats:
                 await self._inbox.unsubscribe()  # else a stream might still send what nobody takes
                 await self._client.flush()
             await self._client.close()
+
+
+def _check_files(options: EngineOptions) -> None:
+    """Look into the files with seeds: the client library fails where there is none, or reads without end."""
+    for path, form, what in (
+        (options.nkey, _SEED, "seed"),
+        (options.credentials, _CREDENTIALS, "JWT and seed of a user"),
+    ):
+        if path is None:
+            continue
+        import nkeys
+
+        with open(path, "rb") as file:
+            found = form.search(file.read(_FILE_BYTES))
+        try:
+            nkeys.from_seed(bytearray(found[1] if found is not None else b""))
+        except (nkeys.NkeysError, ValueError):
+            raise UsageError(f"{path}: this file has no {what}") from None
 
 
 def _packet(message: Outgoing) -> bytes:
