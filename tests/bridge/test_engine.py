@@ -1,0 +1,133 @@
+"""The files that the options of an engine name: TLS with a server of each kind, and files that cannot be used."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from support import PATIENCE
+
+from sbuslib.aio import Client
+from sbuslib.bridge import AioBridge, EngineOptions
+from sbuslib.errors import UsageError
+
+from .servers import secure_server
+from .test_bridge import Buses, ready, until
+
+pytest_plugins = ["certificate_fixtures"]
+
+Authority = dict[str, str]
+SECURE = {"nats": "tls", "mqtt": "mqtts", "redis": "rediss"}
+
+
+def files_of(authority: Authority) -> dict[str, Any]:
+    return {"ca": authority["ca"], "certificate": authority["cert"], "private_key": authority["key"]}
+
+
+@pytest.fixture
+def ours(certificates: Callable[[str], Authority]) -> Authority:
+    """The authority that the server trusts."""
+    return certificates("ours")
+
+
+@pytest.fixture
+def theirs(certificates: Callable[[str], Authority]) -> Authority:
+    return certificates("theirs")
+
+
+@pytest.fixture(params=SECURE)
+def urls(request: pytest.FixtureRequest, folder: str, ours: Authority) -> Iterator[tuple[str, str]]:
+    """A server that demands certificates: its URL with TLS, and the one that leaves that to the options."""
+    kind = request.param
+    server = secure_server(kind, folder, ours)
+    server.start()
+    yield f"{SECURE[kind]}://127.0.0.1:{server.port}", f"{kind}://127.0.0.1:{server.port}"
+    server.kill()
+
+
+def test_a_message_crosses_with_certificates_at_both_ends(
+    urls: tuple[str, str], ours: Authority, buses: Buses, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = EngineOptions(**files_of(ours))
+
+    async def run() -> None:
+        bridges = (
+            AioBridge(buses[0], urls[0], export=[b"a"], options=options),
+            AioBridge(buses[1], urls[1], import_=[b"a"], options=options),
+        )
+        async with AsyncExitStack() as stack, Client(buses[0]) as here, Client(buses[1]) as there:
+            await asyncio.gather(*map(stack.enter_async_context, bridges))
+            await ready(*bridges)
+            await there.subscribe(b"a")
+            payload = bytes(range(256)) * 200  # more than TLS enciphers at once
+            await here.publish(b"a", payload)
+            assert (await there.receive(PATIENCE)).payload == payload
+
+    asyncio.run(run())
+    assert not [one for one in caplog.records if one.name == "sbuslib"]
+
+
+def test_a_bridge_tells_why_one_end_does_not_trust_the_other(
+    urls: tuple[str, str], ours: Authority, theirs: Authority, buses: Buses, caplog: pytest.LogCaptureFixture
+) -> None:
+    ca = {"ca": ours["ca"]}
+    misled = [files_of(ours) | {"ca": theirs["ca"]}, {}, ca, files_of(theirs) | ca]
+    causes = r"certificate verify failed|alert bad certificate|alert certificate required|alert unknown ca"
+
+    async def run() -> None:
+        bridges = [AioBridge(buses[0], urls[0], export=[b"a"], options=EngineOptions(**given)) for given in misled]
+        async with AsyncExitStack() as stack:
+            await asyncio.gather(*map(stack.enter_async_context, bridges))
+            await until(lambda: len(re.findall(causes, caplog.text)) == len(bridges))
+            assert not any(bridge.statistics().connected for bridge in bridges)
+
+    asyncio.run(run())
+    assert len(re.findall("certificate verify failed", caplog.text)) == 2
+    assert {(one.levelname, one.exc_info) for one in caplog.records if one.name == "sbuslib"} == {("WARNING", None)}
+    with open(theirs["key"]) as file:
+        assert file.readlines()[1].strip() not in caplog.text
+
+
+def test_files_that_are_missing_are_told_before_the_bus_is_joined(folder: str) -> None:
+    async def run() -> None:
+        for name in ("ca", "certificate", "private_key", "nkey", "credentials"):
+            for path in (f"{folder}/missing", folder):
+                given: dict[str, Any] = {name: path}
+                bridge = AioBridge(f"{folder}/no hub", "nats://x", export=[b"a"], options=EngineOptions(**given))
+                with pytest.raises(UsageError, match=re.escape(f"{path}: this file cannot be read")):
+                    await bridge.__aenter__()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("scheme", SECURE.values())
+def test_files_that_cannot_be_used_are_told(
+    buses: Buses, ours: Authority, theirs: Authority, folder: str, scheme: str
+) -> None:
+    serialization = pytest.importorskip("cryptography.hazmat.primitives.serialization")
+    locked = os.path.join(folder, "locked")
+    with open(ours["key"], "rb") as key, open(locked, "wb") as file:
+        form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+        password = serialization.BestAvailableEncryption(b"word")
+        file.write(serialization.load_pem_private_key(key.read(), None).private_bytes(*form, password))
+    wrong: list[dict[str, Any]] = [
+        {"ca": ours["key"]},
+        {"certificate": ours["cert"]},
+        {"certificate": ours["ca"], "private_key": ours["cert"]},
+        {"certificate": ours["cert"], "private_key": theirs["key"]},
+        {"certificate": ours["cert"], "private_key": locked},
+        {"private_key": ours["key"]},
+    ]
+
+    async def run() -> None:
+        for given in wrong:
+            bridge = AioBridge(buses[0], f"{scheme}://127.0.0.1", export=[b"a"], options=EngineOptions(**given))
+            with pytest.raises(UsageError, match=re.escape(list(given.values())[-1])):
+                await bridge.__aenter__()
+
+    asyncio.run(run())
