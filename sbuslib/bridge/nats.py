@@ -38,6 +38,8 @@ _HEADER_BYTES: Final = 512
 """What the headers of a message take at most: a server counts them as payload."""
 _ASK_SECONDS: Final = 1.0
 """How long a stream is asked for messages at once."""
+_PAUSE: Final = 1.0
+"""Seconds between attempts to connect."""
 _CONFIRM_SECONDS: Final = 10.0
 _AGAIN_SECONDS: Final = 10.0
 """A stream sends again what was not acknowledged for so long."""
@@ -128,7 +130,7 @@ class Nats:
             self._servers,
             name=f"sbus bridge {name}",
             max_reconnect_attempts=-1,
-            reconnect_time_wait=1,
+            reconnect_time_wait=_PAUSE,
             pending_size=0,  # while the server is away the bridge keeps messages, not the client
             no_echo=True,
             error_cb=self._failed,

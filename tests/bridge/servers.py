@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -53,6 +54,11 @@ class Server:
                 assert time.monotonic() < deadline, Path(self._place, "log").read_text()
                 time.sleep(0.01)
 
+    def reload(self) -> None:
+        """Let the server read its configuration again."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
+
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
@@ -88,7 +94,7 @@ def mosquitto(folder: str, *lines: str) -> Server:
     return Server("mosquitto", folder, command)
 
 
-def redis_server(folder: str, certificates: dict[str, str] | None = None) -> Server:
+def redis_server(folder: str, *arguments: str, certificates: dict[str, str] | None = None) -> Server:
     def command(port: int, place: str) -> list[str]:
         ports = ["--port", str(port)]
         if certificates is not None:
@@ -98,6 +104,7 @@ def redis_server(folder: str, certificates: dict[str, str] | None = None) -> Ser
         return [
             *(*ports, "--bind", "127.0.0.1", "--dir", place, "--save", ""),
             *("--appendonly", "yes", "--appendfsync", "always"),
+            *arguments,
         ]
 
     return Server("redis-server", folder, command)
@@ -114,4 +121,4 @@ def secure_server(engine: str, folder: str, certificates: dict[str, str]) -> Ser
             lines = (f"certfile {cert}", f"keyfile {key}", f"cafile {ca}", "require_certificate true")
             return mosquitto(folder, *lines)
         case _:
-            return redis_server(folder, certificates)
+            return redis_server(folder, certificates=certificates)

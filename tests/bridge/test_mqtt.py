@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import subprocess
+from collections.abc import Callable
 
 import pytest
 from support import PATIENCE
@@ -15,6 +17,8 @@ from sbuslib.errors import UsageError
 
 from .servers import mosquitto
 from .test_bridge import Buses, receive, until
+
+pytest_plugins = ["certificate_fixtures"]
 
 
 @pytest.mark.parametrize("version", ["3.1.1", "5"])
@@ -108,5 +112,35 @@ def test_other_versions_and_qualities_are_refused(buses: Buses) -> None:
             with pytest.raises(UsageError):
                 async with AioBridge(buses[0], "mqtt://127.0.0.1:1", export=[b"a"], options=options):
                     pass
+
+    asyncio.run(run())
+
+
+def test_messages_that_share_a_record_of_tls_come_at_once(
+    buses: Buses, certificates: Callable[[], dict[str, str]]
+) -> None:
+    """Mosquitto writes each packet by itself. Here is a server that writes several at once."""
+    files = certificates()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        word = 0
+        while word != 0x82:  # to subscribe
+            word, length = await reader.readexactly(2)
+            packet = await reader.readexactly(length)
+            if word == 0x10:  # to connect
+                writer.write(b"\x20\x02\0\0")
+        writer.write(b"\x90\x03%b\0" % packet[:2] + b"".join(b"\x30\x09\0\x06sbus/a%d" % each for each in range(9)))
+        await reader.read()
+        writer.close()
+
+    async def run() -> None:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(files["cert"], files["key"])
+        async with await asyncio.start_server(serve, "127.0.0.1", ssl=context) as server, Client(buses[0]) as here:
+            await here.subscribe(b"a")
+            url = f"mqtts://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            options = EngineOptions(ca=files["ca"], version="3.1.1", qos=0)
+            async with AioBridge(buses[0], url, import_=[b"a"], options=options):
+                assert [message.payload for message in await receive(here, 9)] == [b"%d" % each for each in range(9)]
 
     asyncio.run(run())

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support import PATIENCE
 
 from sbuslib.aio import Client
-from sbuslib.bridge import AioBridge, EngineOptions
+from sbuslib.bridge import AioBridge, EngineOptions, nats
+from sbuslib.errors import UsageError
 
+from .accounts import Operator, make_pair
 from .servers import Server, free_port, nats_server
-from .test_bridge import Buses, receive, until
+from .test_bridge import Buses, ready, receive, until
 
 
 def test_a_cluster_of_three_goes_on_when_one_is_killed(buses: Buses, folder: str) -> None:
@@ -135,3 +140,142 @@ def test_a_server_that_asks_who_we_are_is_told(
         asyncio.run(run())
     finally:
         server.kill()
+
+
+def with_nkeys() -> tuple[str, str, str]:
+    public, seed = make_pair()
+    return f"authorization {{ users = [{{ nkey: {public} }}] }}", f"{seed}\n", f"{make_pair()[1]}\n"
+
+
+def with_credentials() -> tuple[str, str, str]:
+    operator = Operator()
+    return operator.configuration, operator.credentials(), operator.credentials(make_pair()[1])
+
+
+@pytest.mark.parametrize(("option", "make"), [("nkey", with_nkeys), ("credentials", with_credentials)])
+def test_a_user_is_known_by_a_seed(
+    buses: Buses, folder: str, caplog: pytest.LogCaptureFixture, option: str, make: Callable[[], tuple[str, str, str]]
+) -> None:
+    configuration, *texts = make()
+    files = {name: Path(folder, name) for name in ("configuration", "right", "wrong")}
+    for file, text in zip(files.values(), (configuration, *texts), strict=True):
+        file.write_text(text)
+    server = nats_server(folder, "-c", str(files["configuration"]), streams=False)
+    server.start()
+    url = f"nats://127.0.0.1:{server.port}"
+    given: list[dict[str, Any]] = [{option: str(files[name])} for name in ("right", "wrong")]
+    right, wrong = (EngineOptions(**one) for one in given)
+
+    async def run() -> None:
+        one = AioBridge(buses[0], url, export=[b"a"], options=right)
+        two = AioBridge(buses[1], url, import_=[b"a"], options=right)
+        stranger = AioBridge(buses[0], url, export=[b"b"], options=wrong)
+        async with AsyncExitStack() as stack, Client(buses[0]) as here, Client(buses[1]) as there:
+            await asyncio.gather(*map(stack.enter_async_context, (one, two, stranger)))
+            await ready(one, two)
+            await there.subscribe(b"a")
+            await here.publish(b"a", b"signed for")
+            assert (await there.receive(PATIENCE)).payload == b"signed for"
+            await until(lambda: "Authorization Violation" in caplog.text)
+            assert not stranger.statistics().connected
+
+    try:
+        asyncio.run(run())
+    finally:
+        server.kill()
+    told = [one for one in caplog.records if one.name == "sbuslib"]
+    assert [(one.levelname, one.exc_info) for one in told] == [("WARNING", None)]
+    assert not [line for text in texts for line in text.split() if len(line) > 20 and line in caplog.text]
+
+
+def test_a_user_that_is_taken_away_comes_back(
+    buses: Buses, folder: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends the connection as it does when credentials expire."""
+    monkeypatch.setattr(nats, "_PAUSE", 0.05)
+    (public, seed), (other, _) = make_pair(), make_pair()
+    configuration, file = Path(folder, "configuration"), Path(folder, "seed")
+    file.write_text(seed)
+    server = nats_server(folder, "-c", str(configuration), streams=False)
+
+    def allow(user: str) -> None:
+        configuration.write_text(f"authorization {{ users = [{{ nkey: {user} }}] }}")
+
+    async def run() -> None:
+        options = EngineOptions(nkey=str(file))
+        async with AioBridge(buses[0], f"nats://127.0.0.1:{server.port}", export=[b"a"], options=options) as one:
+            await ready(one)
+            allow(other)
+            server.reload()
+            await until(lambda: not one.statistics().connected)
+            await until(lambda: "authorization violation" in caplog.text.lower())
+            file.write_text("half a seed")  # as while another is written
+            await until(lambda: "this file has no seed" in caplog.text)
+            file.write_text(seed)
+            allow(public)
+            server.reload()
+            await until(lambda: one.statistics().connected)
+
+    allow(public)
+    server.start()
+    try:
+        asyncio.run(run())
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "junk", "-----BEGIN NATS USER JWT-----\nabc\n", "S" * 58], ids=["empty", "junk", "half", "seed"]
+)
+def test_a_file_without_a_seed_is_refused(buses: Buses, folder: str, text: str) -> None:
+    file = Path(folder, "file")
+    file.write_text(text)
+
+    async def run() -> None:
+        for options in (EngineOptions(nkey=str(file)), EngineOptions(credentials=str(file))):
+            with pytest.raises(UsageError, match="this file has no") as caught:
+                await AioBridge(buses[0], "nats://127.0.0.1:1", export=[b"a"], options=options).__aenter__()
+            assert len(text) < 20 or text not in str(caught.value)
+
+    asyncio.run(run())
+
+
+def test_a_package_that_is_missing_is_named(buses: Buses, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Path(folder, "seed")
+    file.write_text(make_pair()[1])
+    monkeypatch.setitem(sys.modules, "nkeys", None)
+
+    async def run() -> None:
+        options = EngineOptions(nkey=str(file))
+        with pytest.raises(UsageError, match=r"nkeys.*pip install 'sbuslib\[nats\]'"):
+            await AioBridge(buses[0], "nats://127.0.0.1:1", export=[b"a"], options=options).__aenter__()
+
+    asyncio.run(run())
+
+
+def test_a_server_without_tls_is_told_nothing_where_tls_is_wanted(
+    buses: Buses, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be somebody in between. What it says cannot steer the terminal on which the log is read."""
+    heard: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id": "x", "max_payload": 1000, "nonce": "abc"}\r\n')
+        if len(heard) > 0:
+            writer.write(b"-ERR 'no \x1b[2J'\r\n")
+        heard.append(await reader.read(1_000))
+        writer.close()
+
+    async def run() -> None:
+        async with await asyncio.start_server(serve, "127.0.0.1") as server:
+            port = server.sockets[0].getsockname()[1]
+            options = EngineOptions(user="me", password="word")
+            async with AioBridge(buses[0], f"tls://127.0.0.1:{port}", export=[b"a"], options=options):
+                await until(lambda: heard)
+            assert heard == [b""]
+            assert "does not ask for TLS" in caplog.text
+            async with AioBridge(buses[0], f"nats://127.0.0.1:{port}", export=[b"a"]):
+                await until(lambda: "[2J" in caplog.text)
+        assert "\x1b" not in caplog.text
+
+    asyncio.run(run())
