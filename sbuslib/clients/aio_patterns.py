@@ -7,13 +7,11 @@ import os
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from time import monotonic
 from typing import Any, Self, TypeVar
 
 from ..errors import DisconnectedError, SbusError
 from ..kernel.files import Source, open_source
 from ..patterns.large import MOST_BYTES, Sent
-from ..patterns.last import fetch
 from ..patterns.queue import Job, Work, submit
 from ..patterns.request import Answer, Question, request, request_many
 from ..patterns.steps import Mailbox, Steps
@@ -69,8 +67,7 @@ class AioPatterns(AioChannel):
 
     async def last(self, *patterns: bytes) -> list[Message]:
         """The newest message of each key that matches, as a service keeps them."""
-        kept = await self.perform(fetch(self._ask_for_last, patterns, self._session.separator))
-        return [Message(key, payload) for key, payload in kept.items()]
+        return await self.perform(self._last(patterns))
 
     async def send_large(
         self, key: bytes, source: Source, *, name: str | None = None, receivers: int = 1, timeout: float = 30.0
@@ -109,9 +106,7 @@ class AioPatterns(AioChannel):
         trusted: Iterable[int] = (),
     ) -> AioWorker:
         """As :meth:`.patterns.Patterns.work`, for ``async with`` and ``async for``; it may be a coroutine function."""
-        tag = os.urandom(8).hex().encode()
-        work = Work(self.credentials, self._session.separator, tag, name, room, monotonic, trusted)
-        return AioWorker(self, work, function, at_once)
+        return AioWorker(self, self._work(name, room, trusted), function, at_once)
 
     async def tell_senders(self) -> None:
         """Have messages carry their senders, if the hub can tell and nothing was chosen yet."""

@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -22,11 +22,13 @@ from ..kernel.dialer import BROKEN, Dialer
 from ..kernel.forks import abandon_in_child, disconnect_copy
 from ..kernel.packet_writer import PacketWriter
 from ..limits import ClientLimits
-from ..patterns.last import Ask, Seam
+from ..patterns.last import Ask, Seam, fetch
+from ..patterns.queue import Work
 from ..patterns.request import Asking, Question, Server, request
 from ..patterns.steps import Mailbox, Steps
 from ..secrets import Namespace
 from ..wire import control
+from ..wire.packets import Message
 from .last import ClientSeam
 from .reconnect import Reconnecting
 from .session import Session
@@ -145,6 +147,10 @@ class ClientBase(ABC):
         """Ask a service that keeps last values. What it tells anybody may know, where a hub has no secret keys."""
         return request(self._asking(self._session.features is not None), key, payload, self.timeout)
 
+    def _last(self, patterns: tuple[bytes, ...]) -> Steps[list[Message]]:
+        kept = yield from fetch(self._ask_for_last, patterns, self._session.separator)
+        return [Message(key, payload) for key, payload in kept.items()]
+
     def _seam(self, patterns: tuple[bytes, ...]) -> tuple[Seam, Ask, bytes, Callable[[], int]]:
         """What :func:`~sbuslib.patterns.last.subscribe` is given."""
         seam = ClientSeam(self._session, *patterns)
@@ -152,6 +158,10 @@ class ClientBase(ABC):
 
     def _server(self, mailbox: Mailbox, function: Callable[[Question], object], workers: int) -> Server:
         return Server(mailbox, function, workers, Namespace(self._session.separator), monotonic)
+
+    def _work(self, name: str, room: int, trusted: Iterable[int]) -> Work:
+        tag = os.urandom(8).hex().encode()
+        return Work(self.credentials, self._session.separator, tag, name, room, monotonic, trusted)
 
     # -- its owner ----------------------------------------------------------------------------------
 

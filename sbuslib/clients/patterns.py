@@ -7,13 +7,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from time import monotonic
 from typing import Any, Protocol, Self, TypeVar
 
 from ..errors import DisconnectedError
 from ..kernel.files import Source, open_source
 from ..patterns.large import MOST_BYTES, Sent
-from ..patterns.last import fetch
 from ..patterns.queue import Job, Work, submit
 from ..patterns.request import Answer, Question, request, request_many
 from ..patterns.steps import Mailbox, Steps, perform
@@ -65,8 +63,7 @@ class Patterns(Channel):
         Raises :exc:`~sbuslib.errors.NoServerError` without such a service, :exc:`~sbuslib.errors.AnswerError`,
         :exc:`~sbuslib.errors.PeerError` and :exc:`TimeoutError`.
         """
-        kept = self.perform(fetch(self._ask_for_last, patterns, self._session.separator))
-        return [Message(key, payload) for key, payload in kept.items()]
+        return self.perform(self._last(patterns))
 
     def send_large(
         self, key: bytes, source: Source, *, name: str | None = None, receivers: int = 1, timeout: float = 30.0
@@ -134,9 +131,7 @@ class Patterns(Channel):
 
         Raises :exc:`~sbuslib.errors.UsageError`.
         """
-        tag = os.urandom(8).hex().encode()
-        work = Work(self.credentials, self._session.separator, tag, name, room, monotonic, trusted)
-        return Worker(self, work, function, at_once)
+        return Worker(self, self._work(name, room, trusted), function, at_once)
 
     def tell_senders(self) -> None:
         """Have messages carry their senders, if the hub can tell and nothing was chosen yet."""
