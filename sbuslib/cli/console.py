@@ -11,8 +11,10 @@ from ..wire.text import escape
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
+    import threading
     from argparse import Namespace
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from typing import Final
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "EXIT_USAGE",
     "STOPPING",
     "advise",
+    "beside",
     "complain",
     "explain",
     "is_told",
@@ -148,22 +151,27 @@ def tell(text: str) -> None:
 
 
 @contextmanager
-def progress(text: Callable[[], str]) -> Iterator[None]:
-    """Tell ``text()`` after a second, and then now and then, until the block ends."""
+def beside(run: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Call ``run`` in a thread for as long as the block runs. The event is set at its end."""
     import threading
 
     ended = threading.Event()
-
-    def run() -> None:
-        pause = 1.0
-        while not ended.wait(pause):
-            tell(f"{text()} ...")
-            pause = 10.0
-
-    thread = threading.Thread(target=run, name="progress", daemon=True)
+    thread = threading.Thread(target=run, args=(ended,), name="progress", daemon=True)
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join()
+
+
+def progress(text: Callable[[], str]) -> AbstractContextManager[None]:
+    """Tell ``text()`` after a second, and then now and then, until the block ends."""
+
+    def run(ended: threading.Event) -> None:
+        pause = 1.0
+        while not ended.wait(pause):
+            tell(f"{text()} ...")
+            pause = 10.0
+
+    return beside(run)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -14,6 +14,7 @@ from .console import (
     EXIT_SUCCESS,
     EXIT_USAGE,
     advise,
+    beside,
     complain,
     explain,
     is_told,
@@ -63,12 +64,10 @@ def _settings(arguments: Namespace) -> dict[str, str]:
     return given if arguments.master and not arguments.master.startswith("local") else QUICK | given
 
 
-@contextmanager
-def _progress(spark: SparkSession) -> Iterator[None]:
+def _progress(spark: SparkSession) -> AbstractContextManager[None]:
     """Draw how many of the tasks of Spark's present work are done, if standard error is a terminal."""
-    ended = threading.Event()
 
-    def draw() -> None:
+    def draw(ended: threading.Event) -> None:
         tracker = spark.sparkContext.statusTracker()
         while not ended.wait(0.5):
             stages = [*filter(None, map(tracker.getStageInfo, tracker.getActiveStageIds()))]
@@ -77,16 +76,7 @@ def _progress(spark: SparkSession) -> Iterator[None]:
             os.write(2, f"\r\x1b[K{bar}".encode())
         os.write(2, b"\r\x1b[K")
 
-    if not os.isatty(2) or not is_told():
-        yield
-        return
-    thread = threading.Thread(target=draw, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return beside(draw) if os.isatty(2) and is_told() else nullcontext()
 
 
 def stop_event() -> threading.Event:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from gevent import subprocess as waiting
+from segments.journals import EXAMPLE, write
 from support import PATIENCE, ROOT, HubThread
 from tcp.conftest import limits as limits
 from tcp.conftest import make_peer as make_peer
@@ -84,6 +85,13 @@ def bus(path: str) -> Iterator[HubThread]:
     """A hub at :func:`path`, in a thread."""
     with HubThread(path) as thread:
         yield thread
+
+
+@pytest.fixture
+def journal(folder: str) -> str:
+    """A journal with :data:`EXAMPLE`."""
+    write(f"{folder}/journal", *EXAMPLE)
+    return f"{folder}/journal"
 
 
 @pytest.fixture

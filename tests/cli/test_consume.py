@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from segments.journals import EXAMPLE, SENDER, message, write
+from segments.journals import SENDER, message, write
 from support import PATIENCE, HubThread
 
 from sbuslib.blocking import Client
@@ -16,12 +16,6 @@ from sbuslib.journal.consume import consume
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., "subprocess.Popen[bytes]"]
-
-
-@pytest.fixture
-def journal(folder: str) -> str:
-    write(f"{folder}/journal", *EXAMPLE)
-    return f"{folder}/journal"
 
 
 def test_each_run_goes_on_where_the_one_before_stopped(run: Run, journal: str) -> None:

@@ -8,18 +8,12 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from segments.journals import EXAMPLE, write
+from segments.journals import EXAMPLE
 from support import PATIENCE, HubThread
 
 from sbuslib.blocking import Client
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture
-def journal(folder: str) -> str:
-    write(f"{folder}/journal", *EXAMPLE)
-    return f"{folder}/journal"
 
 
 def damage(journal: str) -> str:

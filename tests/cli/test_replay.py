@@ -19,12 +19,6 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
-@pytest.fixture
-def journal(folder: str) -> str:
-    write(f"{folder}/journal", *EXAMPLE)
-    return f"{folder}/journal"
-
-
 def test_keys_get_other_prefixes(run: Run, journal: str, bus: HubThread, path: str) -> None:
     with Client(path) as client:
         client.subscribe(b"")
