@@ -9,6 +9,17 @@ from typing import Any
 import pytest
 
 
+def lock(path: str) -> str:
+    """Write a private key once more, with a password. Returns where."""
+    from cryptography.hazmat.primitives import serialization
+
+    with open(path, "rb") as plain, open(f"{path}-locked", "wb") as locked:
+        key = serialization.load_pem_private_key(plain.read(), None)
+        password = serialization.BestAvailableEncryption(b"word")
+        locked.write(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, password))
+    return f"{path}-locked"
+
+
 @pytest.fixture
 def certificates(folder: str) -> Callable[..., dict[str, str]]:
     """Make an authority and certificates of it, in files; each call another authority."""

@@ -47,8 +47,8 @@ class TLS:
         for context in (accepting, connecting):
             context.minimum_version = ssl.TLSVersion.TLSv1_2
             try:
-                context.load_cert_chain(cert, key)
+                context.load_cert_chain(cert, key, password=bytes)  # nobody is asked for the password of the key
                 context.load_verify_locations(ca)
-            except (ssl.SSLError, OSError) as error:
+            except (OSError, ValueError) as error:
                 raise UsageError(f"the TLS files {cert}, {key} and {ca} cannot be used: {error}") from None
         return accepting, connecting

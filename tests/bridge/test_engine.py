@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from certificate_fixtures import lock
 from support import PATIENCE
 
 from sbuslib.aio import Client
@@ -111,21 +111,13 @@ def test_files_that_are_missing_are_told_before_the_bus_is_joined(folder: str) -
 
 
 @pytest.mark.parametrize("scheme", SECURE.values())
-def test_files_that_cannot_be_used_are_told(
-    buses: Buses, ours: Authority, theirs: Authority, folder: str, scheme: str
-) -> None:
-    serialization = pytest.importorskip("cryptography.hazmat.primitives.serialization")
-    locked = os.path.join(folder, "locked")
-    with open(ours["key"], "rb") as key, open(locked, "wb") as file:
-        form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-        password = serialization.BestAvailableEncryption(b"word")
-        file.write(serialization.load_pem_private_key(key.read(), None).private_bytes(*form, password))
+def test_files_that_cannot_be_used_are_told(buses: Buses, ours: Authority, theirs: Authority, scheme: str) -> None:
     wrong: list[dict[str, Any]] = [
         {"ca": ours["key"]},
         {"certificate": ours["cert"]},
         {"certificate": ours["ca"], "private_key": ours["cert"]},
         {"certificate": ours["cert"], "private_key": theirs["key"]},
-        {"certificate": ours["cert"], "private_key": locked},
+        {"certificate": ours["cert"], "private_key": lock(ours["key"])},
         {"private_key": ours["key"]},
     ]
 

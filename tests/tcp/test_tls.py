@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from certificate_fixtures import lock
 from gevent.ssl import SSLContext
 from support import eventually
 
@@ -95,3 +96,5 @@ def test_wrong_certificate_files_are_refused(certificates: Certificates, folder:
         TLS(files["cert"], folder + "/none", files["ca"])
     with pytest.raises(UsageError, match="cannot be used"):
         Peer(tls=TLS(files["cert"], files["cert"], files["ca"]))
+    with pytest.raises(UsageError, match="cannot be used"):  # and nobody is asked for its password
+        Peer(tls=TLS(files["cert"], lock(files["key"]), files["ca"]))
