@@ -262,7 +262,7 @@ class Nats:
             left.cancel()
 
     async def close(self) -> None:
-        with suppress(Error, AssertionError):  # which it raises where it never was connected
+        with suppress(Error, OSError, AssertionError):  # which it raises where it is not, or never was, connected
             if self._inbox is not None and self.connected:
                 await self._inbox.unsubscribe()  # else a stream might still send what nobody takes
                 await self._client.flush()

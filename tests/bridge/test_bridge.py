@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import socket
 from collections import defaultdict
 from collections.abc import Callable
@@ -218,6 +219,41 @@ def test_a_bridge_that_is_closed_says_what_it_lost(
             await here.sync()
         assert one.statistics().lost == {"outage": 10}
         assert "lost 10 (outage)" in caplog.text
+
+    asyncio.run(run())
+
+
+def test_each_failure_is_logged_once_for_each_outage(
+    buses: Buses, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats, "_PAUSE", 0.01)
+    monkeypatch.setattr("sbuslib.bridge.bridge._HEARTBEAT", 0.01)
+    answers = [b"-ERR 'one'\r\n", b"-ERR 'two'\r\n"] * 3 + [b"PONG\r\n"] + [b"-ERR 'one'\r\n"] * 3
+    left = iter(answers)
+    done, over = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"max_payload": 1000}\r\n')
+        await reader.readuntil(b"PING\r\n")
+        answer = next(left, b"")
+        writer.write(answer)
+        if not answer:
+            over.set()
+        if answer.startswith(b"PONG"):
+            await reader.readuntil(b"PING\r\n")
+            writer.write(answer)
+            await done.wait()
+        writer.close()
+
+    async def run() -> None:
+        async with await asyncio.start_server(serve, "127.0.0.1") as server:
+            url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            async with AioBridge(buses[0], url, export=[b"a"]) as one:
+                await ready(one)
+                await until(lambda: not one._warned)
+                done.set()
+                await until(over.is_set)
+        assert re.findall("'(one|two)'", caplog.text) == ["one", "two", "one"]
 
     asyncio.run(run())
 
