@@ -69,6 +69,7 @@ def _bridge(arguments: Namespace) -> int:
     from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain, yield_to_signals
 
     logging.basicConfig(format="sbus: %(message)s")
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns whenever a NATS server ends a TLS connection
     yield_to_signals()
     try:
         _serve(arguments)

@@ -7,16 +7,31 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
-from bridge.servers import nats_server
+from bridge.accounts import Operator
+from bridge.servers import nats_server, secure_server
 from support import PATIENCE, HubThread
 
 from sbuslib.blocking import Client
 from sbuslib.border import CONTROL, decode_here
 
+pytest_plugins = ["certificate_fixtures"]
+
 Start = Callable[..., "subprocess.Popen[bytes]"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def carry(here: Client, there: Client, payload: bytes) -> None:
+    """Publish until one of these messages has come."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        here.publish(b"room/1", payload)
+        with suppress(TimeoutError):
+            if there.receive(0.05).payload == payload:
+                return
+    raise AssertionError(payload)
 
 
 def test_two_buses_are_joined_and_doctor_tells_of_it(
@@ -47,6 +62,30 @@ def test_two_buses_are_joined_and_doctor_tells_of_it(
     server.kill()
 
 
+def test_options_name_the_files_for_tls_and_for_a_user(
+    start: Start, bus: HubThread, path: str, folder: str, certificates: Callable[[], dict[str, str]]
+) -> None:
+    files, operator = certificates(), Operator()
+    configuration, credentials = Path(folder, "configuration"), Path(folder, "credentials")
+    configuration.write_text(operator.configuration)
+    credentials.write_text(operator.credentials())
+    server = secure_server("nats", folder, files, "-c", str(configuration))
+    server.start()
+    url = f"tls://127.0.0.1:{server.port}"
+    options = ["--ca", files["ca"], "--certificate", files["cert"], "--private-key", files["key"]]
+    options += ["--credentials", str(credentials)]
+    with HubThread(f"{folder}/far") as far, Client(path) as here, Client(far.hub.address) as there:
+        start("sbuslib", "bridge", url, "--bus", path, "--export", "room/", *options)
+        away = start("sbuslib", "bridge", url, "--bus", far.hub.address, "--import", "room/", *options)
+        there.subscribe(b"room/")
+        carry(here, there, b"over TLS")
+        away.send_signal(signal.SIGTERM)
+        assert away.wait(PATIENCE) == 0
+        assert away.stderr is not None
+        assert away.stderr.read() == b""
+    server.kill()
+
+
 def test_a_spare_takes_over_when_the_older_bridge_is_killed(
     start: Start, bus: HubThread, path: str, folder: str
 ) -> None:
@@ -61,18 +100,8 @@ def test_a_spare_takes_over_when_the_older_bridge_is_killed(
         start("sbuslib", "bridge", url, "--bus", far.hub.address, "--import", "room/")
         there.subscribe(b"room/")
 
-        def carry(start_of: bytes) -> None:
-            """Publish until one of these messages has come."""
-            deadline = time.monotonic() + PATIENCE
-            while time.monotonic() < deadline:
-                here.publish(b"room/1", start_of)
-                with suppress(TimeoutError):
-                    if there.receive(0.05).payload == start_of:
-                        return
-            raise AssertionError(start_of)
-
         older = bridge()
-        carry(b"by the older")
+        carry(here, there, b"by the older")
         here.subscribe(CONTROL)
         bridge()
         heard: set[str] = set()
@@ -81,7 +110,7 @@ def test_a_spare_takes_over_when_the_older_bridge_is_killed(
                 heard.add(told.gateway)
         older.kill()
         older.wait()
-        carry(b"by the spare")
+        carry(here, there, b"by the spare")
     server.kill()
 
 
@@ -101,6 +130,8 @@ def test_the_bridge_ends_with_status_1_when_the_bus_ends(start: Start, bus: HubT
         (["nats://127.0.0.1:1", "--export", "a/!/b"], 2),
         (["mqtt://127.0.0.1:1", "--mqtt", "3.1.1", "--export", "a/", "--import", "*/b"], 2),
         (["nats://127.0.0.1:1", "--export", "a", "--password-file", "/does/not/exist"], 1),
+        (["rediss://127.0.0.1:1", "--export", "a", "--ca", "/does/not/exist"], 2),
+        (["nats://127.0.0.1:1", "--export", "a", "--nkey", "/dev/null"], 2),
     ],
 )
 def test_what_cannot_be_right_is_one_line(
@@ -108,3 +139,5 @@ def test_what_cannot_be_right_is_one_line(
 ) -> None:
     done = run("sbuslib", "bridge", *arguments, "--bus", path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1), done.stderr
+    if arguments[-1].startswith("/"):
+        assert done.stderr.startswith(f"sbus: {arguments[-1]}: ")
