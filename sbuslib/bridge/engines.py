@@ -26,11 +26,11 @@ def make_engine(
     url: str, options: EngineOptions, imported: Sequence[bytes], separator: bytes, warn: Callable[[str], object]
 ) -> Engine:
     """The engine for a URL, not yet connected. Raises :exc:`~sbuslib.errors.UsageError`."""
-    place = urlsplit(url.partition(",")[0])
-    if place.scheme not in ENGINES:
-        raise UsageError(f"the URL of an engine starts with {', '.join(f'{one}://' for one in ENGINES)}")
+    extra, *others = map(_module_of, url.split(",") if url.startswith(("nats:", "tls:")) else [url])
+    if any(other != extra for other in others):
+        raise UsageError("a bridge joins one engine")
     try:
-        match ENGINES[place.scheme]:
+        match extra:
             case "nats":
                 from .nats import Nats
 
@@ -38,11 +38,21 @@ def make_engine(
             case "mqtt":
                 from .mqtt import Mqtt
 
-                return Mqtt(place, options, separator, warn)
+                return Mqtt(urlsplit(url), options, separator, warn)
             case _:
                 from .redis import Redis
 
                 return Redis(url, options, separator, warn)
     except ImportError as error:
-        extra = ENGINES[place.scheme]
         raise UsageError(f"{error}: pip install 'sbuslib[{extra}]'") from None
+
+
+def _module_of(url: str) -> str:
+    """The module for a URL. The error does not repeat the URL, where a password may be."""
+    try:
+        place = urlsplit(url)
+        if place.scheme in ENGINES and place.hostname and place.port != 0:
+            return ENGINES[place.scheme]
+    except ValueError:
+        pass
+    raise UsageError(f"the URL of an engine is SCHEME://HOST or SCHEME://HOST:PORT; schemes: {', '.join(ENGINES)}")

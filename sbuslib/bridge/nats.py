@@ -97,7 +97,7 @@ class Nats:
         self._imported = self.mapping.filter_for(imported) if imported else ""
         self._warn = warn
         _check_files(options)
-        self._tls = options.tls(self._servers[0].startswith("tls:"))
+        self._tls = options.tls(any(server.startswith("tls:") for server in self._servers))
         self._client = _Connection()
         self._client.files = options
         self._streams: Any = self._client.jetstream(publish_async_max_pending=16_384)
