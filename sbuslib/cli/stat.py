@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .arguments import ADDRESSES, add_address
 
 if TYPE_CHECKING:
-    from ..statistics import HubStatistics, LinkStatistics
+    from ..statistics import ClientStatistics, HubStatistics, LinkStatistics, UserStatistics
 
 __all__ = ["add_arguments", "describe"]
 
@@ -71,51 +71,50 @@ def describe(told: HubStatistics) -> Iterator[str]:
     if told.per_user:
         yield ""
         users = sorted(told.per_user, key=lambda user: (-user.received - user.routed, user.uid))
-        head = ["USER", "CLIENTS", "PATTERNS", "PUBLISHED", "DELIVERED", "WAITING", "LOST"]
-        yield from tables.columns(
-            [
-                head,
-                *(
-                    [
-                        tables.name_of_user(user.uid),
-                        user.connections,
-                        user.patterns,
-                        user.received,
-                        user.delivered,
-                        user.queued_packets,
-                        tables.losses(user.lost),
-                    ]
-                    for user in users
-                ),
-            ]
-        )
+        yield from tables.columns([_USER_HEAD, *map(_user, users)])
     worst = sorted(told.per_client, key=lambda client: (-sum(client.lost.values()), -client.queued))
     worst = [client for client in worst if client.queued or any(client.lost.values())]
     if worst:
         yield ""
-        head = ["CLIENT", "MODES", "DELIVERED", "WAITING", "AT MOST", "LOST"]
-        yield from tables.columns(
-            [
-                head,
-                *(
-                    [
-                        client.credentials,
-                        f"{client.soft} {client.hard} {client.order}",
-                        client.delivered,
-                        client.queued,
-                        client.queued_peak,
-                        tables.losses(client.lost),
-                    ]
-                    for client in worst[:CLIENTS]
-                ),
-            ],
-            2,
-        )
+        yield from tables.columns([_CLIENT_HEAD, *map(_client, worst[:CLIENTS])], 2)
         if len(worst) > CLIENTS:
             yield f"and {len(worst) - CLIENTS:,} more: sbus clients"
     if told.per_link:
         yield ""
         yield from tables.columns([_LINK_HEAD, *map(_link, told.per_link)], 5)
+
+
+_USER_HEAD = ["USER", "CLIENTS", "PATTERNS", "PUBLISHED", "DELIVERED", "WAITING", "LOST"]
+
+
+def _user(user: UserStatistics) -> list[object]:
+    from . import tables
+
+    return [
+        tables.name_of_user(user.uid),
+        user.connections,
+        user.patterns,
+        user.received,
+        user.delivered,
+        user.queued_packets,
+        tables.losses(user.lost),
+    ]
+
+
+_CLIENT_HEAD = ["CLIENT", "MODES", "DELIVERED", "WAITING", "AT MOST", "LOST"]
+
+
+def _client(client: ClientStatistics) -> list[object]:
+    from . import tables
+
+    return [
+        client.credentials,
+        f"{client.soft} {client.hard} {client.order}",
+        client.delivered,
+        client.queued,
+        client.queued_peak,
+        tables.losses(client.lost),
+    ]
 
 
 _LINK_HEAD = [
