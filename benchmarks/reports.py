@@ -21,7 +21,7 @@ import numpy
 import pyarrow
 from pyarrow import parquet
 
-from sbuslib.lake.decode import SCHEMA
+from sbuslib.lake.rows import SCHEMA
 
 ROUNDS = 5
 SIZES = (5_000, 3_000_000)

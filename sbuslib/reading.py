@@ -50,8 +50,8 @@ def read(
     if engine not in get_args(Engine):
         raise UsageError(f"engine is one of {', '.join(get_args(Engine))}, not {engine!r}")
     try:
-        from .lake.decode import SCHEMA, Filter, nanoseconds
         from .lake.places import absolute
+        from .lake.rows import SCHEMA, Filter, nanoseconds
 
         if engine == "spark":
             from .spark.lake import read_frame

@@ -256,9 +256,9 @@ class Consumer:
         if not {"sealed", "sealed.to"} & {*os.listdir(self.directory)}:
             return
         try:
-            from ..lake.decode import SCHEMA, Filter
             from ..lake.pieces import sealed_rows
             from ..lake.places import absolute, list_sealed, target_of
+            from ..lake.rows import SCHEMA, Filter
         except ImportError as error:
             raise StateError(f"{error.name} is missing to read sealed rows: pip install 'sbuslib[seal]'") from None
         for file in list_sealed(target_of(absolute(self.directory)), self.journal):

@@ -13,9 +13,9 @@ import pyarrow
 
 from ..errors import CorruptJournalError, JournalError
 from ..segments.directory import OnCorrupt
-from .decode import SCHEMA, Filter
 from .pieces import batches, chosen, expression, parquet_format, pieces, plan
 from .places import Sealed, filesystem_of
+from .rows import SCHEMA, Filter
 
 if TYPE_CHECKING:
     import duckdb

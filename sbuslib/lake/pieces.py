@@ -19,8 +19,9 @@ from ..matcher import SEPARATOR
 from ..segments.directory import OnCorrupt, Segment, decode_header
 from ..segments.layout import SEGMENT_HEADER_BYTES, Block, End, SegmentHeader, Skipped
 from ..segments.reading import decode_block, read_blocks, sound_blocks
-from .decode import Decoder, Filter
+from .decode import Decoder
 from .places import Contents, Sealed, contents, filesystem_of, header_of, list_sealed, measure, opened, target_of
+from .rows import Filter
 
 __all__ = ["READ_BYTES", "Piece", "Plan", "batches", "chosen", "pieces", "plan", "sealed_rows", "tail_pieces"]
 

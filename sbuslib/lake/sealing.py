@@ -24,7 +24,6 @@ import pyarrow.parquet
 from ..errors import JournalError, JournalInUseError, UsageError
 from ..segments.directory import DirectoryLock, OnCorrupt, Segment, sync_directory
 from ..segments.layout import SEGMENT_HEADER_BYTES
-from .decode import SCHEMA, Filter
 from .pieces import Piece, _identity, batches
 from .places import (
     Contents,
@@ -39,6 +38,7 @@ from .places import (
     sealed_name,
     target_of,
 )
+from .rows import SCHEMA, Filter
 
 __all__ = ["FOLLOW_SECONDS", "SCHEMA_VERSION", "Sealing", "Unit", "Written", "ingest", "seal", "units", "write"]
 

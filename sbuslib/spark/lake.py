@@ -15,9 +15,9 @@ import pyarrow
 from pyspark.sql import functions
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from ..lake.decode import SCHEMA, Filter
 from ..lake.pieces import plan
 from ..lake.places import absolute
+from ..lake.rows import SCHEMA, Filter
 from ..lake.sealing import Unit, Written, write
 from ..matcher import SEPARATOR, cut
 from ..segments.directory import OnCorrupt

@@ -20,9 +20,9 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ..errors import UsageError
-from ..lake.decode import SCHEMA, Filter, nanoseconds
 from ..lake.pieces import READ_BYTES, Piece, batches, pieces
 from ..lake.places import absolute
+from ..lake.rows import SCHEMA, Filter, nanoseconds
 from .workers import settle_once
 
 __all__ = ["JournalPartition", "JournalReader", "Options", "arrow_schema", "group", "read_partition"]

@@ -11,7 +11,8 @@ from lake.journals import SALT, SENDER, START_NS, Row, rows
 
 from sbuslib.errors import CorruptJournalError
 from sbuslib.lake import decode
-from sbuslib.lake.decode import SCHEMA, Decoder, Filter
+from sbuslib.lake.decode import Decoder
+from sbuslib.lake.rows import SCHEMA, Filter
 from sbuslib.matcher import matches
 from sbuslib.segments.encoding import encode_block
 from sbuslib.segments.layout import NULL, Block, SegmentHeader, pack

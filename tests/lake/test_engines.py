@@ -12,8 +12,8 @@ from lake.journals import START_NS, rows, segment
 
 from sbuslib.errors import CorruptJournalError, JournalError
 from sbuslib.lake import engines
-from sbuslib.lake.decode import Filter
 from sbuslib.lake.pieces import pieces
+from sbuslib.lake.rows import Filter
 from sbuslib.lake.sealing import seal
 from sbuslib.segments.directory import DirectoryLock
 

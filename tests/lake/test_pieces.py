@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from lake.journals import START_NS, rows, segment
 
 from sbuslib.errors import CorruptJournalError, JournalError, StateError
-from sbuslib.lake.decode import SCHEMA, Filter
 from sbuslib.lake.pieces import batches, pieces, plan, sealed_rows
+from sbuslib.lake.rows import SCHEMA, Filter
 from sbuslib.lake.sealing import seal
-from sbuslib.matcher import matches
 
 
 def sequences(place: Path, least: int = 0, **wanted: Any) -> list[int]:
@@ -93,16 +92,6 @@ def test_any_byte_flipped_or_cut_is_an_error_that_names_the_file_or_the_right_ro
     except CorruptJournalError as error:
         said = str(error)
     assert read == right or (path.name in said and "byte " in said)
-
-
-@given(st.lists(st.sampled_from([b"a", b"ab", b"a/b", b"*", b"a/*", b"a*", b"\xff", b"\xff\xff/x"]), max_size=3))
-def test_the_range_of_keys_leaves_out_no_wanted_key(parts: list[bytes]) -> None:
-    pattern = b"/".join(parts)
-    low, high = Filter(pattern=pattern).key_range()
-    for key in (b"a", b"ab", b"a/b", b"a/c/d", b"b", b"*", b"\xff", b"\xff\xff/x", b"\xff\xff/xy", pattern):
-        if matches(pattern, key):
-            assert key >= low
-            assert high is None or key < high
 
 
 def test_a_damaged_or_missing_sealed_file_is_named(journal: Path) -> None:

@@ -14,8 +14,8 @@ from pyspark.sql.types import StructType
 from support import python
 
 from sbuslib.errors import CorruptJournalError, JournalError, UsageError
-from sbuslib.lake.decode import SCHEMA
 from sbuslib.lake.pieces import READ_BYTES, Piece
+from sbuslib.lake.rows import SCHEMA
 from sbuslib.segments.directory import DirectoryLock, read_records
 from sbuslib.segments.encoding import encode_end
 from sbuslib.spark.reader import JournalReader, Options, arrow_schema, group, read_partition
@@ -202,7 +202,7 @@ def test_reading_does_not_load_pandas(journal: Path) -> None:
     path = segment(journal, 1, rows(10), (START_NS + 7, "overflow", 41), [rows(1, 12)[0]._replace(sender=None)])
     code = f"""
 import sys
-from sbuslib.lake.decode import SCHEMA
+from sbuslib.lake.rows import SCHEMA
 from sbuslib.lake.pieces import Piece
 from sbuslib.spark.reader import Options, group, read_partition
 piece = Piece({str(path)!r}, 112, {path.stat().st_size}, "mark", None)

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from support import ROOT
 
-from sbuslib.lake.decode import SCHEMA
+from sbuslib.lake.rows import SCHEMA
 from sbuslib.spark.reader import Options, read_partition
 from sbuslib.spark.sessions import explain
 from sbuslib.spark.source import JournalSource

@@ -10,7 +10,7 @@ from lake.journals import SALT, START_NS, message_block, rows, segment
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from sbuslib.errors import CorruptJournalError, JournalError
-from sbuslib.lake.decode import SCHEMA
+from sbuslib.lake.rows import SCHEMA
 from sbuslib.segments.encoding import encode_end
 from sbuslib.segments.layout import SEGMENT_HEADER_BYTES, segment_name
 from sbuslib.spark.reader import Options, read_partition
