@@ -17,6 +17,7 @@ from types import TracebackType
 import gevent
 import gevent.socket
 
+from sbuslib import Client, Hub
 from sbuslib.limits import CONTROL_EXTRA, PACKET_BYTES
 from sbuslib.matcher import matches
 from sbuslib.testing import HubThread as HubThread
@@ -99,6 +100,29 @@ def in_thread(function: Callable[[], object]) -> object:
     thread.start()
     thread.join()
     return results[0]
+
+
+@contextlib.contextmanager
+def stalled_hub(address: str) -> Iterator[None]:
+    """A hub in a thread that does something else than run its event loop, until the end of the block."""
+    started, done = threading.Event(), threading.Event()
+
+    def serve() -> None:
+        with Hub(address):
+            started.set()
+            done.wait()
+            with Client(address):
+                gevent.sleep(0)
+        gevent.get_hub().destroy(destroy_loop=True)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    started.wait()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 class Peer:

@@ -7,12 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 
-import gevent
 import pytest
-from support import ROOT
+from support import ROOT, stalled_hub
 
 from sbuslib import Client, Hub, aio, blocking
 from sbuslib.errors import (
@@ -74,25 +72,11 @@ async def _connect(address: str) -> object:
 
 @pytest.mark.parametrize("kind", CONNECT)
 def test_a_hub_whose_event_loop_does_not_run_is_named_as_the_reason(address: str, kind: str) -> None:
-    hub = Hub(address)
-    started, done = threading.Event(), threading.Event()
-
-    def start_and_do_something_else() -> None:
-        hub.start()
-        started.set()
-        done.wait()
-        hub.stop(0)
-        gevent.get_hub().destroy(destroy_loop=True)
-
-    thread = threading.Thread(target=start_and_do_something_else)
-    thread.start()
-    started.wait()
-    try:
-        with pytest.raises(TimeoutError, match=r"its event loop does not run: .*serve_forever"):
-            CONNECT[kind](address)
-    finally:
-        done.set()
-        thread.join()
+    with (
+        stalled_hub(address),
+        pytest.raises(TimeoutError, match=r"its event loop does not run: .*serve_forever"),
+    ):
+        CONNECT[kind](address)
 
 
 @pytest.mark.parametrize("kind", CONNECT)

@@ -8,9 +8,8 @@ import os
 import threading
 from collections.abc import Callable
 
-import gevent
 import pytest
-from support import PATIENCE, in_thread, python
+from support import PATIENCE, in_thread, python, stalled_hub
 
 from sbuslib import Client, Hub, aio, blocking
 from sbuslib.errors import StateError
@@ -90,27 +89,10 @@ def test_a_warning_tells_where_the_thread_is_that_does_not_serve(
     address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("sbuslib.clients.channel.PATIENCE", 0.05)
-    hub = Hub(address)
-    started, done = threading.Event(), threading.Event()
-
-    def start_and_do_something_else() -> None:
-        hub.start()
-        started.set()
-        done.wait()
-        with Client(address):
-            gevent.sleep(0)
-        hub.stop()
-        gevent.get_hub().destroy(destroy_loop=True)
-
-    thread = threading.Thread(target=start_and_do_something_else)
-    with caplog.at_level(logging.WARNING, "sbuslib.clients"):
-        thread.start()
-        started.wait()
+    with caplog.at_level(logging.WARNING, "sbuslib.clients"), stalled_hub(address):
         for _ in range(2):
             with pytest.raises(TimeoutError, match="its event loop does not run"):
                 blocking.Client(address, timeout=0.2)
-        done.set()
-        thread.join()
     (told,) = caplog.messages
     assert "its event loop does not run: its thread is at " in told
     assert "threading.py" in told
