@@ -17,7 +17,8 @@ from typing import Final, Literal
 import msgspec
 
 from .blocking import Client
-from .border import ASK, CONTROL, MEMBERS_MOST, Here, decode_here
+from .border.keys import CONTROL
+from .border.neighbours import ASK, MEMBERS_MOST, Here, decode_here
 from .errors import AddressError, SbusError, StateError
 from .kernel.sockets import connect, peer_credentials
 from .limits import PACKET_BYTES, ClientLimits

@@ -66,7 +66,7 @@ PURE = {
     "core.violations",
     "tree.interest",
     "tree.demand",
-    "tcp.crossing",
+    "tcp.names",
     "tcp.forwarding",
     "tcp.framing",
     "tcp.limits",

@@ -1,16 +1,12 @@
 """``AioBridge``: joins a bus to an engine. This is all that does not depend on which engine it is.
 
 **Concurrency.** One event loop of asyncio, with a client of the hub on one side and the engine's client on the other.
-The hub is never waited for by the engine, nor the engine by the hub: between them is a queue with a bound. For programs
-that use gevent or threads, :class:`~.threaded.Bridge` runs this in a thread of its own.
-
-**Out.** What the hub sends is put into the queue. The engine gets it from there in batches, and a batch leaves the
-queue when the engine has confirmed it. If that is uncertain, the batch is sent again, as the other bridges drop repeats
-by their number; where messages have no origin, it is counted as lost and not sent again.
+The hub is never waited for by the engine, nor the engine by the hub: between them is a queue with a bound, see
+:mod:`.sending`. For programs that use gevent or threads, :class:`~.threaded.Bridge` runs this in a thread of its own.
 
 **In.** What the engine sends is published on the bus before the engine hears that it was taken.
 
-**Circles and spares** are settled among the bridges and gateways of a bus, see :mod:`sbuslib.border`.
+**Circles and spares** are settled among the bridges and gateways of a bus, see :mod:`.neighbours`.
 """
 
 from __future__ import annotations
@@ -21,69 +17,52 @@ import os
 import re
 import secrets
 import socket
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from functools import lru_cache, partial
 from hashlib import blake2b
-from itertools import islice, repeat, starmap
-from time import monotonic, time_ns
+from time import time, time_ns
 from typing import Any, Final, Self
 
 import msgspec
 
 from ..aio import Client
-from ..border import (
-    ASK,
-    CONTROL,
-    DIGEST_BYTES,
-    HERE,
-    IMPORT,
-    Border,
-    Counts,
-    Expected,
-    Here,
-    Members,
-    decode_here,
-    digest,
-    fits_a_packet,
-    process_of,
-    user_of,
-)
+from ..border.crossing import Crossing
+from ..border.keys import CONTROL, LOST, Border, fits_a_packet, process_of
+from ..border.neighbours import Counts
 from ..covering import overlap
-from ..errors import NameFormatError, UsageError
+from ..errors import SbusError, UsageError
 from ..matcher import matches
 from ..wire import control
 from ..wire.packets import Message
 from ..wire.text import plainly, printable
-from .engine import Engine, EngineOptions, Incoming, Origin, Outgoing, end
+from .engine import EngineOptions, Incoming, Origin
 from .engines import make_engine
+from .neighbours import Neighbours
+from .numbers import Arrivals
+from .sending import Sending
 
 __all__ = ["AioBridge", "BridgeStatistics"]
 
 logger = logging.getLogger("sbuslib")
 
 _BATCH: Final = 1_024
-"""Messages that are taken from the bus, or sent to the engine, at once: few enough to confirm in milliseconds."""
+"""Messages that are taken from the bus at once."""
 _KEYS: Final = 65_536
-"""Keys that are remembered, with how many messages they had."""
+"""Keys whose subject is remembered, and subjects whose key is."""
 _SENDERS: Final = 4_096
 """Senders whose claims are remembered."""
-_EXPECTED: Final = 65_536
-_EXPECTED_SECONDS: Final = 10.0
-"""What others said they would publish is waited for so long."""
-_HEARTBEAT: Final = 1.0
-_PLACE: Final = "engine"
-"""To what a bridge says that it is connected: the engine of all that are set up alike."""
 _SETTLE_SECONDS: Final = 0.25
 """How long the other bridges of the bus have to hear of this one, before it subscribes to what it takes out."""
+_PART_SECONDS: Final = 1.0
+"""How long a bridge that ends tries to tell the bus what it has lost."""
 _TELL_SECONDS: Final = 10.0
-"""Losses are logged no more often."""
-_WARNINGS: Final = 100
-"""Warnings that are remembered, so that none is logged for each attempt to connect."""
+"""Losses are told no more often."""
 _UNFIT: Final = re.compile(r"[^0-9A-Za-z._-]")
 
 
-class BridgeStatistics(msgspec.Struct, frozen=True):
+class BridgeStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Counts since a bridge was made. ``lost`` and ``refused`` are by cause."""
 
     connected: bool
@@ -108,33 +87,6 @@ class BridgeStatistics(msgspec.Struct, frozen=True):
     of the engine."""
     refused: dict[str, int]
     """Messages that may not cross."""
-
-
-class _Route:
-    """The subject for a key, and how many messages under it went out."""
-
-    __slots__ = ("count", "subject")
-
-    def __init__(self, subject: str) -> None:
-        self.subject = subject
-        self.count = 0
-
-
-class _Recent:
-    """The newest messages of an engine that keeps messages. It sends those again of which it has not heard in time."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[bytes, str, int], None] = {}
-
-    def add(self, key: bytes, origin: Origin) -> bool:
-        """Note a message. ``False`` for one that is known."""
-        one = key, origin.bridge, origin.count
-        if one in self._known:
-            return False
-        if len(self._known) >= _KEYS:
-            del self._known[next(iter(self._known))]
-        self._known[one] = None
-        return True
 
 
 class AioBridge:
@@ -173,34 +125,16 @@ class AioBridge:
         self._options = options if options is not None else EngineOptions()
         self._keep_bytes = keep_bytes
         self._client = Client(address)
-        self._engine: Engine
         self._id = f"{time_ns():016x}{secrets.token_hex(4)}"  # an older bridge sorts first: newcomers are the spares
-        self._epoch = 0
         self._host = _UNFIT.sub("-", socket.gethostname())[:64]
-        self._routes: dict[bytes, _Route] = {}
-        self._claims: dict[bytes | None, str] = {}
-        self._known_keys: dict[str, bytes | None] = {}
-        self._heard: dict[str, dict[bytes, list[int]]] = {}  # by bridge and key: the first number and the last
-        self._heard_keys = 0
-        self._recent = _Recent()
-        self._kept: deque[Outgoing] = deque()
-        self._kept_bytes = 0
-        self._sending = 0
+        self._claim = lru_cache(_SENDERS)(self._claim_of)
+        self._roles = True, False  # whether this bridge takes messages out, and whether it has spares
         self._taking = asyncio.Lock()
-        self._arrived = asyncio.Event()
-        self._emptied = asyncio.Event()
-        self._changed = asyncio.Event()
-        self._expected = Expected(_EXPECTED, _EXPECTED_SECONDS)
-        self._leads = True
         self._tasks: list[asyncio.Task[None]] = []
-        self._error: BaseException | None = None
-        self._ready, self._ended = asyncio.Event(), asyncio.Event()
-        self._lost, self._refused = Counter[str](), Counter[str]()
-        self._exported = self._imported = self._echoes = self._returned = self._repeats = self._unread = 0
-        self._number = 0
-        self._lost_told = 0
-        self._warned: set[str] = set()
-        self._was_connected = False
+        self._closing = False
+        self._lost, self._told, self._refused = Counter[str](), Counter[str](), Counter[str]()
+        self._told_at = time()
+        self._imported = self._echoes = self._returned = self._repeats = self._unread = 0
 
     # -- its life -----------------------------------------------------------------------------------
 
@@ -217,98 +151,94 @@ class AioBridge:
 
     async def _open(self) -> None:
         self._options.check()
-        client = await self._client
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        client, options = await self._client, self._options
         features = client.features
-        separator = features.separator if features is not None else b"/"
-        self._separator = separator
-        place = f"{socket.gethostname()} {client.address}"
-        lasting = blake2b(place.encode(), digest_size=6).hexdigest()
+        separator = self._separator = features.separator if features is not None else b"/"
+        lasting = blake2b(f"{socket.gethostname()} {client.address}".encode(), digest_size=6).hexdigest()
         self._bus = (features.path or (features.hub_id,))[-1].decode() if features is not None else lasting
-        self._exports = Border(self._export, separator, features is not None)
-        self._imports = Border(self._import, separator, features is not None)
-        self._engine = make_engine(self._url, self._options, self._imports.patterns, separator, self._warn)
-        if not self._engine.has_origins:
-            for one in self._exports.patterns:
-                for other in self._imports.patterns:
-                    if overlap(one, other, separator):
-                        raise UsageError(
-                            f"{printable(one)} and {printable(other)} overlap: this engine does not tell what comes "
-                            "back, so no key may be both exported and imported"
-                        )
-        options = self._options
+        border = partial(Border, separator=separator, certain=features is not None, strict=True)
+        exported, imported = border(self._export), border(self._import)
+        engine = self._engine = make_engine(self._url, options, separator, self._warn)
+        if not engine.has_origins:
+            _check_apart(exported.patterns, imported.patterns, separator)
+        self._crossing = Crossing(engine.mapping, exported, imported, engine.fits, self._refused, _KEYS)
+        self._sending = Sending(engine, self._id, self._keep_bytes, self._warn)
+        self._arrivals = Arrivals(engine.keeps)
         setup = repr((self._url_told(), sorted(self._export), sorted(self._import), options.prefix, options.stream))
-        self._group = blake2b(setup.encode(), digest_size=8).hexdigest()
-        self._members = Members(self._id, self._group, 3 * _HEARTBEAT)
-        name = self._options.name or f"{self._host}-{lasting}"
+        group = blake2b(setup.encode(), digest_size=8).hexdigest()
+        self._neighbours = Neighbours(client, self._id, group, separator, self._describe, self._settled, self._refused)
         if features is not None and control.SENDERS_ON in features.words:
             await client.senders()
         await client.echo(False)
         await client.subscribe(CONTROL)
-        await self._say_here()
+        await self._neighbours.say_here()
         await asyncio.sleep(_SETTLE_SECONDS)
         if self._export:
-            await client.subscribe(*self._exports.patterns)
+            await client.subscribe(*exported.patterns)
         client.timeout = None  # a slow hub is waited for
-        filters = self._engine.mapping.filters_for(self._imports.patterns)
-        engine = self._engine.run(self._take, filters, self._bus, name, self._ready.set)
-        works = (self._receive(), self._send(), self._stay_known(), engine)
+        name = options.name or f"{self._host}-{lasting}"
+        run = partial(engine.run, self._take, imported.patterns, self._bus, name)
+        works = self._receive, self._sending.run, self._stay_known, run
         self._tasks = [asyncio.create_task(self._watch(work)) for work in works]
 
-    async def _watch(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _watch(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do one of the works. An error ends the bridge."""
         try:
-            await work
+            await work()
         except Exception as error:
-            self._error = self._error or error
-            self._ended.set()
-            self._ready.set()
+            if not self._ended.done():
+                self._ended.set_exception(error)
+                self._ended.exception()  # nobody has to ask for it
 
     async def run(self) -> None:
         """Wait until the bridge ends. Raises what ended it: :exc:`~sbuslib.errors.DisconnectedError` with the bus."""
-        await self._ended.wait()
-        if self._error is not None:
-            raise self._error
+        await asyncio.shield(self._ended)
 
     async def ready(self) -> None:
         """Wait until the engine is connected and all subscriptions are in force. Raises as :meth:`run`."""
-        await self._ready.wait()
-        if self._error is not None:
-            raise self._error
+        waiting = asyncio.create_task(self._engine.ready.wait())
+        try:
+            await asyncio.wait((waiting, self._ended), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+        if self._ended.done():
+            self._ended.result()
 
     async def close(self, timeout: float = 5.0) -> None:
         """End the bridge: what the bus has sent is still sent on, for ``timeout`` seconds. The rest is lost."""
-        if self._client.closed:
+        if self._closing:
             return
+        self._closing = True
         try:
             async with asyncio.timeout(timeout):
-                await self._empty()
+                await self._leave()
                 await self._taking.acquire()  # what is half taken is acknowledged, and nothing more is taken
         except (OSError, TimeoutError) as error:
             logger.debug("bridge: leaving the bus: %s", plainly(error))
-        await end(*self._tasks)
-        self._lost["uncertain"] += self._sending
-        self._lost["outage"] += len(self._kept) - self._sending
-        self._kept.clear()
-        self._kept_bytes = self._sending = 0
-        self._tell_losses()
+        await _end(self._tasks)
+        self._sending.give_up()
+        with suppress(SbusError, OSError):  # the bus has gone, or takes too long
+            async with asyncio.timeout(_PART_SECONDS):
+                await self._tell_losses()
         self._client.close()
         await self._engine.close()
-        self._ended.set()
+        if not self._ended.done():
+            self._ended.set_result(None)
 
-    async def _empty(self) -> None:
+    async def _leave(self) -> None:
         """Leave the bus, and let go out what it has sent."""
-        if self._error is not None:
+        if self._ended.done():
             return
-        await self._say_here(leaving=True)
+        await self._neighbours.say_here(leaving=True)
         if self._export:
-            await self._client.unsubscribe(*self._exports.patterns)
+            await self._client.unsubscribe(*self._crossing.exported.patterns)
             await self._client.sync()
             self._tasks[0].cancel()
             with suppress(TimeoutError):
                 self._put(await self._client.receive_many(timeout=0))
-        while self._kept and self._engine.connected:
-            self._emptied.clear()
-            await self._emptied.wait()
+        await self._sending.empty()
+        await self._engine.drain()
 
     # -- out ----------------------------------------------------------------------------------------
 
@@ -318,80 +248,23 @@ class AioBridge:
             await asyncio.sleep(0)  # the engine has its turn, also while the bus always has more
 
     def _put(self, messages: Sequence[Message]) -> None:
-        routes, expected, kept, most = self._routes, self._expected, self._kept, self._engine.payload_bytes
+        neighbours, crossing, most = self._neighbours, self._crossing, self._engine.payload_bytes
         for message in messages:
-            key, payload, sender = message.key, message.payload, message.sender
-            if key == CONTROL:
-                self._hear(message)
-                continue
-            if expected and expected.take(sender, digest(key, payload)):
+            if message.key == CONTROL:
+                neighbours.hear(message)
+            elif neighbours.has_brought(message):
                 self._echoes += 1
+            elif (subject := crossing.name_for(message.key)) is None or not neighbours.leads:
                 continue
-            route = routes.get(key) or self._route(key)
-            if route is None or not self._leads:
-                continue
-            size = len(payload)
-            if size > most:
+            elif len(message.payload) > most:
                 self._refused["payload too long"] += 1
-                continue
-            if self._kept_bytes + size + len(key) > self._keep_bytes:
-                self._lost["outage"] += 1
-                continue
-            self._kept_bytes += size + len(key)
-            route.count += 1
-            self._number += 1
-            claim = self._claims.get(sender) or self._claim(sender)
-            origin = f"{self._id}.{self._epoch:x} {route.count} {claim}"
-            kept.append(Outgoing(route.subject, payload, origin, self._number, key))
-        if kept:
-            self._arrived.set()
+            else:
+                self._sending.put(subject, message, self._claim(message.sender))
 
-    def _route(self, key: bytes) -> _Route | None:
-        why = "reserved key" if key.startswith(b"!") else self._exports.refusal(key)
-        if why is None:
-            subject = self._engine.mapping.subject_of(key)
-            if self._engine.fits(subject):
-                if len(self._routes) >= _KEYS:
-                    self._routes.clear()
-                    self._epoch += 1  # counting starts anew, as if this were another bridge
-                route = self._routes[key] = _Route(subject)
-                return route
-            why = "key too long"
-        self._refused[why] += 1
-        return None
-
-    def _claim(self, sender: bytes | None) -> str:
+    def _claim_of(self, sender: bytes | None) -> str:
         """The bus, and who published there: the user for whom the kernel vouches."""
         uid, pid = process_of(sender, self._client.credentials, self._separator)
-        if len(self._claims) >= _SENDERS:
-            self._claims.clear()
-        claim = self._claims[sender] = f"{self._bus} {self._host}/{uid}/{pid}"
-        return claim
-
-    async def _send(self) -> None:
-        kept, engine = self._kept, self._engine
-        while True:
-            while not kept or not engine.connected:
-                self._arrived.clear()
-                if not kept:
-                    self._emptied.set()
-                    await self._arrived.wait()
-                else:
-                    await asyncio.sleep(0.05)
-            batch = list(islice(kept, _BATCH))
-            self._sending = len(batch)
-            try:
-                await engine.send(batch)
-                self._exported += len(batch)
-            except ConnectionError as error:
-                self._sending = 0
-                if engine.has_origins:
-                    continue
-                self._lost["uncertain"] += len(batch)
-                self._warn(plainly(error))
-            self._sending = 0
-            self._kept_bytes -= sum(len(message.payload) + len(message.key) for message in batch)
-            deque(starmap(kept.popleft, repeat((), len(batch))), 0)
+        return f"{self._bus} {self._host}/{uid}/{pid}"
 
     # -- in -----------------------------------------------------------------------------------------
 
@@ -399,7 +272,7 @@ class AioBridge:
         async with self._taking:
             coming: list[tuple[bytes, bytes]] = []
             for message in messages:
-                key = self._key(message.subject)
+                key = self._crossing.key_for(message.subject)
                 if key is None or not self._may_come(key, message):
                     continue
                 if fits_a_packet(key, message.payload):
@@ -407,37 +280,11 @@ class AioBridge:
                 else:
                     self._refused["message too long"] += 1
             if coming:
-                await self._publish(coming)
+                self._imported += len(coming)
+                await self._client.publish_many([*self._neighbours.announcement(coming), *coming])
+                if self._engine.keeps:
+                    await self._client.sync("tree")
             await acknowledge()
-
-    async def _publish(self, coming: list[tuple[bytes, bytes]]) -> None:
-        announced = []
-        if self._members.others:
-            digests = [digest(key, payload) for key, payload in coming]
-            announced = [(CONTROL, IMPORT + b"".join(digests))]
-        self._imported += len(coming)
-        await self._client.publish_many([*announced, *coming])
-        if self._engine.keeps:
-            await self._client.sync("tree")
-
-    def _key(self, subject: str) -> bytes | None:
-        """The key for a subject; ``None`` if it may not come, which is counted."""
-        try:
-            key = self._known_keys[subject]
-        except KeyError:
-            try:
-                key = self._engine.mapping.key_of(subject)
-            except NameFormatError as error:
-                self._refused[str(error)] += 1
-                return None
-            why = "reserved key" if key.startswith(b"!") else self._imports.refusal(key)
-            if why is not None:
-                self._refused[why] += 1
-                return None
-            if len(self._known_keys) >= _KEYS:
-                self._known_keys.clear()
-            self._known_keys[subject] = key
-        return key
 
     def _may_come(self, key: bytes, message: Incoming) -> bool:
         origin = Origin.decode(message.origin) if message.origin is not None else None
@@ -449,120 +296,45 @@ class AioBridge:
             if not any(matches(pattern, claim) for pattern in self._trust):
                 self._refused["untrusted"] += 1
                 return False
-        if origin is not None and not self._is_new(key, origin):
-            self._repeats += 1
-            return False
-        return self._leads or self._engine.shares
+        if origin is not None:
+            missing = self._arrivals.note(key, origin)
+            if missing is None:
+                self._repeats += 1
+                return False
+            if missing and not (self._engine.shares and self._neighbours.spares):  # else a spare has it
+                dropped = min(max(missing, 0), self._engine.lost - self._unread)  # by the client of the engine
+                self._unread += dropped
+                self._lost["engine"] += missing - dropped
+        return self._neighbours.leads or self._engine.shares
 
-    def _is_new(self, key: bytes, origin: Origin) -> bool:
-        """Note a message by its number. ``False`` for one that came before; gaps are counted as lost."""
-        keeps = self._engine.keeps
-        if keeps and not self._recent.add(key, origin):
-            return False
-        counts = not (self._engine.shares and self._members.spares)  # else a spare has what is missing here
-        of_bridge = self._heard.setdefault(origin.bridge, {})
-        heard = of_bridge.get(key)
-        if heard is None:
-            self._heard_keys += 1
-            if self._heard_keys > _KEYS:
-                self._forget_heard()
-                of_bridge = self._heard.setdefault(origin.bridge, {})
-            of_bridge[key] = [origin.count, origin.count]
-        elif origin.count > heard[1]:
-            if counts and origin.count > heard[1] + 1:
-                gap = origin.count - heard[1] - 1
-                known = min(gap, self._engine.lost - self._unread)
-                self._unread += known
-                self._lost["engine"] += gap - known
-            heard[1] = origin.count
-        elif not keeps:
-            return False
-        elif counts and origin.count > heard[0]:
-            self._lost["engine"] -= 1  # it was missing, and has come late
-        return True
-
-    def _forget_heard(self) -> None:
-        self._heard.clear()
-        self._heard_keys = 0
-
-    # -- the other bridges and gateways of the bus ------------------------------------------------
-
-    def _hear(self, message: Message) -> None:
-        now, said = monotonic(), message.payload
-        if said.startswith(IMPORT):
-            user = user_of(message.sender, self._client.credentials, self._separator)
-            for start in range(len(IMPORT), len(said) - DIGEST_BYTES + 1, DIGEST_BYTES):
-                self._expected.announce(message.sender, said[start : start + DIGEST_BYTES], now, user)
-        if said == ASK:
-            self._changed.set()
-        here = decode_here(said)
-        if here is None:
-            return
-        if here.gateway == self._id or not self._members.has_room_for(here):
-            self._refused["forged word or too many gateways"] += 1
-            return
-        is_new = self._members.is_new(here.gateway)
-        if self._members.hear(here, now):
-            self._settle()
-        if is_new and not here.leaving:
-            self._changed.set()  # so that the new one hears of this one
-
-    async def _say_here(self, leaving: bool = False) -> None:
-        counts = Counts(self._exported, self._imported, len(self._kept), dict(self._losses()))  # type: ignore[arg-type]
-        told = "" if leaving else self._describe()
-        here = Here(self._id, self._group, (_PLACE,), leaving, told=told, counts=counts)
-        self._members.hear(here, monotonic())
-        self._settle()
-        await self._client.publish(CONTROL, HERE + msgspec.json.encode(here))
-
-    def _settle(self) -> None:
-        """Find out whether this bridge takes messages out, or a spare does."""
-        leads = self._members.is_ours(_PLACE)
-        if leads != self._leads or not self._members.spares:
-            self._forget_heard()
-        self._leads = leads
-
-    async def _stay_known(self) -> None:
-        last = 0.0
-        while True:
-            before = monotonic()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_HEARTBEAT):
-                    await self._changed.wait()
-            changed = self._changed.is_set()
-            self._changed.clear()
-            now = monotonic()
-            if self._engine.connected > self._was_connected:
-                self._warned.clear()
-            self._was_connected = self._engine.connected
-            self._expected.expire(now)
-            if now - before > 2 * _HEARTBEAT:
-                self._members.excuse(now)
-            elif self._members.expire(now):
-                self._settle()
-            if self._members.others or changed:
-                await self._say_here()
-            if now - last > _TELL_SECONDS and self._tell_losses():
-                last = now
+    def _settled(self) -> None:
+        """What a spare has had until now is missing here: it is no gap."""
+        roles = self._neighbours.leads, bool(self._neighbours.spares)
+        if roles != self._roles:
+            self._roles = roles
+            self._arrivals.forget()
 
     # -- what is told of it -------------------------------------------------------------------------
 
-    def _warn(self, text: str) -> None:
-        """Log what goes wrong, once until there is a new connection: each attempt may fail in several ways."""
-        if text not in self._warned:
-            if len(self._warned) >= _WARNINGS:
-                self._warned.clear()
-            self._warned.add(text)
-            logger.warning("bridge %s: %s", self._url_told(), printable(text.encode()))
+    async def _stay_known(self) -> None:
+        while True:
+            await self._neighbours.beat()
+            if time() - self._told_at > _TELL_SECONDS:
+                await self._tell_losses()
 
-    def _tell_losses(self) -> bool:
-        """Log what was lost since the bridge was made. Returns whether more was than the last time."""
-        lost = self._losses()
-        if lost.total() <= self._lost_told:
-            return False
-        self._lost_told = lost.total()
+    def _warn(self, text: str) -> None:
+        logger.warning("bridge %s: %s", self._url_told(), printable(text.encode()))
+
+    async def _tell_losses(self) -> None:
+        """Log what was lost since the last time, and tell the bus."""
+        lost = self._losses() - self._told
+        if not lost:
+            return
+        since, self._told_at = self._told_at, time()
+        self._told += lost
         self._warn("lost " + ", ".join(f"{count:,} ({cause})" for cause, count in sorted(lost.items())))
-        return True
+        notices = [(LOST, f"{cause} {count} {since:.6f}".encode()) for cause, count in lost.items()]
+        await self._client.publish_many(notices)
 
     def _url_told(self) -> str:
         """The URL without what is secret."""
@@ -571,28 +343,47 @@ class AioBridge:
         return f"{scheme}://{','.join(places)}"
 
     def _losses(self) -> Counter[str]:
-        told = self._lost + Counter(unread=self._engine.lost)
-        told["bus"] += sum(self._client.lost.values())
-        return +told
+        on_bus = sum(self._client.lost.values())
+        return self._lost + self._sending.lost + Counter(unread=self._engine.lost, bus=on_bus)
 
-    def _describe(self) -> str:
-        lost = self._losses()
-        text = f"bridge to {self._url_told()}: {'connected' if self._engine.connected else 'away'}"
-        text += f", {self._exported:,} out, {self._imported:,} in, {len(self._kept):,} kept, {lost.total():,} lost"
-        return text[:300]
+    def _describe(self) -> tuple[str, Counts]:
+        """What the bus is told of this bridge: in one line, and in numbers."""
+        exported, kept, lost = self._sending.exported, len(self._sending.kept), self._losses()
+        text = f"bridge to {self._url_told()}: {'connected' if self._engine.connected.is_set() else 'away'}"
+        text += f", {exported:,} out, {self._imported:,} in, {kept:,} kept, {lost.total():,} lost"
+        return text[:300], Counts(exported, self._imported, kept, dict(lost))  # type: ignore[arg-type]
 
     def statistics(self) -> BridgeStatistics:
         """Counts since the bridge was made. Frozen, and true for this instant only."""
         return BridgeStatistics(
-            connected=self._engine.connected,
-            exported=self._exported,
+            connected=self._engine.connected.is_set(),
+            exported=self._sending.exported,
             imported=self._imported,
-            kept=len(self._kept),
-            kept_bytes=self._kept_bytes,
+            kept=len(self._sending.kept),
+            kept_bytes=self._sending.kept_bytes,
             echoes=self._echoes,
             returned=self._returned,
             repeats=self._repeats,
-            spares=self._members.spares,
+            spares=self._neighbours.spares,
             lost=dict(self._losses()),
             refused=dict(self._refused),
         )
+
+
+def _check_apart(exported: Iterable[bytes], imported: Sequence[bytes], separator: bytes) -> None:
+    for one in exported:
+        for other in imported:
+            if overlap(one, other, separator):
+                raise UsageError(
+                    f"{printable(one)} and {printable(other)} overlap: this engine does not tell what comes back, so "
+                    "no key may be both exported and imported"
+                )
+
+
+async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """End tasks that use a client library, which may swallow that they are cancelled."""
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=0.1)

@@ -11,19 +11,26 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from ssl import SSLContext, create_default_context
-from typing import Final, Protocol, TypeAlias
+from typing import ClassVar, Final, TypeAlias, TypeVar
 
 import msgspec
 
 from ..errors import UsageError
 from .mapping import Mapping
 
-__all__ = ["ORIGIN", "Engine", "EngineOptions", "Incoming", "Origin", "Outgoing", "Take", "end"]
+__all__ = ["BATCH", "ORIGIN", "Engine", "EngineOptions", "Incoming", "Origin", "Outgoing", "Take", "next_batch"]
+
+T = TypeVar("T")
 
 ORIGIN: Final = "Sbus-Origin"
 _ORIGIN: Final = re.compile(r"([0-9a-f.]{1,40}) ([0-9]{1,15}) ([0-9A-Za-z._-]{1,64}) ([!-~]{0,300})")
+BATCH: Final = 256
+"""Messages that are handed to the bridge at once."""
+_WARNINGS: Final = 100
+"""Different warnings before there is a new connection."""
 
 
 class Outgoing(msgspec.Struct, gc=False):
@@ -37,15 +44,11 @@ class Outgoing(msgspec.Struct, gc=False):
 
 
 class Incoming(msgspec.Struct, gc=False):
-    """A message that came from the engine, with its header if it had one.
-
-    ``kept`` says that the engine had stored it, so others may have come before it.
-    """
+    """A message that came from the engine, with its header if it had one."""
 
     subject: str
     payload: bytes
     origin: str | None = None
-    kept: bool = False
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -123,54 +126,72 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         return context
 
 
-class Engine(Protocol):
-    """One connection to an engine. It connects again by itself; each try that fails is told with ``warn``."""
+class Engine(ABC):
+    """One connection to an engine. It connects again by itself.
+
+    :param warn: logs what goes wrong.
+    """
 
     mapping: Mapping
-    has_origins: bool
+    has_origins: bool = True
     """Whether a header goes along with each message."""
-    keeps: bool
+    keeps: bool = False
     """Whether the engine keeps messages until they are acknowledged, also while the bridge is away."""
-    shares: bool
+    shares: bool = False
     """Whether the engine gives each message to one of several bridges of a bus."""
-    lost: int
+    payload_bytes: int = 400_000
+    """The longest payload."""
+    lost: int = 0
     """Messages that the client of the engine dropped, since the bridge took them too slowly."""
+    SUBJECT_BYTES: ClassVar[int] = 65_535
 
-    @property
-    def connected(self) -> bool:
-        """Whether there is a connection."""
-        ...
-
-    @property
-    def payload_bytes(self) -> int:
-        """The longest payload."""
-        ...
+    def __init__(self, url: str, options: EngineOptions, separator: bytes, warn: Callable[[str], object]) -> None:
+        self._url = url
+        self._options = options
+        self._warn = warn
+        self._warned: set[str] = set()
+        self.connected = asyncio.Event()
+        """Set while there is a connection."""
+        self.ready = asyncio.Event()
+        """Set when the first connection is there and the filters are in force."""
 
     def fits(self, subject: str) -> bool:
         """Whether the engine can carry this subject."""
-        ...
+        return len(subject.encode()) <= self.SUBJECT_BYTES
 
-    async def run(self, take: Take, filters: list[str], bus: str, name: str, ready: Callable[[], object]) -> None:
-        """Connect, however long that takes, and hand all that ``filters`` take to ``take``, until cancelled.
+    def _tell(self, trouble: str) -> None:
+        """Log what goes wrong, once until there is a new connection: each attempt may fail in several ways."""
+        if trouble not in self._warned and len(self._warned) < _WARNINGS:
+            self._warned.add(trouble)
+            self._warn(trouble)
 
-        ``bus`` is the same for all bridges of a bus; ``name`` is that of the options, or one that lasts. ``ready`` is
-        called when the first connection is there and the filters are in force.
+    def _came(self) -> None:
+        """There is a new connection."""
+        self._warned.clear()
+        self.connected.set()
+
+    @abstractmethod
+    async def run(self, take: Take, patterns: Sequence[bytes], bus: str, name: str) -> None:
+        """Connect, however long that takes, and hand all that ``patterns`` match to ``take``, until cancelled.
+
+        ``bus`` is the same for all bridges of a bus; ``name`` is that of the options, or one that lasts.
         """
-        ...
 
+    @abstractmethod
     async def send(self, messages: Sequence[Outgoing]) -> None:
         """Publish, and return when the engine has all of them. Raises :exc:`ConnectionError` if that is uncertain."""
-        ...
 
+    async def drain(self) -> None:  # noqa: B027
+        """Let nothing more come, and wait until all that came was taken. What is kept would else come late again."""
+
+    @abstractmethod
     async def close(self) -> None:
         """Close the connection."""
-        ...
 
 
-async def end(*tasks: asyncio.Task[None] | None) -> None:
-    """End tasks that use a client library, which may swallow that they are cancelled."""
-    left = {task for task in tasks if task is not None}
-    while left:
-        for task in left:
-            task.cancel()
-        _, left = await asyncio.wait(left, timeout=0.1)
+async def next_batch(queue: asyncio.Queue[T]) -> list[T]:
+    """Wait for a message. Returns it, and more that are here already."""
+    found = [await queue.get()]
+    while len(found) < BATCH and not queue.empty():
+        found.append(queue.get_nowait())
+    return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from importlib import import_module
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -19,32 +20,20 @@ ENGINES: Final = {
     "redis": "redis",
     "rediss": "redis",
 }
-"""The module for each scheme of a URL."""
+"""The module for each scheme of a URL. The extra of the package has the same name."""
 
 
-def make_engine(
-    url: str, options: EngineOptions, imported: Sequence[bytes], separator: bytes, warn: Callable[[str], object]
-) -> Engine:
+def make_engine(url: str, options: EngineOptions, separator: bytes, warn: Callable[[str], object]) -> Engine:
     """The engine for a URL, not yet connected. Raises :exc:`~sbuslib.errors.UsageError`."""
-    extra, *others = map(_module_of, url.split(",") if url.startswith(("nats:", "tls:")) else [url])
-    if any(other != extra for other in others):
+    name, *others = map(_module_of, url.split(",") if url.startswith(("nats:", "tls:")) else [url])
+    if any(other != name for other in others):
         raise UsageError("a bridge joins one engine")
     try:
-        match extra:
-            case "nats":
-                from .nats import Nats
-
-                return Nats(url, options, imported, separator, warn)
-            case "mqtt":
-                from .mqtt import Mqtt
-
-                return Mqtt(urlsplit(url), options, separator, warn)
-            case _:
-                from .redis import Redis
-
-                return Redis(url, options, separator, warn)
+        module = import_module(f".{name}", __package__)
+        engine: Engine = getattr(module, name.capitalize())(url, options, separator, warn)
     except ImportError as error:
-        raise UsageError(f"{error}: pip install 'sbuslib[{extra}]'") from None
+        raise UsageError(f"{error}: pip install 'sbuslib[{name}]'") from None
+    return engine
 
 
 def _module_of(url: str) -> str:

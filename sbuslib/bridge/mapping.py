@@ -36,7 +36,7 @@ class Mapping:
     """The subjects for keys, and the filters for patterns, of one engine.
 
     >>> nats = Mapping(".", "*", ">", specials=".*>", has_empty=False)
-    >>> nats.subject_of(b"room/1/a.b"), nats.key_of("sbus.room.1.a%2Eb"), nats.filter_of(b"room/*/")
+    >>> nats.name_of(b"room/1/a.b"), nats.key_of("sbus.room.1.a%2Eb"), nats.filter_of(b"room/*/")
     ('sbus.room.1.a%2Eb', b'room/1/a.b', 'sbus.room.*.>')
 
     :param between: what separates the segments of a subject.
@@ -71,7 +71,7 @@ class Mapping:
         self._start = prefix + between if prefix else ""
         self._separator = separator
 
-    def subject_of(self, key: bytes) -> str:
+    def name_of(self, key: bytes) -> str:
         """The subject for ``key``."""
         # Bytes that are not UTF-8 become lone surrogates, which nothing else becomes.
         return self._named(map(self._segment, key.split(self._separator)))
@@ -80,7 +80,7 @@ class Mapping:
         """The key that ``subject`` stands for. Raises :exc:`~sbuslib.errors.NameFormatError` where it is none."""
         parts = subject.removeprefix(self._start).split(self._between)
         key = self._separator.join([b"" if part == _EMPTY else _unquoted(part) for part in parts])
-        if b"\0" in key or self.subject_of(key) != subject:
+        if b"\0" in key or self.name_of(key) != subject:
             raise NameFormatError("not the subject for a key")
         return key
 

@@ -1,8 +1,9 @@
 """MQTT 3.1.1 and 5: what is different about it. See :mod:`.engine` for what is not.
 
-``paho-mqtt`` is driven by the bridge's own event loop, without its thread. With quality of service 1, each message is
-confirmed, and the client library sends again what was not. With 0 it is confirmed when it is in the socket: what the
-server has not read by the time it dies is lost, which the other bridges count by the numbers.
+``paho-mqtt`` connects, reads and writes in a thread of its own, and calls back from there. With quality of service 1,
+each message is confirmed, in the order in which they were sent, and the client library sends again what was not. With 0
+it is confirmed when it is in the socket: what the server has not read by the time it dies is lost, which the other
+bridges count by the numbers.
 
 MQTT 3.1.1 has no headers: nobody can tell what comes back or comes again. So a bridge refuses lists of patterns that
 overlap, and repeats of the server come through.
@@ -11,25 +12,16 @@ overlap, and repeats of the server come through.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
-from collections import deque
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
-from ssl import SSLSocket
 from typing import Any, Final
-from urllib.parse import SplitResult, unquote
+from urllib.parse import unquote, urlsplit
 
-from paho.mqtt.client import (
-    MQTT_ERR_SUCCESS,
-    CallbackAPIVersion,
-    Client,
-    MQTTMessage,
-    MQTTMessageInfo,
-    MQTTProtocolVersion,
-)
+from paho.mqtt.client import CallbackAPIVersion, Client, MQTTMessage, MQTTMessageInfo, MQTTProtocolVersion
+from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
@@ -37,218 +29,161 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from ..errors import UsageError
 from ..matcher import matches
-from .engine import ORIGIN, EngineOptions, Incoming, Outgoing, Take, end
+from .engine import ORIGIN, Engine, EngineOptions, Incoming, Outgoing, Take, next_batch
 from .mapping import Mapping
 
 __all__ = ["Mqtt"]
 
-_TOPIC_BYTES: Final = 65_535
+_VERSIONS: Final = {"5": MQTTProtocolVersion.MQTTv5, "3.1.1": MQTTProtocolVersion.MQTTv311}
 _LEVELS: Final = 200
 """Segments of a topic: mosquitto takes no more."""
-_PAYLOAD_BYTES: Final = 400_000
 _KEEPALIVE: Final = 15
-_PAUSE: Final = 1.0
-"""Seconds between attempts to connect, and between looks at the time for the client library."""
-_UNREAD: Final = 8_192
-"""Messages that wait for the bridge. Then the socket is not read, so that the server notices."""
-_BATCH: Final = 256
-
+_UNREAD: Final = 16_384
+"""Messages that wait for the bridge. A server of MQTT 5 sends no further ones that it wants confirmed; else they are
+dropped."""
 _WINDOW: Final = 64
 """Messages without confirmation: for each that comes, the client library looks at all."""
 _NO_PROPERTIES: Final = Properties(PacketTypes.PUBLISH)
 """To be copied: to make one takes 20 times as long."""
 
 
-class Mqtt:
+class _Connection(Client):  # type: ignore[misc]
+    """The client of the library, where that would not say why there is no connection."""
+
+    def __init__(self, version: MQTTProtocolVersion) -> None:
+        super().__init__(CallbackAPIVersion.VERSION2, protocol=version)
+        self.cause = ""
+        self.enable_logger(self)
+
+    def log(self, level: int, text: str, *values: object) -> None:
+        """Called by the client library in place of a logger."""
+        if level >= logging.ERROR:
+            self.cause = text % values
+
+    def reconnect(self) -> MQTTErrorCode:
+        try:
+            return super().reconnect()
+        except (OSError, ValueError) as error:  # its thread would end with a ValueError, as for a name of no host
+            self.cause = str(error)
+            raise OSError(self.cause) from error
+
+
+class Mqtt(Engine):
     """A connection to an MQTT server, by ``paho-mqtt``."""
 
-    keeps = False
-    shares = False
-    lost = 0
-
-    def __init__(
-        self, place: SplitResult, options: EngineOptions, separator: bytes, warn: Callable[[str], object]
-    ) -> None:
-        versions = {"5": MQTTProtocolVersion.MQTTv5, "3.1.1": MQTTProtocolVersion.MQTTv311}
-        if options.version not in versions or options.qos not in (0, 1):
+    def __init__(self, url: str, options: EngineOptions, separator: bytes, warn: Callable[[str], object]) -> None:
+        super().__init__(url, options, separator, warn)
+        if options.version not in _VERSIONS or options.qos not in (0, 1):
             raise UsageError("MQTT has the versions 3.1.1 and 5 here, and quality of service 0 and 1")
         self.mapping = Mapping("/", "+", "+/#", specials="/+#$", prefix=options.prefix, separator=separator)
         self.has_origins = options.version == "5"
-        self._options = options
         self._separator = separator
-        self._warn = warn
-        self._secure = place.scheme == "mqtts"
-        self._host, self._port = place.hostname or "localhost", place.port or (8883 if self._secure else 1883)
-        self._client = client = Client(CallbackAPIVersion.VERSION2, protocol=versions[options.version])
-        tls = options.tls(self._secure)
-        if tls is not None:
+        self._filters: list[str] = []
+        self._unread: asyncio.Queue[MQTTMessage] = asyncio.Queue(_UNREAD)
+        self._awaited: tuple[int, asyncio.Future[None]] | None = None  # the message whose confirmation ``send`` awaits
+        self._client = self._make_client()
+
+    def _make_client(self) -> _Connection:
+        options, place = self._options, urlsplit(self._url)
+        client = _Connection(_VERSIONS[options.version])
+        is_secure = place.scheme == "mqtts"
+        if (tls := options.tls(is_secure)) is not None:
             client.tls_set_context(tls)
         user = options.user if options.user is not None else place.username and unquote(place.username)
         if user is not None:
             client.username_pw_set(user, options.password or (place.password and unquote(place.password)))
-        client.enable_logger(self)
         client.max_inflight_messages_set(_WINDOW)
         client.manual_ack_set(True)
-        client.on_connect, client.on_disconnect = self._connected, self._disconnected
-        client.on_message = self._received
-        client.on_socket_open, client.on_socket_close = self._opened, self._closed
-        client.on_socket_register_write = self._has_to_write
-        client.on_socket_unregister_write = self._has_written
-        client.on_publish = self._confirmed
-        client.on_subscribe = self._in_force
-        self._loop: asyncio.AbstractEventLoop
-        self._filters: list[str] = []
-        self._inbox: deque[MQTTMessage] = deque()
-        self._arrived, self._moved = asyncio.Event(), asyncio.Event()
-        self._up = self._full = False
-        self._reading: Any = None
-        self._cause = ""
-        self._ready: Callable[[], object]
-
-    @property
-    def connected(self) -> bool:
-        return self._up
-
-    @property
-    def payload_bytes(self) -> int:
-        return _PAYLOAD_BYTES
+        client.reconnect_delay_set(1, 1)
+        properties = None
+        if self.has_origins:
+            properties = Properties(PacketTypes.CONNECT)
+            properties.ReceiveMaximum = _UNREAD
+        port = place.port or (8883 if is_secure else 1883)
+        client.connect_async(place.hostname or "localhost", port, _KEEPALIVE, properties=properties)
+        return client
 
     def fits(self, subject: str) -> bool:
-        return len(subject.encode()) <= _TOPIC_BYTES and subject.count("/") < _LEVELS
+        return super().fits(subject) and subject.count("/") < _LEVELS
 
-    async def run(self, take: Take, filters: list[str], bus: str, name: str, ready: Callable[[], object]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._filters, self._ready = filters, ready
-        self._status = self.mapping.subject_of(f"sbus-bridge/{name}".encode())
-        self._client.will_set(self._status, b"away", self._options.qos, retain=True)
-        staying = asyncio.create_task(self._stay_connected())
-        try:
-            await self._hand_on(take)
-        finally:
-            await end(staying)
-
-    async def _stay_connected(self) -> None:
+    async def run(self, take: Take, patterns: Sequence[bytes], bus: str, name: str) -> None:
+        client = self._client
+        self._filters = self.mapping.filters_for(patterns)
+        self._status = self.mapping.name_of(f"sbus-bridge/{name}".encode())
+        client.will_set(self._status, b"away", self._options.qos, retain=True)
+        client.on_socket_open = _send_at_once
+        callbacks: dict[str, Callable[..., None]] = {
+            "on_connect": self._connected,
+            "on_connect_fail": self._not_connected,
+            "on_disconnect": self._disconnected,
+            "on_message": self._received,
+            "on_publish": self._confirmed,
+            "on_subscribe": self._in_force,
+        }
+        for event, function in callbacks.items():
+            setattr(client, event, partial(asyncio.get_running_loop().call_soon_threadsafe, function))
+        client.loop_start()
         while True:
-            if not self._client.is_connected() and self._client.socket() is None:
-                try:
-                    # Looking up the host and connecting block.
-                    await asyncio.to_thread(self._client.connect, self._host, self._port, _KEEPALIVE)
-                except (OSError, ValueError) as error:
-                    self._warn(str(error))
-            await asyncio.sleep(_PAUSE)
-            if self._client.socket() is not None:
-                self._client.loop_misc()
+            messages = await next_batch(self._unread)
+            coming = [Incoming(message.topic, message.payload, _origin_of(message)) for message in messages]
+            await take(coming, partial(self._acknowledge, messages))
 
-    # -- called by the client library ---------------------------------------------------------------
-
-    def log(self, level: int, text: str, *values: object) -> None:
-        """Keep why a connection ends, which the client library writes into its log only."""
-        if level >= logging.ERROR:
-            self._cause = text % values
-
-    def _opened(self, client: Client, userdata: object, sock: Any) -> None:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._loop.call_soon_threadsafe(self._read_on, sock)
-
-    def _read_on(self, sock: Any) -> None:
-        self._reading = sock
-        if sock.fileno() >= 0:
-            self._loop.add_reader(sock, self._read)
-
-    def _read(self) -> None:
-        self._client.loop_read(_BATCH)
-        if len(self._inbox) >= _UNREAD:
-            self._full = True
-            if self._reading is not None:
-                self._loop.remove_reader(self._reading)
-        elif isinstance(self._reading, SSLSocket) and self._reading.pending():
-            # The socket is not ready once more for what TLS has deciphered already.
-            self._loop.call_soon(self._read)
-
-    def _closed(self, client: Client, userdata: object, sock: Any) -> None:
-        self._loop.remove_reader(sock)
-        self._loop.remove_writer(sock)
-        self._reading = None
-
-    def _has_to_write(self, client: Client, userdata: object, sock: Any) -> None:
-        self._loop.call_soon_threadsafe(self._write_on, sock)
-
-    def _write_on(self, sock: Any) -> None:
-        if sock.fileno() >= 0 and self._client.socket() is sock:
-            self._loop.add_writer(sock, self._client.loop_write)
-
-    def _has_written(self, client: Client, userdata: object, sock: Any) -> None:
-        self._loop.remove_writer(sock)
-
-    def _connected(self, client: Client, userdata: object, flags: object, code: ReasonCode, _: object) -> None:
+    def _connected(self, client: _Connection, userdata: object, flags: object, code: ReasonCode, _: object) -> None:
         if code.is_failure:
-            self._warn(str(code))
+            self._tell(str(code))
             return
-        self._up = True
-        client.publish(self._status, b"here", self._options.qos, retain=True)
+        self._came()
+        client.cause = ""
         qos = self._options.qos
+        client.publish(self._status, b"here", qos, retain=True)
         if not self._filters:
-            self._ready()
+            self.ready.set()
         elif self.has_origins:
             client.subscribe([(one, SubscribeOptions(qos, noLocal=True)) for one in self._filters])
         else:
             client.subscribe([(one, qos) for one in self._filters])
 
-    def _disconnected(self, client: Client, userdata: object, flags: object, code: ReasonCode, _: object) -> None:
-        self._up = False
-        self._moved.set()
+    def _not_connected(self, client: _Connection, userdata: object) -> None:
+        self._tell(client.cause)
+
+    def _disconnected(self, client: _Connection, userdata: object, flags: object, code: ReasonCode, _: object) -> None:
+        self.connected.clear()
         if code.is_failure:
-            self._warn(self._cause or str(code))
-        self._cause = ""
+            self._tell(client.cause or str(code))
+        if self._awaited is not None and not self._options.qos and not self._awaited[1].done():
+            self._awaited[1].set_exception(ConnectionError("the connection ended"))
 
-    def _in_force(self, *_: object) -> None:
-        self._ready()
+    def _in_force(self, client: Client, userdata: object, mid: int, codes: list[ReasonCode], _: object) -> None:
+        refused = [str(code) for code in codes if code.is_failure]
+        if refused:
+            self._tell(f"the server refuses to send what is imported: {refused[0]}")
+        else:
+            self.ready.set()
 
-    def _confirmed(self, *_: object) -> None:
-        self._moved.set()
+    def _confirmed(self, client: Client, userdata: object, mid: int, code: ReasonCode, _: object) -> None:
+        if code.is_failure:
+            self._tell(f"the server refuses what is exported: {code}")
+        if self._awaited is not None and self._awaited[0] == mid and not self._awaited[1].done():
+            self._awaited[1].set_result(None)
 
     def _received(self, client: Client, userdata: object, message: MQTTMessage) -> None:
-        self._inbox.append(message)
-        self._arrived.set()
-
-    # -----------------------------------------------------------------------------------------------
-
-    async def _hand_on(self, take: Take) -> None:
-        while True:
-            await self._arrived.wait()
-            self._arrived.clear()
-            while self._inbox:
-                messages = [self._inbox.popleft() for _ in range(min(_BATCH, len(self._inbox)))]
-                coming = [Incoming(message.topic, message.payload, _origin_of(message)) for message in messages]
-                await take(coming, partial(self._acknowledge, messages))
-            if self._full and self._reading is not None:
-                self._full = False
-                self._read_on(self._reading)
-                self._read()
+        try:
+            self._unread.put_nowait(message)
+        except asyncio.QueueFull:
+            self.lost += 1
 
     async def _acknowledge(self, messages: list[MQTTMessage]) -> None:
         for message in messages:
             self._client.ack(message.mid, message.qos)
 
     async def send(self, messages: Sequence[Outgoing]) -> None:
-        sent: deque[MQTTMessageInfo] = deque()
-        for message in messages:
-            sent.append(self._publish(message))
-            if len(sent) >= _WINDOW:
-                await self._confirm(sent, _WINDOW // 2)
-        await self._confirm(sent, 0)
-
-    async def _confirm(self, sent: deque[MQTTMessageInfo], left: int) -> None:
-        """Wait until no more than ``left`` messages are without confirmation."""
-        while len(sent) > left:
-            if sent[0]._published:
-                sent.popleft()
-                continue
-            # With quality of service 1, the client library sends it again, once there is a connection.
-            if not self._up and not self._options.qos:
+        for start in range(0, len(messages), _WINDOW):
+            # With quality of service 1, the client library sends what was not confirmed once there is a connection.
+            if not self.connected.is_set() and not self._options.qos:
                 raise ConnectionError("the connection ended")
-            self._moved.clear()
-            await self._moved.wait()
+            sent = [self._publish(message) for message in messages[start : start + _WINDOW]]
+            self._awaited = sent[-1].mid, asyncio.get_running_loop().create_future()
+            await self._awaited[1]
 
     def _publish(self, message: Outgoing) -> MQTTMessageInfo:
         properties = None
@@ -259,16 +194,16 @@ class Mqtt:
         return self._client.publish(message.subject, message.payload, self._options.qos, retain, properties)
 
     async def close(self) -> None:
-        if self._up:
-            self._client.publish(self._status, b"away", self._options.qos, retain=True)
-            while self._client.want_write() and self._client.loop_write() == MQTT_ERR_SUCCESS:
-                await asyncio.sleep(0)
-        with contextlib.suppress(OSError, ValueError):
-            self._client.disconnect()
-            self._client.loop_write()
-        sock = self._client.socket()
-        if sock is not None:
-            self._client._sock_close()
+        client = self._client
+        if self.connected.is_set():
+            told = client.publish(self._status, b"away", self._options.qos, retain=True)
+            await asyncio.to_thread(told.wait_for_publish, 1.0)
+        client.disconnect()
+        await asyncio.to_thread(client.loop_stop)  # up to a second, while the server is away
+
+
+def _send_at_once(client: Client, userdata: object, sock: Any) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _origin_of(message: MQTTMessage) -> str | None:

@@ -1,8 +1,8 @@
 """NATS: what is different about it. See :mod:`.engine` for what is not.
 
 What is published is confirmed by a ping: its answer comes after the server has taken all that was sent before. With a
-stream, JetStream confirms each message, and drops repeats by their id. Bridges of one bus are a queue group, or share
-the durable consumer.
+stream, JetStream confirms each message, and drops repeats by their id. Bridges of one bus are a queue group, and with a
+stream they share a durable consumer.
 """
 
 from __future__ import annotations
@@ -18,28 +18,25 @@ from typing import Any, Final
 import nats
 from msgspec import json
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.errors import Error, SlowConsumerError
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import NotFoundError
 
 from ..errors import UsageError
-from .engine import ORIGIN, EngineOptions, Incoming, Outgoing, Take
+from .engine import BATCH, ORIGIN, Engine, EngineOptions, Incoming, Outgoing, Take, next_batch
 from .mapping import Mapping
 
 __all__ = ["Nats"]
 
-_BATCH: Final = 256
-"""Messages that are handed to the bridge at once."""
 _UNREAD: Final = 16_384
 """Messages that wait for the bridge; the client library drops further ones."""
-_SUBJECT_BYTES: Final = 3_000
-"""A server allows 4,096 bytes for a line of the protocol."""
+_PAUSE: Final = 1.0
+"""Seconds between attempts to connect, and to use a stream."""
+_ASK_SECONDS: Final = 0.5
+"""How long a stream is asked for messages at once."""
 _HEADER_BYTES: Final = 512
 """What the headers of a message take at most: a server counts them as payload."""
-_ASK_SECONDS: Final = 1.0
-"""How long a stream is asked for messages at once."""
-_PAUSE: Final = 1.0
-"""Seconds between attempts to connect."""
 _CONFIRM_SECONDS: Final = 10.0
 _AGAIN_SECONDS: Final = 10.0
 """A stream sends again what was not acknowledged for so long."""
@@ -73,50 +70,30 @@ class _Connection(nats.NATS):  # type: ignore[misc]
             await self._process_op_err(error)
 
 
-class Nats:
+class Nats(Engine):
     """A connection to a NATS server or cluster, by ``nats-py``."""
 
-    has_origins = True
     shares = True
+    SUBJECT_BYTES = 3_000  # a server allows 4,096 bytes for a line of the protocol
 
-    def __init__(
-        self,
-        url: str,
-        options: EngineOptions,
-        imported: Sequence[bytes],
-        separator: bytes,
-        warn: Callable[[str], object],
-    ) -> None:
+    def __init__(self, url: str, options: EngineOptions, separator: bytes, warn: Callable[[str], object]) -> None:
+        super().__init__(url, options, separator, warn)
         self.mapping = Mapping(
             ".", "*", ">", specials=".*>", has_empty=False, prefix=options.prefix, separator=separator
         )
         self.keeps = options.stream is not None
-        self.lost = 0
-        self._servers = url.split(",")
-        self._options = options
-        self._imported = self.mapping.filter_for(imported) if imported else ""
-        self._warn = warn
         _check_files(options)
+        self._servers = url.split(",")
         self._tls = options.tls(any(server.startswith("tls:") for server in self._servers))
         self._client = _Connection()
         self._client.files = options
-        self._streams: Any = self._client.jetstream(publish_async_max_pending=16_384)
-        self._away = asyncio.Event()  # set while there is no connection
-        self._inbox: Any = None  # where a stream sends to
+        self._streams = self._client.jetstream(publish_async_max_pending=_UNREAD)
         self._unread: asyncio.Queue[Msg] = asyncio.Queue(_UNREAD)
+        self._subscriptions: list[Subscription] = []
+        self._asking = asyncio.Lock()  # a stream, until all that it sent was taken
+        self._patience: asyncio.Timeout | None = None  # with what is being sent
 
-    @property
-    def connected(self) -> bool:
-        return bool(self._client.is_connected)
-
-    @property
-    def payload_bytes(self) -> int:
-        return int(self._client.max_payload) - _HEADER_BYTES
-
-    def fits(self, subject: str) -> bool:
-        return len(subject.encode()) <= _SUBJECT_BYTES
-
-    async def run(self, take: Take, filters: list[str], bus: str, name: str, ready: Callable[[], object]) -> None:
+    async def run(self, take: Take, patterns: Sequence[bytes], bus: str, name: str) -> None:
         options = self._options
         given = {
             "user": options.user,
@@ -138,135 +115,143 @@ class Nats:
             reconnected_cb=self._back,
             **{key: value for key, value in given.items() if value is not None},
         )
-        ask = None
-        if options.stream is not None:
-            ask = await self._use_stream(options.stream, name)
-            filters = []
-        for subject in filters:
-            subscription = await self._client.subscribe(subject, queue=f"sbus-{bus}", pending_bytes_limit=0)
-            # The client has a queue for each. With one for all, messages stay in the order in which they came.
-            subscription._pending_queue = self._unread
-        await self._client.flush()
-        ready()
-        await self._hand_on(take, ask)
+        while True:
+            try:
+                if options.stream is not None:
+                    await self._use_stream(options.stream)
+                if options.stream is not None and patterns:
+                    durable = await self._use_consumer(options.stream, patterns, name)
+                    await self._read_stream(take, options.stream, durable)
+                else:
+                    await self._read(take, self.mapping.filters_for(patterns), f"sbus-{bus}")
+            except (Error, TimeoutError) as error:  # such as a cluster whose streams have no leader yet
+                await self._failed(error)
+                await asyncio.sleep(_PAUSE)
 
-    async def _use_stream(self, stream: str, name: str) -> Callable[[], Any] | None:
-        """Use the stream as it is, or make it. Returns what asks for a batch. One consumer keeps messages in order."""
+    async def _subscribe(self, subject: str, group: str = "") -> None:
+        subscription = await self._client.subscribe(subject, queue=group, pending_bytes_limit=0)
+        # The client has a queue for each. With one for all, messages stay in the order in which they came.
+        subscription._pending_queue = self._unread
+        self._subscriptions.append(subscription)
+
+    async def _are_ready(self) -> None:
+        await self._client.flush()
+        self.payload_bytes = self._client.max_payload - _HEADER_BYTES
+        self._came()
+        self.ready.set()
+
+    async def _read(self, take: Take, filters: list[str], group: str) -> None:
+        for subject in filters:
+            await self._subscribe(subject, group)
+        await self._are_ready()
+        while True:
+            messages = await next_batch(self._unread)
+            await take([_incoming(one) for one in messages], partial(self._acknowledge, ()))
+            for _ in messages:
+                self._unread.task_done()
+
+    async def _read_stream(self, take: Take, stream: str, durable: str) -> None:
+        """Ask for one batch after another. ``fetch`` of the client library is five times slower, and asks ahead."""
+        inbox = self._client.new_inbox()
+        await self._subscribe(inbox)
+        await self._are_ready()
+        question = json.encode({"batch": BATCH, "expires": int(_ASK_SECONDS * 1e9)})
+        while True:
+            await self.connected.wait()
+            async with self._asking:
+                try:
+                    await self._client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{durable}", question, inbox)
+                    left = BATCH
+                    while left > 0:
+                        async with asyncio.timeout(2 * _ASK_SECONDS):
+                            messages = await next_batch(self._unread)
+                        came = [one for one in messages if one.reply]  # without, it says that no more comes
+                        left = left - len(came) if len(came) == len(messages) else 0
+                        await take([_incoming(one) for one in came], partial(self._acknowledge, came))
+                except (Error, TimeoutError):  # the connection ended
+                    await asyncio.sleep(0.1)
+
+    async def _use_stream(self, stream: str) -> None:
+        """Make the stream, unless it is there: then it is used as it is."""
         try:
             await self._streams.stream_info(stream)
         except NotFoundError:
             await self._streams.add_stream(name=stream, subjects=[self.mapping.filter_of(b"")])
-        if not self._imported:
-            return None
-        durable = f"sbus-{name}-{blake2b(self._imported.encode(), digest_size=6).hexdigest()}"
+
+    async def _use_consumer(self, stream: str, patterns: Sequence[bytes], name: str) -> str:
+        """Make the consumer, unless it is there. Returns its name."""
+        wanted = self.mapping.filter_for(patterns)  # one consumer keeps messages in order, and takes one filter
+        unique = blake2b(f"{name} {wanted}".encode(), digest_size=6).hexdigest()
+        durable = f"sbus-{re.sub('[^0-9A-Za-z_-]', '-', name)}-{unique}"
         config = ConsumerConfig(
             durable_name=durable,
-            filter_subject=self._imported,
+            filter_subject=wanted,
             deliver_policy=DeliverPolicy.NEW,
             ack_policy=AckPolicy.EXPLICIT,
             ack_wait=_AGAIN_SECONDS,
         )
-        try:
-            await self._streams.consumer_info(stream, durable)
-        except NotFoundError:
-            await self._streams.add_consumer(stream, config)
-        inbox = self._client.new_inbox()
-        self._inbox = await self._client.subscribe(inbox, pending_bytes_limit=0)
-        self._inbox._pending_queue = self._unread
-        asked = json.encode({"batch": _BATCH, "expires": int(_ASK_SECONDS * 1e9)})
-        return partial(self._client.publish, f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{durable}", asked, inbox)
+        await self._streams.add_consumer(stream, config)
+        return durable
 
-    async def _hand_on(self, take: Take, ask: Callable[[], Any] | None) -> None:
-        """Hand on what comes. A stream is asked for each batch: ``fetch`` of the client library is 10 times slower."""
-        unread, wanted = self._unread, 0
-        while True:
-            try:
-                if ask is not None and wanted <= 0:
-                    await ask()
-                    wanted = _BATCH
-                async with asyncio.timeout(None if ask is None else 2 * _ASK_SECONDS):
-                    messages = [await unread.get()]
-            except (Error, TimeoutError):  # the connection ended
-                await asyncio.sleep(0.1)
-                wanted = 0
-                continue
-            while len(messages) < _BATCH and not unread.empty():
-                messages.append(unread.get_nowait())
-            if ask is not None:
-                came = [message for message in messages if message.reply]  # without, it says that no more comes
-                wanted = wanted - len(came) if len(came) == len(messages) else 0
-                messages = came
-            coming = [Incoming(one.subject, one.data, (one.headers or {}).get(ORIGIN)) for one in messages]
-            await take(coming, partial(self._acknowledge, messages))
-
-    async def _acknowledge(self, messages: list[Msg]) -> None:
-        if self.keeps:
-            with suppress(Error):  # then it comes again
-                for one in messages:
-                    await self._client.publish(one.reply)
-                await self._client.flush()
+    async def _acknowledge(self, messages: Sequence[Msg]) -> None:
+        with suppress(Error):  # then they come again
+            for one in messages:
+                await one.ack()
 
     async def _failed(self, error: Exception) -> None:
         if isinstance(error, SlowConsumerError):
-            self.lost += 1
+            self.lost += not self.keeps  # a stream sends it again
         else:
-            self._warn(str(error) or type(error).__name__)
+            self._tell(str(error) or type(error).__name__)
 
     async def _left(self) -> None:
-        self._away.set()
+        self.connected.clear()
+        if self._patience is not None:
+            with suppress(RuntimeError):  # it has ended
+                self._patience.reschedule(0.0)  # no confirmation comes any more
 
     async def _back(self) -> None:
-        self._away.clear()
+        self._came()
 
     async def send(self, messages: Sequence[Outgoing]) -> None:
-        if not self.connected:
-            await asyncio.sleep(0.1)
-            raise ConnectionError("away")
         try:
-            if self.keeps:
-                await self._send_to_stream(messages)
-                return
-            await self._client._send_command(b"".join(map(_packet, messages)))
-            # The client writes its first ping before what it has still to write.
-            for _ in range(2):
-                await self._unless_away(self._client.flush(_CONFIRM_SECONDS))
+            async with asyncio.timeout(_CONFIRM_SECONDS) as self._patience:
+                if self.keeps:
+                    confirmed = [await self._send_to_stream(message) for message in messages]
+                    await asyncio.gather(*confirmed)
+                else:
+                    await self._client._send_command(b"".join(map(_packet, messages)))
+                    await self._flush()
         except (Error, TimeoutError) as error:
-            raise ConnectionError(str(error)) from error
+            raise ConnectionError(str(error) or "no confirmation") from error
 
-    async def _send_to_stream(self, messages: Sequence[Outgoing]) -> None:
-        confirmed = []
-        for message in messages:
-            headers = {
-                ORIGIN: message.origin,
-                "Nats-Msg-Id": f"{message.origin.partition(' ')[0]}-{message.number}",
-            }
-            confirmed.append(
-                await self._streams.publish_async(
-                    message.subject, message.payload, stream=self._options.stream, headers=headers
-                )
-            )
-        async with asyncio.timeout(_CONFIRM_SECONDS):
-            await self._unless_away(asyncio.gather(*confirmed))
+    async def _flush(self) -> None:
+        """Wait until the server has all that was sent: the client writes its first ping before that."""
+        await self._client.flush()
+        await self._client.flush()
 
-    async def _unless_away(self, answer: Any) -> None:
-        """Wait for an answer, or until there is no connection any more: then none comes."""
-        answered = asyncio.ensure_future(answer)
-        left = asyncio.ensure_future(self._away.wait())
-        try:
-            await asyncio.wait([answered, left], return_when=asyncio.FIRST_COMPLETED)
-            if not answered.done():
-                raise ConnectionError("the connection ended")
-            answered.result()
-        finally:
-            answered.cancel()
-            left.cancel()
+    async def _send_to_stream(self, message: Outgoing) -> Any:
+        headers = {ORIGIN: message.origin, "Nats-Msg-Id": f"{message.origin.partition('.')[0]}-{message.number}"}
+        stream = self._options.stream
+        return await self._streams.publish_async(message.subject, message.payload, stream=stream, headers=headers)
+
+    async def drain(self) -> None:
+        await self._asking.acquire()
+        if not self.keeps:
+            # ``drain`` of the client library forgets the subscription while the server may still send for it.
+            with suppress(Error):
+                for subscription in self._subscriptions:
+                    await self._client._send_unsubscribe(subscription._id)
+                await self._flush()
+                await self._unread.join()
 
     async def close(self) -> None:
         with suppress(Error, OSError, AssertionError):  # which it raises where it is not, or never was, connected
-            if self._inbox is not None and self.connected:
-                await self._inbox.unsubscribe()  # else a stream might still send what nobody takes
-                await self._client.flush()
             await self._client.close()
+
+
+def _incoming(message: Msg) -> Incoming:
+    return Incoming(message.subject, message.data, (message.headers or {}).get(ORIGIN))
 
 
 def _check_files(options: EngineOptions) -> None:

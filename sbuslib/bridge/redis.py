@@ -19,16 +19,15 @@ from redis.asyncio import Redis as Connection
 from redis.asyncio import SSLConnection
 from redis.exceptions import RedisError, ResponseError
 
-from .engine import EngineOptions, Incoming, Outgoing, Take
+from .engine import BATCH, Engine, EngineOptions, Incoming, Outgoing, Take
 from .mapping import Mapping
 
 __all__ = ["Redis"]
 
-_BATCH: Final = 256
-_PAYLOAD_BYTES: Final = 400_000
 _STREAM_LENGTH: Final = 1_000_000
 """About how many entries of a stream are kept."""
-_BLOCK_MILLISECONDS: Final = 1_000
+_BLOCK_MILLISECONDS: Final = 250
+"""How long a stream is asked for further messages: so long a bridge that ends may have to wait."""
 _AGAIN_SECONDS: Final = 10.0
 """What was not acknowledged for so long is handed out again."""
 _PAUSE: Final = 0.5
@@ -43,17 +42,15 @@ class _Secure(SSLConnection):  # type: ignore[misc]
         self.ssl_context.context = context
 
 
-class Redis:
+class Redis(Engine):
     """Connections to a Redis server, by ``redis``: one that publishes, one that receives."""
 
-    lost = 0
-
     def __init__(self, url: str, options: EngineOptions, separator: bytes, warn: Callable[[str], object]) -> None:
+        super().__init__(url, options, separator, warn)
         # A star of Redis goes on over separators. That takes too much, which the bridge sorts out.
         self.mapping = Mapping("/", "*", "*", specials="/*?[]^\\", prefix=options.prefix, separator=separator)
         self._stream = options.stream
         self.has_origins = self.keeps = self.shares = options.stream is not None
-        self._warn = warn
         given: dict[str, Any] = {"username": options.user, "password": options.password}
         tls = options.tls(url.startswith("rediss:"))
         if tls is not None:
@@ -61,38 +58,27 @@ class Redis:
             given |= {"connection_class": _Secure, "context": tls}
         self._connection = Connection.from_url(url, **{key: value for key, value in given.items() if value is not None})
         self._id = secrets.token_hex(8)
-        self._up = False
+        self._reading = asyncio.Lock()  # a stream, from the question until its answer is acknowledged
 
-    @property
-    def connected(self) -> bool:
-        return self._up
-
-    @property
-    def payload_bytes(self) -> int:
-        return _PAYLOAD_BYTES
-
-    def fits(self, subject: str) -> bool:
-        return True
-
-    async def run(self, take: Take, filters: list[str], bus: str, name: str, ready: Callable[[], object]) -> None:
+    async def run(self, take: Take, patterns: Sequence[bytes], bus: str, name: str) -> None:
         """Receive, or look whether the server is there, and begin anew when it was away."""
         while True:
             try:
                 await self._connection.ping()
-                self._up = True
-                if not filters:
-                    ready()
+                self._came()
+                if not patterns:
+                    self.ready.set()
                     await asyncio.sleep(_PAUSE)
                 elif self._stream is not None:
-                    await self._read_stream(take, f"sbus-{name}", ready)
+                    await self._read_stream(take, self._stream, f"sbus-{name}")
                 else:
-                    await self._read_channels(take, filters, ready)
+                    await self._read_channels(take, self.mapping.filters_for(patterns))
             except (RedisError, OSError) as error:
-                self._up = False
-                self._warn(str(error))
+                self.connected.clear()
+                self._tell(str(error))
                 await asyncio.sleep(_PAUSE)
 
-    async def _read_channels(self, take: Take, filters: list[str], ready: Callable[[], object]) -> None:
+    async def _read_channels(self, take: Take, filters: list[str]) -> None:
         # With several, whose stars go over separators, a message may come once for each.
         pattern = filters[0] if len(filters) == 1 else self.mapping.filter_of(b"")
         async with self._connection.pubsub() as channels:
@@ -101,39 +87,43 @@ class Redis:
             while True:
                 told = await channels.get_message(timeout=0 if messages else None)
                 if told is not None and told["type"] == "psubscribe":
-                    ready()
+                    self.ready.set()
                 elif told is not None and told["type"] == "pmessage":
                     messages.append(Incoming(_text(told["channel"]), told["data"]))
-                if messages and (told is None or len(messages) >= _BATCH):
+                if messages and (told is None or len(messages) >= BATCH):
                     await take(messages, _no_acknowledgement)
                     messages = []
 
-    async def _read_stream(self, take: Take, group: str, ready: Callable[[], object]) -> None:
-        stream, connection = self._stream, self._connection
-        assert stream is not None
+    async def _read_stream(self, take: Take, stream: str, group: str) -> None:
+        connection = self._connection
         try:
             await connection.xgroup_create(stream, group, id="$", mkstream=True)
         except ResponseError as error:
             if not str(error).startswith("BUSYGROUP"):
                 raise
-        ready()
+        self.ready.set()
         looked = 0.0
         begin = "0"  # first what this bridge was handed before the connection ended, so that it stays in order
         while True:
-            if begin == ">" and monotonic() - looked > _AGAIN_SECONDS:
-                # What another bridge, or this one before, was handed and did not acknowledge.
-                told = await connection.xautoclaim(stream, group, self._id, int(1_000 * _AGAIN_SECONDS), count=_BATCH)
-                entries = told[1]
-                if len(entries) < _BATCH:
-                    looked = monotonic()
-            else:
-                told = await connection.xreadgroup(group, self._id, {stream: begin}, _BATCH, _BLOCK_MILLISECONDS)
-                entries = told[0][1] if told else []
-                if not entries:
-                    begin = ">"
-            if entries:
-                numbers = [number for number, _ in entries]
-                await take([_entry(fields) for _, fields in entries], partial(connection.xack, stream, group, *numbers))
+            async with self._reading:
+                if begin == ">" and monotonic() - looked > _AGAIN_SECONDS:
+                    # What another bridge, or this one before, was handed and did not acknowledge.
+                    again = int(1_000 * _AGAIN_SECONDS)
+                    told = await connection.xautoclaim(stream, group, self._id, again, count=BATCH)
+                    entries = told[1]
+                    if len(entries) < BATCH:
+                        looked = monotonic()
+                else:
+                    told = await connection.xreadgroup(group, self._id, {stream: begin}, BATCH, _BLOCK_MILLISECONDS)
+                    entries = told[0][1] if told else []
+                    if not entries:
+                        begin = ">"
+                if entries:
+                    acknowledge = partial(connection.xack, stream, group, *(number for number, _ in entries))
+                    await take([_entry(fields) for _, fields in entries], acknowledge)
+
+    async def drain(self) -> None:
+        await self._reading.acquire()
 
     async def send(self, messages: Sequence[Outgoing]) -> None:
         pipeline = self._connection.pipeline(transaction=False)
@@ -146,7 +136,7 @@ class Redis:
         try:
             await pipeline.execute()
         except (RedisError, OSError) as error:
-            self._up = False
+            self.connected.clear()
             raise ConnectionError(str(error)) from error
 
     async def close(self) -> None:

@@ -1,4 +1,7 @@
-"""``Gateway``: joins a bus to the buses of other machines, over a peer. What may cross: :mod:`sbuslib.border`."""
+"""``Gateway``: joins a bus to the buses of other machines, over a peer. What may cross: :mod:`sbuslib.border`.
+
+If a gateway has several connections to the other bus, it uses the one whose other end has the first id.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +16,20 @@ from types import TracebackType
 from typing import Any, Final
 
 import gevent
-import msgspec
 from gevent.event import Event
 
-from ..border import (
-    CONTROL,
-    DIGEST_BYTES,
+from ..border.crossing import Crossing
+from ..border.keys import CONTROL, Border, fits_a_packet, user_of
+from ..border.neighbours import (
     HERE,
-    HERE_BYTES,
-    IMPORT,
     REMOTES_MOST,
-    Border,
     Expected,
     Here,
     Members,
+    announcement_of,
+    decode_here,
     digest,
-    fits_a_packet,
-    user_of,
+    encode_here,
 )
 from ..client import Client
 from ..core.service import ServiceGreenlets
@@ -38,9 +38,9 @@ from ..hub import Hub
 from ..wire.packets import Message
 from ..wire.text import plainly
 from .buses import Bus, join, separator_of
-from .crossing import Crossing, Names
 from .framing import Publish
 from .link import Link
+from .names import Names
 from .peer import Peer
 from .statistics import GatewayStatistics
 
@@ -103,7 +103,8 @@ class Gateway:
         if not exported.patterns and not imported.patterns:
             raise UsageError("a gateway needs patterns to export or to import")
         self._refused: Counter[str] = Counter()
-        self._crossing = Crossing(Names(name), exported, imported, self._limits, self._refused)
+        self._names = Names(name)
+        self._crossing = Crossing(self._names, exported, imported, self._fits, self._refused, self._limits.cached_names)
         self._greeting = f"//sbus-gateway/{name}"
         self._id = secrets.token_hex(8)
         setup = repr((name, sorted(exported.patterns), sorted(imported.patterns)))
@@ -169,8 +170,11 @@ class Gateway:
         """Raise :exc:`~sbuslib.errors.ServiceError` when an unforeseen error has ended the gateway."""
         self._service.check()
 
+    def _fits(self, name: str) -> bool:
+        return len(name.encode()) <= self._limits.name_bytes
+
     def _substrings(self) -> list[str]:
-        names = self._crossing.names
+        names = self._names
         wanted = [names.substring_for(pattern) for pattern in self._crossing.imported.patterns]
         if self._peer.mesh.concerns(names.prefix + "x"):
             wanted += [names.copies + text[len(names.prefix) :] for text in list(wanted)]
@@ -182,7 +186,7 @@ class Gateway:
         if bus is None:
             return
         try:
-            bus.publish([(CONTROL, HERE + msgspec.json.encode(Here(self._id, self._group, leaving=True)))])
+            bus.publish([(CONTROL, encode_here(Here(self._id, self._group, leaving=True)))])
             bus.close()
         except (OSError, StateError) as error:
             logger.debug("gateway: leaving the bus: %s", plainly(error))
@@ -282,7 +286,7 @@ class Gateway:
     def _announcement(self, coming: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """What to announce on the bus before these messages, so that no gateway sends them on."""
         if self._members.others or self._sender is None:
-            return [(CONTROL, IMPORT + b"".join([digest(key, payload) for key, payload in coming]))]
+            return [(CONTROL, announcement_of(coming))]
         now = monotonic()
         (sender,) = self._sender
         user = user_of(sender, sender, self._separator)
@@ -296,19 +300,14 @@ class Gateway:
     def _hear(self, message: Message, bus: Bus) -> None:
         """Take a message from a gateway of this bus, which may be this one."""
         now = monotonic()
-        said = message.payload
-        if said.startswith(IMPORT):
-            own = self._sender[0] if self._sender is not None else None
-            user = user_of(message.sender, own, self._separator)
-            for start in range(len(IMPORT), len(said) - DIGEST_BYTES + 1, DIGEST_BYTES):
-                self._expected.announce(message.sender, said[start : start + DIGEST_BYTES], now, user)
+        own = self._sender[0] if self._sender is not None else None
+        user = user_of(message.sender, own, self._separator)
+        if self._expected.hear(message.sender, message.payload, now, user):
             return
-        if not said.startswith(HERE):
-            return
-        try:
-            here = msgspec.json.decode(said[len(HERE) : HERE_BYTES], type=Here)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            self._refused["unknown word of a gateway"] += 1
+        here = decode_here(message.payload)
+        if here is None:
+            if message.payload.startswith(HERE):
+                self._refused["unknown word of a gateway"] += 1
             return
         if not self._members.has_room_for(here):
             self._refused["too many gateways"] += 1
@@ -328,7 +327,7 @@ class Gateway:
         remotes = sorted({f"{where}.{group}" for where, group, _ in self._remotes.values()})[:REMOTES_MOST]
         here = Here(self._id, self._group, tuple(remotes), word=secrets.token_hex(8))
         self._said.append(here.word)
-        bus.publish([(CONTROL, HERE + msgspec.json.encode(here))])
+        bus.publish([(CONTROL, encode_here(here))])
 
     def _stay_known(self, bus: Bus) -> None:
         """Tell the other gateways of this bus, if there are any, that this one is here and what has changed."""
@@ -339,9 +338,7 @@ class Gateway:
             self._changed.clear()
             now = monotonic()
             self._expected.expire(now)
-            if now - before > 2 * pause:
-                self._members.excuse(now)
-            elif self._members.expire(now):
+            if self._members.expire(before, now):
                 self._settle(bus)
             if self._members.others:
                 self._say_here(bus)

@@ -16,7 +16,8 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ..border import ASK, CONTROL, process_of
+from ..border.keys import CONTROL, process_of
+from ..border.neighbours import ASK
 from ..diagnosis import bridges_heard
 from ..errors import DisconnectedError
 from ..hub import Hub

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import socket
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -17,7 +18,10 @@ import pytest
 from support import PATIENCE, HubThread
 
 from sbuslib.aio import Client
+from sbuslib.border.keys import CONTROL
+from sbuslib.border.neighbours import ASK, HERE
 from sbuslib.bridge import AioBridge, EngineOptions, nats, redis
+from sbuslib.bridge.engine import ORIGIN
 from sbuslib.errors import DisconnectedError, UsageError
 from sbuslib.wire.packets import Message
 
@@ -214,11 +218,16 @@ def test_a_bridge_that_is_closed_says_what_it_lost(
 ) -> None:
     async def run() -> None:
         cluster.server.kill()
-        async with bridge(buses[0], cluster, [b"a"]) as one, Client(buses[0]) as here:
-            await here.publish_many([(b"a", b"")] * 10)
-            await here.sync()
-        assert one.statistics().lost == {"outage": 10}
-        assert "lost 10 (outage)" in caplog.text
+        async with Client(buses[0]) as watching:
+            await watching.subscribe(b"sbus/bridge/lost")
+            async with bridge(buses[0], cluster, [b"a"]) as one, Client(buses[0]) as here:
+                await here.publish_many([(b"a", b"")] * 10)
+                await here.sync()
+            assert one.statistics().lost == {"outage": 10}
+            assert "lost 10 (outage)" in caplog.text
+            cause, count, since = (await watching.receive(PATIENCE)).payload.split()
+            assert (cause, count) == (b"outage", b"10")
+            assert time.time() - 1_000 < float(since) < time.time()
 
     asyncio.run(run())
 
@@ -227,7 +236,6 @@ def test_each_failure_is_logged_once_for_each_outage(
     buses: Buses, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nats, "_PAUSE", 0.01)
-    monkeypatch.setattr("sbuslib.bridge.bridge._HEARTBEAT", 0.01)
     answers = [b"-ERR 'one'\r\n", b"-ERR 'two'\r\n"] * 3 + [b"PONG\r\n"] + [b"-ERR 'one'\r\n"] * 3
     left = iter(answers)
     done, over = asyncio.Event(), asyncio.Event()
@@ -250,12 +258,82 @@ def test_each_failure_is_logged_once_for_each_outage(
             url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             async with AioBridge(buses[0], url, export=[b"a"]) as one:
                 await ready(one)
-                await until(lambda: not one._warned)
+                await until(lambda: not one._engine._warned)
                 done.set()
                 await until(over.is_set)
         assert re.findall("'(one|two)'", caplog.text) == ["one", "two", "one"]
 
     asyncio.run(run())
+
+
+def test_a_publisher_s_order_holds_over_several_patterns(cluster: Cluster, buses: Buses) -> None:
+    async def run() -> None:
+        async with (
+            bridge(buses[0], cluster, [b"a/"]) as one,
+            bridge(buses[1], cluster, (), [b"a/1/", b"a/2", b"a/3/*/x"]) as two,
+            Client(buses[1]) as there,
+        ):
+            await ready(one, two)
+            await there.subscribe(b"a/")
+            sent = await publish(buses[0], b"me", [b"a/1/x", b"a/1/y/z", b"a/2", b"a/3/t/x"])
+            assert [(message.key, message.payload) for message in await receive(there, len(sent))] == sent
+
+    asyncio.run(run())
+
+
+def test_what_comes_stays_in_order_when_bridges_end_under_load(cluster: Cluster, buses: Buses) -> None:
+    if "stream" not in cluster.kind:
+        pytest.skip("nothing is kept while the bridge is away")
+
+    async def run() -> None:
+        async with (
+            bridge(buses[0], cluster, [b"a/"]) as one,
+            Client(buses[0]) as here,
+            Client(buses[1]) as there,
+        ):
+            await ready(one)
+            await there.subscribe(b"a/")
+            sent: list[bytes] = []
+            got: list[bytes] = []
+            for part in range(3):
+                async with bridge(buses[1], cluster, (), [b"a/"]) as two:
+                    await ready(two)
+                    new = [b"%d %d" % (part, number) for number in range(2_000)]
+                    await here.publish_many([(b"a/%d" % (number % 7), text) for number, text in enumerate(new)])
+                    sent += new
+                    got += [message.payload for message in await receive(there, 300)]
+                # It ends while the stream still sends.
+            async with bridge(buses[1], cluster, (), [b"a/"]):
+                got += [message.payload for message in await receive(there, len(sent) - len(got))]
+            assert got == sent
+
+    asyncio.run(run())
+
+
+def test_metrics_that_are_read_hide_no_gap(buses: Buses, folder: str) -> None:
+    """They ask the bridge to say that it is here, and it looks anew who else is."""
+    engine = Cluster("nats", folder)
+    engine.server.start()
+
+    async def run() -> None:
+        async with bridge(buses[1], engine, (), [b"k"]) as two, Client(buses[1]) as scraping:
+            await ready(two)
+            client = await pytest.importorskip("nats").connect(engine.url)
+            await scraping.subscribe(CONTROL, b"k")
+            for number in (1, 2, 5):
+                await scraping.publish(CONTROL, ASK)
+                while not (await scraping.receive(PATIENCE)).payload.startswith(HERE):
+                    pass
+                await client.publish("sbus.k", headers={ORIGIN: f"ab.0 {number} other host/1/2"})
+                while (await scraping.receive(PATIENCE)).key != b"k":
+                    pass
+            await client.close()
+            assert two.statistics().lost == {"engine": 2}
+
+    try:
+        asyncio.run(run())
+    finally:
+        engine.server.kill()
 
 
 def test_an_engine_that_is_killed_under_load_loses_nothing_uncounted(

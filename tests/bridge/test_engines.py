@@ -11,7 +11,7 @@ from sbuslib.errors import UsageError
 
 
 def make(url: str) -> Engine:
-    return make_engine(url, EngineOptions(), [], b"/", print)
+    return make_engine(url, EngineOptions(), b"/", print)
 
 
 @pytest.mark.parametrize(

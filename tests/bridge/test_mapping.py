@@ -65,7 +65,7 @@ def test_every_key_has_a_subject_that_the_engine_can_hold_and_comes_back(
     key: bytes, engine: tuple[Mapping, object]
 ) -> None:
     mapping, _ = engine
-    subject = mapping.subject_of(key)
+    subject = mapping.name_of(key)
     assert mapping.key_of(subject) == key
     assert subject
     assert subject.encode().decode() == subject
@@ -76,13 +76,13 @@ def test_every_key_has_a_subject_that_the_engine_can_hold_and_comes_back(
 
 
 @given(st.text(max_size=20) | keys.map(lambda key: "sbus." + key.decode("latin-1")), mappings)
-def test_a_subject_that_stands_for_a_key_is_the_subject_of_that_key(text: str, engine: tuple[Mapping, object]) -> None:
+def test_a_subject_that_stands_for_a_key_is_the_name_of_that_key(text: str, engine: tuple[Mapping, object]) -> None:
     mapping, _ = engine
     try:
         key = mapping.key_of(text)
     except NameFormatError:
         return
-    assert mapping.subject_of(key) == text
+    assert mapping.name_of(key) == text
 
 
 @given(keys, keys, mappings)
@@ -91,7 +91,7 @@ def test_a_filter_takes_all_that_its_pattern_matches(
 ) -> None:
     mapping, takes = engine
     if matches(pattern, key, SEPARATORS.get(mapping, b"/")):
-        assert takes(mapping.filter_of(pattern), mapping.subject_of(key))
+        assert takes(mapping.filter_of(pattern), mapping.name_of(key))
 
 
 simple = st.lists(st.sampled_from([b"a", b"b", b"*", b"", b"a*b", b"\xff"]), min_size=1, max_size=4).map(b"/".join)
@@ -101,24 +101,24 @@ plain = st.lists(st.sampled_from([b"a", b"b", b"c", b"\xff", b"a*b"]), min_size=
 @given(simple, plain)
 def test_a_filter_takes_no_more_where_a_star_is_a_whole_segment(pattern: bytes, key: bytes) -> None:
     for mapping, takes in ((NATS, nats_takes), (MQTT, mqtt_takes)):
-        assert takes(mapping.filter_of(pattern), mapping.subject_of(key)) == matches(pattern, key)
+        assert takes(mapping.filter_of(pattern), mapping.name_of(key)) == matches(pattern, key)
 
 
 def test_all_cases_of_the_matching_rule() -> None:
     for is_match, pattern, key in vectors():
         for mapping, takes in ENGINES[:3]:
             if is_match:
-                assert takes(mapping.filter_of(pattern), mapping.subject_of(key)), (pattern, key)
+                assert takes(mapping.filter_of(pattern), mapping.name_of(key)), (pattern, key)
 
 
 @given(st.lists(simple | plain, min_size=1, max_size=5), plain | simple)
 def test_filters_take_what_any_pattern_matches_and_none_takes_it_twice(patterns: list[bytes], key: bytes) -> None:
     for mapping, takes in ((NATS, nats_takes), (MQTT, mqtt_takes)):
-        taking = sum(takes(one, mapping.subject_of(key)) for one in mapping.filters_for(patterns))
+        taking = sum(takes(one, mapping.name_of(key)) for one in mapping.filters_for(patterns))
         assert taking <= 1
         if any(matches(pattern, key) for pattern in patterns):
             assert taking == 1
-            assert takes(mapping.filter_for(patterns), mapping.subject_of(key))
+            assert takes(mapping.filter_for(patterns), mapping.name_of(key))
 
 
 @pytest.mark.parametrize(

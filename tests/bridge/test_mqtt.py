@@ -7,6 +7,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from support import PATIENCE
@@ -99,6 +100,25 @@ def test_a_password_is_asked_for(buses: Buses, folder: str, caplog: pytest.LogCa
             await until(lambda: "orized" in caplog.text)
             assert not one.statistics().connected
         assert "word" not in caplog.text
+
+    try:
+        asyncio.run(run())
+    finally:
+        server.kill()
+
+
+def test_what_the_server_does_not_permit_is_told(buses: Buses, folder: str, caplog: pytest.LogCaptureFixture) -> None:
+    file = Path(folder, "acl")
+    file.write_text("topic read #\n")
+    file.chmod(0o700)
+    server = mosquitto(folder, f"acl_file {file}")
+    server.start()
+
+    async def run() -> None:
+        url = f"mqtt://127.0.0.1:{server.port}"
+        async with AioBridge(buses[0], url, export=[b"a"]) as one:
+            await one.ready()
+            await until(lambda: "refuses what is exported: Not authorized" in caplog.text)
 
     try:
         asyncio.run(run())

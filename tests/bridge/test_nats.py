@@ -90,7 +90,7 @@ def test_a_cluster_of_three_goes_on_when_one_is_killed(buses: Buses, folder: str
 def test_a_bridge_goes_on_where_it_stopped_in_a_stream(buses: Buses, folder: str) -> None:
     server = nats_server(folder)
     server.start()
-    options = EngineOptions(stream="S", name="b")
+    options = EngineOptions(stream="S", name="b.c d")
     url = f"nats://127.0.0.1:{server.port}"
 
     async def run() -> None:
@@ -106,6 +106,25 @@ def test_a_bridge_goes_on_where_it_stopped_in_a_stream(buses: Buses, folder: str
                     assert [message.payload for message in await receive(there, len(wanted))] == wanted
                 await here.publish(b"a", b"%d away" % part)
                 await until(lambda: not one.statistics().kept)
+
+    try:
+        asyncio.run(run())
+    finally:
+        server.kill()
+
+
+def test_a_server_without_streams_is_told_and_waited_for(
+    buses: Buses, folder: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = nats_server(folder, streams=False)
+    server.start()
+
+    async def run() -> None:
+        url, options = f"nats://127.0.0.1:{server.port}", EngineOptions(stream="S")
+        async with AioBridge(buses[0], url, export=[b"a"], options=options) as one, Client(buses[0]) as here:
+            await until(lambda: "ServiceUnavailable" in caplog.text)
+            await here.publish(b"a")
+            await until(lambda: one.statistics().kept)
 
     try:
         asyncio.run(run())

@@ -15,7 +15,8 @@ from bridge.servers import nats_server, secure_server
 from support import PATIENCE, HubThread
 
 from sbuslib.blocking import Client
-from sbuslib.border import CONTROL, decode_here
+from sbuslib.border.keys import CONTROL
+from sbuslib.border.neighbours import decode_here
 
 pytest_plugins = ["certificate_fixtures"]
 

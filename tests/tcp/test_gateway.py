@@ -17,7 +17,8 @@ import pytest
 from support import ROOT, eventually
 
 from sbuslib import Client, Hub
-from sbuslib.border import CONTROL, digest
+from sbuslib.border.keys import CONTROL
+from sbuslib.border.neighbours import digest
 from sbuslib.core.inbox import Inbox
 from sbuslib.errors import DisconnectedError, ServiceError, StateError, UsageError
 from sbuslib.tcp import Gateway, Peer, TcpLimits

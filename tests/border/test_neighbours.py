@@ -1,75 +1,11 @@
-"""What may cross between a bus and other places, and who sends it: without a bus."""
+"""How gateways and bridges keep out of each other's way: without a bus."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from sbuslib.border import (
-    MEMBERS_MOST,
-    REMOTES_MOST,
-    USERS_MOST,
-    Border,
-    Expected,
-    Here,
-    Members,
-    fits_a_packet,
-    user_of,
-)
-from sbuslib.errors import KeyFormatError, UsageError
-from sbuslib.limits import PACKET_BYTES
-from sbuslib.matcher import check_separator
-from sbuslib.wire.packets import encode_message
-
-
-def test_which_keys_may_cross() -> None:
-    border = Border([b"room/*/temp", b"log/"])
-    for key in (b"room/1/temp", b"log/a/b"):
-        assert border.refusal(key) is None
-    assert border.refusal(b"room/1/hum") == "outside the patterns"
-    everything = Border([b""])
-    for key in (b"!/cred/1/2/3/x", b"!/cred////x", b"a/!/b", b"!", b"a/!", b"!/x"):
-        assert everything.refusal(key) == "reserved key", key
-    for key in (b"", b"a!/b", b"!!", b"a/b!"):
-        assert everything.refusal(key) is None, key
-    assert everything.refusal(b"sbus/gateway") == "key of the gateways"
-    assert Border([]).refusal(b"a") == "outside the patterns"
-
-
-def allowed(separator: bytes) -> bool:
-    try:
-        check_separator(separator)
-    except UsageError:
-        return False
-    return True
-
-
-SEPARATORS = [one for one in (bytes([byte]) for byte in range(256)) if allowed(one)]
-
-
-@given(st.lists(st.sampled_from([b"!", b"/", b".", b"\n", b"a", b"1", b"*", b"\xff", b"x"]), max_size=7).map(b"".join))
-def test_with_an_uncertain_separator_a_key_reserved_under_any_separator_is_refused(key: bytes) -> None:
-    reserved = any(Border([b""], separator).is_reserved(key) for separator in SEPARATORS)
-    assert Border([b""], certain=False).is_reserved(key) is reserved
-
-
-def test_with_an_uncertain_separator_a_pattern_reserved_under_any_separator_is_refused() -> None:
-    Border([b"a.!.b"])
-    with pytest.raises(UsageError):
-        Border([b"a.!.b"], certain=False)
-
-
-@pytest.mark.parametrize("patterns", [[b"!/cred/1/2/3/"], [b"a/!/"], [b"!"], b"bytes", "text"])
-def test_reserved_patterns_are_refused(patterns: list[bytes]) -> None:
-    with pytest.raises(UsageError):
-        Border(patterns)
-
-
-def test_a_pattern_with_nul_is_refused() -> None:
-    with pytest.raises(KeyFormatError):
-        Border([b"a\0"])
+from sbuslib.border.neighbours import MEMBERS_MOST, REMOTES_MOST, USERS_MOST, Expected, Here, Members
 
 
 def test_each_announcement_answers_for_one_message() -> None:
@@ -115,25 +51,6 @@ def test_announcements_of_more_users_than_are_counted_apart_are_bounded_together
     assert all(expected.take(b"sender", b"real%d" % number) for number in range(USERS_MOST))
 
 
-@pytest.mark.parametrize(
-    ("sender", "own", "user"),
-    [
-        (None, None, b""),
-        (b"!/cred/1/2/3", None, b"!/cred/1/2"),
-        (b"!/cred/1/2/3", b"!/cred/9/9/9", b"!/cred/1/2"),
-        (b"!/cred/1/2/3/!/cred/4/5/6", b"!/cred/9/9/9", b"!/cred/1/2"),  # a client of a hub below
-        (b"!/cred/1/2/3/!/cred/4/5/6", b"!/cred/1/2/3/!/cred/9/9/9", b"!/cred/1/2/3/!/cred/4/5"),
-        (b"!/cred/1/2/3/!/cred/4/5/6/!/cred/7/8/9", b"!/cred/1/2/3/!/cred/9/9/9", b"!/cred/1/2/3/!/cred/4/5"),
-        (b"!/cred/1/2/4/!/cred/4/5/6", b"!/cred/1/2/3/!/cred/9/9/9", b"!/cred/1/2"),  # handed down by the hub above
-        (b"!.cred.1.2.3", None, b""),  # another separator than was given: all senders are one user
-    ],
-)
-def test_the_user_of_a_sender_is_what_the_kernel_vouches_for(
-    sender: bytes | None, own: bytes | None, user: bytes
-) -> None:
-    assert user_of(sender, own) == user
-
-
 def test_spares_agree_on_the_one_that_sends() -> None:
     views = [Members(me, "alike", 10) for me in ("g1", "g2")]
 
@@ -153,9 +70,9 @@ def test_spares_agree_on_the_one_that_sends() -> None:
     assert [(view.others, view.spares) for view in views] == [(2, 1), (2, 1)]
     say(Here("g1", "alike", leaving=True), 1)
     assert views[1].is_ours("B")
-    views[1].excuse(11)
-    assert not views[1].expire(20)
-    assert views[1].expire(21.5)
+    assert not views[1].expire(1, 11.5)  # this process did not run meanwhile
+    assert not views[1].expire(20, 21)
+    assert views[1].expire(21, 22)
     assert (views[1].others, views[1].spares) == (0, 0)
 
 
@@ -196,10 +113,3 @@ def test_a_gateway_that_repeats_itself_changes_nothing() -> None:
 def test_malformed_here_messages_are_refused(here: Here) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(msgspec.json.encode(here), type=Here)
-
-
-def test_fits_a_packet_agrees_with_what_can_be_published() -> None:
-    room = PACKET_BYTES - len(encode_message(b"key", b""))
-    assert fits_a_packet(b"key", bytes(room))
-    encode_message(b"key", bytes(room))
-    assert not fits_a_packet(b"key", bytes(room + 1))

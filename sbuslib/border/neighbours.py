@@ -1,10 +1,11 @@
-"""What may cross between a bus and other places, and how gateways and bridges keep out of each other's way. Pure.
+"""How the gateways and bridges of one bus keep out of each other's way. Pure.
 
 **Circles.** A message that was brought to the bus appears there, where every gateway and bridge of the bus sees it, the
 one that brought it included. None of them may take it out again. So before one publishes, it announces on the bus,
-under :data:`CONTROL`, the digests of what it is about to publish. That key never crosses. As the bus keeps the order of
-one publisher, each of them hears the announcement before it sees the message. For each announcement, it leaves out one
-message with that digest from that sender. One that is alone on its bus announces nothing.
+under :data:`sbuslib.border.keys.CONTROL`, the digests of what it is about to publish. That key never crosses. As the
+bus keeps the order of one publisher, each of them hears the announcement before it sees the message. For each
+announcement, it leaves out one message with that digest from that sender. One that is alone on its bus announces
+nothing.
 
 **Spares.** Several that join the bus to the same place are each other's spares. Each says on the bus who it is, how it
 is set up, and to what it is connected. All of them hear that in the order of the bus. So for each message, those that
@@ -13,7 +14,6 @@ are set up alike agree on the one that sends it: of those connected to the other
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Iterable
 from hashlib import blake2b
@@ -22,45 +22,30 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from .errors import ReservedKeyError, UsageError
-from .limits import PACKET_BYTES
-from .matcher import SEPARATOR, Subscriptions
-from .secrets import Namespace
-from .wire.packets import MSG, check_key
-from .wire.text import printable
-
 __all__ = [
     "ASK",
-    "CONTROL",
-    "DIGEST_BYTES",
     "HERE",
-    "HERE_BYTES",
-    "IMPORT",
     "MEMBERS_MOST",
     "REMOTES_MOST",
     "USERS_MOST",
-    "Border",
     "Counts",
     "Expected",
     "Here",
     "Members",
+    "announcement_of",
     "decode_here",
     "digest",
-    "fits_a_packet",
-    "process_of",
-    "user_of",
+    "encode_here",
 ]
 
-CONTROL = b"sbus/gateway"
-"""The key under which the gateways and bridges of one bus talk to each other, whatever they join it to."""
-IMPORT: Final = b"import "
+_IMPORT: Final = b"import "
 """Before the digests of what is about to be published."""
 ASK: Final = b"who is here"
 """What has the bridges say so."""
 HERE: Final = b"here "
 """Before what one of them says of itself."""
 
-DIGEST_BYTES = 16
+_DIGEST_BYTES: Final = 16
 
 # Any client of the bus may publish under CONTROL. What a gateway remembers of that is a few megabytes at most.
 MEMBERS_MOST = 64
@@ -69,93 +54,25 @@ USERS_MOST = 64
 """Users whose announcements are counted apart; further users are counted as one."""
 REMOTES_MOST = 256
 """Groups of gateways of other buses that one gateway may say it is connected to."""
-HERE_BYTES = 65_536
+_HERE_BYTES: Final = 65_536
 """Longest message in which a gateway says who it is."""
 
 _Announced: TypeAlias = tuple[bytes | None, bytes]
 """The sender and the digest of a message that was announced."""
 _FURTHER_USERS = b"further users"
-_TRIPLE = 5
-"""Segments of ``!/cred/<gid>/<uid>/<pid>``."""
-
-_SEPARATORS = rb"[^\x00*!0-9\x80-\xff]"  # what sbuslib.matcher.check_separator allows
-_RESERVED_SOMEWHERE = re.compile(rb"(?:\A|(%b))!(?:\Z|(?(1)\1|%b))" % (_SEPARATORS, _SEPARATORS), re.DOTALL)
-"""The reserved token between two equal separators, or a separator and an end of the key, whichever is the separator."""
 
 
 def digest(key: bytes, payload: bytes) -> bytes:
     """A digest of a message, by which gateways recognize it."""
-    value = blake2b(key, digest_size=DIGEST_BYTES)
+    value = blake2b(key, digest_size=_DIGEST_BYTES)
     value.update(b"\0")
     value.update(payload)
     return value.digest()
 
 
-def fits_a_packet(key: bytes, payload: bytes) -> bool:
-    """Whether a bus can carry this message: a peer's data may be longer than a packet."""
-    return len(MSG) + len(key) + 1 + len(payload) <= PACKET_BYTES
-
-
-class Border:
-    """Which keys may cross in one direction: those that one of ``patterns`` matches, and no secrets.
-
-    Unless it is ``certain`` that ``separator`` is the hub's, no key crosses that would be reserved under any separator.
-
-    Raises :exc:`~sbuslib.errors.UsageError` for a pattern that uses the reserved token, and
-    :exc:`~sbuslib.errors.KeyFormatError`.
-    """
-
-    def __init__(self, patterns: Iterable[bytes], separator: bytes = SEPARATOR, certain: bool = True) -> None:
-        if isinstance(patterns, (str, bytes)):
-            raise UsageError("the patterns that cross are a list")
-        self._certain = certain
-        self.patterns = tuple(dict.fromkeys(patterns))
-        self._namespace = Namespace(separator)
-        self._index: Subscriptions[None] = Subscriptions(separator)
-        for pattern in self.patterns:
-            check_key(pattern, "pattern")
-            if self.is_reserved(pattern):
-                raise UsageError(f"{printable(pattern)}: secret and reserved keys never cross")
-            self._index.add(pattern, None)
-
-    def is_reserved(self, key: bytes) -> bool:
-        """Whether ``key`` uses the reserved token in any way."""
-        if not self._certain:
-            return _RESERVED_SOMEWHERE.search(key) is not None
-        try:
-            return self._namespace.check_key(key)
-        except ReservedKeyError:
-            return True
-
-    def refusal(self, key: bytes) -> str | None:
-        """Why ``key`` may not cross; ``None`` when it may."""
-        if self.is_reserved(key):
-            return "reserved key"
-        if key == CONTROL:
-            return "key of the gateways"
-        if not self._index.subscribers(key):
-            return "outside the patterns"
-        return None
-
-
-def user_of(sender: bytes | None, own: bytes | None, separator: bytes = SEPARATOR) -> bytes:
-    """The user of a sender: what the kernel vouches for in its credential key, without the process id.
-
-    ``own`` is the key of this gateway on the same bus. Below the same prefix, the kernel vouches for the first triple
-    after the prefix. Of any other sender only the first triple is taken: the rest is the claim of some relay.
-    """
-    parts = (sender or b"").split(separator)
-    prefix = (own or b"").split(separator)[:-_TRIPLE]
-    vouched = _TRIPLE + (len(prefix) if parts[: len(prefix)] == prefix else 0)
-    return separator.join(parts[:vouched][:-1])
-
-
-def process_of(sender: bytes | None, own: bytes | None, separator: bytes = SEPARATOR) -> tuple[str, str]:
-    """The user and the process of a sender: the numbers for which the kernel vouches, see :func:`user_of`."""
-    user = user_of(sender, own, separator)
-    uid = user.rpartition(separator)[2]
-    pid = (sender or b"")[len(user) + 1 :].partition(separator)[0]
-    return uid.decode("ascii", "replace"), pid.decode("ascii", "replace")
+def announcement_of(messages: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """What to publish under :data:`sbuslib.border.keys.CONTROL` before messages, given as pairs of key and payload."""
+    return _IMPORT + b"".join([digest(key, payload) for key, payload in messages])
 
 
 class Expected:
@@ -186,6 +103,14 @@ class Expected:
         if len(self._waiting) > self._most:
             busiest = max(self._of_users, key=lambda user: len(self._of_users[user]))
             self._forget(next(iter(self._of_users[busiest])))
+
+    def hear(self, sender: bytes | None, said: bytes, now: float, user: bytes = b"") -> bool:
+        """Take what was said under :data:`sbuslib.border.keys.CONTROL`. Returns whether it was an announcement."""
+        if not said.startswith(_IMPORT):
+            return False
+        for start in range(len(_IMPORT), len(said) - _DIGEST_BYTES + 1, _DIGEST_BYTES):
+            self.announce(sender, said[start : start + _DIGEST_BYTES], now, user)
+        return True
 
     def take(self, sender: bytes | None, what: bytes) -> bool:
         """Whether a message that is seen was announced. Each announcement answers for one message."""
@@ -250,12 +175,17 @@ class Here(msgspec.Struct, frozen=True, tag="here"):
     counts: Counts | None = None
 
 
+def encode_here(here: Here) -> bytes:
+    """What a gateway publishes under :data:`sbuslib.border.keys.CONTROL`."""
+    return HERE + msgspec.json.encode(here)
+
+
 def decode_here(said: bytes) -> Here | None:
     """What a gateway says of itself; ``None`` if it says something else, or is none."""
     if not said.startswith(HERE):
         return None
     try:
-        return msgspec.json.decode(said[len(HERE) : HERE_BYTES], type=Here)
+        return msgspec.json.decode(said[len(HERE) : _HERE_BYTES], type=Here)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -295,8 +225,14 @@ class Members:
         self._members[here.gateway] = here, now
         return known is None or (known[0].group, known[0].remotes) != (here.group, here.remotes)
 
-    def expire(self, now: float) -> bool:
-        """Forget gateways that have said nothing for a while. Returns whether there were any."""
+    def expire(self, before: float, now: float) -> bool:
+        """Forget gateways that have said nothing for a while. Returns whether there were any.
+
+        :param before: when this was called last. If that is too long ago, this process did not run meanwhile and heard
+            none of them: then all count as heard now.
+        """
+        if now - before > self._seconds * 2 / 3:
+            self._members = {gateway: (here, now) for gateway, (here, _) in self._members.items()}
         gone = [
             gateway
             for gateway, (_, heard) in self._members.items()
@@ -305,10 +241,6 @@ class Members:
         for gateway in gone:
             del self._members[gateway]
         return bool(gone)
-
-    def excuse(self, now: float) -> None:
-        """Count all known gateways as heard now: this process did not run for a while, and heard none of them."""
-        self._members = {gateway: (here, now) for gateway, (here, _) in self._members.items()}
 
     def is_ours(self, remote: str) -> bool:
         """Whether this gateway, and not one of its spares, sends to ``remote``."""

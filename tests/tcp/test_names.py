@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from sbuslib.errors import NameFormatError, UsageError
 from sbuslib.matcher import matches
-from sbuslib.tcp.crossing import Names
 from sbuslib.tcp.framing import encode_publish
+from sbuslib.tcp.names import Names
 
 names = Names("bus")
 keys = st.binary(max_size=60).filter(lambda key: b"\0" not in key) | st.text(max_size=30).map(

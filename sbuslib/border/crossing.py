@@ -1,0 +1,97 @@
+"""Under which names messages leave a bus, and under which keys others come to it. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from ..errors import NameFormatError
+from .keys import Border
+
+__all__ = ["Crossing", "Names"]
+
+_REMEMBERED_BYTES: Final = 512
+"""Longest key or name that is remembered. Longer ones are rare, and many of them would take much memory."""
+
+
+class Names(Protocol):
+    """How keys are named elsewhere. Each key has one name, and each name stands for at most one key."""
+
+    def name_of(self, key: bytes) -> str:
+        """The name for ``key``."""
+        ...
+
+    def key_of(self, name: str) -> bytes:
+        """The key for ``name``. Raises :exc:`~sbuslib.errors.NameFormatError` where it stands for none."""
+        ...
+
+
+class Crossing:
+    """The names of keys that leave the bus, and the keys of names that come to it. Both are remembered.
+
+    :param fits: whether a name can be carried.
+    :param refused: counts messages that do not cross, by reason.
+    :param most: names that are remembered, and keys.
+    """
+
+    def __init__(
+        self,
+        names: Names,
+        exported: Border,
+        imported: Border,
+        fits: Callable[[str], bool],
+        refused: Counter[str],
+        most: int,
+    ) -> None:
+        self.exported = exported
+        self.imported = imported
+        self._names = names
+        self._fits = fits
+        self._refused = refused
+        self._most = most
+        self._known_names: dict[bytes, str] = {}
+        self._known_keys: dict[str, bytes] = {}
+
+    def may_leave(self, key: bytes) -> bool:
+        """Whether messages under ``key`` leave the bus."""
+        return key in self._known_names or self.exported.refusal(key) is None
+
+    def name_for(self, key: bytes) -> str | None:
+        """The name under which a message leaves; ``None`` when it does not, which is counted."""
+        name = self._known_names.get(key)
+        if name is not None:
+            return name
+        reason = self.exported.refusal(key)
+        if reason is not None:
+            self._refused[reason] += 1
+            return None
+        name = self._names.name_of(key)
+        if not self._fits(name):
+            self._refused["name too long"] += 1
+            return None
+        if len(key) <= _REMEMBERED_BYTES:
+            if len(self._known_names) >= self._most:
+                self._known_names.clear()
+            self._known_names[key] = name
+        return name
+
+    def key_for(self, name: str) -> bytes | None:
+        """The key under which a message comes to the bus; ``None`` when it does not, which is counted."""
+        key = self._known_keys.get(name)
+        if key is not None:
+            return key
+        try:
+            key = self._names.key_of(name)
+        except NameFormatError as error:
+            self._refused[str(error)] += 1
+            return None
+        reason = self.imported.refusal(key)
+        if reason is not None:
+            self._refused[reason] += 1
+            return None
+        if len(name) <= _REMEMBERED_BYTES:
+            if len(self._known_keys) >= self._most:
+                self._known_keys.clear()
+            self._known_keys[name] = key
+        return key

@@ -1,0 +1,99 @@
+"""Which messages may cross between a bus and other places, and who sent them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ..errors import ReservedKeyError, UsageError
+from ..limits import PACKET_BYTES
+from ..matcher import SEPARATOR, Subscriptions
+from ..secrets import RESERVED, Namespace
+from ..wire.packets import MSG, check_key
+from ..wire.text import printable
+
+__all__ = ["CONTROL", "LOST", "Border", "fits_a_packet", "process_of", "user_of"]
+
+CONTROL = b"sbus/gateway"
+"""The key under which the gateways and bridges of one bus talk to each other, whatever they join it to."""
+
+LOST = b"sbus/bridge/lost"
+"""The key under which a bridge tells its bus what it lost: ``<cause> <count> <since>``, as in ``notice/lost``."""
+
+_TRIPLE = 5
+"""Segments of ``!/cred/<gid>/<uid>/<pid>``."""
+
+_SEPARATORS = rb"[^\x00*!0-9\x80-\xff]"  # what sbuslib.matcher.check_separator allows
+_RESERVED_SOMEWHERE = re.compile(rb"(?:\A|(%b))!(?:\Z|(?(1)\1|%b))" % (_SEPARATORS, _SEPARATORS), re.DOTALL)
+"""The reserved token between two equal separators, or a separator and an end of the key, whichever is the separator."""
+
+
+def fits_a_packet(key: bytes, payload: bytes) -> bool:
+    """Whether a bus can carry this message: a peer's data may be longer than a packet."""
+    return len(MSG) + len(key) + 1 + len(payload) <= PACKET_BYTES
+
+
+class Border:
+    """Which keys may cross in one direction: those that one of ``patterns`` matches, and no secrets.
+
+    Unless it is ``certain`` that ``separator`` is the hub's, no key crosses that would be reserved under any separator.
+    If ``strict``, no key crosses that starts with ``!``.
+
+    Raises :exc:`~sbuslib.errors.UsageError` for a pattern that uses the reserved token, and
+    :exc:`~sbuslib.errors.KeyFormatError`.
+    """
+
+    def __init__(
+        self, patterns: Iterable[bytes], separator: bytes = SEPARATOR, certain: bool = True, strict: bool = False
+    ) -> None:
+        if isinstance(patterns, (str, bytes)):
+            raise UsageError("the patterns that cross are a list")
+        self._certain = certain
+        self._strict = strict
+        self.patterns = tuple(dict.fromkeys(patterns))
+        self._namespace = Namespace(separator)
+        self._index: Subscriptions[None] = Subscriptions(separator)
+        for pattern in self.patterns:
+            check_key(pattern, "pattern")
+            if self.is_reserved(pattern):
+                raise UsageError(f"{printable(pattern)}: secret and reserved keys never cross")
+            self._index.add(pattern, None)
+
+    def is_reserved(self, key: bytes) -> bool:
+        """Whether ``key`` uses the reserved token in any way."""
+        if not self._certain:
+            return _RESERVED_SOMEWHERE.search(key) is not None
+        try:
+            return self._namespace.check_key(key)
+        except ReservedKeyError:
+            return True
+
+    def refusal(self, key: bytes) -> str | None:
+        """Why ``key`` may not cross; ``None`` when it may."""
+        if (self._strict and key.startswith(RESERVED)) or self.is_reserved(key):
+            return "reserved key"
+        if key == CONTROL:
+            return "key of the gateways"
+        if not self._index.subscribers(key):
+            return "outside the patterns"
+        return None
+
+
+def user_of(sender: bytes | None, own: bytes | None, separator: bytes = SEPARATOR) -> bytes:
+    """The user of a sender: what the kernel vouches for in its credential key, without the process id.
+
+    ``own`` is the key of this gateway on the same bus. Below the same prefix, the kernel vouches for the first triple
+    after the prefix. Of any other sender only the first triple is taken: the rest is the claim of some relay.
+    """
+    parts = (sender or b"").split(separator)
+    prefix = (own or b"").split(separator)[:-_TRIPLE]
+    vouched = _TRIPLE + (len(prefix) if parts[: len(prefix)] == prefix else 0)
+    return separator.join(parts[:vouched][:-1])
+
+
+def process_of(sender: bytes | None, own: bytes | None, separator: bytes = SEPARATOR) -> tuple[str, str]:
+    """The user and the process of a sender: the numbers for which the kernel vouches, see :func:`user_of`."""
+    user = user_of(sender, own, separator)
+    uid = user.rpartition(separator)[2]
+    pid = (sender or b"")[len(user) + 1 :].partition(separator)[0]
+    return uid.decode("ascii", "replace"), pid.decode("ascii", "replace")

@@ -1,0 +1,96 @@
+"""The messages that wait for the engine, up to a bound, in the order in which they came from the bus.
+
+They go out in batches. A batch leaves the queue when the engine has confirmed it. If that is uncertain, it is sent
+again, as the other bridges drop repeats by their number; where messages have no origin, it is counted as lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable
+from itertools import islice
+from typing import Final
+
+from ..wire.packets import Message
+from ..wire.text import plainly
+from .engine import Engine, Outgoing
+from .numbers import Numbers
+
+__all__ = ["Sending"]
+
+_BATCH: Final = 1_024
+"""Messages that are sent at once: few enough to confirm in milliseconds."""
+
+
+class Sending:
+    """Sends to one engine.
+
+    :param bridge: the id of this bridge.
+    :param keep_bytes: of keys and payloads, how much waits at most.
+    :param warn: is told of what is lost because it is uncertain.
+    """
+
+    def __init__(self, engine: Engine, bridge: str, keep_bytes: int, warn: Callable[[str], object]) -> None:
+        self._engine = engine
+        self._numbers = Numbers(bridge)
+        self._keep_bytes = keep_bytes
+        self._warn = warn
+        self.kept: deque[Outgoing] = deque()
+        self.kept_bytes = 0
+        self.exported = 0
+        self.lost = Counter[str]()
+        self._number = 0
+        self._being_sent = 0
+        self._arrived, self._emptied = asyncio.Event(), asyncio.Event()
+
+    def put(self, subject: str, message: Message, claim: str) -> None:
+        """Send a message after those that wait, or count it as lost."""
+        size = len(message.payload) + len(message.key)
+        if self.kept_bytes + size > self._keep_bytes:
+            self.lost["outage"] += 1
+            return
+        self.kept_bytes += size
+        self._number += 1
+        bridge, count = self._numbers.next(message.key)
+        origin = f"{bridge} {count} {claim}"
+        self.kept.append(Outgoing(subject, message.payload, origin, self._number, message.key))
+        if len(self.kept) == 1:
+            self._arrived.set()
+
+    async def run(self) -> None:
+        """Send, for ever."""
+        while True:
+            while not self.kept:
+                self._emptied.set()
+                self._arrived.clear()
+                await self._arrived.wait()
+            await self._engine.connected.wait()
+            batch = list(islice(self.kept, _BATCH))
+            self._being_sent = len(batch)
+            try:
+                await self._engine.send(batch)
+                self.exported += len(batch)
+            except ConnectionError as error:
+                if self._engine.has_origins:
+                    await asyncio.sleep(0.05)
+                    continue
+                self.lost["uncertain"] += len(batch)
+                self._warn(plainly(error))
+            self._being_sent = 0
+            for message in batch:
+                self.kept_bytes -= len(message.payload) + len(message.key)
+                self.kept.popleft()
+
+    async def empty(self) -> None:
+        """Wait until nothing waits any more. Returns at once while the engine is away."""
+        while self.kept and self._engine.connected.is_set():
+            self._emptied.clear()
+            await self._emptied.wait()
+
+    def give_up(self) -> None:
+        """Count as lost what still waits. For when :meth:`run` has ended."""
+        self.lost["uncertain"] += self._being_sent
+        self.lost["outage"] += len(self.kept) - self._being_sent
+        self.kept.clear()
+        self.kept_bytes = self._being_sent = 0
