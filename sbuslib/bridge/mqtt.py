@@ -57,7 +57,7 @@ class _Connection(Client):  # type: ignore[misc]
 
     def log(self, level: int, text: str, *values: object) -> None:
         """Called by the client library in place of a logger."""
-        if level >= logging.ERROR:
+        if level >= logging.ERROR and self.socket() is not None:
             self.cause = text % values
 
     def reconnect(self) -> MQTTErrorCode:
