@@ -163,7 +163,7 @@ class AioBridge:
         if not engine.has_origins:
             _check_apart(exported.patterns, imported.patterns, separator)
         self._crossing = Crossing(engine.mapping, exported, imported, engine.fits, self._refused, _KEYS)
-        self._sending = Sending(engine, self._id, self._keep_bytes, self._warn)
+        self._sending = Sending(engine, self._id, self._keep_bytes)
         self._arrivals = Arrivals(engine.keeps)
         setup = repr((self._url_told(), sorted(self._export), sorted(self._import), options.prefix, options.stream))
         group = blake2b(setup.encode(), digest_size=8).hexdigest()

@@ -159,16 +159,17 @@ class Engine(ABC):
         """Whether the engine can carry this subject."""
         return len(subject.encode()) <= self.SUBJECT_BYTES
 
-    def _tell(self, trouble: str) -> None:
+    def tell(self, trouble: str) -> None:
         """Log what goes wrong, once until there is a new connection: each attempt may fail in several ways."""
         if trouble not in self._warned and len(self._warned) < _WARNINGS:
             self._warned.add(trouble)
             self._warn(trouble)
 
     def _came(self) -> None:
-        """There is a new connection."""
-        self._warned.clear()
-        self.connected.set()
+        """There is a connection, which may be new."""
+        if not self.connected.is_set():
+            self._warned.clear()
+            self.connected.set()
 
     @abstractmethod
     async def run(self, take: Take, patterns: Sequence[bytes], bus: str, name: str) -> None:

@@ -130,7 +130,7 @@ class Mqtt(Engine):
 
     def _connected(self, client: _Connection, userdata: object, flags: object, code: ReasonCode, _: object) -> None:
         if code.is_failure:
-            self._tell(str(code))
+            self.tell(str(code))
             return
         self._came()
         client.cause = ""
@@ -144,25 +144,25 @@ class Mqtt(Engine):
             client.subscribe([(one, qos) for one in self._filters])
 
     def _not_connected(self, client: _Connection, userdata: object) -> None:
-        self._tell(client.cause)
+        self.tell(client.cause)
 
     def _disconnected(self, client: _Connection, userdata: object, flags: object, code: ReasonCode, _: object) -> None:
         self.connected.clear()
         if code.is_failure:
-            self._tell(client.cause or str(code))
+            self.tell(client.cause or str(code))
         if self._awaited is not None and not self._options.qos and not self._awaited[1].done():
             self._awaited[1].set_exception(ConnectionError("the connection ended"))
 
     def _in_force(self, client: Client, userdata: object, mid: int, codes: list[ReasonCode], _: object) -> None:
         refused = [str(code) for code in codes if code.is_failure]
         if refused:
-            self._tell(f"the server refuses to send what is imported: {refused[0]}")
+            self.tell(f"the server refuses to send what is imported: {refused[0]}")
         else:
             self.ready.set()
 
     def _confirmed(self, client: Client, userdata: object, mid: int, code: ReasonCode, _: object) -> None:
         if code.is_failure:
-            self._tell(f"the server refuses what is exported: {code}")
+            self.tell(f"the server refuses what is exported: {code}")
         if self._awaited is not None and self._awaited[0] == mid and not self._awaited[1].done():
             self._awaited[1].set_result(None)
 

@@ -202,7 +202,7 @@ class Nats(Engine):
         if isinstance(error, SlowConsumerError):
             self.lost += not self.keeps  # a stream sends it again
         else:
-            self._tell(str(error) or type(error).__name__)
+            self.tell(str(error) or type(error).__name__)
 
     async def _left(self) -> None:
         self.connected.clear()

@@ -75,8 +75,14 @@ class Redis(Engine):
                     await self._read_channels(take, self.mapping.filters_for(patterns))
             except (RedisError, OSError) as error:
                 self.connected.clear()
-                self._tell(str(error))
+                self.tell(str(error))
                 await asyncio.sleep(_PAUSE)
+
+    async def _look(self) -> None:
+        """Look whether the server is there, once what was sent has failed: the connection that receives may go on."""
+        if not self.connected.is_set():
+            await self._connection.ping()
+            self._came()
 
     async def _read_channels(self, take: Take, filters: list[str]) -> None:
         # With several, whose stars go over separators, a message may come once for each.
@@ -85,7 +91,8 @@ class Redis(Engine):
             await channels.psubscribe(pattern)
             messages: list[Incoming] = []
             while True:
-                told = await channels.get_message(timeout=0 if messages else None)
+                await self._look()
+                told = await channels.get_message(timeout=0 if messages else _PAUSE)
                 if told is not None and told["type"] == "psubscribe":
                     self.ready.set()
                 elif told is not None and told["type"] == "pmessage":
@@ -105,6 +112,7 @@ class Redis(Engine):
         looked = 0.0
         begin = "0"  # first what this bridge was handed before the connection ended, so that it stays in order
         while True:
+            await self._look()
             async with self._reading:
                 if begin == ">" and monotonic() - looked > _AGAIN_SECONDS:
                     # What another bridge, or this one before, was handed and did not acknowledge.
@@ -136,7 +144,8 @@ class Redis(Engine):
         try:
             await pipeline.execute()
         except (RedisError, OSError) as error:
-            self.connected.clear()
+            if not isinstance(error, ResponseError):  # with which a server that is there refuses
+                self.connected.clear()
             raise ConnectionError(str(error)) from error
 
     async def close(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
@@ -28,14 +27,12 @@ class Sending:
 
     :param bridge: the id of this bridge.
     :param keep_bytes: of keys and payloads, how much waits at most.
-    :param warn: is told of what is lost because it is uncertain.
     """
 
-    def __init__(self, engine: Engine, bridge: str, keep_bytes: int, warn: Callable[[str], object]) -> None:
+    def __init__(self, engine: Engine, bridge: str, keep_bytes: int) -> None:
         self._engine = engine
         self._numbers = Numbers(bridge)
         self._keep_bytes = keep_bytes
-        self._warn = warn
         self.kept: deque[Outgoing] = deque()
         self.kept_bytes = 0
         self.exported = 0
@@ -72,11 +69,11 @@ class Sending:
                 await self._engine.send(batch)
                 self.exported += len(batch)
             except ConnectionError as error:
+                self._engine.tell(plainly(error))
                 if self._engine.has_origins:
                     await asyncio.sleep(0.05)
                     continue
                 self.lost["uncertain"] += len(batch)
-                self._warn(plainly(error))
             self._being_sent = 0
             for message in batch:
                 self.kept_bytes -= len(message.payload) + len(message.key)

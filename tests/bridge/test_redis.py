@@ -1,4 +1,4 @@
-"""What only Redis has: users and passwords."""
+"""What only Redis has: users and passwords, and two connections that fail each by itself."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
+import redis.asyncio
+from support import PATIENCE
 
+from sbuslib.aio import Client
 from sbuslib.bridge import AioBridge, EngineOptions
+from sbuslib.bridge import redis as engine
 
 from .servers import redis_server
 from .test_bridge import Buses, ready, until
@@ -39,3 +43,68 @@ def test_a_password_is_asked_for(buses: Buses, folder: str, caplog: pytest.LogCa
         server.kill()
     assert "word@" not in caplog.text
     assert "wrong-word" not in caplog.text
+
+
+@pytest.mark.parametrize("stream", [None, "stream"])
+def test_a_bridge_that_sends_and_receives_goes_on_after_an_outage(
+    buses: Buses, folder: str, monkeypatch: pytest.MonkeyPatch, stream: str | None
+) -> None:
+    """The connection for what is sent fails when the one that receives is there again already."""
+    monkeypatch.setattr(engine, "_PAUSE", 0.05)
+    monkeypatch.setattr(engine, "_BLOCK_MILLISECONDS", 50)
+    server = redis_server(folder)
+    server.start()
+    url, options = f"redis://127.0.0.1:{server.port}", EngineOptions(stream=stream)
+
+    async def run() -> None:
+        one = AioBridge(buses[0], url, export=[b"a"], import_=[b"b"], options=options)
+        two = AioBridge(buses[1], url, export=[b"b"], import_=[b"a"], options=options)
+        async with AsyncExitStack() as stack, Client(buses[0]) as here, Client(buses[1]) as there:
+            await asyncio.gather(*map(stack.enter_async_context, (one, two)))
+            await ready(one, two)
+
+            async def cross() -> None:
+                before = [bridge.statistics().imported for bridge in (one, two)]
+                async with asyncio.timeout(PATIENCE):
+                    while any(now.statistics().imported == past for now, past in zip((one, two), before, strict=True)):
+                        await here.publish(b"a", b"")
+                        await there.publish(b"b", b"")
+                        await asyncio.sleep(0.01)
+
+            await cross()
+            server.kill()
+            await until(lambda: not one.statistics().connected and not two.statistics().connected)
+            server.start()
+            await until(lambda: one.statistics().connected and two.statistics().connected)
+            await cross()
+
+    try:
+        asyncio.run(run())
+    finally:
+        server.kill()
+
+
+def test_a_stream_that_refuses_messages_says_so_and_they_are_kept(
+    buses: Buses, folder: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = redis_server(folder)
+    server.start()
+    url = f"redis://127.0.0.1:{server.port}"
+
+    async def run() -> None:
+        async with (
+            redis.asyncio.Redis.from_url(url) as other,
+            AioBridge(buses[0], url, export=[b"a"], options=EngineOptions(stream="stream")) as one,
+            Client(buses[0]) as here,
+        ):
+            await ready(one)
+            await other.set("stream", "no stream")
+            await here.publish(b"a", b"")
+            await until(lambda: "WRONGTYPE" in caplog.text)
+            await other.delete("stream")
+            await until(lambda: one.statistics().exported == 1)
+
+    try:
+        asyncio.run(run())
+    finally:
+        server.kill()
