@@ -9,15 +9,19 @@ from typing import Any
 import pytest
 
 
-def lock(path: str) -> str:
-    """Write a private key once more, with a password. Returns where."""
+@pytest.fixture
+def lock() -> Callable[[str], str]:
+    """Write a private key once more, with a password; says where."""
     from cryptography.hazmat.primitives import serialization
 
-    with open(path, "rb") as plain, open(f"{path}-locked", "wb") as locked:
-        key = serialization.load_pem_private_key(plain.read(), None)
-        password = serialization.BestAvailableEncryption(b"word")
-        locked.write(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, password))
-    return f"{path}-locked"
+    def write(path: str) -> str:
+        with open(path, "rb") as plain, open(f"{path}-locked", "wb") as locked:
+            key = serialization.load_pem_private_key(plain.read(), None)
+            password = serialization.BestAvailableEncryption(b"word")
+            locked.write(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, password))
+        return f"{path}-locked"
+
+    return write
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from certificate_fixtures import lock
 from support import PATIENCE
 
 from sbuslib.aio import Client
@@ -111,7 +110,9 @@ def test_files_that_are_missing_are_told_before_the_bus_is_joined(folder: str) -
 
 
 @pytest.mark.parametrize("scheme", SECURE.values())
-def test_files_that_cannot_be_used_are_told(buses: Buses, ours: Authority, theirs: Authority, scheme: str) -> None:
+def test_files_that_cannot_be_used_are_told(
+    buses: Buses, ours: Authority, theirs: Authority, lock: Callable[[str], str], scheme: str
+) -> None:
     wrong: list[dict[str, Any]] = [
         {"ca": ours["key"]},
         {"certificate": ours["cert"]},

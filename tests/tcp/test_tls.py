@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from certificate_fixtures import lock
 from gevent.ssl import SSLContext
 from support import eventually
 
@@ -90,7 +89,9 @@ def test_a_peer_with_tls_may_listen_for_other_machines(make_peer: Make, certific
     assert make_peer("0.0.0.0:0", tls=TLS(**certificates())).started
 
 
-def test_wrong_certificate_files_are_refused(certificates: Certificates, folder: str) -> None:
+def test_wrong_certificate_files_are_refused(
+    certificates: Certificates, lock: Callable[[str], str], folder: str
+) -> None:
     files = certificates()
     with pytest.raises(UsageError, match="cannot be read"):
         TLS(files["cert"], folder + "/none", files["ca"])
