@@ -87,7 +87,7 @@ def test_a_bridge_tells_why_one_end_does_not_trust_the_other(
         bridges = [AioBridge(buses[0], urls[0], export=[b"a"], options=EngineOptions(**given)) for given in misled]
         async with AsyncExitStack() as stack:
             await asyncio.gather(*map(stack.enter_async_context, bridges))
-            await until(lambda: len(re.findall(causes, caplog.text)) == len(bridges))
+            await until(lambda: len(re.findall(causes, caplog.text)) >= len(bridges))
             assert not any(bridge.statistics().connected for bridge in bridges)
 
     asyncio.run(run())
