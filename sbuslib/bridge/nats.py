@@ -135,7 +135,7 @@ class Nats(Engine):
         self._subscriptions.append(subscription)
 
     async def _are_ready(self) -> None:
-        await self._client.flush()
+        await self._flush()
         self.payload_bytes = self._client.max_payload - _HEADER_BYTES
         self._came()
         self.ready.set()
