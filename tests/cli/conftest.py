@@ -31,8 +31,8 @@ def _ctrl_c_counts() -> None:
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """An environment in which no hub of the machine's is named."""
-    for name in ("SBUS_ADDRESS", "XDG_RUNTIME_DIR"):
+    """An environment that names no hub of the machine's, and no size of another terminal."""
+    for name in ("SBUS_ADDRESS", "XDG_RUNTIME_DIR", "COLUMNS", "LINES"):
         monkeypatch.delenv(name, raising=False)
     return os.environ | {"PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8"}
 
