@@ -123,6 +123,9 @@ def test_a_user_or_process_that_is_unknown_to_the_hub_is_told_why(path: str) -> 
             peer.receive()
             peer.receive()
             peer.send(b"CMSG hub/features\0id=x path=x " + words, f"CMSG !/cred/whoami\0!/cred/{ids}".encode())
+            while (packet := peer.receive()) != b"CMSG hub/sync\0" + b"1":
+                assert packet, "disconnected"
+            peer.send(b"CMSG hub/sync\0" + b"1\0tree")  # what it subscribed to, to hear of bridges, is in force
             found = asking.get()
         os.unlink(path)
         text = of("namespaces", found, "warning").text
