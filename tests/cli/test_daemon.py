@@ -114,7 +114,7 @@ def as_user(uid: int, path: str) -> str:
                 sock.connect(path)
                 try:
                     sock.send(WHOAMI)
-                    outcome = b"served" if sock.recv(1_000) else b"refused"
+                    outcome = b"served" if sock.recv(1_000).startswith(WHOAMI) else b"refused"
                 except (BrokenPipeError, ConnectionResetError):
                     outcome = b"refused"
         except PermissionError:
