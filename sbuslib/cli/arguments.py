@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any, NoReturn
 
-__all__ = ["ADDRESSES", "VERBOSITY", "Parser", "add_address", "add_verbosity", "nearest"]
+__all__ = ["ADDRESSES", "NAMES", "VERBOSITY", "Parser", "add_address", "add_verbosity", "nearest"]
 
 ADDRESSES = (
     "Without -a, the address is SBUS_ADDRESS from the environment, else $XDG_RUNTIME_DIR/sbus/bus, else "
@@ -19,6 +19,8 @@ ADDRESSES = (
 )
 """The end of the help of each command that asks a hub."""
 
+NAMES = ("-a", "--address", "--bus")
+"""The names of the option that says where the hub listens."""
 
 VERBOSITY = (
     ("-v", "verbose", "tell more on standard error: the log of the client and of services"),
@@ -69,6 +71,13 @@ class Parser(ArgumentParser):
             self._refuse(unknown)
         return arguments, unknown
 
+    def error(self, message: str) -> NoReturn:
+        """As the method of the base class. A missing argument may have been taken for the value of an option."""
+        options = [one.option_strings[0] for one in self._actions if one.option_strings and one.nargs == "+"]
+        if options and any(message.endswith(f": {one.metavar}") for one in self._get_positional_actions()):
+            message += f"; it comes before options that take several words, such as {options[0]}"
+        super().error(message)
+
     def _refuse(self, unknown: list[str]) -> NoReturn:
         word = next((one for one in unknown if one.startswith("-")), None)
         if word is None:
@@ -81,13 +90,19 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """A clause with the known word that is most like ``word``; empty if none is."""
     from difflib import get_close_matches
 
-    found = get_close_matches(word, known, 1)
+    known = list(known)
+    found = get_close_matches(word, known, 1) or [one for one in known if len(one) > 2 and word.startswith(one)]
     return f": did you mean {found[0]}?" if found else ""
 
 
-def add_address(parser: ArgumentParser) -> None:
-    """Add the option that names the hub."""
-    parser.add_argument("-a", "--address", help="where the hub listens")
+def add_address(parser: ArgumentParser, *names: str, help: str = "where the hub listens", **options: Any) -> None:
+    """Add the option that names the hub; ``names`` and ``options`` are for a command that shows it in another way.
+
+    Every command takes it under all of its names, so none has to be remembered with the command.
+    """
+    action = parser.add_argument(*(names or NAMES[:2]), dest="address", metavar="ADDRESS", help=help, **options)
+    for name in NAMES:
+        parser._option_string_actions.setdefault(name, action)
 
 
 def add_verbosity(parser: ArgumentParser) -> None:

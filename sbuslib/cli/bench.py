@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ..errors import SbusError
+from .arguments import add_address
 from .console import EXIT_FAILURE, EXIT_SUCCESS, EXIT_USAGE, complain, explain, tell
 
 __all__ = ["add_arguments", "run_bench"]
@@ -36,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "Python and there is no forwarder. Other programs disturb figures: see the load that is shown with them."
     )
     parser.add_argument("scenarios", metavar="SCENARIO", nargs="*", help="what to measure; without: one ten four trip")
-    parser.add_argument("-a", "--address", help="measure the daemon that listens there, not a hub of our own")
+    add_address(parser, help="measure the daemon that listens there, not a hub of our own")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="times that each is run (%(default)s)")
     parser.add_argument(
         "--seconds", type=float, default=0.3, metavar="S", help="how long each run takes, about (%(default)s)"

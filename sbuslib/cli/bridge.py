@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from argparse import ArgumentParser, Namespace
 
+from .arguments import ADDRESSES, add_address
 from .values import size
 
 __all__ = ["add_arguments"]
@@ -36,11 +37,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         "  sbus bridge nats://a,nats://b --stream plant --name line1 --import order/\n"
         "  sbus bridge mqtts://broker --user line1 --password-file secret --export room/ --retain room/\n"
         "\n"
-        "Without --bus, the address is SBUS_ADDRESS from the environment, else $XDG_RUNTIME_DIR/sbus/bus, else "
-        "/run/sbus.socket. The bridge ends, with status 1, when the bus does."
+        "The bridge ends, with status 1, when the bus does.\n\n" + ADDRESSES
     )
     parser.add_argument("url", metavar="URL", help="the server to join, see below")
-    parser.add_argument("--bus", metavar="ADDRESS", help="where the hub of this machine listens")
+    add_address(parser)
     for option, what in (
         ("export", "messages under these keys go out"),
         ("import", "messages under these keys come in"),
@@ -77,7 +77,7 @@ def _bridge(arguments: Namespace) -> int:
         complain("sbus", explain(error))
         return EXIT_USAGE
     except (SbusError, OSError) as error:
-        return complain("sbus", explain(error, arguments.bus))
+        return complain("sbus", explain(error, arguments.address))
     return EXIT_SUCCESS
 
 
@@ -110,7 +110,7 @@ def _serve(arguments: Namespace) -> None:
     async def serve() -> None:
         loop = asyncio.get_running_loop()
         async with AioBridge(
-            arguments.bus,
+            arguments.address,
             arguments.url,
             export=patterns("export"),
             import_=patterns("import"),

@@ -80,8 +80,8 @@ def explain(error: BaseException, address: str | None = None) -> str:
     from ..wire.defaults import default_addresses
 
     text = str(error)
-    if isinstance(error, NoHubError) and default_addresses()[0] in text and address is None:
-        text += f"; {_advise_address()}"
+    if isinstance(error, NoHubError) and (address or default_addresses()[0]) in text:
+        text += f"; {_advise_address(address)}"
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror
         if error.filename is not None:
@@ -91,10 +91,15 @@ def explain(error: BaseException, address: str | None = None) -> str:
     return "".join(character if character.isprintable() else escape(character) for character in text)
 
 
-def _advise_address() -> str:
-    """The line that would help where no hub is at the addresses at which all look: it names one that listens."""
-    import shlex
+def _advise_address(address: str | None) -> str:
+    """What would help where no hub is at the address, or at those where all look. It names a hub that listens."""
+    import re
+    from shlex import quote
 
+    if address is not None and re.search(r"://|:[0-9]+$", address):
+        return "an address is the path of a socket on this machine; sbus gateway joins the buses of two"
+    if address is not None and os.path.exists(address):
+        return f"sbus doctor -a {quote(address)} says why"
     found = {}
     with suppress(OSError), open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
@@ -108,7 +113,10 @@ def _advise_address() -> str:
                     if os.access(path, os.W_OK):
                         found[os.stat(path).st_mtime] = path
     if found:
-        return f"one may be at another address: export SBUS_ADDRESS={shlex.quote(found[max(found)])}"
+        option = "export SBUS_ADDRESS=" if address is None else "-a "
+        return f"one may be at another address: {option}{quote(found[max(found)])}"
+    if address is not None:
+        return f"sbus hub -a {quote(address)} starts one"
     return "sbus hub -a /tmp/bus starts one, for which: export SBUS_ADDRESS=/tmp/bus"
 
 

@@ -153,10 +153,10 @@ def add_hub_arguments(parser: ArgumentParser) -> None:
 def build_parser() -> ArgumentParser:
     """The arguments of ``sbusd``."""
     from .. import __version__
-    from .arguments import Parser
+    from .arguments import Parser, add_address
 
     parser = Parser(prog="sbusd", description=_DESCRIPTION, epilog=_EPILOG)
-    parser.add_argument("-a", "--address", help=f"where to listen: {SYSTEM_ADDRESS} unless given")
+    add_address(parser, help=f"where to listen: {SYSTEM_ADDRESS} unless given")
     parser.add_argument(
         "-f",
         "--foreground",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from .arguments import ADDRESSES, add_address
 from .tcp import CERTIFICATES, add_peer_arguments, run
 
 if TYPE_CHECKING:
@@ -26,16 +27,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.epilog = (
         "examples:\n"
-        "  sbus gateway --bus /tmp/a --listen :9014 --export 'room/*/temp' --import alarm/ &\n"
-        "  sbus gateway --bus /tmp/b --connect 127.0.0.1:9014 --export alarm/ --import 'room/*/temp' &\n"
+        "  sbus gateway -a /tmp/a --listen :9014 --export 'room/*/temp' --import alarm/ &\n"
+        "  sbus gateway -a /tmp/b --connect 127.0.0.1:9014 --export alarm/ --import 'room/*/temp' &\n"
         "  sbus sub -a /tmp/b room/ &\n"
         "  sbus pub -a /tmp/a room/1/temp 21.5         comes out at the other bus\n"
         "\n"
         "Only keys that a pattern of --export matches here, and one of --import there, cross; secret keys never do. "
-        "Without --bus, the address is SBUS_ADDRESS from the environment, else $XDG_RUNTIME_DIR/sbus/bus, else "
-        "/run/sbus.socket. The gateway ends, with status 1, when the bus does.\n\n" + CERTIFICATES
+        "The gateway ends, with status 1, when the bus does.\n\n" + CERTIFICATES + "\n\n" + ADDRESSES
     )
-    parser.add_argument("--bus", metavar="ADDRESS", help="where the hub of this machine listens")
+    add_address(parser)
     for option, what in (
         ("export", "messages under these keys go out"),
         ("import", "messages under these keys come in"),
@@ -63,7 +63,7 @@ def run_gateway(arguments: Namespace) -> int:
         from ..client import Client
         from ..tcp import Gateway
 
-        client = stack.enter_context(Client(arguments.bus))
+        client = stack.enter_context(Client(arguments.address))
         gateway = stack.enter_context(
             Gateway(
                 client,

@@ -95,8 +95,8 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
 
 
 _COMMON = """\
-Each command has -h for its help, -v to tell more on standard error and -q to tell errors alone. The commands are told \
-in the man pages of their groups.
+Each command has -h for its help, -v to tell more on standard error and -q to tell errors alone. Wherever there is \
+-a, --address and --bus are the same. The commands are told in the man pages of their groups.
 
 environment:
   SBUS_ADDRESS        where the hub listens
@@ -157,6 +157,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = words[0] if words and not words[0].startswith("-") else ""
     parser = build_parser(name)
     known = [name for _, names in GROUPS.values() for name in names]
+    if not name and (command := next((word for word in words if word in known), None)):
+        parser.error(f"options stand after the command: sbus {command} {words[0]} ...")
     if name and name not in known:
         parser.error(f"there is no command {name}{nearest(name, known)}")
     arguments = parser.parse_args(words)

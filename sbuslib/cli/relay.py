@@ -48,7 +48,7 @@ examples:
 def build_parser() -> ArgumentParser:
     """The arguments of ``sbus-relay``."""
     from .. import __version__
-    from .arguments import Parser
+    from .arguments import Parser, add_address
 
     parser = Parser(prog="sbus-relay", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument(
@@ -57,7 +57,7 @@ def build_parser() -> ArgumentParser:
         metavar="ADDRESS",
         help="the hub above, unless the file has it; may be repeated, then they are tried in order",
     )
-    parser.add_argument("--listen", dest="address", metavar="ADDRESS", help="where to listen, unless the file has it")
+    add_address(parser, "--listen", help="where to listen, unless the file has it")
     parser.add_argument(
         "--export",
         action="append",

@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from .arguments import add_address
 from .console import EXIT_SUCCESS, advise, complain, explain, progress, tell, yield_to_signals
 from .journal import add_selection, is_sealed, tell_skipped
 from .values import prefixes, speed
@@ -40,7 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "A time is as in ISO 8601, local unless it says, or @ and seconds since the epoch."
     )
     parser.add_argument("recording", metavar="JOURNAL|LAKE", help="directory of a journal, or of a lake")
-    parser.add_argument("--to", required=True, metavar="ADDRESS", help="where the hub listens")
+    add_address(parser, "--to", required=True)
     add_selection(parser, "publish")
     pace = parser.add_mutually_exclusive_group()
     pace.add_argument("--speed", type=speed, default=1.0, metavar="N", help="N times as fast as it was recorded")
@@ -68,7 +69,7 @@ def _replay(arguments: Namespace) -> int:
     count = _Count()
     selection = Selection(map(os.fsencode, arguments.pattern or [""]), arguments.start, arguments.end)
     try:
-        with Client(arguments.to) as client, progress(count.tell):
+        with Client(arguments.address) as client, progress(count.tell):
             count.publisher = client
             separator = client.features.separator if client.features is not None else SEPARATOR
             publisher = Renaming(count, arguments.remap, separator) if arguments.remap else count

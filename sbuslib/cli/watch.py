@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..wire.text import printable
 from . import jobs
+from .arguments import add_address
 from .console import complain, explain
 from .report import add_separator
 
@@ -38,7 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         + jobs.SPARK
     )
     parser.add_argument("journal", metavar="JOURNAL", nargs="+", help="directory of a journal, or its URI")
-    parser.add_argument("-a", "--address", help="where the hub listens that gets the alerts")
+    add_address(parser, help="where the hub listens that gets the alerts")
     parser.add_argument("-q", "--quiet", action="store_true", help="publish alerts, and show only those")
     parser.add_argument("--dry", action="store_true", help="show alerts, and publish none")
     for kind in ("above", "below"):

@@ -20,7 +20,8 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.mark.parametrize(
     ("error", "address", "line"),
     [
-        (NoHubError("no hub at /a: gone"), "/a", "no hub at /a: gone"),
+        (NoHubError("no hub at /a: gone"), "/b", "/b: no hub at /a: gone"),
+        (NoHubError("no hub at /: gone"), "/", "no hub at /: gone; sbus doctor -a / says why"),
         (NoHubError("gone"), "/a", "/a: gone"),
         (OSError(2, "No such file"), "/a", "/a: No such file"),
         (OSError(2, "No such file", "/b"), "/a", "/b: No such file"),
@@ -60,9 +61,16 @@ def test_ignored_signals_stay_ignored(monkeypatch: pytest.MonkeyPatch, ignored: 
     assert stopped == [1, 1]
 
 
+@pytest.mark.parametrize("address", ["tcp://host", "host:9014"])
+def test_an_address_of_another_machine_is_told_what_reaches_it(address: str) -> None:
+    assert "sbus gateway" in explain(NoHubError(f"no hub at {address}: gone"), address)
+
+
 def test_an_error_names_the_address_of_a_hub_that_runs(run: Run, bus: HubThread, path: str) -> None:
     """It names the hub that began to listen last; there may be others on this machine meanwhile."""
     for command in (("whoami",), ("pub", "key", "payload"), ("sub", "")):
         done = run("sbuslib", *command, env={"SBUS_ADDRESS": "/nowhere"})
         assert done.returncode == 1
         assert re.search(r"; one may be at another address: export SBUS_ADDRESS=/\S+\n$", done.stderr)
+        done = run("sbuslib", command[0], "-a", "/nowhere", *command[1:])
+        assert re.search(r"; one may be at another address: -a /\S+\n$", done.stderr)

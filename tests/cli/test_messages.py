@@ -82,7 +82,8 @@ def test_a_line_that_is_too_long_is_refused(run: Run, bus: HubThread, path: str)
 def test_a_missing_hub_is_an_error_of_one_line(run: Run, path: str, command: tuple[str, ...]) -> None:
     done = run("sbuslib", command[0], "-a", path, *command[1:])
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"sbus: no hub at {path}: No such file or directory\n"
+    assert done.stderr.startswith(f"sbus: no hub at {path}: No such file or directory; ")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs another user")
@@ -92,7 +93,8 @@ def test_missing_permission_is_told_as_a_refusal(bus: HubThread, path: str, comm
     program = [sys.executable, "-c", AS_STRANGER, command[0], path, *command[1:]]
     done = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[1:] == [f"sbus: {path} refuses this user: Permission denied"]
+    advice = f"sbus doctor -a {path} says why"
+    assert done.stderr.splitlines()[1:] == [f"sbus: {path} refuses this user: Permission denied; {advice}"]
 
 
 @pytest.mark.parametrize("command", [("whoami",), ("sub", ""), ("pub", "key", "payload"), ("pub", "key", "-")])
