@@ -18,41 +18,13 @@ from ..errors import DisconnectedError, PeerError, StateError
 from ..kernel.dialer import BROKEN, NO_MEMORY
 from ..kernel.serving import serving
 from ..kernel.vectors import ONE_PACKET_FLAGS
+from .aio_lead import TaskLead
 from .base import ClientBase, Event
 from .batch import plain
-from .lead import Lead, time_left
+from .lead import time_left
 from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff
 
 __all__ = ["AioChannel"]
-
-
-class _Waiter:
-    """What one task waits with, once."""
-
-    __slots__ = ("woken",)
-
-    def __init__(self) -> None:
-        self.woken: asyncio.Future[None] = asyncio.Future()  # of the running loop; to ask for the loop takes longer
-
-    def wake(self) -> None:
-        if not self.woken.done():  # the task may be cancelled, and not know yet
-            self.woken.set_result(None)
-
-
-class _TaskLead(Lead[_Waiter]):
-    """The lead among the tasks of one event loop."""
-
-    async def take(self, ready: Callable[[], bool], check: Callable[[], None]) -> bool:
-        """As :meth:`.lead.BlockingLead.take`."""
-        found = self.look(None, ready, check)
-        while not isinstance(found, bool):
-            try:
-                await found.woken
-            except BaseException:
-                self.leave(found)
-                raise
-            found = self.look(found, ready, check)
-        return found
 
 
 class AioChannel(ClientBase):
@@ -63,8 +35,8 @@ class AioChannel(ClientBase):
     def _make_locks(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None  # to which the client belongs
         self._thread = 0  # of the event loop
-        self._lead = _TaskLead(_Waiter)
-        self._reader: asyncio.Future[bool] | None = None  # of the task that leads
+        self._lead = TaskLead()
+        self._reader: asyncio.Future[bool | None] | None = None  # of the task that leads
         self._watched = False  # whether the event loop tells when there is something to read
         self._writers: list[asyncio.Future[None]] = []
 
@@ -183,7 +155,7 @@ class AioChannel(ClientBase):
 
     # -- reading and sending ------------------------------------------------------------------------
 
-    async def _readable(self) -> bool:
+    async def _readable(self, deadline: float | None) -> bool:
         """Wait until packets came and were sorted; ``True`` when the connection ended. For the task with the lead."""
         loop = asyncio.get_running_loop()
         self._reader = loop.create_future()
@@ -192,7 +164,7 @@ class AioChannel(ClientBase):
             loop.add_reader(self._here().fileno(), self._on_readable)
             self._watched = True
         try:
-            return await self._reader
+            return await self._lead.wait(self._reader, deadline)
         finally:
             self._reader = None
 
@@ -230,26 +202,23 @@ class AioChannel(ClientBase):
             if not ready.done():
                 ready.set_result(None)
 
-    async def _read(self) -> bool:
+    async def _read(self, deadline: float | None = None) -> bool:
         """Wait for packets and sort them into the session; ``True`` when the connection ended."""
         ended = self._receive()
-        return ended if ended is not None else await self._readable()
+        return ended if ended is not None else await self._readable(deadline)
 
     async def _until(self, ready: Callable[[], bool], timeout: float | None, what: str) -> None:
-        """Read, or let another task read, until ``ready()`` holds."""
+        """Read, or let another task read, until ``ready()`` holds. Raises :exc:`TimeoutError`, saying ``what``."""
         self._check_caller()
-        try:
-            if timeout is None or ready():
-                await self._until_ready(ready)
-                return
-            async with asyncio.timeout(timeout):
-                await self._until_ready(ready)
-        except TimeoutError:
-            raise TimeoutError(what) from None
-
-    async def _until_ready(self, ready: Callable[[], bool]) -> None:
-        while await self._lead.take(ready, self._check_open):
-            result = self._call_back(await self._read_for_all())
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            try:
+                if not await self._lead.take(ready, self._check_open, deadline):
+                    return
+                event = await self._read_for_all(deadline)
+            except TimeoutError:
+                raise TimeoutError(what) from None
+            result = self._call_back(event)
             if isinstance(result, Awaitable):
                 await result
             if self._reconnect and self._up and self._session.has_to_renew:
@@ -261,13 +230,14 @@ class AioChannel(ClientBase):
         if self._closed or not (self._up or self._reconnect):
             raise self._disconnected()
 
-    async def _read_for_all(self) -> Event:
+    async def _read_for_all(self, deadline: float | None) -> Event:
         """With the lead: read once, or connect again. Gives the lead back."""
         try:
             if not self._up:
-                await self._connect_again()
+                async with asyncio.timeout(time_left(deadline)):
+                    await self._connect_again()
                 return "connected"
-            if not await self._read():
+            if not await self._read(deadline):
                 return None
             self._release()
             return "disconnected"

@@ -137,16 +137,16 @@ class AioPatterns(AioChannel):
         self._session.divert_no_more(mailbox)
         self._lead.wake_all()
 
-    async def post(self, key: bytes, payload: bytes) -> None:
+    def post(self, key: bytes, payload: bytes) -> Awaitable[None] | None:
         """Publish a message in one packet with what other tasks post before anybody reads."""
         if not self._lead.is_wanted:
-            await self.publish(key, payload)
-            return
+            return self.publish(key, payload)
         self._check_caller()
         self._session.encode(key, payload)  # what cannot be published is told to its caller
         self._posted.append((key, payload))
         if len(self._posted) == 1:
             self._posting = asyncio.ensure_future(self._send_posted())
+        return None
 
     async def _send_posted(self) -> None:
         pairs, self._posted = self._posted, []

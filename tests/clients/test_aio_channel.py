@@ -330,6 +330,31 @@ def test_reconnect_restores_everything(address: str, engine: str) -> None:
     run(test())
 
 
+def test_a_callback_is_not_cancelled_when_the_verb_that_calls_it_times_out(address: str, engine: str) -> None:
+    async def test() -> None:
+        ended: list[str] = []
+
+        async def on_reconnect(client: aio.Client) -> None:
+            try:
+                with contextlib.suppress(TimeoutError):
+                    await client.receive(0.1)
+            except asyncio.CancelledError:
+                ended.append("cancelled")
+                raise
+            ended.append("by itself")
+
+        with HubThread(address):
+            client = await aio.Client(address, reconnect=True, limits=SWIFT, on_reconnect=on_reconnect)
+        with HubThread(address):
+            while not ended:
+                with contextlib.suppress(TimeoutError):
+                    await client.receive(0.05)
+        assert ended == ["by itself"]
+        client.close()
+
+    run(test())
+
+
 def test_secrets_are_renewed_when_the_prefix_changes(server: HubThread, address: str) -> None:
     async def test() -> None:
         async with aio.Client(address, reconnect=True, limits=SWIFT) as client:
