@@ -92,7 +92,7 @@ def bus() -> Drawing:
     drawing.box(580, 20, 170, 46, "*display\n`room/*/temp`", "client")
     drawing.box(580, 89, 170, 46, "*recorder\neverything", "client")
     drawing.box(580, 158, 170, 46, "*slow reader\n`room/`", "client")
-    drawing.arrow((180, 47), (298, 47), text="room/1/temp 21.5")
+    drawing.arrow((180, 47), (298, 47), text="room/1/temp")
     drawing.arrow((180, 177), (298, 177), text="backup/done")
     drawing.arrow((460, 43), (578, 43), text="room/1/temp")
     drawing.arrow((460, 112), (578, 112), text="both")

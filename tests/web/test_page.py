@@ -89,6 +89,8 @@ def test_clients_appear_and_their_queues_grow(
             publisher.publish(b"room/1", b"x" * 1_000)
         see(browser, lambda: max(waiting(browser), default=0) > 100)
         assert tile(browser, "waiting") > 100
+        legend = [value.text for value in browser.find_elements("css selector", ".u-legend .u-value")]
+        assert legend == ["--"] * 4, "the legend tells values of the time under the pointer alone"
         browser.save_screenshot(os.path.join(screenshots, "page.png"))
         browser.find_element("id", "filter").send_keys("nobody")
         assert waiting(browser) == []

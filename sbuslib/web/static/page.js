@@ -49,12 +49,14 @@ function colour(name) {
 function makeChart() {
   if (chart) chart.destroy();
   const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
-  const line = (label, name) => ({ label, stroke: colour(name), width: 2, value: (_, value) => number(value ?? 0) });
+  const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
+  const pointed = (show) => (_, value) => value === null ? "--" : show(value); // null: the pointer is elsewhere
+  const line = (label, name) => ({ label, stroke: colour(name), width: 2, value: pointed(number) });
   chart = new uPlot({
     width: $("chart").clientWidth, height: 230, cursor: { drag: { x: false, y: false } },
     scales: { y: { range: (_, low, high) => [0, Math.max(10, high * 1.1)] } },
-    axes: [axis, { ...axis, size: 70, values: (_, values) => values.map(number) }],
-    series: [{}, line("in", "--one"), line("out", "--two"), line("lost", "--three")],
+    axes: [{ ...axis, space: 60, values: (_, values) => values.map(clock) }, { ...axis, size: 70, values: (_, values) => values.map(number) }],
+    series: [{ label: "time", value: pointed(clock) }, line("in", "--one"), line("out", "--two"), line("lost", "--three")],
   }, points, $("chart"));
 }
 
