@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Self
 
 from ..errors import DisconnectedError, KeyFormatError, PacketError, PeerError, UsageError
@@ -50,6 +51,7 @@ OTHER_CAUSES: Final = "other"
 """What losses of further causes are counted as."""
 
 _CONTROL: Final = CMSG[0]
+_namespace = lru_cache(Namespace)  # to make one takes longer than to check a key
 
 
 def mode_keys(soft: str | None, hard: str | None, order: str | None) -> list[bytes]:
@@ -200,7 +202,7 @@ class Session:
         if not old or old == new:
             return []
         # First keys that name this client; then keys with an empty id under the prefix of the hub, for others too.
-        start = Namespace(self.separator).start
+        start = _namespace(self.separator).start
         starts = [
             (old + self.separator, new + self.separator),
             (self._prefix(old) + start, self._prefix(new) + start),
@@ -264,7 +266,7 @@ class Session:
         if RESERVED not in key:
             return
         try:
-            Namespace(self.separator).check_key(key)
+            _namespace(self.separator).check_key(key)
         except PacketError as error:
             raise KeyFormatError(f"nobody may publish under {printable(key)}: {error.reason}") from None
 

@@ -15,6 +15,7 @@ import re
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from secrets import randbits
 from struct import Struct
 from typing import Any, Final
@@ -80,6 +81,15 @@ def encode_question(number: int, timeout: float | None, reply_to: bytes, payload
     return _QUESTION.pack(ASKED, number, left, len(reply_to)) + reply_to + payload
 
 
+@lru_cache(256)  # a caller has the same key for all its questions
+def _is_of_a_caller(key: bytes, namespace: Namespace) -> bool:
+    """Whether a key is one that callers make for answers."""
+    try:
+        return _OF_A_CALLER.fullmatch(key[-39:]) is not None and b"\0" not in key and namespace.check_key(key)
+    except PacketError:
+        return False
+
+
 def parse_question(message: Message, now: float, namespace: Namespace) -> Question | None:
     """The question in a message; ``None`` for what is none, or has no key of a caller to answer under."""
     payload = message.payload
@@ -90,10 +100,7 @@ def parse_question(message: Message, now: float, namespace: Namespace) -> Questi
     if asked != ASKED or length > _LONGEST_KEY or start > len(payload):
         return None
     reply_to = payload[_QUESTION.size : start]
-    try:
-        if not _OF_A_CALLER.fullmatch(reply_to[-39:]) or b"\0" in reply_to or not namespace.check_key(reply_to):
-            return None
-    except PacketError:
+    if not _is_of_a_caller(reply_to, namespace):
         return None
     return Question(
         message.key,
