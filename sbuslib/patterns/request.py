@@ -27,7 +27,7 @@ from ..limits import PACKET_BYTES
 from ..secrets import Namespace
 from ..wire.packets import Message
 from ..wire.text import printable
-from .steps import MAILBOX_BYTES, Call, Mailbox, Open, Post, PublishMany, Steps, TellSenders, Wait
+from .steps import MAILBOX_BYTES, Call, Mailbox, Open, Post, Publish, PublishMany, Steps, TellSenders, Wait
 
 __all__ = ["Answer", "Asking", "Question", "Server", "request", "request_many"]
 
@@ -338,7 +338,7 @@ class Server:
         answers, self._answers = self._answers, []
         if answers:
             with suppress(TimeoutError):  # the hub is away for long: the callers have given up
-                yield PublishMany(answers)
+                yield PublishMany(answers) if len(answers) > 1 else Publish(*answers[0])  # quicker for one
 
     def _say_taken(self) -> Steps[None]:
         """Say that questions are taken: one word for many of the same caller."""
