@@ -46,7 +46,8 @@ class Connections:
     ) -> None:
         if given is not None and tls is None and not insecure and not is_loopback(given.host):
             raise UsageError(
-                f"{given}: other machines reach this address. Give certificates for TLS, or ask for insecure"
+                f"{given}: other machines reach this address. Give certificates for TLS (tls=, "
+                "--tls-cert), or do without (insecure=True, --insecure)"
             )
         self._owner = owner
         self.limits = owner.limits
@@ -241,14 +242,18 @@ class Connections:
     def _keep(self, remote: HostPort, sock: Any, keep: bool) -> None:
         """Serve the connection to ``remote``, and make it again when it ends."""
         backoff = Backoff(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
+        told = False
         try:
             while True:
                 if sock is None:
                     try:
                         sock = self._dial(remote)
                     except OSError as error:
-                        logger.debug("peer at %s: %s: %s", self.address or "no port", remote, plainly(error))
+                        level = logging.WARNING if keep and not told else logging.DEBUG
+                        logger.log(level, "peer: %s: %s; it is tried again", remote, plainly(error))
+                        told = True
                 if sock is not None:
+                    told = False
                     usage = self._quotas.enter(remote.host, invited=True)
                     assert usage is not None
                     began = monotonic()
@@ -279,7 +284,7 @@ class Connections:
         """A link has ended, or has to end; ``violation`` says that the other end is the cause."""
         if link not in self._links:
             return
-        logger.debug("peer at %s: %s: %s", self.address or "no port", link.remote, reason)
+        logger.debug("peer: %s: %s", link.remote, reason)
         if violation:
             self._note_violation(reason, link.remote.host)
         self._forget(link)

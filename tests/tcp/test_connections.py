@@ -60,6 +60,17 @@ def test_connect_without_waiting_returns_at_once(make_peer: Make) -> None:
         one.connect(one.address)
 
 
+def test_an_address_at_which_nobody_listens_is_told_once(make_peer: Make, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "sbuslib")
+    gone = make_peer()
+    address = gone.address
+    gone.stop()
+    make_peer(None).connect(address, wait=False)
+    eventually(lambda: len(caplog.records) >= 3)
+    assert caplog.messages[0] == f"peer: {address}: Connection refused; it is tried again"
+    assert [record.levelname for record in caplog.records[:3]] == ["WARNING", "DEBUG", "DEBUG"]
+
+
 def test_an_impossible_host_name_is_refused(make_peer: Make) -> None:
     peer = make_peer(None, insecure=True)
     with pytest.raises(OSError, match="cannot be the name of a host"):
