@@ -1,4 +1,16 @@
-"""A message bus for gevent applications and the Linux hosts they run on.
+"""A message bus for the processes of one Linux machine.
+
+::
+
+    from sbuslib.blocking import Client         # threads; gevent: sbuslib.Client; asyncio: sbuslib.aio.Client
+
+    with Client("/tmp/bus") as client:          # where a hub listens: sbus hub -a /tmp/bus, or Hub("/tmp/bus")
+        client.subscribe(b"room/*/temp")
+        client.publish(b"room/1/temp", b"21.5")
+        print(client.receive(timeout=5).payload)
+
+``Hub`` serves a bus in this process, ``Relay`` joins it to the hub above, ``Topic`` gives payloads a type, and the
+errors are in ``sbuslib.errors``. ``docs/index.md`` lists what there is to read.
 
 Names are loaded when they are first used (:pep:`562`), so that ``sbuslib.blocking`` does not pull in
 gevent and a program that only matches patterns does not pull in sockets.

@@ -24,7 +24,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from ..errors import PeerError
+from ..errors import NoServerError, PeerError
 from ..matcher import matches
 from ..wire.packets import Message
 from ..wire.text import printable
@@ -82,7 +82,10 @@ def fetch(ask: Ask, patterns: Sequence[bytes], separator: bytes) -> Steps[dict[b
         after: bytes | None = None
         more, size = True, 0
         while more:
-            answer = yield from ask(question_key(pattern, separator), msgspec.msgpack.encode(after))
+            try:
+                answer = yield from ask(question_key(pattern, separator), msgspec.msgpack.encode(after))
+            except NoServerError:
+                raise NoServerError(f"nobody keeps {printable(pattern)}: start sbus retain with this pattern") from None
             try:
                 page = msgspec.msgpack.decode(answer, type=Page)
             except (ValueError, RecursionError) as error:

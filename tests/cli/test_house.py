@@ -237,7 +237,7 @@ def installed() -> importlib.metadata.Distribution:
         distribution = importlib.metadata.distribution("sbuslib")
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("sbuslib is not installed: run the tests through tox")
-    if not any(str(file).endswith("sbus.1") for file in distribution.files or ()):
+    if not any(str(file).endswith("share/man/man1/sbus.1") for file in distribution.files or ()):
         pytest.skip("an editable install has no data files")
     return distribution
 

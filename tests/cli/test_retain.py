@@ -17,7 +17,7 @@ def test_the_newest_message_is_shown_also_after_a_restart(
     run: Run, start: Start, bus: HubThread, path: str, tmp_path: Path
 ) -> None:
     file = str(tmp_path / "last.db")
-    assert "nobody serves" in run("sbuslib", "get", "-a", path, "a/1").stderr
+    assert "nobody keeps a/1: start sbus retain" in run("sbuslib", "get", "-a", path, "a/1").stderr
     for kept in (0, 2):
         service = start("sbuslib", "retain", "-a", path, "--file", file, "--keys", "2", "a/")
         assert service.stderr is not None
