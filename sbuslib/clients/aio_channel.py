@@ -11,7 +11,6 @@ import socket
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from threading import get_ident
-from time import monotonic
 from typing import Self
 
 from ..errors import DisconnectedError, PeerError, StateError
@@ -63,7 +62,7 @@ class AioChannel(ClientBase):
             raise StateError("a client connects once")
         self._loop = self._owner = asyncio.get_running_loop()
         self._thread = get_ident()
-        deadline = None if self.timeout is None else monotonic() + self.timeout
+        deadline = self._deadline(self.timeout)
         self._lead.taken = True  # other tasks that use the client already wait for the connection
         try:
             while True:
@@ -183,6 +182,14 @@ class AioChannel(ClientBase):
             except Exception as error:
                 reader.set_exception(error)
 
+    async def _wait_for_room(self, has_memory: bool, deadline: float | None) -> None:
+        """The kernel takes no more: wait until it does. Without memory, it would say at once that it does."""
+        try:
+            async with asyncio.timeout(time_left(deadline)):
+                await (self._writable() if has_memory else asyncio.sleep(MEMORY_PAUSE))
+        except TimeoutError:
+            raise TimeoutError(f"{self.address}: the hub takes no more for now") from None
+
     async def _writable(self) -> None:
         """Wait until the socket can be written or the connection ended. Any number of tasks may."""
         loop = asyncio.get_running_loop()
@@ -210,7 +217,7 @@ class AioChannel(ClientBase):
     async def _until(self, ready: Callable[[], bool], timeout: float | None, what: str) -> None:
         """Read, or let another task read, until ``ready()`` holds. Raises :exc:`TimeoutError`, saying ``what``."""
         self._check_caller()
-        deadline = None if timeout is None else monotonic() + timeout
+        deadline = self._deadline(timeout)
         while True:
             try:
                 if not await self._lead.take(ready, self._check_open, deadline):
@@ -252,36 +259,31 @@ class AioChannel(ClientBase):
 
         To a hub that takes no batches, their messages go one by one.
         """
-        is_plain = False
+        deadline, is_plain = self._deadline(self.timeout), False
         while packets:
             if not self._session.batches and not is_plain:
                 packets[:], is_plain = plain(packets), True
+            has_memory = True
             try:
-                sent = self._packet_writer.send(self._here(), packets, flags)
+                del packets[: self._packet_writer.send(self._here(), packets, flags)]
             except OSError as error:
-                if error.errno in NO_MEMORY:
-                    await asyncio.sleep(MEMORY_PAUSE)
-                    continue
                 if error.errno in BROKEN:
                     self._hear_out()
                     raise self._disconnected() from error
-                raise
-            del packets[:sent]
+                if error.errno not in NO_MEMORY:
+                    raise
+                has_memory = False
             if packets:
-                await self._writable()
+                await self._wait_for_room(has_memory, deadline)
 
     async def _send(self, packets: list[bytes], flags: int = ONE_PACKET_FLAGS) -> None:
         """As :meth:`_send_all`, over reconnections."""
         self._check_caller()
-        what = f"{self.address}: the hub takes no more for now"
         while True:
             epoch = self.epoch
             try:
-                async with asyncio.timeout(self.timeout):
-                    await self._send_all(packets, flags)
+                await self._send_all(packets, flags)
                 return
-            except TimeoutError:
-                raise TimeoutError(what) from None
             except DisconnectedError:
                 if not self._reconnect or self._closed:
                     raise
@@ -300,8 +302,7 @@ class AioChannel(ClientBase):
         epoch = self.epoch
         packets = change()
         try:
-            async with asyncio.timeout(self.timeout):
-                await self._send_all(packets)
+            await self._send_all(packets)
         except DisconnectedError:
             if self._closed or not self._reconnect:
                 raise

@@ -195,6 +195,11 @@ class ClientBase(ABC):
 
     # -- its connection -----------------------------------------------------------------------------
 
+    @staticmethod
+    def _deadline(timeout: float | None) -> float | None:
+        """When so many seconds are over, by ``time.monotonic``; ``None`` for never."""
+        return None if timeout is None else monotonic() + timeout
+
     def _restore(self) -> list[bytes]:
         """The connection is good from here on: the packets that tell the hub the session's state."""
         packets = self._session.restore()

@@ -13,7 +13,6 @@ from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from itertools import repeat, starmap
-from time import monotonic
 from typing import ClassVar, Self
 
 from ..errors import DisconnectedError, PeerError
@@ -87,10 +86,6 @@ class Channel(ClientBase):
         self._writer_lock = self._make_lock()
 
     # -- connecting ---------------------------------------------------------------------------------
-
-    @staticmethod
-    def _deadline(timeout: float | None) -> float | None:
-        return None if timeout is None else monotonic() + timeout
 
     def _connect(self, deadline: float | None) -> socket.SocketType:
         """Connect; wait while the listen backlog of the hub is full."""

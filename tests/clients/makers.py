@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 from collections.abc import Callable, Coroutine
@@ -45,6 +46,23 @@ class StartsHub(logging.Handler):
         self._logger.removeHandler(self)
         self._logger.setLevel(logging.NOTSET)
         self.server.stop()
+
+
+class Starved:
+    """A socket whose first ``failures`` sends of packets that start with ``about`` fail for want of memory."""
+
+    def __init__(self, sock: Any, about: bytes, failures: float) -> None:
+        self._socket, self._about, self._failures = sock, about, failures
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def send(self, packet: bytes, flags: int = 0) -> int:
+        if bytes(packet).startswith(self._about) and self._failures > 0:
+            self._failures -= 1
+            raise OSError(errno.ENOBUFS, "no memory")
+        sent: int = self._socket.send(packet, flags)
+        return sent
 
 
 def greeted(fake: FakeHub, client: MakeClient, features: bytes = b"", **options: Any) -> tuple[Client, Peer]:

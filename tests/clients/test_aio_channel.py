@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from clients.makers import StartsHub, run
+from clients.makers import StartsHub, Starved, run
 from support import PATIENCE, HubThread, own_key
 
 from sbuslib import Limits, aio, blocking
@@ -185,6 +185,48 @@ def test_close_wakes_tasks_that_wait_for_room(address: str, engine: str) -> None
                     for task in tasks:
                         with pytest.raises(DisconnectedError):
                             await task
+
+    run(test())
+
+
+SAYING: dict[str, tuple[bytes, Callable[[aio.Client], Awaitable[object]]]] = {
+    "publish": (b"MSG", lambda client: client.publish(b"k", b"x")),
+    "publish_many": (b"MSG", lambda client: client.publish_many([(b"k", b"x")])),
+    "unsubscribe": (b"UNSUB", lambda client: client.unsubscribe(b"j")),
+}
+
+
+@pytest.mark.parametrize("verb", SAYING)
+def test_sending_waits_while_the_kernel_has_no_memory(server: HubThread, address: str, verb: str) -> None:
+    async def test() -> None:
+        async with aio.Client(address) as client:
+            await client.subscribe(b"j", b"k")
+            about, say = SAYING[verb]
+            client._socket = Starved(client._socket, about, 3)  # type: ignore[assignment]
+            await say(client)
+            await client.publish(b"k", b"x")
+            assert (await client.receive(PATIENCE)).payload == b"x"
+            client.timeout = 0.01
+            client._socket = Starved(client._socket, about, 1e9)  # type: ignore[assignment]
+            with pytest.raises(TimeoutError, match="takes no more"):
+                await say(client)
+
+    run(test())
+
+
+def test_sending_times_out_if_the_hub_does_not_read(address: str, engine: str) -> None:
+    async def test() -> None:
+        with listening(address) as listener:
+            connecting = asyncio.ensure_future(opened(address))
+            peer = await greet(listener)
+            client = await connecting
+            client.timeout = 0.01
+            with peer:
+                with pytest.raises(TimeoutError, match="takes no more"):
+                    await client.publish_many([(b"k", bytes(10_000))] * 10_000)
+                with pytest.raises(TimeoutError, match="takes no more"):
+                    await client.unsubscribe(b"j")
+                client.close()
 
     run(test())
 

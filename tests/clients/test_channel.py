@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import select
 import socket
 import threading
@@ -11,7 +10,7 @@ from typing import Any
 
 import gevent
 import pytest
-from clients.makers import Make, MakeClient, StartsHub, greeted
+from clients.makers import Make, MakeClient, StartsHub, Starved, greeted
 from gevent.event import Event
 from support import PATIENCE, WHOAMI, FakeHub, HubThread, eventually, own_key
 
@@ -321,23 +320,6 @@ def test_a_refused_subscription_is_not_restored(make: Make, address: str) -> Non
             client.subscribe(b"!/cred/*/*/*/x")
         assert client.whoami() == own_key()
         assert server.call(server.hub.statistics).breaches == {"secret pattern of another": 1}
-
-
-class Starved:
-    """A socket whose first ``failures`` sends of packets that start with ``about`` fail for want of memory."""
-
-    def __init__(self, sock: Any, about: bytes, failures: float) -> None:
-        self._socket, self._about, self._failures = sock, about, failures
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._socket, name)
-
-    def send(self, packet: bytes, flags: int = 0) -> int:
-        if bytes(packet).startswith(self._about) and self._failures > 0:
-            self._failures -= 1
-            raise OSError(errno.ENOBUFS, "no memory")
-        sent: int = self._socket.send(packet, flags)
-        return sent
 
 
 SAYING: dict[str, tuple[bytes, Callable[[Endpoint], object]]] = {
