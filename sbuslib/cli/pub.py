@@ -53,7 +53,11 @@ def _publish(arguments: Namespace, parser: Parser) -> int:
         arguments.lines, arguments.payload = True, None
     sources = [arguments.lines, arguments.stdin, arguments.file is not None, arguments.json]
     if (arguments.key is None) is not arguments.json:
-        parser.error("KEY is missing" if arguments.key is None else "with --json, the lines tell the keys")
+        parser.error(
+            "KEY is missing"
+            if arguments.key is None
+            else "--json takes KEY from the lines of standard input: leave it out"
+        )
     if sum(sources) + (arguments.payload is not None) != 1:
         parser.error("give one PAYLOAD, or one of -, -l, --stdin, --file and --json")
     if arguments.repeat > 1 and (arguments.lines or arguments.json):

@@ -41,8 +41,13 @@ def add_arguments(parser: Parser) -> None:
 
 
 def _serve(arguments: Namespace) -> int:
+    from shutil import which
+
     from . import messages
-    from .console import EXIT_SUCCESS, on_stop, tell
+    from .console import EXIT_SUCCESS, complain, on_stop, tell
+
+    if which(arguments.command[0]) is None:
+        return complain("sbus", f"{arguments.command[0]}: there is no such command")
 
     def stop() -> None:
         raise KeyboardInterrupt

@@ -5,10 +5,32 @@ from __future__ import annotations
 import os
 from argparse import ArgumentTypeError
 
+TYPE_CHECKING = False  # the typing module would take as long to load as argparse
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
 __all__ = ["count", "moment", "prefixes", "rate", "seconds", "separator", "size", "speed"]
 
 _SIZES = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 _SPANS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+
+
+def _told(what: str) -> Callable[[Callable[[str], T]], Callable[[str], T]]:
+    """Have a wrong text refused with words that say what is right."""
+
+    def decorate(read: Callable[[str], T]) -> Callable[[str], T]:
+        def parse(text: str) -> T:
+            try:
+                return read(text)
+            except (ValueError, OverflowError):
+                raise ArgumentTypeError(f"{text!r} is no {what}") from None
+
+        return parse
+
+    return decorate
 
 
 def _with_unit(text: str, units: dict[str, int]) -> float:
@@ -19,6 +41,7 @@ def _with_unit(text: str, units: dict[str, int]) -> float:
     return number
 
 
+@_told("whole number above 0")
 def count(text: str) -> int:
     """A whole number, more than none."""
     number = int(text)
@@ -27,26 +50,31 @@ def count(text: str) -> int:
     return number
 
 
+@_told("size, such as 1000, 64K or 1.5G")
 def size(text: str) -> int:
     """A number of bytes, more than none: ``1000``, ``64K``, ``1.5G``."""
     return int(_with_unit(text, _SIZES)) or 1
 
 
+@_told("span of time, such as 90, 15m, 12h or 30d")
 def seconds(text: str) -> float:
     """A span in seconds, more than none: ``90``, ``15m``, ``12h``, ``30d``."""
     return _with_unit(text, _SPANS)
 
 
+@_told("speed, such as 2 or 0.5")
 def speed(text: str) -> float:
     """A factor, more than none: ``2``, ``0.5``, ``10x``."""
     return _with_unit(text.removesuffix("x"), {"": 1})
 
 
+@_told("rate above 0")
 def rate(text: str) -> float:
     """So many a second, more than none."""
     return _with_unit(text, {"": 1})
 
 
+@_told("pair of prefixes, such as old/=new/")
 def prefixes(text: str) -> tuple[bytes, bytes]:
     """Two prefixes of keys: ``OLD=NEW``."""
     old, equals, new = text.partition("=")
@@ -55,6 +83,7 @@ def prefixes(text: str) -> tuple[bytes, bytes]:
     return os.fsencode(old), os.fsencode(new)
 
 
+@_told("time, such as 2026-01-31T12:00 or @1700000000")
 def moment(text: str) -> int:
     """A point of time in nanoseconds since the epoch: ISO 8601, local time unless it says, or ``@`` and seconds."""
     from datetime import datetime
@@ -73,16 +102,3 @@ def separator(text: str) -> bytes:
         return check_separator(os.fsencode(text))
     except UsageError as error:
         raise ArgumentTypeError(str(error)) from None
-
-
-_NAMES = {
-    count: "positive number",
-    size: "size",
-    seconds: "span of time",
-    speed: "speed",
-    rate: "rate",
-    prefixes: "pair of prefixes",
-    moment: "time",
-}
-for _function, _name in _NAMES.items():
-    _function.__name__ = _name  # what argparse calls it

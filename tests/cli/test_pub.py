@@ -131,10 +131,10 @@ def test_the_rate_spreads_messages(monkeypatch: pytest.MonkeyPatch) -> None:
         ((), "KEY is missing"),
         (("key",), "give one PAYLOAD, or one of -, -l, --stdin, --file and --json"),
         (("key", "payload", "--stdin"), "give one PAYLOAD, or one of"),
-        (("key", "--json"), "the lines tell the keys"),
+        (("key", "--json"), "takes KEY from the lines"),
         (("key", "--lines", "--stdin"), "not allowed with argument"),
         (("key", "-", "--repeat", "2"), "--repeat is for a single payload"),
-        (("key", "x", "--rate", "0"), "invalid rate value: '0'"),
+        (("key", "x", "--rate", "0"), "argument --rate: '0' is no rate above 0"),
     ],
 )
 def test_wrong_arguments_are_told(run: Run, words: tuple[str, ...], error: str) -> None:

@@ -62,8 +62,8 @@ def test_a_journal_has_one_recorder(start: Start, run: Run, bus: HubThread, path
     ("words", "status", "said"),
     [
         (("/dev/null",), 1, "/dev/null"),
-        (("--keep-bytes", "much", "journal"), 2, "invalid size value: 'much'"),
-        (("--keep-seconds", "0", "journal"), 2, "invalid span of time value: '0'"),
+        (("--keep-bytes", "much", "journal"), 2, "'much' is no size"),
+        (("--keep-seconds", "0", "journal"), 2, "'0' is no span of time"),
         (("--durability", "some", "journal"), 2, "invalid choice: 'some'"),
         ((), 2, "DIR"),
     ],

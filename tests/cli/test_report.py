@@ -23,7 +23,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
         (("report", "traffic", "/nowhere"), 1, "/nowhere"),
         (("report", "traffic", "."), 1, "nothing was recorded"),
         (("report", "traffic", ".", "--output", "-"), 2, "there would be no output"),
-        (("report", "traffic", ".", "--levels", "0"), 2, "invalid positive number value"),
+        (("report", "traffic", ".", "--levels", "0"), 2, "is no whole number above 0"),
         (("report", "latency", "."), 2, "--request"),
         (("report", "subscriptions", ".", "/nowhere"), 1, "/nowhere: No such file or directory"),
         (("report", "completeness"), 2, "a JOURNAL or the address of a hub is needed"),

@@ -75,3 +75,8 @@ def test_nobody_serves(run: Run, bus: HubThread, path: str) -> None:
 def test_wrong_arguments(run: Run, path: str) -> None:
     assert run("sbuslib", "request", "svc", "x", "--stdin").returncode == 2
     assert run("sbuslib", "serve", "svc").returncode == 2
+
+
+def test_a_command_that_is_not_there_is_told_before_it_is_served(run: Run, bus: HubThread, path: str) -> None:
+    done = run("sbuslib", "serve", "-a", path, "svc", "--", "/no/command")
+    assert (done.returncode, done.stderr) == (1, "sbus: /no/command: there is no such command\n")
