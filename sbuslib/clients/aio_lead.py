@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import Callable
 from math import inf
 from time import monotonic
+from typing import Final
 
 from .lead import Lead
 
 __all__ = ["TaskLead"]
+
+LONGEST: Final = 60.0
+"""Seconds after which the timer looks at the latest: it may outlive a client that waited with a long timeout."""
 
 
 class _Waiter:
@@ -67,7 +71,7 @@ class TaskLead(Lead[_Waiter]):
         if self._timer is not None:
             self._timer.cancel()
         self._rings_at = when
-        self._timer = asyncio.get_running_loop().call_later(when - monotonic(), self._ring)
+        self._timer = asyncio.get_running_loop().call_later(min(when - monotonic(), LONGEST), self._ring)
 
     def _ring(self) -> None:
         """Let those go on whose time is over."""

@@ -9,6 +9,7 @@ import pytest
 from clients.makers import run
 from support import PATIENCE
 
+from sbuslib.clients import aio_lead
 from sbuslib.clients.aio_lead import TaskLead
 
 
@@ -50,6 +51,24 @@ def test_each_task_waits_until_its_own_deadline() -> None:
             await asyncio.gather(*map(wait, (0.02, 0.01, 0.03, 0.01)))
         lead.give_back()
         assert await longest, "who gave up is not chosen to read"
+
+    run(test())
+
+
+def test_a_deadline_that_is_far_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        lead = TaskLead()
+        done: asyncio.Future[bool | None] = asyncio.Future()
+        done.set_result(True)
+        assert await lead.wait(done, monotonic() + 1e9)
+        assert lead._timer is not None
+        assert lead._timer.when() <= asyncio.get_running_loop().time() + aio_lead.LONGEST
+        monkeypatch.setattr(aio_lead, "LONGEST", 0.001)
+        lead = TaskLead()
+        deadline = monotonic() + 0.01
+        with pytest.raises(TimeoutError):
+            await lead.wait(asyncio.Future(), deadline)
+        assert monotonic() >= deadline
 
     run(test())
 
