@@ -100,7 +100,7 @@ class AioBridge:
     :param trust: patterns of publishers, as ``HOST/UID/PID``, whose messages may come; ``None``: anybody's. It is a
         claim, no more: see :mod:`.engine`.
     :param options: how to use the engine.
-    :param keep_bytes: how much is kept while the engine is away or slow.
+    :param keep_bytes: how much memory is used to keep messages while the engine is away or slow.
 
     Raises, when it is entered, :exc:`~sbuslib.errors.UsageError` and :exc:`~sbuslib.errors.KeyFormatError` for what
     cannot be right, and as a client does. A missing engine is waited for.
@@ -163,7 +163,7 @@ class AioBridge:
         if not engine.has_origins:
             _check_apart(exported.patterns, imported.patterns, separator)
         self._crossing = Crossing(engine.mapping, exported, imported, engine.fits, self._refused, _KEYS)
-        self._sending = Sending(engine, self._id, self._keep_bytes)
+        self._sending = Sending(engine, self._id, self._keep_bytes, self._refused)
         self._arrivals = Arrivals(engine.keeps)
         setup = repr((self._url_told(), sorted(self._export), sorted(self._import), options.prefix, options.stream))
         group = blake2b(setup.encode(), digest_size=8).hexdigest()
@@ -214,7 +214,7 @@ class AioBridge:
             async with asyncio.timeout(timeout):
                 await self._leave()
                 await self._taking.acquire()  # what is half taken is acknowledged, and nothing more is taken
-        except (OSError, TimeoutError) as error:
+        except (SbusError, OSError) as error:
             logger.debug("bridge: leaving the bus: %s", plainly(error))
         await _end(self._tasks)
         self._sending.give_up()
@@ -222,21 +222,26 @@ class AioBridge:
             async with asyncio.timeout(_PART_SECONDS):
                 await self._tell_losses()
         self._client.close()
-        await self._engine.close()
-        if not self._ended.done():
-            self._ended.set_result(None)
+        try:
+            await self._engine.close()
+        finally:
+            if not self._ended.done():
+                self._ended.set_result(None)
 
     async def _leave(self) -> None:
         """Leave the bus, and let go out what it has sent."""
         if self._ended.done():
             return
+        receiving, _, beating, _ = self._tasks
+        beating.cancel()  # it would say that this bridge is here
         await self._neighbours.say_here(leaving=True)
         if self._export:
             await self._client.unsubscribe(*self._crossing.exported.patterns)
             await self._client.sync()
-            self._tasks[0].cancel()
+            receiving.cancel()
             with suppress(TimeoutError):
                 self._put(await self._client.receive_many(timeout=0))
+        self._neighbours.leads = False
         await self._sending.empty()
         await self._engine.drain()
 

@@ -15,6 +15,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from typing import Any, Final
@@ -197,7 +198,8 @@ class Mqtt(Engine):
         client = self._client
         if self.connected.is_set():
             told = client.publish(self._status, b"away", self._options.qos, retain=True)
-            await asyncio.to_thread(told.wait_for_publish, 1.0)
+            with suppress(RuntimeError):  # the connection has just ended
+                await asyncio.to_thread(told.wait_for_publish, 1.0)
         client.disconnect()
         await asyncio.to_thread(client.loop_stop)  # up to a second, while the server is away
 

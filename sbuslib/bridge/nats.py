@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -47,7 +48,10 @@ _CREDENTIALS: Final = re.compile(rb"BEGIN NATS USER JWT[^\n]*\n\S.*BEGIN USER NK
 
 
 class _Connection(nats.NATS):  # type: ignore[misc]
-    """The client of the library, where that would go on in plain text, or not at all and without a word."""
+    """The client of the library, where that would go on in plain text, or not at all and without a word.
+
+    It stops to read, and goes on to send, when it fails with what came, or with an answer for which nobody waits.
+    """
 
     files: EngineOptions
 
@@ -68,6 +72,34 @@ class _Connection(nats.NATS):  # type: ignore[misc]
             error = Error(f"nats: {text}")
             await self._error_cb(error)
             await self._process_op_err(error)
+
+    async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
+        try:
+            found: dict[str, str] | None = await super()._process_headers(headers)
+        except (IndexError, UnicodeDecodeError):
+            return None
+        return found
+
+    def _build_message(self, sid: int, subject: bytes, reply: bytes, *rest: Any) -> Msg:
+        readable = (one.decode("utf-8", "replace").encode() for one in (subject, reply))
+        return super()._build_message(sid, *readable, *rest)
+
+    async def _read_loop(self) -> None:
+        await super()._read_loop()
+        if self.is_connected and self._reading_task is asyncio.current_task():
+            await self._process_op_err(Error("what the server says is not understood"))
+
+    async def ask(self) -> None:
+        """Wait until the server has all that was sent. ``flush`` may return before, and must not be cancelled."""
+        for _ in range(2):  # the client writes its first ping before what was sent
+            answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            await self._send_ping(answered)
+            await asyncio.shield(answered)
+
+    def cut(self) -> None:
+        """End the connection now. The client library would wait until all that is written was read."""
+        if (writer := getattr(self._transport, "_io_writer", None)) is not None:
+            writer.transport.abort()
 
 
 class Nats(Engine):
@@ -92,6 +124,7 @@ class Nats(Engine):
         self._subscriptions: list[Subscription] = []
         self._asking = asyncio.Lock()  # a stream, until all that it sent was taken
         self._patience: asyncio.Timeout | None = None  # with what is being sent
+        self._stream_payload = sys.maxsize
 
     async def run(self, take: Take, patterns: Sequence[bytes], bus: str, name: str) -> None:
         options = self._options
@@ -135,9 +168,8 @@ class Nats(Engine):
         self._subscriptions.append(subscription)
 
     async def _are_ready(self) -> None:
-        await self._flush()
-        self.payload_bytes = self._client.max_payload - _HEADER_BYTES
-        self._came()
+        await self._client.ask()
+        await self._back()
         self.ready.set()
 
     async def _read(self, take: Take, filters: list[str], group: str) -> None:
@@ -174,7 +206,8 @@ class Nats(Engine):
     async def _use_stream(self, stream: str) -> None:
         """Make the stream, unless it is there: then it is used as it is."""
         try:
-            await self._streams.stream_info(stream)
+            most = (await self._streams.stream_info(stream)).config.max_msg_size or -1
+            self._stream_payload = most if most > 0 else self._stream_payload
         except NotFoundError:
             await self._streams.add_stream(name=stream, subjects=[self.mapping.filter_of(b"")])
 
@@ -211,6 +244,7 @@ class Nats(Engine):
                 self._patience.reschedule(0.0)  # no confirmation comes any more
 
     async def _back(self) -> None:
+        self.payload_bytes = min(self._client.max_payload, self._stream_payload) - _HEADER_BYTES
         self._came()
 
     async def send(self, messages: Sequence[Outgoing]) -> None:
@@ -221,14 +255,13 @@ class Nats(Engine):
                     await asyncio.gather(*confirmed)
                 else:
                     await self._client._send_command(b"".join(map(_packet, messages)))
-                    await self._flush()
-        except (Error, TimeoutError) as error:
-            raise ConnectionError(str(error) or "no confirmation") from error
-
-    async def _flush(self) -> None:
-        """Wait until the server has all that was sent: the client writes its first ping before that."""
-        await self._client.flush()
-        await self._client.flush()
+                    await self._client.ask()
+        except TimeoutError:
+            if self.connected.is_set():
+                self._client.cut()  # to send again what still waits there would take more and more memory
+            raise ConnectionError("no confirmation") from None
+        except Error as error:
+            raise ConnectionError(str(error)) from error
 
     async def _send_to_stream(self, message: Outgoing) -> Any:
         headers = {ORIGIN: message.origin, "Nats-Msg-Id": f"{message.origin.partition('.')[0]}-{message.number}"}
@@ -237,17 +270,20 @@ class Nats(Engine):
 
     async def drain(self) -> None:
         await self._asking.acquire()
-        if not self.keeps:
+        if not self.keeps and self.connected.is_set():
             # ``drain`` of the client library forgets the subscription while the server may still send for it.
             with suppress(Error):
                 for subscription in self._subscriptions:
                     await self._client._send_unsubscribe(subscription._id)
-                await self._flush()
+                await self._client.ask()
                 await self._unread.join()
 
     async def close(self) -> None:
-        with suppress(Error, OSError, AssertionError):  # which it raises where it is not, or never was, connected
-            await self._client.close()
+        # It raises these where it is not, or never was, connected.
+        with suppress(Error, OSError, AssertionError, TimeoutError):
+            async with asyncio.timeout(_PAUSE):
+                await self._client.close()
+        self._client.cut()
 
 
 def _incoming(message: Msg) -> Incoming:

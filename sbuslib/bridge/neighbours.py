@@ -104,8 +104,9 @@ class Neighbours:
         """Tell them that this bridge is here."""
         told, counts = self._tell()
         here = Here(self._me, self._group, (_PLACE,), leaving, told="" if leaving else told, counts=counts)
-        self._members.hear(here, monotonic())
-        self._settle()
+        if not leaving:  # one that leaves still takes out what the bus has sent to it before
+            self._members.hear(here, monotonic())
+            self._settle()
         await self._client.publish(CONTROL, encode_here(here))
 
     def _settle(self) -> None:

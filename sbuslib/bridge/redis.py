@@ -142,11 +142,13 @@ class Redis(Engine):
                 fields: Any = {"subject": message.subject, "payload": message.payload, "origin": message.origin}
                 pipeline.xadd(self._stream, fields, maxlen=_STREAM_LENGTH)
         try:
-            await pipeline.execute()
+            answers = await pipeline.execute(raise_on_error=False)  # the error that it raises tells the message
         except (RedisError, OSError) as error:
-            if not isinstance(error, ResponseError):  # with which a server that is there refuses
-                self.connected.clear()
+            self.connected.clear()
             raise ConnectionError(str(error)) from error
+        refused = next((answer for answer in answers if isinstance(answer, RedisError)), None)
+        if refused is not None:  # by a server that is there
+            raise ConnectionError(str(refused))
 
     async def close(self) -> None:
         await self._connection.aclose()

@@ -7,6 +7,7 @@ again, as the other bridges drop repeats by their number; where messages have no
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter, deque
 from itertools import islice
 from typing import Final
@@ -20,19 +21,23 @@ __all__ = ["Sending"]
 
 _BATCH: Final = 1_024
 """Messages that are sent at once: few enough to confirm in milliseconds."""
+_MESSAGE_BYTES: Final = 300
+"""What a message takes besides its key, payload and subject: many small ones are no way to fill the memory."""
 
 
 class Sending:
     """Sends to one engine.
 
     :param bridge: the id of this bridge.
-    :param keep_bytes: of keys and payloads, how much waits at most.
+    :param keep_bytes: how much memory the messages that wait take at most.
+    :param refused: counts what is longer than the engine takes.
     """
 
-    def __init__(self, engine: Engine, bridge: str, keep_bytes: int) -> None:
+    def __init__(self, engine: Engine, bridge: str, keep_bytes: int, refused: Counter[str]) -> None:
         self._engine = engine
         self._numbers = Numbers(bridge)
         self._keep_bytes = keep_bytes
+        self._refused = refused
         self.kept: deque[Outgoing] = deque()
         self.kept_bytes = 0
         self.exported = 0
@@ -43,7 +48,7 @@ class Sending:
 
     def put(self, subject: str, message: Message, claim: str) -> None:
         """Send a message after those that wait, or count it as lost."""
-        size = len(message.payload) + len(message.key)
+        size = _held(subject, message)
         if self.kept_bytes + size > self._keep_bytes:
             self.lost["outage"] += 1
             return
@@ -65,18 +70,21 @@ class Sending:
             await self._engine.connected.wait()
             batch = list(islice(self.kept, _BATCH))
             self._being_sent = len(batch)
+            fitting = [one for one in batch if len(one.payload) <= self._engine.payload_bytes]
             try:
-                await self._engine.send(batch)
-                self.exported += len(batch)
+                await self._engine.send(fitting)
+                self.exported += len(fitting)
             except ConnectionError as error:
                 self._engine.tell(plainly(error))
                 if self._engine.has_origins:
                     await asyncio.sleep(0.05)
                     continue
-                self.lost["uncertain"] += len(batch)
+                self.lost["uncertain"] += len(fitting)
+            if len(fitting) < len(batch):
+                self._refused["payload too long"] += len(batch) - len(fitting)
             self._being_sent = 0
             for message in batch:
-                self.kept_bytes -= len(message.payload) + len(message.key)
+                self.kept_bytes -= _held(message.subject, message)
                 self.kept.popleft()
 
     async def empty(self) -> None:
@@ -91,3 +99,7 @@ class Sending:
         self.lost["outage"] += len(self.kept) - self._being_sent
         self.kept.clear()
         self.kept_bytes = self._being_sent = 0
+
+
+def _held(subject: str, message: Message | Outgoing) -> int:
+    return _MESSAGE_BYTES + sys.getsizeof(subject) + len(message.key) + len(message.payload)

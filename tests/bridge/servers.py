@@ -56,8 +56,20 @@ class Server:
 
     def reload(self) -> None:
         """Let the server read its configuration again."""
+        self._signal(signal.SIGHUP)
+
+    def pause(self) -> None:
+        """Let the server stand still, with its connections open."""
+        self._signal(signal.SIGSTOP)
         assert self._process is not None
-        self._process.send_signal(signal.SIGHUP)
+        os.waitpid(self._process.pid, os.WUNTRACED)  # until it does
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         if self._process is not None:

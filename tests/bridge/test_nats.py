@@ -113,6 +113,96 @@ def test_a_bridge_goes_on_where_it_stopped_in_a_stream(buses: Buses, folder: str
         server.kill()
 
 
+@pytest.mark.parametrize("stream", [None, "S"])
+def test_what_others_publish_in_another_form_does_not_end_the_reading(
+    buses: Buses, folder: str, caplog: pytest.LogCaptureFixture, stream: str | None
+) -> None:
+    server = nats_server(folder)
+    server.start()
+    headers = [b"", b"X", b"NATS/1.0", b"NATS/1.0 \xff\xff\xff\r\n\r\n", b"NATS/1.0\r\nSbus-Origin: \xff\r\n\r\n"]
+
+    async def run() -> None:
+        options = EngineOptions(stream=stream)
+        url = f"nats://127.0.0.1:{server.port}"
+        async with AioBridge(buses[1], url, import_=[b"a"], options=options) as two, Client(buses[1]) as there:
+            await two.ready()
+            await there.subscribe(b"a")
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(b'CONNECT {"verbose": false, "headers": true}\r\n')
+            for header in headers:
+                writer.write(b"HPUB sbus.a %d %d\r\n%b\r\n" % (len(header), len(header), header))
+            writer.write(b"PUB sbus.\xff 0\r\n\r\nPUB sbus.a 4\r\nlast\r\n")
+            while (await there.receive(PATIENCE)).payload != b"last":
+                pass
+            writer.close()
+
+    try:
+        asyncio.run(run())
+    finally:
+        server.kill()
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("stream", [None, "S"])
+def test_a_server_that_stood_still_gets_what_it_did_not_confirm(
+    buses: Buses, folder: str, monkeypatch: pytest.MonkeyPatch, stream: str | None
+) -> None:
+    monkeypatch.setattr(nats, "_CONFIRM_SECONDS", 0.1)
+    monkeypatch.setattr(nats, "_PAUSE", 0.1)
+    server = nats_server(folder)
+    server.start()
+    url, options = f"nats://127.0.0.1:{server.port}", EngineOptions(stream=stream)
+
+    async def run() -> None:
+        async with (
+            AioBridge(buses[0], url, export=[b"a"], options=options) as one,
+            AioBridge(buses[1], url, import_=[b"a"], options=options) as two,
+            Client(buses[0]) as here,
+            Client(buses[1]) as there,
+        ):
+            await ready(one, two)
+            await there.subscribe(b"a")
+            server.pause()
+            await here.publish(b"a", b"waits")
+            await until(lambda: not one.statistics().connected)
+            assert one.statistics().exported == 0
+            server.resume()
+            assert (await there.receive(PATIENCE)).payload == b"waits"
+            monkeypatch.setattr(nats, "_CONFIRM_SECONDS", PATIENCE)
+            await until(lambda: one.statistics().exported == 1)
+            await here.publish(b"a", b"later")
+            assert (await there.receive(PATIENCE)).payload == b"later"
+            await until(lambda: one.statistics().exported == 2)
+
+    try:
+        asyncio.run(run())
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("stream", [None, "S"])
+def test_what_is_longer_than_the_server_takes_does_not_hold_up_the_rest(
+    buses: Buses, folder: str, stream: str | None
+) -> None:
+    """How much that is, a bridge hears when it is connected."""
+    Path(folder, "configuration").write_text("max_payload: 65536")
+    server = nats_server(folder, "-c", f"{folder}/configuration")
+    url, options = f"nats://127.0.0.1:{server.port}", EngineOptions(stream=stream)
+
+    async def run() -> None:
+        async with AioBridge(buses[0], url, export=[b"a"], options=options) as one, Client(buses[0]) as here:
+            await here.publish_many([(b"a", bytes(100_000)), (b"a", b"short")])
+            await until(lambda: one.statistics().kept == 2)
+            server.start()
+            await until(lambda: not one.statistics().kept)
+            assert (one.statistics().exported, one.statistics().refused) == (1, {"payload too long": 1})
+
+    try:
+        asyncio.run(run())
+    finally:
+        server.kill()
+
+
 def test_a_server_without_streams_is_told_and_waited_for(
     buses: Buses, folder: str, caplog: pytest.LogCaptureFixture
 ) -> None:

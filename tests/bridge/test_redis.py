@@ -99,8 +99,9 @@ def test_a_stream_that_refuses_messages_says_so_and_they_are_kept(
         ):
             await ready(one)
             await other.set("stream", "no stream")
-            await here.publish(b"a", b"")
+            await here.publish(b"a", b"private")
             await until(lambda: "WRONGTYPE" in caplog.text)
+            assert "private" not in caplog.text
             await other.delete("stream")
             await until(lambda: one.statistics().exported == 1)
 

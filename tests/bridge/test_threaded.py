@@ -106,8 +106,8 @@ def test_the_metrics_and_the_doctor_tell_what_bridges_carried_keep_and_lost(fold
             return number
 
         assert told("kept_messages") is None
-        with Bridge(hub, "nats://127.0.0.1:1", export=[b"a"], keep_bytes=100) as bridge:
-            forger.publish_many([(b"a", b"123456789")] * 15)
+        with Bridge(hub, "nats://127.0.0.1:1", export=[b"a"], keep_bytes=105_000) as bridge:
+            forger.publish_many([(b"a", bytes(10_000))] * 15)
             eventually(lambda: bridge.statistics().lost == {"outage": 5})
             forger.publish(
                 CONTROL, HERE + b'{"type":"here","gateway":"x","group":"y","told":"z","counts":{"lost":{"x":1}}}'
