@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from itertools import repeat, starmap
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 from ..errors import DisconnectedError, PeerError
 from ..kernel.dialer import BROKEN, NO_MEMORY
@@ -26,6 +26,8 @@ from .lead import BlockingLead, BlockingWaiter, time_left
 from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff
 
 __all__ = ["Channel"]
+
+_NO_SIGNAL: Final = int(socket.MSG_NOSIGNAL)  # '|' of plain numbers is far quicker
 
 
 class Channel(ClientBase):
@@ -259,7 +261,7 @@ class Channel(ClientBase):
     def _send(self, packet: bytes | memoryview, flags: int = 0) -> None:
         """Send one packet, waiting for room. Raises as :meth:`.endpoint.Endpoint.publish` does."""
         self._check_caller()
-        flags |= socket.MSG_NOSIGNAL
+        flags |= _NO_SIGNAL
         deadline: float | None = None
         started = False
         while True:

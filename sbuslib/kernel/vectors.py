@@ -30,7 +30,7 @@ __all__ = [
     "send_each",
 ]
 
-ONE_PACKET_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+ONE_PACKET_FLAGS: Final = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)  # '|' of plain numbers is far quicker
 """The flags of send(2) that every packet is sent with."""
 
 
