@@ -86,6 +86,7 @@ def _serve(arguments: Namespace) -> None:
     from signal import SIGINT, SIGTERM
 
     from ..bridge import AioBridge, EngineOptions
+    from .console import tell
 
     def patterns(name: str) -> tuple[bytes, ...]:
         return tuple(map(os.fsencode, getattr(arguments, f"{name}_patterns") or ()))
@@ -120,6 +121,9 @@ def _serve(arguments: Namespace) -> None:
         ) as bridge:
             for signal in (SIGINT, SIGTERM):
                 loop.add_signal_handler(signal, lambda: loop.create_task(bridge.close()))
+            await bridge.ready()
+            if bridge.statistics().connected:
+                tell("connected to the server (Ctrl-C ends it)")
             await bridge.run()
 
     asyncio.run(serve())

@@ -361,7 +361,8 @@ class Peer:
     def wait_for_subscriber(self, name: str, count: int = 1, timeout: float | None = None) -> None:
         """Wait until ``count`` peers want ``name``. Raises :exc:`TimeoutError` after ``timeout`` seconds."""
         self._check_here()
-        with Timeout(timeout, TimeoutError(f"not {count} subscribers to {name} within {timeout} s")):
+        wanting = "no peer wants" if count == 1 else f"fewer than {count} peers want"
+        with Timeout(timeout, TimeoutError(f"{wanting} {name} within {timeout} s")):
             while len(self._remote.subscribers(name)) < count:
                 self._connections.changed.clear()
                 self._connections.changed.wait()

@@ -22,6 +22,7 @@ pytest_plugins = ["certificate_fixtures"]
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+CONNECTED = b"sbus: connected to the server (Ctrl-C ends it)\n"
 
 
 def carry(here: Client, there: Client, payload: bytes) -> None:
@@ -44,6 +45,8 @@ def test_two_buses_are_joined_and_doctor_tells_of_it(
     with HubThread(f"{folder}/far") as far, Client(path) as here, Client(far.hub.address) as there:
         start("sbuslib", "bridge", url, "--bus", path, "--export", "room/", "log/")
         away = start("sbuslib", "bridge", url, "--bus", far.hub.address, "--import", "room/", "--prefix", "sbus")
+        assert away.stderr is not None
+        assert away.stderr.readline() == CONNECTED
         there.subscribe(b"")
         while True:  # until both are there
             here.publish_many([(b"log/1", b"not imported"), (b"room/1", b"crosses")])
@@ -58,7 +61,6 @@ def test_two_buses_are_joined_and_doctor_tells_of_it(
         assert f"bridge: bridge to {url}: connected" in told
         away.send_signal(signal.SIGTERM)
         assert away.wait(PATIENCE) == 0
-        assert away.stderr is not None
         assert away.stderr.read() == b""
     server.kill()
 
@@ -78,11 +80,12 @@ def test_options_name_the_files_for_tls_and_for_a_user(
     with HubThread(f"{folder}/far") as far, Client(path) as here, Client(far.hub.address) as there:
         start("sbuslib", "bridge", url, "--bus", path, "--export", "room/", *options)
         away = start("sbuslib", "bridge", url, "--bus", far.hub.address, "--import", "room/", *options)
+        assert away.stderr is not None
+        assert away.stderr.readline() == CONNECTED
         there.subscribe(b"room/")
         carry(here, there, b"over TLS")
         away.send_signal(signal.SIGTERM)
         assert away.wait(PATIENCE) == 0
-        assert away.stderr is not None
         assert away.stderr.read() == b""
     server.kill()
 
