@@ -31,7 +31,11 @@ class Server:
         path = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
         if path is None:
             pytest.skip(f"{program} is not installed")
-        self.port = free_port()
+        # Held so that no test that runs beside takes the port before the server listens there, which it still may.
+        self._held = socket.socket()
+        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._held.bind(("127.0.0.1", 0))
+        self.port: int = self._held.getsockname()[1]
         self._place = os.path.join(folder, f"{program}-{self.port}")
         os.mkdir(self._place)
         self._command = [path, *command(self.port, self._place)]
@@ -72,6 +76,7 @@ class Server:
         self._process.send_signal(number)
 
     def kill(self) -> None:
+        self._held.close()
         if self._process is not None:
             self._process.kill()
             self._process.wait()
