@@ -24,6 +24,7 @@ from msgspec import Meta
 
 __all__ = [
     "ASK",
+    "COUNT_MOST",
     "HERE",
     "MEMBERS_MOST",
     "REMOTES_MOST",
@@ -54,6 +55,8 @@ USERS_MOST = 64
 """Users whose announcements are counted apart; further users are counted as one."""
 REMOTES_MOST = 256
 """Groups of gateways of other buses that one gateway may say it is connected to."""
+COUNT_MOST = 2**53 - 1
+"""The highest number in what a bridge says of itself."""
 _HERE_BYTES: Final = 65_536
 """Longest message in which a gateway says who it is."""
 
@@ -145,7 +148,7 @@ _Id = Annotated[str, Meta(pattern="^[0-9A-Za-z._-]{1,64}\\Z")]
 _Remote = Annotated[str, Meta(pattern="^[0-9A-Za-z._-]{1,130}\\Z")]
 
 
-_Count = Annotated[int, Meta(ge=0, lt=2**53)]
+_Count = Annotated[int, Meta(ge=0, le=COUNT_MOST)]
 
 
 class Counts(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ import msgspec
 from ..aio import Client
 from ..border.crossing import Crossing
 from ..border.keys import CONTROL, LOST, Border, fits_a_packet, process_of
-from ..border.neighbours import Counts
+from ..border.neighbours import COUNT_MOST, Counts
 from ..covering import overlap
 from ..errors import SbusError, UsageError
 from ..matcher import matches
@@ -356,7 +356,8 @@ class AioBridge:
         exported, kept, lost = self._sending.exported, len(self._sending.kept), self._losses()
         text = f"bridge to {self._url_told()}: {'connected' if self._engine.connected.is_set() else 'away'}"
         text += f", {exported:,} out, {self._imported:,} in, {kept:,} kept, {lost.total():,} lost"
-        return text[:300], Counts(exported, self._imported, kept, dict(lost))  # type: ignore[arg-type]
+        told = {cause: min(count, COUNT_MOST) for cause, count in lost.items()}  # what an engine says may be forged
+        return text[:300], Counts(exported, self._imported, kept, told)  # type: ignore[arg-type]
 
     def statistics(self) -> BridgeStatistics:
         """Counts since the bridge was made. Frozen, and true for this instant only."""

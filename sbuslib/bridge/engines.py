@@ -40,7 +40,7 @@ def _module_of(url: str) -> str:
     """The module for a URL. The error does not repeat the URL, where a password may be."""
     try:
         place = urlsplit(url)
-        if place.scheme in ENGINES and place.hostname and place.port != 0:
+        if place.scheme in ENGINES and place.hostname and place.port != 0 and not place.query:
             return ENGINES[place.scheme]
     except ValueError:
         pass

@@ -279,11 +279,11 @@ class Nats(Engine):
                 await self._unread.join()
 
     async def close(self) -> None:
-        # It raises these where it is not, or never was, connected.
-        with suppress(Error, OSError, AssertionError, TimeoutError):
-            async with asyncio.timeout(_PAUSE):
-                await self._client.close()
+        closing = asyncio.create_task(self._client.close())
+        await asyncio.wait([closing], timeout=_PAUSE)
         self._client.cut()
+        # It fails where it is not, or never was, connected, or waits for what was cancelled before.
+        await asyncio.gather(closing, return_exceptions=True)
 
 
 def _incoming(message: Msg) -> Incoming:

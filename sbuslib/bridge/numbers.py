@@ -52,7 +52,8 @@ class Arrivals:
 
     def __init__(self, keeps: bool) -> None:
         self._keeps = keeps
-        self._seen: dict[tuple[bytes, str], tuple[int, int]] = {}  # by key and bridge: the first number and the last
+        # By key and bridge: the first number, the last, and how many are missing between.
+        self._seen: dict[tuple[bytes, str], tuple[int, int, int]] = {}
         self._newest: dict[tuple[bytes, str, int], None] = {}
 
     def note(self, key: bytes, origin: Origin) -> int | None:
@@ -67,13 +68,16 @@ class Arrivals:
             self._newest[*one, count] = None
         if one not in self._seen and len(self._seen) >= _KEYS:
             self._seen.clear()
-        first, last = self._seen.get(one, (count, count - 1))
-        self._seen[one] = first, max(last, count)
+        first, last, missing = self._seen.get(one, (count, count - 1, 0))
         if count > last:
+            self._seen[one] = first, count, missing + count - last - 1
             return count - last - 1
-        if not self._keeps:
+        if not self._keeps or (count >= first and not missing):
             return None
-        return -1 if count > first else 0
+        if count < first:
+            return 0
+        self._seen[one] = first, last, missing - 1
+        return -1
 
     def forget(self) -> None:
         """Begin anew: what comes next has no gap before it."""

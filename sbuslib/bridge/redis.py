@@ -32,6 +32,8 @@ _AGAIN_SECONDS: Final = 10.0
 """What was not acknowledged for so long is handed out again."""
 _PAUSE: Final = 0.5
 """Seconds between attempts."""
+_FAILURES: Final = RedisError, OSError, ValueError, TypeError, LookupError
+"""With the last three, the client library cannot read what the server says."""
 
 
 class _Secure(SSLConnection):  # type: ignore[misc]
@@ -73,7 +75,7 @@ class Redis(Engine):
                     await self._read_stream(take, self._stream, f"sbus-{name}")
                 else:
                     await self._read_channels(take, self.mapping.filters_for(patterns))
-            except (RedisError, OSError) as error:
+            except _FAILURES as error:
                 self.connected.clear()
                 self.tell(str(error))
                 await asyncio.sleep(_PAUSE)
@@ -143,7 +145,7 @@ class Redis(Engine):
                 pipeline.xadd(self._stream, fields, maxlen=_STREAM_LENGTH)
         try:
             answers = await pipeline.execute(raise_on_error=False)  # the error that it raises tells the message
-        except (RedisError, OSError) as error:
+        except _FAILURES as error:
             self.connected.clear()
             raise ConnectionError(str(error)) from error
         refused = next((answer for answer in answers if isinstance(answer, RedisError)), None)

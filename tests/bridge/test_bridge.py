@@ -19,7 +19,7 @@ from support import PATIENCE, HubThread
 
 from sbuslib.aio import Client
 from sbuslib.border.keys import CONTROL
-from sbuslib.border.neighbours import ASK, HERE
+from sbuslib.border.neighbours import ASK, COUNT_MOST, HERE, decode_here
 from sbuslib.bridge import AioBridge, EngineOptions, nats, redis
 from sbuslib.bridge.engine import ORIGIN
 from sbuslib.errors import DisconnectedError, UsageError
@@ -385,6 +385,36 @@ def test_metrics_that_are_read_hide_no_gap(buses: Buses, folder: str) -> None:
                     pass
             await client.close()
             assert two.statistics().lost == {"engine": 2}
+
+    try:
+        asyncio.run(run())
+    finally:
+        engine.server.kill()
+
+
+def test_forged_numbers_do_not_make_a_bridge_unknown_on_its_bus(buses: Buses, folder: str) -> None:
+    engine = Cluster("nats", folder)
+    engine.server.start()
+
+    async def run() -> None:
+        async with bridge(buses[1], engine, (), [b"k"]) as two, Client(buses[1]) as asking:
+            await ready(two)
+            client = await pytest.importorskip("nats").connect(engine.url)
+            await asking.subscribe(b"k")
+            for forged in range(10):
+                for number in (1, 999_999_999_999_999):
+                    await client.publish("sbus.k", headers={ORIGIN: f"{forged}.0 {number} other host/1/2"})
+            await receive(asking, 20)
+            await client.close()
+            await asking.subscribe(CONTROL)
+            await asking.publish(CONTROL, ASK)
+            told = await receive(asking, 1)
+            while told[-1].payload == ASK:
+                told += await receive(asking, 1)
+            here = decode_here(told[-1].payload)
+            assert here is not None
+            assert here.counts is not None
+            assert here.counts.lost["engine"] == COUNT_MOST
 
     try:
         asyncio.run(run())

@@ -44,6 +44,7 @@ def test_the_scheme_says_which_engine(url: str, name: str) -> None:
         "mqtt://a:0",
         "mqtt://me:swordfish/1@a",
         "redis://me:swordfish/1@a",
+        "redis://a?password=swordfish",
     ],
 )
 def test_a_wrong_url_is_refused_without_repeating_it(url: str) -> None:

@@ -63,6 +63,16 @@ def test_with_repeats_by_the_engine_each_number_is_taken_once_however_late_it_co
         assert missing == len(set(range(first, max(taken) + 1)) - set(taken))
 
 
+def test_a_repeat_is_known_by_its_number_when_too_much_came_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "_KEYS", 4)
+    arrivals = Arrivals(keeps=True)
+    assert [arrivals.note(b"k", origin(count)) for count in range(1, 20)] == [0] * 19
+    assert [arrivals.note(b"k", origin(count)) for count in range(1, 20)] == [None] * 19
+    assert [arrivals.note(b"k", origin(count)) for count in (22, 20, 21, 23, 24, 25, 26, 20)] == [
+        2, -1, -1, 0, 0, 0, 0, None,
+    ]  # fmt: skip
+
+
 def test_what_was_missing_before_a_change_is_no_gap_after_it() -> None:
     arrivals = Arrivals(keeps=False)
     assert arrivals.note(b"k", origin(1)) == 0

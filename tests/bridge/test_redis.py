@@ -109,3 +109,30 @@ def test_a_stream_that_refuses_messages_says_so_and_they_are_kept(
         asyncio.run(run())
     finally:
         server.kill()
+
+
+def test_a_server_whose_answers_cannot_be_read_is_an_outage(
+    buses: Buses, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_PAUSE", 0.01)
+    answers = [b":\r\n", b"$x\r\n", b"*1\r\n%1\r\n", b"\xff\xff\r\n", b"*2\r\n$-1\r\n:1\r\n"]
+    left = iter(answers)
+    over = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1_000)
+        answer = next(left, None)
+        writer.write(answer or b"")
+        if answer is None:
+            over.set()
+        writer.close()
+
+    async def run() -> None:
+        async with await asyncio.start_server(serve, "127.0.0.1") as server:
+            url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            async with AioBridge(buses[0], url, import_=[b"a"]) as one:
+                running = asyncio.create_task(one.run())
+                await until(lambda: over.is_set() or running.done())
+                assert not running.done()
+
+    asyncio.run(run())
