@@ -89,7 +89,8 @@ def test_clients_appear_and_their_queues_grow(
             publisher.publish(b"room/1", b"x" * 1_000)
         see(browser, lambda: max(waiting(browser), default=0) > 100)
         assert tile(browser, "waiting") > 100
-        legend = [value.text for value in browser.find_elements("css selector", ".u-legend .u-value")]
+        script = "return [...document.querySelectorAll('.u-legend .u-value')].map((value) => value.textContent)"
+        legend = browser.execute_script(script)
         assert legend == ["--"] * 4, "the legend tells values of the time under the pointer alone"
         browser.save_screenshot(os.path.join(screenshots, "page.png"))
         browser.find_element("id", "filter").send_keys("nobody")
@@ -130,6 +131,18 @@ def test_the_page_says_when_the_hub_is_away_and_goes_on_when_it_is_back(
     assert "bad" in browser.find_element("id", "state").get_attribute("class")
     serve_hub(start, address, "-r")
     see(browser, lambda: text(browser, "state") == "connected")
+
+
+def test_names_of_hubs_side_by_side_are_whole(browser: Any, start: Start, serve: Serve, address: str) -> None:
+    serve_hub(start, address)
+    for number in range(3):
+        start("sbuslib.cli.relay", "--upstream", address, "--listen", f"{address}-{number}-with-a-long-name")
+    browser.get(serve())
+    see(browser, lambda: len(browser.find_elements("css selector", "#tree g.good")) == 3)
+    ends = browser.execute_script(
+        "return [...document.querySelectorAll('#tree text')].map((text) => text.getBBox().x + text.getBBox().width)"
+    )
+    assert max(ends) <= browser.execute_script("return document.getElementById('tree').viewBox.baseVal.width")
 
 
 def test_the_link_to_the_hub_above_goes_red_when_that_dies_and_green_again(

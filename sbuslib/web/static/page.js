@@ -143,8 +143,9 @@ function showTree(now) {
   put(top);
   above.forEach((link) => { link.at = top.at; });
   const depth = Math.max(0, ...rows.map((link) => link.level)), first = above.length ? -1 : 0;
-  const width = Math.max(svg.parentNode.clientWidth, leaves * 150), height = (depth - first) * 95 + 90;
-  const x = (hub) => (width * (hub.at + 0.5)) / leaves, y = (hub) => 40 + (hub.level - first) * 95;
+  const width = Math.max(svg.parentNode.clientWidth, leaves * 204), height = (depth - first) * 95 + 90;
+  // A hub stands left of the middle of its place: its name, of 26 letters at most, is to its right.
+  const x = (hub) => (width * (hub.at + 0.5)) / leaves - 87, y = (hub) => 40 + (hub.level - first) * 95;
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.style.width = `${width}px`;
   svg.style.height = `${height}px`;
