@@ -21,7 +21,19 @@ import msgspec
 from ..errors import UsageError
 from .mapping import Mapping
 
-__all__ = ["BATCH", "ORIGIN", "Engine", "EngineOptions", "Incoming", "Origin", "Outgoing", "Take", "next_batch"]
+__all__ = [
+    "BATCH",
+    "ORIGIN",
+    "UNREAD",
+    "Engine",
+    "EngineOptions",
+    "Incoming",
+    "Origin",
+    "Outgoing",
+    "Take",
+    "Unread",
+    "next_batch",
+]
 
 T = TypeVar("T")
 
@@ -29,6 +41,10 @@ ORIGIN: Final = "Sbus-Origin"
 _ORIGIN: Final = re.compile(r"([0-9a-f.]{1,40}) ([0-9]{1,15}) ([0-9A-Za-z._-]{1,64}) ([!-~]{0,300})")
 BATCH: Final = 256
 """Messages that are handed to the bridge at once."""
+UNREAD: Final = 16_384
+"""Messages that wait for the bridge; further ones are dropped."""
+_UNREAD_BYTES: Final = 64 * 1_024 * 1_024
+""":data:`UNREAD` long ones would fill the memory: a server allows some a megabyte each."""
 _WARNINGS: Final = 100
 """Different warnings before there is a new connection."""
 
@@ -188,6 +204,30 @@ class Engine(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Close the connection."""
+
+
+class Unread(asyncio.Queue[T]):
+    """What came and waits for the bridge, which is as slow as its hub: up to a number, and to a size.
+
+    :param size: of one of them.
+    """
+
+    def __init__(self, size: Callable[[T], int]) -> None:
+        super().__init__(UNREAD)
+        self._size_of = size
+        self._bytes = 0
+
+    def full(self) -> bool:
+        return super().full() or self._bytes >= _UNREAD_BYTES
+
+    def _put(self, item: T) -> None:
+        self._bytes += self._size_of(item)
+        super()._put(item)
+
+    def _get(self) -> T:
+        item = super()._get()
+        self._bytes -= self._size_of(item)
+        return item
 
 
 async def next_batch(queue: asyncio.Queue[T]) -> list[T]:

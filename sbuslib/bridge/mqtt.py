@@ -30,7 +30,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from ..errors import UsageError
 from ..matcher import matches
-from .engine import ORIGIN, Engine, EngineOptions, Incoming, Outgoing, Take, next_batch
+from .engine import ORIGIN, UNREAD, Engine, EngineOptions, Incoming, Outgoing, Take, Unread, next_batch
 from .mapping import Mapping
 
 __all__ = ["Mqtt"]
@@ -39,9 +39,6 @@ _VERSIONS: Final = {"5": MQTTProtocolVersion.MQTTv5, "3.1.1": MQTTProtocolVersio
 _LEVELS: Final = 200
 """Segments of a topic: mosquitto takes no more."""
 _KEEPALIVE: Final = 15
-_UNREAD: Final = 16_384
-"""Messages that wait for the bridge. A server of MQTT 5 sends no further ones that it wants confirmed; else they are
-dropped."""
 _WINDOW: Final = 64
 """Messages without confirmation: for each that comes, the client library looks at all."""
 _NO_PROPERTIES: Final = Properties(PacketTypes.PUBLISH)
@@ -80,7 +77,7 @@ class Mqtt(Engine):
         self.has_origins = options.version == "5"
         self._separator = separator
         self._filters: list[str] = []
-        self._unread: asyncio.Queue[MQTTMessage] = asyncio.Queue(_UNREAD)
+        self._unread: Unread[MQTTMessage] = Unread(lambda message: len(message.payload) + len(message.topic))
         self._awaited: tuple[int, asyncio.Future[None]] | None = None  # the message whose confirmation ``send`` awaits
         self._client = self._make_client()
 
@@ -99,7 +96,7 @@ class Mqtt(Engine):
         properties = None
         if self.has_origins:
             properties = Properties(PacketTypes.CONNECT)
-            properties.ReceiveMaximum = _UNREAD
+            properties.ReceiveMaximum = UNREAD  # of those that it wants confirmed, a server sends no further ones
         port = place.port or (8883 if is_secure else 1883)
         client.connect_async(place.hostname or "localhost", port, _KEEPALIVE, properties=properties)
         return client
@@ -170,8 +167,9 @@ class Mqtt(Engine):
     def _received(self, client: Client, userdata: object, message: MQTTMessage) -> None:
         try:
             self._unread.put_nowait(message)
-        except asyncio.QueueFull:
+        except (asyncio.QueueFull, UnicodeDecodeError):  # with which its topic is read
             self.lost += 1
+            client.ack(message.mid, message.qos)
 
     async def _acknowledge(self, messages: list[MQTTMessage]) -> None:
         for message in messages:

@@ -25,13 +25,11 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import NotFoundError
 
 from ..errors import UsageError
-from .engine import BATCH, ORIGIN, Engine, EngineOptions, Incoming, Outgoing, Take, next_batch
+from .engine import BATCH, ORIGIN, UNREAD, Engine, EngineOptions, Incoming, Outgoing, Take, Unread, next_batch
 from .mapping import Mapping
 
 __all__ = ["Nats"]
 
-_UNREAD: Final = 16_384
-"""Messages that wait for the bridge; the client library drops further ones."""
 _PAUSE: Final = 1.0
 """Seconds between attempts to connect, and to use a stream."""
 _ASK_SECONDS: Final = 0.5
@@ -119,8 +117,8 @@ class Nats(Engine):
         self._tls = options.tls(any(server.startswith("tls:") for server in self._servers))
         self._client = _Connection()
         self._client.files = options
-        self._streams = self._client.jetstream(publish_async_max_pending=_UNREAD)
-        self._unread: asyncio.Queue[Msg] = asyncio.Queue(_UNREAD)
+        self._streams = self._client.jetstream(publish_async_max_pending=UNREAD)
+        self._unread: Unread[Msg] = Unread(lambda message: len(message.data))
         self._subscriptions: list[Subscription] = []
         self._asking = asyncio.Lock()  # a stream, until all that it sent was taken
         self._patience: asyncio.Timeout | None = None  # with what is being sent

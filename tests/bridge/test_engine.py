@@ -1,4 +1,4 @@
-"""The files that the options of an engine name: TLS with a server of each kind, and files that cannot be used."""
+"""What engines share: files for TLS with a server of each kind, files that cannot be used, and what waits."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 from support import PATIENCE
 
 from sbuslib.aio import Client
-from sbuslib.bridge import AioBridge, EngineOptions
+from sbuslib.bridge import AioBridge, EngineOptions, engine
 from sbuslib.errors import UsageError
 
-from .servers import secure_server
+from .servers import nats_server, secure_server
 from .test_bridge import Buses, ready, until
 
 pytest_plugins = ["certificate_fixtures"]
@@ -95,6 +95,32 @@ def test_a_bridge_tells_why_one_end_does_not_trust_the_other(
     assert {(one.levelname, one.exc_info) for one in caplog.records if one.name == "sbuslib"} == {("WARNING", None)}
     with open(theirs["key"]) as file:
         assert file.readlines()[1].strip() not in caplog.text
+
+
+def test_long_messages_that_come_too_fast_do_not_fill_the_memory(
+    buses: Buses, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_UNREAD_BYTES", 1_000)
+    server = nats_server(folder)
+    server.start()
+
+    async def run() -> None:
+        async with AioBridge(buses[0], f"nats://127.0.0.1:{server.port}", import_=[b"a"]) as one:
+            await one.ready()
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(b'CONNECT {"verbose": false}\r\n' + b"PUB sbus.a 400\r\n%b\r\n" % bytes(400) * 100)
+            await until(lambda: one.statistics().imported + one.statistics().lost.get("unread", 0) == 100)
+            assert one.statistics().lost
+            await writer.drain()
+            imported = one.statistics().imported
+            writer.write(b"PUB sbus.a 0\r\n\r\n")
+            await until(lambda: one.statistics().imported == imported + 1)
+            writer.close()
+
+    try:
+        asyncio.run(run())
+    finally:
+        server.kill()
 
 
 def test_files_that_are_missing_are_told_before_the_bus_is_joined(folder: str) -> None:
