@@ -30,6 +30,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from ..errors import UsageError
 from ..matcher import matches
+from ..wire.text import plainly
 from .engine import ORIGIN, UNREAD, Engine, EngineOptions, Incoming, Outgoing, Take, Unread, next_batch
 from .mapping import Mapping
 
@@ -62,7 +63,7 @@ class _Connection(Client):  # type: ignore[misc]
         try:
             return super().reconnect()
         except (OSError, ValueError) as error:  # its thread would end with a ValueError, as for a name of no host
-            self.cause = str(error)
+            self.cause = plainly(error)
             raise OSError(self.cause) from error
 
 

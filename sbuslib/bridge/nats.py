@@ -25,6 +25,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import NotFoundError
 
 from ..errors import UsageError
+from ..wire.text import plainly
 from .engine import BATCH, ORIGIN, UNREAD, Engine, EngineOptions, Incoming, Outgoing, Take, Unread, next_batch
 from .mapping import Mapping
 
@@ -233,7 +234,7 @@ class Nats(Engine):
         if isinstance(error, SlowConsumerError):
             self.lost += not self.keeps  # a stream sends it again
         else:
-            self.tell(str(error) or type(error).__name__)
+            self.tell(plainly(error) or type(error).__name__)
 
     async def _left(self) -> None:
         self.connected.clear()
