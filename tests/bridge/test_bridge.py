@@ -25,7 +25,7 @@ from sbuslib.bridge.engine import ORIGIN
 from sbuslib.errors import DisconnectedError, UsageError
 from sbuslib.wire.packets import Message
 
-from .conftest import Cluster
+from .conftest import KINDS, Cluster
 
 Buses = tuple[str, str]
 
@@ -337,10 +337,8 @@ def test_a_publisher_s_order_holds_over_several_patterns(cluster: Cluster, buses
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("cluster", [kind for kind in KINDS if "stream" in kind], indirect=True)
 def test_what_comes_stays_in_order_when_bridges_end_under_load(cluster: Cluster, buses: Buses) -> None:
-    if "stream" not in cluster.kind:
-        pytest.skip("nothing is kept while the bridge is away")
-
     async def run() -> None:
         async with (
             bridge(buses[0], cluster, [b"a/"]) as one,
