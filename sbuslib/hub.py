@@ -267,6 +267,8 @@ class Hub:
             self._review.end()
             self._clients.stop()
             self.context.stop()  # or a start in another thread would wait for the loop of this one
+            if self._serving is not None:
+                self._serving.stopped = True
             self._listener = self._serving = None
             _hubs.discard(self)
             self._stopped.set()

@@ -31,6 +31,8 @@ class Serving:
         self._ident: int = unpatched("_thread", "get_ident")()
         self._loop = loop
         self._told = False
+        self.stopped = False
+        """Set when the hub was stopped: then its connections end by themselves."""
         _all[listener.getsockname()] = self
 
     def is_here(self) -> bool:
@@ -51,6 +53,8 @@ class Serving:
 
     def check_alive(self, address: str) -> None:
         """Raise :exc:`~sbuslib.errors.StateError` if the hub's thread has ended."""
+        if self.stopped:
+            return
         # The first is true as soon as Python has ended the thread, the second although another has its identity now.
         if self._ident not in sys._current_frames() or not os.path.exists(f"/proc/self/task/{self._thread}"):
             raise StateError(f"{address}: the thread that started this hub has ended, so nobody serves it: {_HOW}")

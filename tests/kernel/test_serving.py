@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import threading
 from collections.abc import Callable
 
@@ -43,6 +44,16 @@ def test_a_client_that_would_stop_the_thread_of_its_hub_says_so(hub: Hub, addres
         CONNECT[kind](address)
     with Client(address) as client:
         client.sync()
+
+
+def test_a_hub_that_is_stopped_while_a_client_connects_is_no_hub_that_was_left_alone(address: str) -> None:
+    """The client finds that the connection has ended, and connects again."""
+    with HubThread(address), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connecting:
+        connecting.connect(address)
+        found = serving.serving(connecting)
+        assert found is not None
+        found.check_alive(address)
+    found.check_alive(address)
 
 
 def test_a_client_of_another_thread_may_not_wait_in_the_thread_of_its_hub(address: str) -> None:
