@@ -253,17 +253,13 @@ class AioBridge:
             await asyncio.sleep(0)  # the engine has its turn, also while the bus always has more
 
     def _put(self, messages: Sequence[Message]) -> None:
-        neighbours, crossing, most = self._neighbours, self._crossing, self._engine.payload_bytes
+        neighbours, crossing = self._neighbours, self._crossing
         for message in messages:
             if message.key == CONTROL:
                 neighbours.hear(message)
             elif neighbours.has_brought(message):
                 self._echoes += 1
-            elif (subject := crossing.name_for(message.key)) is None or not neighbours.leads:
-                continue
-            elif len(message.payload) > most:
-                self._refused["payload too long"] += 1
-            else:
+            elif (subject := crossing.name_for(message.key)) is not None and neighbours.leads:
                 self._sending.put(subject, message, self._claim(message.sender))
 
     def _claim_of(self, sender: bytes | None) -> str:
@@ -344,7 +340,7 @@ class AioBridge:
     def _url_told(self) -> str:
         """The URL without what is secret."""
         scheme, _, servers = self._url.partition("://")
-        places = [printable(server.rpartition("@")[2].partition("?")[0].encode()) for server in servers.split(",")]
+        places = [printable(server.rpartition("@")[2].encode()) for server in servers.split(",")]
         return f"{scheme}://{','.join(places)}"
 
     def _losses(self) -> Counter[str]:

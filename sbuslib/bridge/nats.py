@@ -205,8 +205,9 @@ class Nats(Engine):
     async def _use_stream(self, stream: str) -> None:
         """Make the stream, unless it is there: then it is used as it is."""
         try:
-            most = (await self._streams.stream_info(stream)).config.max_msg_size or -1
-            self._stream_payload = most if most > 0 else self._stream_payload
+            most = (await self._streams.stream_info(stream)).config.max_msg_size
+            if most is not None and most > 0:
+                self._stream_payload = most
         except NotFoundError:
             await self._streams.add_stream(name=stream, subjects=[self.mapping.filter_of(b"")])
 

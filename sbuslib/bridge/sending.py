@@ -21,6 +21,7 @@ __all__ = ["Sending"]
 
 _BATCH: Final = 1_024
 """Messages that are sent at once: few enough to confirm in milliseconds."""
+_TOO_LONG: Final = "payload too long"
 _MESSAGE_BYTES: Final = 300
 """What a message takes besides its key, payload and subject: many small ones are no way to fill the memory."""
 
@@ -47,7 +48,10 @@ class Sending:
         self._arrived, self._emptied = asyncio.Event(), asyncio.Event()
 
     def put(self, subject: str, message: Message, claim: str) -> None:
-        """Send a message after those that wait, or count it as lost."""
+        """Send a message after those that wait, or count it as refused or lost."""
+        if len(message.payload) > self._engine.payload_bytes:
+            self._refused[_TOO_LONG] += 1
+            return
         size = _held(subject, message)
         if self.kept_bytes + size > self._keep_bytes:
             self.lost["outage"] += 1
@@ -70,6 +74,7 @@ class Sending:
             await self._engine.connected.wait()
             batch = list(islice(self.kept, _BATCH))
             self._being_sent = len(batch)
+            # What was too long for this connection was not known before there was one.
             fitting = [one for one in batch if len(one.payload) <= self._engine.payload_bytes]
             try:
                 await self._engine.send(fitting)
@@ -81,7 +86,7 @@ class Sending:
                     continue
                 self.lost["uncertain"] += len(fitting)
             if len(fitting) < len(batch):
-                self._refused["payload too long"] += len(batch) - len(fitting)
+                self._refused[_TOO_LONG] += len(batch) - len(fitting)
             self._being_sent = 0
             for message in batch:
                 self.kept_bytes -= _held(message.subject, message)
