@@ -1,6 +1,6 @@
-"""What one hop through a relay costs, and what a link's bookkeeping of interest does.
+"""What one hop through a relay costs.
 
-Run ``python benchmarks/relay_hop.py [hop|interest ...]``; without a name, both. For the hop, the same messages go from
+Run ``python benchmarks/relay_hop.py``. The same messages go from
 a publisher to a subscriber over one hub and over two that a relay joins, in turn, and the CPU time of the hubs
 is compared: no more than 2.2 times as much is wanted. The same again for a subscriber that asks for senders, for which
 each message crosses the link in a wrapper; and all of it once with plain packets and once with batches.
@@ -19,7 +19,6 @@ import time
 
 from sbuslib import blocking
 from sbuslib.bench.process import cpu_seconds
-from sbuslib.tree.interest import Interest
 
 MESSAGES = {False: 64_000, True: 640_000}
 """How many in a round: with plain packets, and with batches, which cost so much less that more are needed."""
@@ -92,19 +91,6 @@ def hop() -> None:
                 process.wait()
 
 
-def interest() -> None:
-    link = Interest()
-    link.add(b"room/")
-    patterns = [b"room/%d/*" % n for n in range(100_000)]
-    for name, change in (("add", link.add), ("remove", link.remove)):
-        started = time.process_time()
-        for pattern in patterns:
-            change(pattern)
-        each = (time.process_time() - started) / len(patterns)
-        print(f"{name} one of 100,000 patterns below a covering one: {each * 1e6:.1f} µs; {len(link)} announced")
-
-
 if __name__ == "__main__":
     print(f"{os.uname().release}, Python {sys.version.split()[0]}")
-    for wanted in sys.argv[1:] or ("hop", "interest"):
-        {"hop": hop, "interest": interest}[wanted]()
+    hop()

@@ -187,7 +187,7 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     link_notices: float = 1.0
     """Seconds between two notices of losses that a link passes on. One notice goes to many clients."""
     link_patterns: int = 65_536
-    """Patterns announced over a link, before the largest families of them are replaced by wider ones. A hub with more
+    """Patterns announced over a link, before they are replaced by the empty one. A hub with more
     than 16 links announces fewer to each."""
     pruned_keys: int = 4_096
     """Keys that a link of another user is told not to send. A new key takes the place of the oldest."""

@@ -40,7 +40,7 @@ This module knows nothing of the reserved token ``!``: see :mod:`sbuslib.secrets
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from typing import Generic, TypeVar
 
 from .errors import UsageError
@@ -277,6 +277,7 @@ class Subscriptions(Generic[S]):
         self._separator = check_separator(separator)
         self._held: dict[S, dict[bytes, int]] = {}
         self._literal: dict[bytes, dict[S, None]] = {}
+        self._wild: dict[bytes, dict[S, None]] = {}  # as in the node that each ends in
         self._root: _Node[S] = _Node()
         self._depths: dict[int, int] = {}
         self._depth = 0
@@ -289,13 +290,17 @@ class Subscriptions(Generic[S]):
         """The patterns that ``subscriber`` holds, with their counts: a copy."""
         return dict(self._held.get(subscriber, ()))
 
-    def everything(self) -> list[tuple[S, list[bytes]]]:
-        """Every subscriber with its patterns, copied."""
-        return [(subscriber, list(held)) for subscriber, held in self._held.items()]
+    def distinct(self) -> int:
+        """How many different patterns are in force."""
+        return len(self._literal) + len(self._wild)
 
-    def holders(self, pattern: bytes) -> list[S]:
-        """The subscribers that hold just this pattern."""
-        return [subscriber for subscriber, held in self._held.items() if pattern in held]
+    def everything(self) -> list[bytes]:
+        """All patterns that are in force, copied."""
+        return [*self._literal, *self._wild]
+
+    def holders(self, pattern: bytes) -> Collection[S]:
+        """The subscribers that hold just this pattern, as they are until the next change."""
+        return self._literal.get(pattern, ()) or self._wild.get(pattern, ())
 
     def holds(self, pattern: bytes, subscriber: S) -> bool:
         """Whether ``subscriber`` holds just this pattern."""
@@ -323,7 +328,8 @@ class Subscriptions(Generic[S]):
         node = self._root
         for segment in segments:
             node = node.child(segment)
-        node.end(below)[subscriber] = None
+        ends = self._wild[pattern] = node.end(below)
+        ends[subscriber] = None
         depth = len(segments)
         self._depths[depth] = self._depths.get(depth, 0) + 1
         self._depth = max(self._depth, depth)
@@ -373,7 +379,10 @@ class Subscriptions(Generic[S]):
         path = [self._root]
         for segment in segments:
             path.append(path[-1].child(segment))
-        del path[-1].end(below)[subscriber]
+        ends = path[-1].end(below)
+        del ends[subscriber]
+        if not ends:
+            del self._wild[pattern]
         for segment, parent, node in zip(reversed(segments), reversed(path[:-1]), reversed(path), strict=False):
             if not node.is_empty():
                 break

@@ -284,7 +284,7 @@ class Relay:
             mode=talk.mode if talk is not None else "plain",
             prefix=self.hub.context.router.namespace.prefix.decode(errors="replace"),
             path=tuple(hub_id.decode(errors="replace") for hub_id in self.hub.tree.path),
-            interest_up=len(above.interest),
+            interest_up=len(above.wanted),
             interest_down=len(above.demand),
             pruned=len(above.demand.pruned),
             forwarded=up.forwarded if up is not None else 0,

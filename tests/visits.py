@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from sbuslib.matcher import Subscriptions, _Node
-from sbuslib.tree.pattern_index import PatternIndex
 
 
-def count_visits(index: Subscriptions[Any] | PatternIndex[Any]) -> set[int]:
+def count_visits(index: Subscriptions[Any]) -> set[int]:
     """A set to which the number of each node is added that is visited from now on. The index must be empty as yet."""
     visited: set[int] = set()
 

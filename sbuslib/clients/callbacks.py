@@ -35,13 +35,13 @@ class Callbacks:
     def remove(self, pattern: bytes) -> None:
         """Forget all callbacks of this pattern."""
         callbacks = self._for(pattern)
-        for callback in callbacks.holders(pattern):
+        for callback in list(callbacks.holders(pattern)):
             while callbacks.remove(pattern, callback) is False:
                 pass
 
     def rename(self, old: bytes, new: bytes) -> None:
         """A secret pattern has another name, since the client has new credentials."""
-        for callback in self._secret.holders(old):
+        for callback in list(self._secret.holders(old)):
             while self._secret.remove(old, callback) is not None:
                 self._secret.add(new, callback)
 

@@ -101,7 +101,6 @@ class Connection:
                 # gevent would stop the watcher. This client would stay, and would never be read from again.
                 tell_event_loop(error)
                 self._context.members.kick(self.outgoing, "error in the hub")
-                self._context.members.end_turn()
             scheduler.went()
         else:
             self._postpone()
@@ -163,7 +162,6 @@ class Connection:
                 role.ended(publisher, why)
         if role.is_link:
             role.after_turn(publisher)
-        self._context.members.end_turn()
         return True
 
     def _receive(self) -> int:

@@ -44,9 +44,6 @@ class Members(Protocol):
     def kick_later(self, member: Receiver, reason: str) -> None:
         """Kick a client as soon as the turn at hand has ended."""
 
-    def end_turn(self) -> None:
-        """A turn has ended: kick the clients that :meth:`kick_later` noted."""
-
     def count_lost(self, account: Account, cause: Cause, count: int) -> None:
         """Count messages that were lost for a client of this user that has left meanwhile."""
 

@@ -79,4 +79,3 @@ class Embedder:
         context.published += messages.count
         for receiver in context.fan_out.with_groups(receivers, self):
             receiver.deliver(self, messages)
-        context.members.end_turn()

@@ -190,7 +190,6 @@ class FanOutQueue:
         self._postponed = False
         if self._entries:
             self._take_turn()
-            self._context.members.end_turn()
 
     def _take_turn(self) -> None:
         most, spent, clients = self._context.limits.turn_deliveries, 0, 1

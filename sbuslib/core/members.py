@@ -110,9 +110,11 @@ class Clients:
             self.report(reason, member.credentials)
 
     def kick_later(self, member: Receiver, reason: str) -> None:
+        if not self._to_kick:
+            self._context.loop.run_callback(self._kick_noted)
         self._to_kick.append((member, reason))
 
-    def end_turn(self) -> None:
+    def _kick_noted(self) -> None:
         while self._to_kick:
             self.kick(*self._to_kick.pop())
 

@@ -232,7 +232,7 @@ class Copied(Messages):
         return self._shortest
 
     def send(self, sock: socket.SocketType) -> int:
-        return self._writer.send_to_many(sock, self._packets)
+        return self._writer.send(sock, self._packets)
 
     def send_wrapped(self, sock: socket.SocketType, wrapper: bytes) -> int:
         return self._writer.send(sock, [wrapper + packet for packet in self._packets])

@@ -50,16 +50,20 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 from enum import Enum
+from itertools import repeat
+from typing import TypeAlias
 
 from ..limits import Limits
 from ..wire.batches import QueuedBatch
 from ..wire.control import Lost
 from ..wire.modes import Hard, Order, Soft
 from .losses import Cause, Losses
-from .packet_row import PacketRow, SentPacket
 from .quotas import Account, Room
 
 __all__ = ["Action", "Outbox", "decide"]
+
+SentPacket: TypeAlias = tuple[bytes, int | None]
+"""A packet, and the user that it is charged to; ``None`` for an answer, which is charged to nobody."""
 
 
 class Action(Enum):
@@ -100,7 +104,7 @@ class Outbox:
         self._limits = limits
         self._account = account
         self._by_user = Room(limits.queued_packets, limits.queued_bytes)
-        self._items = PacketRow()
+        self._items: deque[SentPacket] = deque()
         # In place of _items while the order is "random": largest first, oldest first among equals.
         self._heap: list[tuple[int, int, SentPacket]] | None = None
         self._urgent: deque[SentPacket] = deque()  # answers, while the order is not "queue"
@@ -149,7 +153,7 @@ class Outbox:
         action = self._take_room(len(packets), size, sender, may_hold)
         if action is not None:
             if self._heap is None:
-                self._items.extend(packets, sender)
+                self._items.extend(zip(packets, repeat(sender)))
                 self.bytes += size
                 self._work += len(packets)
             else:
@@ -261,7 +265,8 @@ class Outbox:
         if self._heap is not None:
             taken += [heapq.heappop(self._heap)[2] for _ in range(min(count - len(taken), len(self._heap)))]
         else:
-            taken += self._items.take(count - len(taken), newest=self.order != "queue")
+            pop = self._items.popleft if self.order == "queue" else self._items.pop
+            taken += [pop() for _ in range(min(count - len(taken), len(self._items)))]
         packets = [packet for packet, _ in taken]
         self._taken = taken
         self._account_for(taken, packets, -1)
@@ -269,9 +274,9 @@ class Outbox:
 
     def open_batches(self) -> None:
         """Take apart the batches that wait, into packets that count as much."""
-        opened = PacketRow()
+        opened: deque[SentPacket] = deque()
         for packet, sender in self._items:
-            opened.extend(packet.packets() if isinstance(packet, QueuedBatch) else [packet], sender)
+            opened.extend(zip(packet.packets() if isinstance(packet, QueuedBatch) else [packet], repeat(sender)))
         self._items = opened
         self._batches_waiting = self._extra = 0
 

@@ -424,7 +424,6 @@ class Outgoing:
         self._context.unsent.check()
         if not outbox:
             self._on_empty()
-        self._context.members.end_turn()
 
     def _send_failed(self, code: int | None) -> bool:
         """A send failed, and not because the receiver is slow. Returns whether nothing can ever be sent again."""
@@ -474,7 +473,6 @@ class Outgoing:
 
     def _on_block_timeout(self) -> None:
         self._context.members.kick_later(self, "held publishers back for too long")
-        self._context.members.end_turn()
 
     def _release_held(self, anyway: bool = False) -> None:
         """Let those held publishers go on that have room; with ``anyway``, or if the client takes nothing, all."""

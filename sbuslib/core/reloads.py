@@ -47,7 +47,6 @@ class Reloads:
             answers, self._waiting[:asked] = self._waiting[:asked], []
             for answer in answers:
                 answer(packet)
-            self._context.members.end_turn()
 
     def _reload(self) -> tuple[bool, str]:
         """Whether the settings were taken up, and what there is to say."""

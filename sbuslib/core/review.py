@@ -70,7 +70,6 @@ class Review:
                 break
             if next(review, client) is client:  # it is at its end
                 reviews.pop(client, None)
-        self._context.members.end_turn()
         if reviews:
             return True
         self._left.pop(account.uid, None)

@@ -21,7 +21,7 @@ clients that left since the last pass.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from itertools import chain
 from typing import Final, Generic, TypeVar
 
@@ -30,7 +30,6 @@ from ..limits import Limits
 from ..matcher import SEPARATOR, Subscriptions, cut, is_literal, segments_match, shape_of
 from ..secrets import Credentials, Namespace
 from ..wire.packets import MSG
-from .header_groups import HeaderGroups
 from .quotas import SEGMENT_BYTES, Account, Quotas
 
 __all__ = ["CACHED_HEADER_BYTES", "COMPARED", "Router"]
@@ -64,12 +63,6 @@ class Router(Generic[S]):
         self._taps: dict[S, bool] = {}
         self._retired: dict[int, deque[tuple[S, Account]]] = {}  # subscribers that left, by user
         self._tuples: dict[tuple[S, ...], tuple[S, ...]] = {}
-        # What routes held when it was last full. A key that is still in use moves back at its next miss. So unused keys
-        # are forgotten, at no cost for a hit.
-        self._older: dict[bytes, tuple[S, ...]] = {}
-        # The same headers in groups, to find those that a pattern matches.
-        self._groups = HeaderGroups(separator)
-        self._older_groups = HeaderGroups(separator)
         self._subscribers: set[S] = set()  # all that subscribed and did not leave: tuples may name them
         self._remembered = 0  # receivers in all tuples made since all was forgotten: at least those in routes
 
@@ -204,24 +197,12 @@ class Router(Generic[S]):
 
         Raises :exc:`~sbuslib.errors.ReservedKeyError` when nobody may publish under that key.
         """
-        found = self._older.get(header)
-        if found is None:
-            found = self._look_up(header[len(MSG) : -1])
+        found = self._look_up(header[len(MSG) : -1])
         if len(header) <= CACHED_HEADER_BYTES:
             if len(self.routes) >= self._limits.cached_keys:
-                self._start_generation()
+                self.reconsider_all()
             self.routes[header] = found
-            self._groups.add(header)
         return found
-
-    def _start_generation(self) -> None:
-        """The cache is full: forget the routes that were not used since it was full the last time."""
-        if self._older:
-            self.version += 1
-        self._older = self.routes.copy()
-        self.routes.clear()
-        self._groups, self._older_groups = self._older_groups, self._groups
-        self._groups.clear()
 
     def _look_up(self, key: bytes) -> tuple[S, ...]:
         secret = self.namespace.check_key(key)
@@ -257,9 +238,18 @@ class Router(Generic[S]):
         """The plain patterns of one subscriber."""
         return list(self._plain.patterns(subscriber))
 
-    def plain_patterns(self) -> list[tuple[S, list[bytes]]]:
-        """Every subscriber with its plain patterns, as they are now."""
+    def all_patterns(self) -> list[bytes]:
+        """All plain patterns that anybody holds, each once."""
         return self._plain.everything()
+
+    @property
+    def distinct_patterns(self) -> int:
+        """How many these are."""
+        return self._plain.distinct()
+
+    def holders(self, pattern: bytes) -> Collection[S]:
+        """Who holds just this plain pattern."""
+        return self._plain.holders(pattern)
 
     def reconsider(self, pattern: bytes) -> None:
         """``pattern`` came or went: forget the routes of the keys that it matches."""
@@ -271,36 +261,27 @@ class Router(Generic[S]):
         if not segments:
             self.reconsider_all()
             return
-        headers = self._groups.candidates(segments, below, COMPARED)
-        older = self._older_groups.candidates(segments, below, COMPARED)
-        if headers is None or older is None or len(headers) + len(older) > COMPARED:
+        stem = MSG + pattern.partition(b"*")[0]
+        headers = [header for header in self.routes if header.startswith(stem)]
+        if len(headers) > COMPARED:
             self.reconsider_all()
             return
-        # If the pattern has more than one segment, the beginning of each later segment stands in a matching header
-        # after a separator. Looking for it takes a twentieth of the time of comparing.
-        piece = max((separator + segment.rstrip(b"*") for segment in segments[1:]), key=len, default=b"")
-        alike = dict.fromkeys(header for header in chain(headers, older) if piece in header)
-        self._forget([header for header in alike if segments_match(segments, below, header[len(MSG) : -1], separator)])
+        self._forget(
+            [header for header in headers if segments_match(segments, below, header[len(MSG) : -1], separator)]
+        )
 
     def _forget(self, headers: Iterable[bytes]) -> None:
         for header in headers:
-            known, was_known = self.routes.pop(header, None), self._older.pop(header, None)
-            if known is not None or was_known is not None:
-                self._groups.discard(header)
-                self._older_groups.discard(header)
+            if self.routes.pop(header, None) is not None:
                 self.version += 1
 
     def _forget_receivers(self, gone: set[S]) -> None:
         """Forget all routes that name a receiver that has left: else it would never be freed."""
-        distinct = {
-            id(found): found for found in chain(self.routes.values(), self._older.values(), self._tuples.values())
-        }
+        distinct = {id(found): found for found in chain(self.routes.values(), self._tuples.values())}
         named = {number for number, found in distinct.items() if not gone.isdisjoint(found)}
         if not named:
             return
-        headers = [
-            header for header, found in chain(self.routes.items(), self._older.items()) if id(found) in named
-        ]  # fmt: skip
+        headers = [header for header, found in self.routes.items() if id(found) in named]
         if len(headers) > COMPARED:
             self.reconsider_all()
             return
@@ -312,7 +293,4 @@ class Router(Generic[S]):
         self.version += 1
         self._remembered = 0
         self.routes.clear()
-        self._older.clear()
-        self._groups.clear()
-        self._older_groups.clear()
         self._tuples.clear()

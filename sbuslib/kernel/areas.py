@@ -172,7 +172,6 @@ class Area(PlainArea):
         self._incoming = Vector(slots)
         self._guarded: GuardedVector | None = None  # made for the first guarded socket
         self._outgoing = Vector(slots)
-        self._laid_out: Sequence[int] | None = None  # the slots that _outgoing has the lengths of
         self._sizes = [0] * slots  # what _outgoing has: comparing costs a tenth of laying out anew
         self._wrapped = Vector(slots, pieces=2)
         for vector, piece in ((self._incoming, 0), (self._outgoing, 0), (self._wrapped, 1)):
@@ -180,7 +179,6 @@ class Area(PlainArea):
         self._incoming.sizes[0][:] = memoryview(array(WORD_FORMAT, [slot_bytes + 1] * slots))
 
     def receive(self, sock: socket.SocketType, most: int | None = None) -> list[int]:
-        self._laid_out = None
         if most == 1:  # for which the plain call takes half the time
             try:
                 return [sock.recv_into(self._views[0])]
@@ -226,17 +224,13 @@ class Area(PlainArea):
                 return 0
             return 1
         outgoing = self._outgoing
-        if slots is self._laid_out:
-            pass  # as for the receiver before
-        elif slots[-1] - first + 1 == count:
+        if slots[-1] - first + 1 == count:
             sizes = lengths[first : first + count]
             if sizes != self._sizes[first : first + count]:
                 self._sizes[first : first + count] = sizes
                 outgoing.sizes[0][first : first + count] = memoryview(array(WORD_FORMAT, sizes))
-            self._laid_out = slots
         else:
             # Packets of one sender that are not neighbours: lay the headers out anew, for this call only.
-            self._laid_out = None
             starts = self._starts
             outgoing.bases[0][:count] = memoryview(array(WORD_FORMAT, [starts[slot] for slot in slots]))
             sizes = self._sizes[:count] = [lengths[slot] for slot in slots]

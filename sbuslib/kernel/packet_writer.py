@@ -26,7 +26,6 @@ class PacketWriter:
     BLOCK_BYTES: Final = 256 * 1024
 
     def __init__(self) -> None:
-        self._laid_out: Sequence[bytes | memoryview] | None = None  # what the block holds, if it is to be sent again
         self._vector: Vector | None = None
         if has_calls():
             self._vector = Vector(self.SIZE)
@@ -60,20 +59,6 @@ class PacketWriter:
                 break
         return sent
 
-    def send_to_many(self, sock: socket.SocketType, packets: Sequence[bytes | memoryview]) -> int:
-        """As :meth:`send`, of packets that go to one receiver after the other: they are laid out for the first alone.
-
-        ``packets`` is the same object each time, and does not change.
-        """
-        if self._vector is None or not 1 < len(packets) <= self.SIZE:
-            return self.send(sock, packets)
-        if packets is not self._laid_out:
-            if self._lay_out(self._vector, packets) < len(packets):
-                return self.send(sock, packets)
-            self._laid_out = packets
-        sent = self._call(sock, self._vector, len(packets))
-        return sent if sent > 0 else send_each(sock, packets[:1])
-
     def _send(self, sock: socket.SocketType, vector: Vector, packets: Sequence[bytes | memoryview]) -> tuple[int, int]:
         """Send as many of ``packets`` as fit the block: how many those were, and how many went."""
         count = self._lay_out(vector, packets)
@@ -81,7 +66,6 @@ class PacketWriter:
 
     def _lay_out(self, vector: Vector, packets: Sequence[bytes | memoryview]) -> int:
         """Put as many of ``packets`` into the block as fit: how many."""
-        self._laid_out = None
         sizes = array(WORD_FORMAT, map(len, packets))
         ends = list(accumulate(sizes))
         count = bisect_right(ends, self.BLOCK_BYTES)

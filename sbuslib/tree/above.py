@@ -1,6 +1,6 @@
 """The hub above, as a hub with a relay knows it: over one connection after another, and in the outages between them.
 
-:class:`HubAbove` has what outlives a connection: what this hub wants from above (:mod:`sbuslib.tree.interest`), what
+:class:`HubAbove` has what outlives a connection: what this hub wants from above (:mod:`sbuslib.tree.wanted`), what
 the hub above wants (:mod:`sbuslib.tree.demand`), and the messages that are kept for it (:mod:`sbuslib.tree.outage`).
 The :class:`~sbuslib.tree.tree.Tree` and the router ask it. :mod:`sbuslib.tree.handshake` is what the two hubs say on
 one connection; :class:`sbuslib.relay.Relay` dials.
@@ -26,21 +26,19 @@ from gevent.event import Event
 
 from ..core.callbacks import log
 from ..core.protocols import Routes
-from ..covering import narrow
 from ..secrets import Credentials
 from ..statistics import LinkStatistics
 from ..wire import control
 from ..wire.packets import Control
 from .above_role import AboveRole
-from .announcements import Reader
 from .demand import Demand, index
 from .greeting import ApartError, LinkError, SecretsRefusedError
 from .handshake import Conversation
 from .instances import Said, new_epoch, stable_id
-from .interest import Interest
 from .leaving import leave
 from .tree import Tree
 from .uplink import Up
+from .wanted import Wanted
 
 __all__ = ["STATES", "HubAbove", "Keeper", "State"]
 
@@ -78,11 +76,9 @@ class HubAbove:
         self._router = context.router
         self._limits = context.limits
         self._separator = context.router.namespace.separator
-        self._import = import_
         self._imports = index(import_, self._separator)
         self.demand = Demand(context.router, context.limits, export, tree.on_above)
-        self.interest = Interest(self._separator, context.limits.link_patterns)
-        self.told: Reader = self.interest.reader(1)
+        self.wanted = Wanted(tree.telling.interest, import_, self._separator)
         self._changed = Event()
         self.up: Up | None = None
         self.talk: Conversation | None = None
@@ -105,11 +101,8 @@ class HubAbove:
 
     def begin(self) -> None:
         """The relay starts. Raises :exc:`~sbuslib.errors.StateError` if the hub has another."""
-        # From here on watch() is called with changes. Patterns that were wanted before are added in small steps.
         self.tree.attach(self)
-        self.interest = Interest(self._separator, self._limits.link_patterns)
-        self.told = self.interest.reader(1)
-        self._feed(self._import, 1)
+        self.wanted.begin()
         if self.up is None:
             self.up = Up(self)
         self._id, self._process = stable_id(self.tree.context.address(), self.tree.hub_id), new_epoch()
@@ -127,6 +120,7 @@ class HubAbove:
             self.tree.context.unsent.note(self.up, False)
         self._router.set_above(None, self.wants)
         self.demand.end()
+        self.wanted.end()
         self.missed()
         self.tree.detach()
         self.note_change()
@@ -237,7 +231,7 @@ class HubAbove:
         self.state = "joined"
         self._apart = False
         self.settled = True
-        self.told = self.interest.reader(1)
+        self.wanted.begin()
         talk.begin()
         self.tree.joined()
         self.tree.wake()
@@ -310,20 +304,10 @@ class HubAbove:
     def set_bounds(self, export: list[bytes] | None, import_: list[bytes] | None) -> None:
         """From now on other patterns may go up and come down. The link stays."""
         self.demand.set_export(export)
-        former, self._import = self._import, import_
         self._imports = index(import_, self._separator)
+        self.wanted.set_bounds(import_)
         if self.state != "stopped":
-            self._feed(import_, 1)  # first, so that nothing is missed meanwhile
-            self._feed(former, -1)
             self.tree.wake()
-
-    def _feed(self, bounds: list[bytes] | None, count: int) -> None:
-        """Count all patterns that are held here, as narrowed by some imports, so many times. In small steps."""
-        held = [patterns for _, patterns in self._router.plain_patterns()]
-        narrowed = (
-            one for patterns in held for pattern in patterns for one in narrow(pattern, bounds, self._separator)
-        )
-        self.interest.feed(((one, 0, count) for one in narrowed), os.getuid())
 
     # -- what crosses -------------------------------------------------------------------------------
 
@@ -357,38 +341,15 @@ class HubAbove:
         return self._imports is None or bool(self._imports.subscribers(key))
 
     @property
-    def is_feeding(self) -> bool:
-        """Whether patterns that were wanted before the relay was started are still to be told."""
-        return self.interest.feeding
-
-    @property
     def received(self) -> int:
         """Messages that came down."""
         return self._received + (self.talk.received if self.talk is not None else 0)
 
     # -- what the tree asks: for the rest of tree.Above ---------------------------------------------
 
-    def wanted_above(self) -> list[bytes]:
-        """The patterns that the hub above wants, as far as this hub knows."""
-        return self.demand.patterns()
-
-    def watch(self, pattern: bytes, wanted: bool, user: int) -> None:
-        """A user here began (``True``) or ceased (``False``) to want a pattern."""
-        for one in self._narrow(pattern):
-            if wanted:
-                self.interest.add(one, user)
-            else:
-                self.interest.remove(one, user)
-
-    def _narrow(self, pattern: bytes) -> list[bytes]:
-        """What to ask the hub above for."""
-        return narrow(pattern, self._import, self._separator)
-
     def pump(self, steps: int, user: int) -> bool:
         """Do up to ``steps`` steps of a user's jobs, and tell what has changed. Returns whether the user has more."""
-        more = self.interest.work(steps, user)
-        if user == os.getuid():  # the hub's own work
-            more = self.demand.work(steps) or more
+        more = user == os.getuid() and self.demand.work(steps)  # the hub's own work
         if self.talk is not None:
             self.talk.tell()
             more = self.talk.has_more or more
@@ -428,7 +389,7 @@ class HubAbove:
             state=self.state,
             epoch=self.epoch,
             mode=talk.mode if talk is not None else "plain",
-            patterns=len(self.interest),
+            patterns=len(self.wanted),
             pruned=len(self.demand.pruned),
             received=self.received,
             delivered=up.forwarded if up is not None else 0,

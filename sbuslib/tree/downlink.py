@@ -30,7 +30,7 @@ from ..secrets import Credentials
 from ..wire import control
 from ..wire.batches import BATCH
 from ..wire.packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_control, parse
-from .announcements import Reader
+from .interest import Reader
 from .link_routes import receivers_of, remember
 from .narrowing import Narrowed
 from .pruning import KeyTable
@@ -376,8 +376,7 @@ class Link:
     @property
     def is_told(self) -> bool:
         """Whether the link was told all that others want."""
-        telling = self._tree.telling
-        waits = telling.pruning.searches if self.reader is None else telling.is_feeding
+        waits = self.reader is None and self._tree.telling.pruning.searches
         return not waits and not self._has_changes
 
     def tell_links(self, count: int) -> None:

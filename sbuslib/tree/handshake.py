@@ -27,14 +27,13 @@ from ..wire.packets import (
 )
 from ..wire.text import printable
 from .above_role import AboveRole, Owner
-from .announcements import Reader
 from .asking import Asking
 from .demand import Demand
 from .greeting import LinkError, SecretsRefusedError, check_features, check_key, is_unknown
 from .instances import Said
-from .interest import Interest
 from .tree import Above
 from .uplink import Up, Uplink
+from .wanted import Wanted
 
 __all__ = ["Conversation", "Lasting"]
 
@@ -42,10 +41,8 @@ __all__ = ["Conversation", "Lasting"]
 class Lasting(Owner, Uplink, Above, Protocol):
     """What is known of the hub above beyond one connection."""
 
-    interest: Interest
-    """What this hub wants from above."""
-    told: Reader
-    """What the hub above has still to be told of that."""
+    wanted: Wanted
+    """What this hub wants from above, and has still to tell of that."""
     demand: Demand
     """What the hub above wants."""
     lost_above: int
@@ -60,10 +57,6 @@ class Lasting(Owner, Uplink, Above, Protocol):
     @property
     def secrets(self) -> bool:
         """Whether secrets cross: not where the hub above refused the pattern for them."""
-
-    @property
-    def is_feeding(self) -> bool:
-        """Whether ``interest`` does not have all patterns yet."""
 
     def wait_for_change(self) -> None:
         """Wait until something has changed."""
@@ -260,7 +253,7 @@ class Conversation:
         """Whether there is more to tell, but the hub above has to read first."""
         if not self.joined or self._up.room > 0:
             return False
-        return not self._lasting.told.is_told or self._owes_senders
+        return not self._lasting.wanted.is_told or self._owes_senders
 
     @property
     def _owes_senders(self) -> bool:
@@ -274,13 +267,13 @@ class Conversation:
         """
         if not self.joined:
             return
-        told, up = self._lasting.told, self._up
+        wanted, up = self._lasting.wanted, self._up
         if self._owes_senders and up.room > 0:
             self._told_senders = not self._told_senders
             up.say(encode_control(control.SENDERS_ON if self._told_senders else control.SENDERS_OFF))
-        changes = told.take(max(0, up.room))
+        changes = wanted.take(max(0, up.room))
         up.say(*(encode_subscribe(p) if added else encode_unsubscribe(p) for added, p in changes))
-        if not told.is_told or self._lasting.is_feeding:
+        if not wanted.is_told:
             return
         if not self._told_all and self._tree.has_settled:
             self._told_all = True
@@ -292,7 +285,7 @@ class Conversation:
     @property
     def has_more(self) -> bool:
         """Whether there is more to tell at once: so much that it was not told in one turn."""
-        return self.joined and self._up.room > 0 and not self._lasting.told.is_told
+        return self.joined and self._up.room > 0 and not self._lasting.wanted.is_told
 
     def ask(self, token: bytes) -> bool:
         """Ask the hub above about the rest of the tree, once this hub has joined and all is told.
@@ -346,7 +339,7 @@ class Conversation:
                 if payload.isdigit() and len(payload) <= 6:
                     lasting.links_beside = int(payload)
             case control.INTEREST_WIDEN:
-                lasting.interest.widen(os.getuid())
+                lasting.wanted.widen()
                 self._tree.wake()
             case control.INTEREST_SYNC:
                 self._take_question(payload)

@@ -165,7 +165,6 @@ class Instances:
             self._join(publisher)
         except PacketError as error:
             self._context.members.kick(publisher.outgoing, error.reason)
-        self._context.members.end_turn()
 
     def clear(self) -> None:
         """The hub has stopped."""

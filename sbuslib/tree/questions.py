@@ -233,7 +233,6 @@ class Questions:
                 link.note_overdue(round_.token)
         self._check(round_, anyway=True)
         # Nobody else may say so here: a client asks, and a link answers, in the middle of a turn.
-        self._context.members.end_turn()
 
     def _check(self, round_: _Round, anyway: bool = False) -> None:
         if round_.reply(anyway) and self._rounds.pop(round_.token, None) is not None:

@@ -92,7 +92,6 @@ class Settling:
         trusted = [link for link in self._links() if link.trusted]
         for link in trusted:
             link.tell_links(len(trusted))
-        self._context.members.end_turn()
 
     def check(self) -> None:
         """A link has told all that is wanted below it, or has ended."""

@@ -8,15 +8,13 @@ have to be told something stand in a queue, and are told it in turns of the user
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Hashable, Iterable
 from typing import Final, Protocol
-from weakref import WeakKeyDictionary
 
 from ..core.context import Context
 from ..core.outgoing import Outgoing
 from ..core.protocols import Receiver
-from .announcements import Reader
-from .interest import Interest
+from .interest import Interest, Reader
 from .pruning import Pruning
 
 __all__ = ["TOLD_PATTERNS", "Telling"]
@@ -48,21 +46,13 @@ class Told(Protocol):
 
 
 class Telling:
-    """The links below, and which of them have to be told something.
+    """The links below, and which of them have to be told something."""
 
-    :param wanted_above: the patterns that the hub above wants, as far as this hub knows.
-    """
-
-    def __init__(self, context: Context, wanted_above: Callable[[], list[bytes]]) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._wanted_above = wanted_above
-        self.interest: Interest | None = None
-        """While there are links in mode ``announce``."""
+        self.interest = Interest(context.router, context.limits.link_patterns)
         self.pruning = Pruning(context.router.namespace.separator)
-        # Numbers of links in mode "announce". The router gives back the patterns of a link after it has ended.
-        self._numbers: WeakKeyDictionary[Receiver, int] = WeakKeyDictionary()
-        self._last_number = 0
-        self._links: dict[int, Told] = {}  # by number
+        self._links: dict[Hashable, Told] = {}  # those in mode "announce", by connection
         self._pruned: dict[Told, None] = {}  # links in mode "prune"
         self._behind: OrderedDict[Told, None] = OrderedDict()  # may have to be told something
         self._full: dict[Told, None] = {}  # have to read before they can be told more
@@ -73,54 +63,28 @@ class Telling:
     def add(self, link: Told, announce: bool) -> None:
         """A link begins, in mode ``announce`` or ``prune``."""
         if announce:
-            self._add_reader(link, link.connection.account.uid)
+            self._links[link.connection] = link
+            self._share_room()
+            link.reader = self.interest.reader(link.connection)
         else:
             self._pruned[link] = None
         self.mark([link])
 
-    def _add_reader(self, link: Told, user: int) -> None:
-        router, client = self._context.router, link.connection
-        self._last_number += 1
-        number = self._last_number
-        self._links[number] = link
-        if self.interest is None:
-            self._numbers[client] = number
-            self._marked = 0
-            self.interest = Interest(router.namespace.separator, self._most)
-            held = [(patterns, self._numbers.get(one, 0)) for one, patterns in router.plain_patterns()]
-            held.append((self._wanted_above(), 0))
-            self.interest.feed(((one, number, 1) for patterns, number in held for one in patterns), user)
-        else:
-            # What the client subscribed to before it said that it is a link: from now on the link wants it.
-            before = [one for one in router.patterns(client) if not router.namespace.is_secret(one)]
-            self._numbers[client] = number
-            self.interest.feed((change for one in before for change in ((one, number, 1), (one, 0, -1))), user)
-            self.interest.set_room(self._most, user)
-        link.reader = self.interest.reader(number)
+    def _share_room(self) -> None:
+        """Choose how many patterns each link is told at most."""
+        most = min(self._context.limits.link_patterns, max(1, TOLD_PATTERNS // max(1, len(self._links))))
+        if most != self.interest.most:
+            self.interest.most = most
+            self.mark(self._links.values())
 
-    @property
-    def is_feeding(self) -> bool:
-        """Whether patterns from before there were links are still to be told."""
-        return self.interest is not None and self.interest.feeding
-
-    @property
-    def _most(self) -> int:
-        """How many patterns each link is told at most."""
-        return min(self._context.limits.link_patterns, max(1, TOLD_PATTERNS // max(1, len(self._links))))
-
-    def forget(self, link: Told, user: int) -> None:
-        """A link has ended. The work that follows belongs to ``user``."""
+    def forget(self, link: Told) -> None:
+        """A link has ended."""
         self._behind.pop(link, None)
         self._full.pop(link, None)
         self._pruned.pop(link, None)
-        number = self._numbers.get(link.connection, 0)
-        if self._links.pop(number, None) is None or self.interest is None:
-            return
-        if self._links:
-            self.interest.announcements.forget(number)
-            self.interest.set_room(self._most, user)
-        else:
-            self.interest = None
+        if self._links.pop(link.connection, None) is not None:
+            self.interest.forget(link.connection)
+            self._share_room()
 
     # -- changes ------------------------------------------------------------------------------------
 
@@ -128,31 +92,21 @@ class Telling:
         """A subscriber, or ``None``: the hub above, began (``True``) or ceased (``False``) to want a pattern."""
         if wanted:
             self.pruning.want(pattern, user)
-        if self.interest is not None:
-            number = self._numbers.get(subscriber, 0) if subscriber is not None else 0
-            (self.interest.add if wanted else self.interest.remove)(pattern, user, number)
+        if subscriber is None:
+            self.interest.changed_above(pattern, wanted)
+        else:
+            self.interest.changed(pattern, subscriber, wanted)
 
     def has_work(self, user: int) -> bool:
         """Whether a user's changes have to be worked out, or to be told."""
-        if self.pruning.has_work(user):
-            return True
-        interest = self.interest
-        if interest is None:
-            return False
-        announcements = interest.announcements
-        return interest.has_work(user) or announcements.number != self._marked or bool(announcements.noted)
+        return self.pruning.has_work(user) or self.interest.number != self._marked or bool(self.interest.noted)
 
     def work(self, steps: int, user: int) -> bool:
         """Do up to ``steps`` steps of the work that a user's changes cause; whether there is more of it."""
-        interest = self.interest
-        fed, searched = self.is_feeding, self.pruning.has_work(user)
+        searched = self.pruning.has_work(user)
         more = self.pruning.work(steps, user)
         if searched and not more:
             self.mark(self._pruned)  # questions may have waited for it
-        if interest is not None:
-            more = interest.work(steps, user) or more
-            if fed and not self.is_feeding:
-                self.mark(self._links.values())
         return more
 
     # -- telling ------------------------------------------------------------------------------------
@@ -165,13 +119,14 @@ class Telling:
 
     def tell(self, most: int) -> bool:
         """Tell links up to ``most`` changes. Returns whether more can be told now."""
-        if self.interest is not None:
-            announcements = self.interest.announcements
-            if self._marked != announcements.number:
-                self._marked = announcements.number
-                self.mark(self._links.values())
-            while announcements.noted:
-                self.mark([self._links[announcements.noted.popitem()[0]]])
+        if self._marked != self.interest.number:
+            self._marked = self.interest.number
+            self.mark(self._links.values())
+        noted = self.interest.noted
+        while noted:
+            link = self._links.get(noted.popitem()[0])
+            if link is not None:  # the hub above is told in each of these turns
+                self.mark([link])
         while self._behind and most > 0:
             link, _ = self._behind.popitem(last=False)
             most -= 1 + link.tell(most)

@@ -74,18 +74,12 @@ class Above(Protocol):
     def is_full(self) -> bool:
         """Whether there is more to tell, but the hub above has to read first."""
 
-    def watch(self, pattern: bytes, wanted: bool, user: int) -> None:
-        """A user here began (``True``) or ceased (``False``) to want a pattern."""
-
     def ask(self, token: bytes) -> bool:
         """Ask the hub above to sync the rest of the tree; ``False`` when it cannot be asked."""
 
     @property
     def stands_apart(self) -> bool:
         """Whether it has not joined because the hub above is below this hub."""
-
-    def wanted_above(self) -> list[bytes]:
-        """The patterns that the hub above wants, as far as this hub knows."""
 
     def is_sending(self) -> bool:
         """Whether something waits and can still be sent."""
@@ -116,7 +110,7 @@ class Tree:
         self.above: Above | None = None
         self.links: dict[Outgoing, Link] = {}
         self._links_of: Counter[int] = Counter()  # by user
-        self.telling = Telling(context, self.wanted_above)
+        self.telling = Telling(context)
         self.dropped = Violations(context.limits.logged_breaches)
         """Packets that links should not have sent."""
         self.path: tuple[bytes, ...] = (self.hub_id,)
@@ -262,7 +256,7 @@ class Tree:
             link.narrowed.close()
             self._links_of -= Counter([connection.account.uid])
             self._watch()
-            self.telling.forget(link, connection.account.uid)
+            self.telling.forget(link)
             self.wake(connection.account)
             self.settling.links_changed()
         self.prefix.forget(connection)
@@ -292,8 +286,6 @@ class Tree:
 
     def _on_want(self, subscriber: Receiver, account: Account, pattern: bytes, wanted: bool) -> None:
         """A client here began or ceased to hold a pattern: tell the hub above and all other links."""
-        if self.above is not None:
-            self.above.watch(pattern, wanted, account.uid)
         self.telling.watch(subscriber, pattern, wanted, account.uid)
         if self.above is not None or self.telling.has_work(account.uid):
             self.wake(account)
@@ -302,10 +294,6 @@ class Tree:
         """The hub above began or ceased to want a pattern."""
         self.telling.watch(None, pattern, wanted, self._own.uid)
         self.wake()
-
-    def wanted_above(self) -> list[bytes]:
-        """The patterns that the hub above wants, as far as this hub knows."""
-        return self.above.wanted_above() if self.above is not None else []
 
     # -- what is told -------------------------------------------------------------------------------
 
@@ -323,7 +311,6 @@ class Tree:
         more = self.telling.tell(TOLD_A_TURN) or more
         if self.telling.is_full or (above is not None and above.is_full):
             self._wait_for_room(account)
-        self.context.members.end_turn()
         return more and self._started
 
     def _wait_for_room(self, account: Account) -> None:
@@ -360,7 +347,6 @@ class Tree:
         packet = encode_control(control.FEATURES, self.features())
         for connection in list(self._told_path):
             connection.answer(packet)
-        self.context.members.end_turn()
 
     def joined(self) -> None:
         """The relay has joined, or has failed to: answer the clients that asked about the path."""
@@ -376,7 +362,6 @@ class Tree:
         if not self.prefix.is_known:
             self.settling.begin_quiet()  # clients that come back have waited for this
         self.prefix.settle()
-        self.context.members.end_turn()
 
     def set_prefix(self, prefix: bytes) -> None:
         """Credential keys of this hub's clients begin with ``prefix`` from now on.

@@ -12,7 +12,6 @@ from worlds import OTHER, RELAY, STRANGER, World, key_of_link, settle
 from sbuslib import Hub
 from sbuslib.tree import tree
 from sbuslib.tree.downlink import Link
-from sbuslib.tree.interest import Interest
 from sbuslib.tree.pruning import Pruning
 
 
@@ -40,64 +39,30 @@ def pruning_link(world: World) -> Peer:
     return link
 
 
-def interest_of(world: World) -> Interest:
-    interest = world.hubs["top"].tree.telling.interest
-    assert interest is not None
-    return interest
-
-
-def told(world: World, count: int) -> bool:
-    """Whether all work is done, and the only link holds so many patterns."""
+def test_links_are_told_in_turns_of_the_user_who_changed_a_pattern(
+    world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = world.peer("top")
+    peer.send(b"CMSG interest/on")
+    peer.barrier()
     (link,) = world.hubs["top"].tree.links.values()
-    interest = interest_of(world)
-    return link.is_told and len(interest) == count and not interest._jobs
-
-
-def test_work_for_links_is_done_in_turns_of_the_user_who_changed_a_pattern(
-    world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    link = world.peer("top")
-    link.send(b"CMSG interest/on")
-    link.barrier()
-    eventually(lambda: told(world, 300))
+    eventually(lambda: link.is_told)
     turns = Turns(world.hubs["top"])
-    spent: list[tuple[int | None, int, int]] = []
-    work = Interest.work
+    spent: list[tuple[int | None, int]] = []
+    tell = Link.tell
 
-    def watched_work(self: Interest, steps: int, user: int = 0) -> bool:
-        spent.append((turns.now, user, steps))
-        return work(self, steps, user)
+    def watched(self: Link, most: int) -> int:
+        spent.append((turns.now, tell(self, most)))
+        return spent[-1][1]
 
-    monkeypatch.setattr(Interest, "work", watched_work)
-    for _ in range(2):
-        stranger.subscribe(b"a/")
-        eventually(lambda: told(world, 1))
-        stranger.send(b"UNSUB a/")
-        stranger.barrier()
-        eventually(lambda: told(world, 300))
-    assert sum(user == STRANGER for _, user, _ in spent) >= 4 * 300 // 5
-    assert all(turn == user for turn, user, _ in spent)
-    assert max(steps for _, _, steps in spent) == 5
-
-
-def test_work_for_links_of_one_user_does_not_delay_that_of_another(
-    world: World, stranger: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    link = world.peer("top")
-    link.send(b"CMSG interest/on")
-    client = world.client("top")
-    client.subscribe(b"first")
-    eventually(lambda: told(world, 301))
-    work = Interest.work
-    with monkeypatch.context() as patched:
-        # As if the stranger's turns were all without effect.
-        patched.setattr(Interest, "work", lambda self, steps, user: user == STRANGER or work(self, steps, user))
-        stranger.subscribe(b"a/")
-        link.pending()
-        client.subscribe(b"second")
-        eventually(lambda: b"CMSG interest/add\0second" in link.pending())
-        assert len(interest_of(world)) == 303, "nothing of what the stranger's pattern covers was taken back"
-    eventually(lambda: told(world, 3))
+    monkeypatch.setattr(Link, "tell", watched)
+    stranger.subscribe(*(b"b/%d" % n for n in range(50)))
+    stranger.send(b"UNSUB b/0")
+    stranger.barrier()
+    reader = link.reader
+    assert reader is not None
+    eventually(lambda: b"b/0" not in reader.told and b"b/49" in reader.told)
+    assert {user for user, _ in spent} == {STRANGER}
 
 
 def test_keys_are_grafted_in_turns_of_the_user_who_subscribes(
