@@ -20,7 +20,7 @@ __all__ = ["add_arguments"]
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Complete the parser of the command."""
-    parser.description = "Keep the journals of many hosts together, as Parquet files, for reports and plans."
+    parser.description = "Keep the journals of many hosts together, as Parquet files, for reports."
     verbs = parser.add_subparsers(required=True, metavar="VERB", title="verbs")
 
     ingest = verbs.add_parser(

@@ -36,7 +36,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "same as tables. The page needs the extra report beside spark: pip install 'sbuslib[report,spark]'."
     )
     kinds = parser.add_subparsers(required=True, metavar="KIND", title="kinds")
-    for add_kind in (_add_traffic, _add_subscriptions, _add_latency, _add_completeness):
+    for add_kind in (_add_traffic, _add_subscriptions, _add_completeness):
         add_kind(kinds)
 
 
@@ -212,43 +212,6 @@ def _subscriptions(arguments: Namespace) -> jobs.Work:
         found = rows(spark)
         progress(f"matching {len(patterns):,} patterns")
         deliver(subscriptions(found, patterns, arguments.separator), arguments)
-
-    return work
-
-
-def _add_latency(kinds: Any) -> None:
-    command = _add(
-        kinds,
-        "latency",
-        _latency,
-        "the time from request to reply, by correlation id",
-        "  sbus report latency lake --request 'ask/' --reply 'answer/' --id json:id\n"
-        "  sbus report latency lake --request 'rpc/*/call' --reply 'rpc/*/result/' --id segment:2",
-    )
-    command.add_argument("--request", metavar="PATTERN", nargs="+", required=True, help="keys of requests")
-    command.add_argument("--reply", metavar="PATTERN", nargs="+", required=True, help="keys of replies")
-    command.add_argument(
-        "--id",
-        metavar="WHERE",
-        default="json:id",
-        help="where the id stands: segment:N of the key (-1: the last), json:NAME of the payload, or prefix:N, the "
-        "first bytes of the payload (json:id)",
-    )
-
-
-def _latency(arguments: Namespace) -> jobs.Work:
-    from ..spark.latency import CorrelationId
-    from ..spark.reports import latency
-
-    check_output(arguments)
-    correlation = CorrelationId.parse(arguments.id)
-    requests, replies = ([os.fsencode(one) for one in each] for each in (arguments.request, arguments.reply))
-    rows = recorded(arguments)
-
-    def work(spark: SparkSession) -> None:
-        found = rows(spark)
-        progress("joining requests and replies")
-        deliver(latency(found, requests, replies, correlation, arguments.separator), arguments)
 
     return work
 

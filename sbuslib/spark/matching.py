@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["by_key", "each_match", "is_message", "packet_bytes", "with_matches"]
+__all__ = ["by_key", "each_match", "is_message", "with_matches"]
 
 
 @lru_cache(maxsize=1)
@@ -37,13 +37,6 @@ def is_message() -> Column:
     from pyspark.sql import functions as f
 
     return f.expr("kind = 'message'")
-
-
-def packet_bytes() -> Column:
-    """A column: the bytes of a row's message as a packet on a link: ``MSG``, a blank, the key, NUL and the payload."""
-    from pyspark.sql import functions as f
-
-    return f.lit(5) + f.length("key") + f.col("size")
 
 
 def by_key(rows: DataFrame) -> DataFrame:

@@ -13,18 +13,15 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import StateError
-from .page import called, duration, human, shown
+from .page import called, human, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
     "BARS",
-    "all_links",
     "bars",
-    "busiest_links",
     "check_plots",
-    "latencies",
     "plot",
     "rates",
     "sizes",
@@ -198,64 +195,4 @@ def sizes(rows: Sequence[_Row]) -> list[str]:
             axis.yaxis.set_major_formatter(_tick)
             axis.grid(axis="x", visible=False)
             axis.set_title(title)
-    return picture
-
-
-def latencies(counts: Mapping[int, int]) -> list[str]:
-    """Counts of replies by the power of two of microseconds that they took at most."""
-    limits = [1 << power for power in range(min(counts).bit_length() - 1, max(counts).bit_length())]
-    with plot(2.6) as (axes, picture):
-        axes.bar(range(len(limits)), [counts.get(limit, 0) for limit in limits], color=_COLOURS[0], width=0.8)
-        axes.set_xticks(range(len(limits)), [duration(limit * 1e3) for limit in limits])
-        axes.yaxis.set_major_formatter(_tick)
-        axes.grid(axis="x", visible=False)
-        axes.set_title("replies that took at most so long, and more than half of it")
-    return picture
-
-
-def busiest_links(rows: Sequence[_Row]) -> list[str]:
-    """Messages over the first of these links: flooded, and up and down by interest."""
-    rows = rows[:BARS]
-    with plot(0.9 + 0.34 * len(rows)) as (axes, picture):
-        places: list[Any] = list(range(len(rows)))
-        flooded = [row["flooded_up"] + row["flooded_down"] for row in rows]
-        axes.barh([at - 0.2 for at in places], flooded, height=0.36, color="#c9d3dd", label="flooded")
-        axes.barh([at + 0.2 for at in places], [row["up"] for row in rows], height=0.36, color=_COLOURS[0], label="up")
-        axes.barh(
-            [at + 0.2 for at in places],
-            [row["down"] for row in rows],
-            left=[row["up"] for row in rows],
-            height=0.36,
-            color=_COLOURS[1],
-            label="down",
-        )
-        axes.set_yticks(
-            places, [" \N{EN DASH} ".join(shown(row[end])[:24] for end in ("link", "above")) for row in rows]
-        )
-        axes.xaxis.set_major_formatter(_tick)
-        axes.invert_yaxis()
-        axes.grid(axis="y", visible=False)
-        axes.set_title("messages over the busiest links, flooded and by interest")
-        axes.legend(fontsize=8, ncols=3, loc="lower right")
-    return picture
-
-
-def all_links(flooded: Sequence[int], wanted: Sequence[int]) -> list[str]:
-    """Percentiles of the messages over all links, flooded and by interest."""
-    shares = [n * (len(flooded) - 1) // 100 for n in range(101)]
-    with plot(2.4) as (axes, picture):
-        for counts, colour, width, label in (
-            (flooded, "#8b98a6", 1.4, "flooded"),
-            (wanted, _COLOURS[0], 1.8, "by interest"),
-        ):
-            ordered = sorted(counts)
-            axes.plot(range(101), [ordered[at] for at in shares], color=colour, linewidth=width, label=label)
-        axes.set_yscale("symlog", linthresh=1)
-        # Labels as elsewhere in the page; matplotlib's own for such a scale are formulas.
-        axes.yaxis.set_major_formatter(_tick)
-        axes.set_ylim(bottom=0)
-        axes.margins(x=0)
-        axes.set_xlabel("% of the links carry no more than")
-        axes.set_title(f"messages over each of {human(len(flooded))} links")
-        axes.legend(fontsize=8)
     return picture

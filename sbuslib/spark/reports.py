@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..matcher import SEPARATOR
 from . import completeness as completeness_job
-from . import latency as latency_job
-from . import plan as plan_job
 from . import plots
 from . import subscriptions as subscriptions_job
 from . import traffic as traffic_job
 from .matching import by_key
 from .page import Kind, Page, duration, figure, heading, human, table
-from .page import shown as text_of
 from .plots import BARS
 from .tables import table_of
 
@@ -24,10 +21,8 @@ if TYPE_CHECKING:
     from markupsafe import Markup
     from pyspark.sql import DataFrame
 
-    from .latency import CorrelationId
-    from .topology import Tree
 
-__all__ = ["Report", "completeness", "latency", "plan", "subscriptions", "traffic"]
+__all__ = ["Report", "completeness", "subscriptions", "traffic"]
 
 _ROWS = 500
 """Rows of a table in a page: as many as are worth a search. The page shows the first 25, and the rest when asked."""
@@ -216,128 +211,6 @@ def _subscriptions_page(patterns: pyarrow.Table) -> str:
         "pattern, which matches everything, does not count here.",
         _show(covered, *columns, ("covered_by", "covered by", "text"), ("others", "others", "count")),
     )
-    return page.html()
-
-
-# -- latency ----------------------------------------------------------------------------------------
-
-
-def latency(
-    rows: DataFrame,
-    requests: Sequence[bytes],
-    replies: Sequence[bytes],
-    correlation: CorrelationId,
-    separator: bytes = SEPARATOR,
-) -> Report:
-    """How long replies took: see :mod:`sbuslib.spark.latency`."""
-    found = latency_job.exchanges(rows, requests, replies, correlation, separator).persist()
-    tables = {
-        "by_request": latency_job.by_request(found).toArrow(),
-        "histogram": latency_job.histogram(found).toArrow(),
-    }
-    totals = latency_job.totals(found)
-    return Report(tables, lambda: _latency_page(tables, totals))
-
-
-def _latency_page(tables: dict[str, pyarrow.Table], totals: latency_job.Totals) -> str:
-    page = Page("Latency", "The time from a request to the first reply with its id, by the clock of the recording hub.")
-    asked, answered, p50, p99 = totals.requests, totals.answered, totals.p50, totals.p99
-    page.tile(human(asked), "requests")
-    page.tile(f"{100 * answered / asked:.2f} %" if asked else text_of(None), "of them answered", bad=answered < asked)
-    page.tile(duration(p50) if p50 is not None else text_of(None), "half of the replies took no longer")
-    page.tile(duration(p99) if p99 is not None else text_of(None), "99 of 100 took no longer")
-    page.tile(human(totals.strays), "replies without a recorded request")
-    found = {row["microseconds_to"]: row["replies"] for row in tables["histogram"].to_pylist()}
-    if found:
-        page.section("How long", "All requests together.", figure(plots.latencies(found)))
-    page.section(
-        "By request",
-        "A * in a key stands for the id.",
-        _show(
-            tables["by_request"],
-            ("request", "request", "text"),
-            ("requests", "requests", "count"),
-            ("answered", "answered", "count"),
-            ("p50", "median", "time"),
-            ("p90", "90 %", "time"),
-            ("p99", "99 %", "time"),
-            ("longest", "longest", "time"),
-            barred="requests",
-        ),
-    )
-    return page.html()
-
-
-# -- plan -------------------------------------------------------------------------------------------
-
-_LINKS = dict.fromkeys(plan_job.Link._fields, "int64") | {"link": "string", "above": "string"}
-_PLACEMENTS = dict.fromkeys(plan_job.Placement._fields, "string") | {"saved": "int64", "saved_bytes": "int64"}
-
-
-def plan(tree: Tree, classes: Sequence[plan_job.Class], *, place: bool = True) -> Report:
-    """The load of every link of a tree: see :mod:`sbuslib.spark.plan`.
-
-    :param place: also compare the hubs for every client.
-    """
-    tables = {"links": table_of(plan_job.links(tree, classes), _LINKS)}
-    if place:
-        tables["placements"] = table_of(plan_job.placements(tree, classes), _PLACEMENTS)
-    return Report(tables, lambda: _plan_page(tables))
-
-
-def _plan_page(tables: dict[str, pyarrow.Table]) -> str:
-    from pyarrow import compute
-
-    links = tables["links"]
-    sums = {name: _sum(links, name) for name in plan_job.Link._fields[2:]}
-    flooded, wanted = (compute.add(links[f"{kind}up"], links[f"{kind}down"]) for kind in ("flooded_", ""))
-    all_flooded, all_wanted = sums["flooded_up"] + sums["flooded_down"], sums["up"] + sums["down"]
-    page = Page(
-        "Plan",
-        "The load of every link of the tree if hubs pass every message on (flooded), and if they pass on only wanted "
-        "messages, as relays do (by interest).",
-    )
-    page.tile(human(links.num_rows + 1), "hubs")
-    all_bytes = human(sums["flooded_up_bytes"] + sums["flooded_down_bytes"], "B")
-    page.tile(human(all_flooded), f"messages over links, flooded ({all_bytes})")
-    page.tile(human(all_wanted), f"by interest ({human(sums['up_bytes'] + sums['down_bytes'], 'B')})")
-    saved = f"{100 * (1 - all_wanted / all_flooded):.1f} %" if all_flooded else text_of(None)
-    page.tile(saved, "of the messages saved")
-    drawn = []
-    if links.num_rows:
-        drawn.append(figure(plots.busiest_links(links[:BARS].to_pylist())))
-    if links.num_rows > BARS:
-        drawn.append(figure(plots.all_links(flooded.to_pylist(), wanted.to_pylist())))
-    page.section(
-        "Links",
-        "Each link joins a hub to the hub above it. Up is from the hub to the one above. By interest, unless it says "
-        "flooded.",
-        *drawn,
-        _show(
-            links,
-            ("link", "link from hub", "text"),
-            ("above", "to hub above", "text"),
-            ("up", "messages up", "count"),
-            ("down", "messages down", "count"),
-            ("up_bytes", "bytes up", "bytes"),
-            ("down_bytes", "bytes down", "bytes"),
-            ("flooded_up", "flooded up", "count"),
-            ("flooded_down", "flooded down", "count"),
-        ),
-    )
-    if "placements" in tables:
-        page.section(
-            "Clients",
-            "The best hub for each client, if all others stay, and how many messages over links the move would save.",
-            _show(
-                _where(tables["placements"], "saved", "greater", 0),
-                ("client", "client", "text"),
-                ("hub", "now at", "text"),
-                ("better", "better at", "text"),
-                ("saved", "messages saved", "count"),
-                ("saved_bytes", "bytes saved", "bytes"),
-            ),
-        )
     return page.html()
 
 

@@ -27,7 +27,6 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
         (("publish", "k", "v"), "usage: sbus ", "there is no command publish: did you mean pub?"),
         (("-a", "/tmp/bus", "pub"), "usage: sbus ", "options stand after the command: sbus pub -a ..."),
         (("bridge", "--export", "a", "nats://b"), "usage: sbus bridge ", "required: URL; it comes before options that"),
-        (("report", "latency", "lake"), "usage: sbus report latency ", "required: --request, --reply\n"),
         (("--hlep",), "usage: sbus ", "there is no option --hlep: did you mean --help?"),
     ],
 )

@@ -24,7 +24,6 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
         (("report", "traffic", "."), 1, "nothing was recorded"),
         (("report", "traffic", ".", "--output", "-"), 2, "there would be no output"),
         (("report", "traffic", ".", "--levels", "0"), 2, "is no whole number above 0"),
-        (("report", "latency", "."), 2, "--request"),
         (("report", "subscriptions", ".", "/nowhere"), 1, "/nowhere: No such file or directory"),
         (("report", "completeness"), 2, "a JOURNAL or the address of a hub is needed"),
         (("report", "completeness", "/nowhere"), 1, "/nowhere: No such file or directory"),

@@ -131,35 +131,12 @@ def test_report_subscriptions_writes_the_table_of_the_tutorial(run: Run, tmp_pat
     ]
 
 
-def test_report_latency_writes_the_table_of_the_tutorial(run: Run, tmp_path: Path) -> None:
-    tables = tmp_path / "tables"
-    run("report", "latency", LAKE, "--request", "ask/", "--reply", "answer/", "--output", "-", "--csv", tables)
-    (row,) = read_csv(tables / "by_request")
-    assert row["request"] == "ask/target"
-    assert (row["requests"], row["answered"], row["p50"], row["longest"]) == ("50", "50", "3000000", "3000000")
-
-
-def test_plan_writes_links_placements_and_a_page(run: Run, tmp_path: Path) -> None:
-    tree, output, tables = tmp_path / "tree.toml", tmp_path / "plan.html", tmp_path / "tables"
-    tree.write_text(text_of("toml"))
-    run("plan", LAKE, tree, "--output", output, "--csv", tables)
-    (link,) = read_csv(tables / "links")
-    assert (link["link"], link["above"]) == ("sensors", "root")
-    assert [link[name] for name in ("flooded_up", "flooded_down", "up", "down")] == ["1050", "50", "50", "0"]
-    better = {row["client"]: (row["better"], row["saved"]) for row in read_csv(tables / "placements")}
-    assert better["service"] == ("sensors", "50")
-    assert "<h2>Clients</h2>" in output.read_text("utf-8")
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["report", "traffic", "LAKE", "--output", "/nowhere/x.html"], "cannot be written"),
         (["report", "traffic", "NOTHING"], "nothing was recorded"),
         (["report", "subscriptions", "LAKE", "EMPTY"], "no patterns"),
-        (["report", "latency", "LAKE", "--request", "a", "--reply", "b", "--id", "x"], "segment:N"),
-        (["plan", "LAKE", "EMPTY"], "missing required field `hubs`"),
-        (["plan", "LAKE", "EMPTY", "--fan-out", "3"], "--simulate"),
         (["watch", "FOLDER", "--above", "a", "many"], "not many"),
         (["watch", "FOLDER", "--window", "0.1"], "windows are of 1"),
         (["watch", "FOLDER", "--above", "!/cred/0/0/1/x", "1"], "never recorded"),

@@ -9,7 +9,7 @@ from spark.frames import gap, message, recording, rows_of
 from support import vectors
 
 from sbuslib.errors import UsageError
-from sbuslib.spark.matching import by_key, each_match, packet_bytes, with_matches
+from sbuslib.spark.matching import by_key, each_match, with_matches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 def test_rows_are_counted_by_key(spark: SparkSession) -> None:
     rows = [message(b"a\xff", b"123"), message(b"b"), message(b"a\xff", b"12345"), gap(3, "overflow"), message(b"")]
     assert sorted(rows_of(by_key(recording(spark, rows)))) == [(b"", 1, 0, 0), (b"a\xff", 2, 8, 5), (b"b", 1, 0, 0)]
-
-
-def test_packet_bytes_is_the_size_of_a_packet_on_a_link(spark: SparkSession) -> None:
-    frame = recording(spark, [message(b"a/b", b"123")]).select(packet_bytes().alias("bytes"))
-    assert rows_of(frame) == [(len(b"MSG a/b\x00123"),)]
 
 
 def test_matches_are_those_of_the_vectors_of_the_protocol(spark: SparkSession) -> None:

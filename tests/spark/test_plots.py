@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from sbuslib.errors import StateError
-from sbuslib.spark.plots import bars, check_plots, latencies, plot
+from sbuslib.spark.plots import bars, check_plots, plot
 
 
 def test_labels_are_text_and_not_formulas() -> None:
@@ -17,16 +17,6 @@ def test_labels_are_text_and_not_formulas() -> None:
     assert svg.startswith("<svg")
     assert ">$x^2$<" in svg
     assert "a" * 33 + "\N{HORIZONTAL ELLIPSIS}" in svg
-
-
-def test_latencies_have_a_bar_for_each_power_of_two_between_the_least_and_the_most() -> None:
-    (svg,) = latencies({1: 3, 8: 1})
-    assert [text for text in ("1.00 µs", "2.00 µs", "4.00 µs", "8.00 µs", "16.0 µs") if text in svg] == [
-        "1.00 µs",
-        "2.00 µs",
-        "4.00 µs",
-        "8.00 µs",
-    ]
 
 
 def test_the_error_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
