@@ -65,7 +65,6 @@ PURE = {
     "core.router",
     "core.violations",
     "tree.interest",
-    "tree.demand",
     "tcp.names",
     "tcp.forwarding",
     "tcp.framing",

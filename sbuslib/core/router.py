@@ -55,7 +55,8 @@ class Router(Generic[S]):
         """Goes up whenever a remembered route is forgotten, so that other caches of routes know when to forget."""
         self.watch: Callable[[S, Account, bytes, bool], None] | None = None
         """Called with each plain pattern that a subscriber begins (``True``) or ceases (``False``) to hold."""
-        self._above: tuple[S, Callable[[bytes, bool], bool]] | None = None
+        self.adjust: Callable[[bytes, bool, tuple[S, ...]], tuple[S, ...]] | None = None
+        """The receivers of a key, which may be secret, besides or but for the hub above."""
         self._limits = limits
         self._quotas = quotas
         self._plain: Subscriptions[S] = Subscriptions(separator)
@@ -182,11 +183,6 @@ class Router(Generic[S]):
             found = True
         return found
 
-    def set_above(self, receiver: S | None, wants: Callable[[bytes, bool], bool]) -> None:
-        """Send ``receiver`` the keys for which ``wants(key, is_secret)`` is true. It does not count as a subscriber."""
-        self._above = None if receiver is None else (receiver, wants)
-        self.reconsider_all()
-
     def add_tap(self, tap: S, secrets: bool) -> None:
         """From now on ``tap`` receives every message, and does not count as a subscriber."""
         self._taps[tap] = secrets
@@ -207,8 +203,8 @@ class Router(Generic[S]):
     def _look_up(self, key: bytes) -> tuple[S, ...]:
         secret = self.namespace.check_key(key)
         found = (self._secret if secret else self._plain).subscribers(key)
-        if self._above is not None and self._above[1](key, secret):
-            found = (*found, self._above[0])
+        if self.adjust is not None:
+            found = self.adjust(key, secret, found)
         if self._taps:
             taps = (tap for tap, secrets in self._taps.items() if secrets or not secret)
             found = tuple(dict.fromkeys((*found, *taps)))

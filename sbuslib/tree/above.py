@@ -77,7 +77,7 @@ class HubAbove:
         self._limits = context.limits
         self._separator = context.router.namespace.separator
         self._imports = index(import_, self._separator)
-        self.demand = Demand(context.router, context.limits, export, tree.on_above)
+        self.demand = Demand(context, export)
         self.wanted = Wanted(tree.telling.interest, import_, self._separator)
         self._changed = Event()
         self.up: Up | None = None
@@ -102,14 +102,14 @@ class HubAbove:
     def begin(self) -> None:
         """The relay starts. Raises :exc:`~sbuslib.errors.StateError` if the hub has another."""
         self.tree.attach(self)
-        self.wanted.begin()
         if self.up is None:
             self.up = Up(self)
+        self.wanted.begin(self.up)
         self._id, self._process = stable_id(self.tree.context.address(), self.tree.hub_id), new_epoch()
         self.state = "connecting"
         self.settled = False
-        self._router.set_above(self.up, self.wants)
-        self.demand.want_all(True)
+        self._router.adjust = self._adjust
+        self.demand.begin(self.up)
         self.tree.wake()
 
     def leave(self) -> None:
@@ -118,8 +118,8 @@ class HubAbove:
         self.state = "stopped"
         if self.up is not None:
             self.tree.context.unsent.note(self.up, False)
-        self._router.set_above(None, self.wants)
         self.demand.end()
+        self._stop_adjusting()
         self.wanted.end()
         self.missed()
         self.tree.detach()
@@ -135,7 +135,7 @@ class HubAbove:
         self.tree.context.unsent.clear()  # the questions of the parent's clients
         self.state = "stopped"
         self.settled = True
-        self._router.set_above(None, self.wants)
+        self._stop_adjusting()
         talk, self.talk = self.talk, None
         if talk is not None:
             talk.end("forked")
@@ -167,6 +167,8 @@ class HubAbove:
             self._address, self.links_beside = address, 0
         self.state = "joining"
         self.settled = False
+        if self.demand.begin_anew():  # before the hub above says anything: it may do so before this hub has joined
+            self.tree.want_again(b"")
         talk = self.talk = Conversation(self, self.up, sock)
         early, self._early = self._early, []
         for token in early:
@@ -231,7 +233,7 @@ class HubAbove:
         self.state = "joined"
         self._apart = False
         self.settled = True
-        self.wanted.begin()
+        self.wanted.begin(self.up)
         talk.begin()
         self.tree.joined()
         self.tree.wake()
@@ -263,7 +265,6 @@ class HubAbove:
         self._received += talk.received
         talk.end(why)
         self._apart = self._apart or isinstance(talk.error, ApartError)
-        self.demand.begin_anew()  # from now on messages are kept
         if was_joined:
             self.state = "outage"
         self.settled = True
@@ -311,28 +312,24 @@ class HubAbove:
 
     # -- what crosses -------------------------------------------------------------------------------
 
-    def wants(self, key: bytes, secret: bool) -> bool:
-        """Whether a message goes up. The router asks this."""
-        if secret:
-            if not self.secrets:
-                return False
-            namespace = self._router.namespace
-            # Until the first prefix is known, this hub does not know whose a secret is. So it goes up and stays here.
-            return not (namespace.prefix and key.startswith(namespace.prefix + namespace.start))
-        return self.demand.wants(key)
+    def _adjust(self, key: bytes, secret: bool, found: Routes) -> Routes:
+        """The receivers of a key that the router found, without what was pruned, and with secrets that go up."""
+        up, namespace = self.up, self._router.namespace
+        assert up is not None
+        if not secret:
+            return tuple(one for one in found if one is not up) if key in self.demand.pruned else found
+        # Until the first prefix is known, this hub does not know whose a secret is. So it goes up and stays here.
+        ours = bool(namespace.prefix) and key.startswith(namespace.prefix + namespace.start)
+        return found if ours or not self.secrets else (*found, up)
+
+    def _stop_adjusting(self) -> None:
+        self._router.adjust = None
+        self._router.reconsider_all()
 
     @property
     def secrets(self) -> bool:
         """Whether secrets cross: not where the hub above refused the pattern for them."""
         return self._address not in self._refusing
-
-    def had_wanted(self, key: bytes) -> bool:
-        """Whether a message that was kept may have been for somebody above who has not come back."""
-        return self.demand.had_wanted(key)
-
-    def resume(self) -> None:
-        """All that was kept was sent."""
-        self.demand.resume()
 
     def may_come(self, key: bytes) -> bool:
         """Whether a message may come down."""
@@ -349,8 +346,11 @@ class HubAbove:
 
     def pump(self, steps: int, user: int) -> bool:
         """Do up to ``steps`` steps of a user's jobs, and tell what has changed. Returns whether the user has more."""
-        more = user == os.getuid() and self.demand.work(steps)  # the hub's own work
+        worked = user == os.getuid() and self.demand.has_work  # the hub's own work
+        more = worked and self.demand.work(steps)
         if self.talk is not None:
+            if worked and not more:
+                self.talk.demand_settled()
             self.talk.tell()
             more = self.talk.has_more or more
         return more

@@ -91,7 +91,7 @@ class Conversation:
         self._kicked = self._may_have_secrets = False
         self._features: control.Features | None = None
         self._features_seen = 0
-        self._confirmed = self._answered = self._complete = False
+        self._confirmed = self._answered = self._complete = self._has_said_all = False
         self._asking = Asking(up, self._context.limits.queued_answers)
         self._questions_below = 0  # those of the hub above that are open
         self._told_senders = self._told_all = False
@@ -193,13 +193,16 @@ class Conversation:
         """Send messages up, once this hub has joined and the hub above has said what it wants."""
         if not self.joined or self._leaving:
             return
-        if self.mode not in ("announce", "prune"):
+        if self.mode not in ("announce", "prune") or self._complete:
+            self._lasting.demand.complete(self.mode != "announce")
+            self._has_said_all = True
+            self.demand_settled()
+
+    def demand_settled(self) -> None:
+        """What the hub above no longer wants may have been taken back: messages for that were kept in vain."""
+        if self._has_said_all and not self._leaving and not self._lasting.demand.has_work:
             self._up.let_through()
-        elif self._complete:
-            if self.mode == "announce":
-                self._lasting.demand.want_all(False)
-            self._up.let_through()
-            self._tree.wake()
+        self._tree.wake()
 
     def hold(self) -> None:
         """This hub is about to leave: send no more messages, and ask about those that were sent."""
@@ -334,7 +337,8 @@ class Conversation:
                 if self.mode == "prune":
                     demand.prune(payload)
             case control.INTEREST_GRAFT:
-                demand.graft(payload)
+                if demand.graft(payload):
+                    self._tree.want_again(payload)
             case control.INTEREST_LINKS:
                 if payload.isdigit() and len(payload) <= 6:
                     lasting.links_beside = int(payload)

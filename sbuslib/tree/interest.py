@@ -10,14 +10,11 @@ patterns, until half as many are wanted by anybody: then more comes from it than
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Hashable
 from typing import Final, Protocol
 
-__all__ = ["ABOVE", "LOOKED_AT", "Interest", "Reader"]
-
-ABOVE: Final = None
-"""The hub above, where a link is named."""
+__all__ = ["LOOKED_AT", "Interest", "Reader"]
 
 LOOKED_AT: Final = 4
 """How many patterns are looked at for each change that may be told, before the next turn."""
@@ -48,7 +45,6 @@ class Interest:
     def __init__(self, router: Index, most: int) -> None:
         self._router = router
         self.most = most
-        self._above: Counter[bytes] = Counter()  # what the hub above wants
         self._readers: dict[Hashable, Reader] = {}
         self._log: list[bytes] = []
         self.first = 0
@@ -57,7 +53,7 @@ class Interest:
         """Links that have to be told something that concerns no other."""
 
     def __len__(self) -> int:
-        return self._router.distinct_patterns + len(self._above)
+        return self._router.distinct_patterns
 
     @property
     def number(self) -> int:
@@ -66,12 +62,12 @@ class Interest:
 
     def patterns(self) -> list[bytes]:
         """All patterns that are wanted by anybody."""
-        return [*self._router.all_patterns(), *self._above]
+        return self._router.all_patterns()
 
     def by_others(self, pattern: bytes, link: Hashable) -> bool:
         """Whether anybody but a link wants a pattern."""
         holders = self._router.holders(pattern)
-        return len(holders) > (link in holders) or (link is not ABOVE and pattern in self._above)
+        return len(holders) > (link in holders)
 
     # -- links --------------------------------------------------------------------------------------
 
@@ -94,22 +90,13 @@ class Interest:
         if not self._readers:
             return
         holders = self._router.holders(pattern)
-        count = len(holders) + (pattern in self._above)
+        count = len(holders)
         if count == wanted:  # nobody else holds it
             self._note(pattern)
         elif count == 1 + wanted:  # one other does: it alone has to learn that there is, or was, another
-            for other in (*holders, *((ABOVE,) if pattern in self._above else ())):
+            for other in holders:
                 if other is not subscriber:
                     self._note_for(other, pattern)
-
-    def changed_above(self, pattern: bytes, wanted: bool) -> None:
-        """The hub above began or ceased to want a pattern."""
-        before = self._above[pattern]
-        self._above[pattern] += 1 if wanted else -1
-        if self._above[pattern] <= 0:
-            del self._above[pattern]
-        if (before > 0) is not (pattern in self._above):
-            self.changed(pattern, ABOVE, wanted)
 
     def _note_for(self, link: Hashable, pattern: bytes) -> None:
         if link in self._readers:

@@ -11,22 +11,35 @@ A part that several of these patterns share is subscribed to once for each of th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from ..core.context import Context
-from ..core.outgoing import Outgoing
+from ..core.protocols import Receiver
+from ..core.quotas import Account
 from ..errors import PacketError
 
-__all__ = ["Narrowed"]
+__all__ = ["Holder", "Narrowed"]
+
+
+class Holder(Receiver, Protocol):
+    """The other end of a link."""
+
+    closed: bool
+    account: Account
 
 
 class Narrowed:
     """The patterns that one link asked for and does not hold as they are.
 
     Each is charged to the link's user like a pattern that is held.
+
+    :param narrow: the parts of a pattern that it may hold; by default those that its user may read.
     """
 
-    def __init__(self, context: Context, connection: Outgoing) -> None:
+    def __init__(
+        self, context: Context, connection: Holder, narrow: Callable[[bytes], list[bytes]] | None = None
+    ) -> None:
         self._context = context
         self._router = context.router
         self._connection = connection
@@ -34,8 +47,9 @@ class Narrowed:
         self._asked: dict[bytes, tuple[int, list[bytes]]] = {}  # how many times, and its parts
         self._bytes = 0
         self._parts: Counter[bytes] = Counter()  # for how many of these patterns each part is held
+        self._narrow = narrow or self._narrow_to_rules
 
-    def _narrow(self, pattern: bytes) -> list[bytes]:
+    def _narrow_to_rules(self, pattern: bytes) -> list[bytes]:
         return self._context.authorization.narrow(self._connection.credentials, pattern)
 
     def holds(self, pattern: bytes) -> bool:

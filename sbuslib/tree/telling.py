@@ -88,14 +88,11 @@ class Telling:
 
     # -- changes ------------------------------------------------------------------------------------
 
-    def watch(self, subscriber: Receiver | None, pattern: bytes, wanted: bool, user: int) -> None:
-        """A subscriber, or ``None``: the hub above, began (``True``) or ceased (``False``) to want a pattern."""
+    def watch(self, subscriber: Receiver, pattern: bytes, wanted: bool, user: int) -> None:
+        """A subscriber began (``True``) or ceased (``False``) to want a pattern."""
         if wanted:
             self.pruning.want(pattern, user)
-        if subscriber is None:
-            self.interest.changed_above(pattern, wanted)
-        else:
-            self.interest.changed(pattern, subscriber, wanted)
+        self.interest.changed(pattern, subscriber, wanted)
 
     def has_work(self, user: int) -> bool:
         """Whether a user's changes have to be worked out, or to be told."""

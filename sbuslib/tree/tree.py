@@ -290,9 +290,9 @@ class Tree:
         if self.above is not None or self.telling.has_work(account.uid):
             self.wake(account)
 
-    def on_above(self, pattern: bytes, wanted: bool) -> None:
-        """The hub above began or ceased to want a pattern."""
-        self.telling.watch(None, pattern, wanted, self._own.uid)
+    def want_again(self, key: bytes) -> None:
+        """The hub above may want a key again that it had pruned: those below may have been told not to send it."""
+        self.telling.pruning.want(key, self._own.uid)
         self.wake()
 
     # -- what is told -------------------------------------------------------------------------------

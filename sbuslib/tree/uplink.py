@@ -14,7 +14,9 @@ from typing import Any, Final, Protocol
 
 from ..core.messages import COALESCED, COALESCED_BYTES, Messages
 from ..core.protocols import Sender
+from ..core.quotas import Account
 from ..core.send_watcher import SEND_RETRY, WRITE
+from ..errors import ReservedKeyError
 from ..kernel.dialer import NO_MEMORY
 from ..limits import BATCH_KEYS
 from ..wire.batches import coalesce
@@ -42,15 +44,6 @@ class Uplink(Protocol):
 
     tree: Tree
 
-    def wants(self, key: bytes, secret: bool) -> bool:
-        """Whether a message goes up."""
-
-    def had_wanted(self, key: bytes) -> bool:
-        """Whether a message that was kept, and is not wanted now, may have been for somebody who has not come back."""
-
-    def resume(self) -> None:
-        """All that was kept was sent."""
-
     @property
     def has_features(self) -> bool:
         """Whether the hub above knows more than the plain protocol."""
@@ -71,6 +64,9 @@ class Up:
         self._tree = uplink.tree
         self._context = self._tree.context
         self.credentials = self._context.credentials
+        self.account = Account(self.credentials.uid, self._context.limits)
+        """What the hub above wants is charged to itself: neither it nor the clients here take the other's room."""
+        self.closed = False
         self.socket: socket.SocketType | None = None
         self.wrap = False
         self.takes_batches = False  # whether the hub above was told that many messages may be in one packet
@@ -323,10 +319,10 @@ class Up:
         while self.waiting and len(items) < most and self._may_send():
             sender, packet = self.waiting.take()
             if sender is not None:
-                key = packet[len(MSG) : packet.find(b"\0")]
-                secret = key.startswith(self._context.router.namespace.start)
-                if not self._uplink.wants(key, secret):
-                    if not secret and self._uplink.had_wanted(key):
+                header = packet[: packet.find(b"\0") + 1]
+                if not self._is_wanted(header):
+                    secret = header[len(MSG) :].startswith(self._context.router.namespace.start)
+                    if not secret and not self._resumed:  # it may have been for somebody who has not come back
                         self.losses.lose("unwanted")
                     else:
                         self.suppressed += 1
@@ -334,10 +330,15 @@ class Up:
             items.append((sender, packet))
         return items
 
+    def _is_wanted(self, header: bytes) -> bool:
+        try:
+            return self in self._context.router.route(header)
+        except ReservedKeyError:
+            return False
+
     def _update(self) -> None:
         if self.open and not self._resumed and not self.waiting.messages:
             self._resumed = True
-            self._uplink.resume()
         self._context.unsent.note(self, bool(self.queued))
         wants = self.socket is not None and bool(self._controls or (self.waiting and self._may_send()))
         if not wants:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Hashable
 
 from ..covering import narrow
-from .interest import ABOVE, Interest, Reader
+from .interest import Interest, Reader
 
 __all__ = ["Wanted"]
 
@@ -18,6 +19,7 @@ class Wanted:
 
     def __init__(self, interest: Interest, bounds: list[bytes] | None, separator: bytes) -> None:
         self._interest = interest
+        self._above: Hashable = None
         self._bounds = bounds
         self._separator = separator
         self._reader: Reader | None = None  # while the relay runs
@@ -28,18 +30,19 @@ class Wanted:
     def __len__(self) -> int:
         return len(self._held)
 
-    def begin(self) -> None:
-        """The hub above holds nothing as yet."""
-        self._reader = self._interest.reader(ABOVE)
-        self._parts.clear()
-        self._held.clear()
-        self._anew.clear()
+    def begin(self, above: Hashable) -> None:
+        """The hub above holds nothing as yet. What ``above`` holds here, it is not asked for."""
+        self.end()
+        self._above = above
+        self._reader = self._interest.reader(above)
 
     def end(self) -> None:
         """The relay has stopped."""
-        self.begin()
         self._reader = None
-        self._interest.forget(ABOVE)
+        self._interest.forget(self._above)
+        self._parts.clear()
+        self._held.clear()
+        self._anew.clear()
 
     def widen(self) -> None:
         """The hub above takes no more patterns: ask for everything."""

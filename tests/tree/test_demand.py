@@ -2,58 +2,99 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 import gevent
 import msgspec
 import pytest
 from support import PATIENCE, WHOAMI, FakeHub, eventually
 from worlds import FAST, World, received, settle
 
-from sbuslib.core.quotas import Quotas
-from sbuslib.core.router import Router
+from sbuslib.core.quotas import Account
 from sbuslib.limits import Limits
+from sbuslib.secrets import Credentials
 from sbuslib.tree.demand import Demand
 
 
-def new_demand(**numbers: int) -> tuple[Demand, list[tuple[bytes, bool]]]:
-    limits = Limits(**numbers)
-    told: list[tuple[bytes, bool]] = []
-    router: Router[str] = Router(limits, Quotas(limits, 100))
-    return Demand(router, limits, None, lambda pattern, wanted: told.append((pattern, wanted))), told
+class Above:
+    """The hub above, as a holder of patterns."""
+
+    closed = False
+    credentials = Credentials(gid=os.getgid(), uid=os.getuid(), pid=1)
+
+    def __init__(self, limits: Limits) -> None:
+        self.account = Account(self.credentials.uid, limits)
 
 
-def test_an_announced_pattern_is_wanted_until_it_is_removed() -> None:
-    demand, told = new_demand()
-    demand.announce(b"*/a")
-    demand.announce(b"*/a")
-    assert demand.wants(b"1/a")
-    assert not demand.wants(b"1/b")
-    demand.take_back(b"*/a")
-    assert not demand.wants(b"1/a")
-    assert told == [(b"*/a", True), (b"*/a", False)]
-    assert demand._shapes.steps == 0
+class Demanded:
+    """What a hub above wants of a hub, and how that is heard of."""
+
+    def __init__(self, world: World, export: list[bytes] | None = None, **numbers: int) -> None:
+        limits = msgspec.structs.replace(FAST, **numbers)
+        self.router: Any = world.hub("top", limits=limits).context.router
+        self.told: list[tuple[bytes, bool]] = []
+        self.above = Above(limits)
+        self.demand = Demand(world.hubs["top"].context, export)
+        self.demand.begin(self.above)  # type: ignore[arg-type]
+        self.demand.complete(False)
+        self.router.watch = lambda subscriber, account, pattern, wanted: self.told.append((pattern, wanted))
+
+    def wants(self, key: bytes) -> bool:
+        return self.above in self.router.route(b"MSG %b\0" % key)
+
+
+def test_an_announced_pattern_is_wanted_until_it_is_removed(world: World) -> None:
+    one = Demanded(world)
+    one.demand.announce(b"*/a")
+    one.demand.announce(b"*/a")
+    assert one.wants(b"1/a")
+    assert not one.wants(b"1/b")
+    one.demand.take_back(b"*/a")
+    assert not one.wants(b"1/a")
+    assert one.told == [(b"*/a", True), (b"*/a", False)]
+    assert one.above.account.is_clear()
 
 
 @pytest.mark.parametrize("pattern", [b"**/a", b"x" * 21, b"a/b/c/d"])
-def test_a_pattern_beyond_the_limits_of_a_user_counts_as_the_empty_pattern(pattern: bytes) -> None:
-    demand, told = new_demand(user_pattern_steps=3, pattern_bytes=20, pattern_segments=3)
-    demand.announce(b"*/a")
-    demand.announce(pattern)
-    assert demand.wants(b"anything")
-    assert told == [(b"*/a", True), (b"", True)]
-    assert len(demand) == 1
+def test_a_pattern_beyond_the_limits_of_a_user_counts_as_the_empty_pattern(world: World, pattern: bytes) -> None:
+    one = Demanded(world, user_pattern_steps=3, pattern_bytes=20, pattern_segments=3)
+    one.demand.announce(b"*/a")
+    one.demand.announce(pattern)
+    assert one.wants(b"anything")
+    assert one.told == [(b"*/a", True), (b"", True)]
+    assert len(one.demand) == 1
 
 
-def test_the_bytes_of_announced_patterns_are_bounded() -> None:
-    demand, told = new_demand(user_pattern_bytes=20)
+def test_the_bytes_of_announced_patterns_are_bounded(world: World) -> None:
+    one = Demanded(world, user_pattern_bytes=20)
     for _ in range(5):
-        demand.announce(b"x" * 15)
-        demand.take_back(b"x" * 15)
-    demand.take_back(b"never announced, so that nothing is taken off")
-    demand.announce(b"y" * 15)
-    assert not demand.wants(b"anything")
-    demand.announce(b"z" * 6)
-    assert demand.wants(b"anything")
-    assert told[-1] == (b"", True)
+        one.demand.announce(b"x" * 15)
+        one.demand.take_back(b"x" * 15)
+    one.demand.take_back(b"never announced, so that nothing is taken off")
+    one.demand.announce(b"y" * 15)
+    assert not one.wants(b"anything")
+    one.demand.announce(b"z" * 6)
+    assert one.wants(b"anything")
+    assert one.told[-1] == (b"", True)
+
+
+def test_what_is_announced_anew_after_an_outage_changes_nothing(world: World) -> None:
+    one = Demanded(world, export=[b"room/"])
+    for pattern in (b"room/1", b"room/2", b"*/x", b"hall"):
+        one.demand.announce(pattern)
+    one.told.clear()
+    one.demand.begin_anew()
+    one.demand.announce(b"room/1")
+    one.demand.announce(b"*/x")
+    one.demand.complete(False)
+    assert one.wants(b"room/2")
+    while one.demand.work(1):
+        pass
+    assert one.told == [(b"room/2", False)]
+    one.demand.end()
+    assert one.above.account.is_clear()
+    assert not one.router.count(one.above)
 
 
 def test_all_messages_go_up_to_a_hub_that_announces_too_many_patterns(world: World) -> None:
@@ -71,7 +112,7 @@ def test_all_messages_go_up_to_a_hub_that_announces_too_many_patterns(world: Wor
         link.send(b"CMSG interest/complete")
         relay.wait(PATIENCE)
         eventually(lambda: relay.up is not None and relay.up.open)
-        assert relay.statistics().interest_down == 50
+        assert relay.statistics().interest_down == 49, "and everything"
         client = world.client("left")
         client.subscribe(client.whoami() + b"/box")
         client.publish(b"900", b"1")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbuslib.matcher import Subscriptions
-from sbuslib.tree.interest import ABOVE, Interest, Reader
+from sbuslib.tree.interest import Interest, Reader
 
 PATTERNS = [b"", b"a", b"b", b"a/", b"a/*", b"*/b", b"c/**"]
 
@@ -36,7 +36,6 @@ class Holdings:
         self.readers: dict[Any, Reader] = {}
         self.held: dict[Any, set[bytes]] = {}
         self.told = 0
-        self.above: set[bytes] = set()
 
     def join(self, link: Any) -> None:
         self.readers[link] = self.interest.reader(link)
@@ -54,11 +53,6 @@ class Holdings:
         if self.router.index.remove(pattern, who):
             self.interest.changed(pattern, who, False)
 
-    def want_above(self, pattern: bytes, wanted: bool) -> None:
-        if wanted is not (pattern in self.above):
-            (self.above.add if wanted else self.above.remove)(pattern)
-            self.interest.changed_above(pattern, wanted)
-
     def read(self, link: Any, count: int = 1_000) -> None:
         for wanted, pattern in self.readers[link].take(count):
             self.told += 1
@@ -67,16 +61,14 @@ class Holdings:
 
     def wanted(self, link: Any) -> set[bytes]:
         found = {p for p in self.router.all_patterns() if any(one is not link for one in self.router.holders(p))}
-        found |= self.above if link is not ABOVE else set()
         return {b""} if b"" in found else found
 
 
 WHO = ["one", "two", "x", "y"]
 STEPS = st.one_of(
     st.tuples(st.sampled_from(["want", "unwant"]), st.sampled_from(WHO), st.sampled_from(PATTERNS)),
-    st.tuples(st.just("read"), st.sampled_from(["one", "two", ABOVE]), st.integers(0, 4)),
-    st.tuples(st.just("above"), st.sampled_from(PATTERNS), st.booleans()),
-    st.tuples(st.just("rejoin"), st.sampled_from(["one", "two", ABOVE]), st.just(0)),
+    st.tuples(st.just("read"), st.sampled_from(["one", "two"]), st.integers(0, 4)),
+    st.tuples(st.just("rejoin"), st.sampled_from(["one", "two"]), st.just(0)),
 )
 
 
@@ -84,7 +76,7 @@ STEPS = st.one_of(
 @given(st.lists(STEPS, max_size=60))
 def test_each_link_holds_what_others_want_once_it_was_told_all(steps: list[tuple[Any, ...]]) -> None:
     tree = Holdings()
-    for link in ("one", "two", ABOVE):
+    for link in ("one", "two"):
         tree.join(link)
     for what, first, second in steps:
         match what:
@@ -92,8 +84,6 @@ def test_each_link_holds_what_others_want_once_it_was_told_all(steps: list[tuple
                 getattr(tree, what)(first, second)
             case "read":
                 tree.read(first, second)
-            case "above":
-                tree.want_above(first, second)
             case "rejoin":
                 tree.leave(first)
                 tree.join(first)

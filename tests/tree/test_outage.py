@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 from support import eventually
-from worlds import FAST, World, received
+from worlds import FAST, World, received, settle
 
 from sbuslib.core.protocols import Sender
 from sbuslib.secrets import Credentials
@@ -74,7 +74,9 @@ def test_messages_beyond_the_bound_are_lost_counted_and_told(world: World) -> No
     world.hub("left", limits=msgspec.structs.replace(FAST, link_buffer=10 * len(b"MSG k\0x")))
     relay = world.relay("left", "top")
     notices: list[object] = []
-    publisher = world.client("left", on_notice=notices.append)
+    publisher, before = world.client("left", on_notice=notices.append), world.client("top")
+    before.subscribe(b"k")
+    settle(publisher)
     world.hubs["top"].stop(0)
     eventually(lambda: relay.state == "outage")
     publisher.publish_many([(b"k", b"x")] * 25)
@@ -89,3 +91,21 @@ def test_messages_beyond_the_bound_are_lost_counted_and_told(world: World) -> No
     eventually(lambda: (publisher.sync(), client.sync(), notices and above)[2])
     assert [(n.cause, n.count) for n in notices if hasattr(n, "cause")] == [("upstream", 15)]  # type: ignore[attr-defined]
     assert len(received(client)) == 10
+
+
+def test_in_an_outage_what_was_wanted_when_the_link_broke_is_kept(world: World) -> None:
+    world.chain("top", "left")
+    publisher, above = world.client("left"), world.client("top")
+    above.subscribe(b"wanted")
+    settle(publisher)
+    world.hubs["top"].stop(0)
+    eventually(lambda: world.relays["left"].state == "outage")
+    publisher.publish_many([(b"wanted", b"1"), (b"other", b"2"), (b"wanted", b"3")])
+    publisher.sync()
+    assert world.relays["left"].statistics().buffered == 2
+    world.hub("top", limits=msgspec.structs.replace(FAST, settle=0.2))
+    above = world.client("top")
+    above.subscribe(b"")
+    settle(publisher)
+    eventually(lambda: world.relays["left"].statistics().buffered == 0)
+    assert [message.payload for message in received(above)] == [b"1", b"3"]
