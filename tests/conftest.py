@@ -1,7 +1,7 @@
-"""Fixtures: both engines, temporary addresses, started hubs, raw connections, and guards around each test.
+"""Fixtures: temporary addresses, started hubs, raw connections, and guards around each test.
 
-Whatever touches a socket asks for one of :func:`address`, :func:`hub`, :func:`connect` or :func:`client`, and
-so runs twice: once with ``recvmmsg`` and ``sendmmsg``, once with the fallback.
+Tests run with ``recvmmsg`` and ``sendmmsg``. Those whose subject differs without these calls are marked with
+:data:`support.both_ways`, and run once more with a call for each packet.
 """
 
 from __future__ import annotations
@@ -106,19 +106,19 @@ def _no_leaks(_no_hang: None) -> Iterator[None]:
         assert not leaked, f"left open: {sorted(leaked)}"
 
 
-@pytest.fixture(params=["batched", "plain"])
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture
+def syscalls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Which system calls areas that are made from now on use; also in subprocesses."""
-    if request.param == "plain":
+    name: str = getattr(request, "param", "batched")
+    if name == "plain":
         monkeypatch.setenv("SBUS_SYSCALLS", "plain")
     else:
         monkeypatch.delenv("SBUS_SYSCALLS", raising=False)
-    name: str = request.param
     return name
 
 
 @pytest.fixture
-def pair(engine: str) -> Iterator[tuple[socket.SocketType, socket.SocketType]]:
+def pair(syscalls: str) -> Iterator[tuple[socket.SocketType, socket.SocketType]]:
     """Two connected sockets, through which packets of full length go."""
     ends = [socket.SocketType(fileno=end.detach()) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)]
     for end in ends:
@@ -138,7 +138,7 @@ def folder() -> Iterator[str]:
 
 
 @pytest.fixture
-def address(engine: str, folder: str) -> str:
+def address(syscalls: str, folder: str) -> str:
     """A path where a hub may listen."""
     return os.path.join(folder, "bus")
 
@@ -198,7 +198,7 @@ def fake(address: str) -> Iterator[FakeHub]:
 
 
 @pytest.fixture
-def world(engine: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world(syscalls: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Hubs by name, which form trees and have clients of several users. All end with the test."""
     made = World(folder)
     monkeypatch.setattr(uplink, "ACK_PAUSE", 0.001)

@@ -16,6 +16,7 @@ from types import TracebackType
 
 import gevent
 import gevent.socket
+import pytest
 
 from sbuslib import Client, Hub
 from sbuslib.limits import CONTROL_EXTRA, PACKET_BYTES
@@ -29,6 +30,9 @@ WHOAMI = b"CMSG !/cred/whoami"
 LONGEST = PACKET_BYTES + CONTROL_EXTRA
 PATIENCE = 20.0
 """Seconds that a test waits at most. Long, since it passes only if a test fails."""
+
+both_ways = pytest.mark.parametrize("syscalls", ["batched", "plain"], indirect=True)
+"""Marks a test that runs twice: with ``recvmmsg`` and ``sendmmsg``, and with a call for each packet."""
 
 
 def own_key() -> bytes:

@@ -181,7 +181,7 @@ def test_several_tasks_share_a_client(server: HubThread, address: str) -> None:
     run(test())
 
 
-def test_the_asyncio_client_never_imports_gevent(address: str, engine: str) -> None:
+def test_the_asyncio_client_never_imports_gevent(address: str) -> None:
     code = """
 import asyncio, sys
 from sbuslib import aio

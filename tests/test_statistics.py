@@ -224,7 +224,7 @@ def test_statistics_are_refused_to_a_client_that_is_not_trusted(address: str, bu
         stranger.statistics()
 
 
-def test_a_hub_without_statistics(address: str, engine: str) -> None:
+def test_a_hub_without_statistics(address: str) -> None:
     with FakeHub(address) as fake:
         ready = threading.Event()
         outcome: list[object] = []

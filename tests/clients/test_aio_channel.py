@@ -74,7 +74,7 @@ def test_the_lead_passes_on_when_its_holder_is_cancelled(server: HubThread, addr
     run(test())
 
 
-def test_a_publisher_that_is_cancelled_while_it_waits_for_room(address: str, engine: str) -> None:
+def test_a_publisher_that_is_cancelled_while_it_waits_for_room(address: str) -> None:
     async def test() -> None:
         with listening(address) as listener:
             connecting = asyncio.ensure_future(opened(address))
@@ -162,13 +162,13 @@ def test_close_where_no_event_loop_runs(server: HubThread, address: str, loop_is
             pass  # the hub sees the end in its own time
 
 
-def test_close_before_the_first_connection(address: str, engine: str) -> None:
+def test_close_before_the_first_connection(address: str) -> None:
     client = aio.Client(address)
     client.close()
     assert client.closed
 
 
-def test_close_wakes_tasks_that_wait_for_room(address: str, engine: str) -> None:
+def test_close_wakes_tasks_that_wait_for_room(address: str) -> None:
     async def test() -> None:
         with listening(address) as listener:
             connecting = asyncio.ensure_future(opened(address))
@@ -214,7 +214,7 @@ def test_sending_waits_while_the_kernel_has_no_memory(server: HubThread, address
     run(test())
 
 
-def test_sending_times_out_if_the_hub_does_not_read(address: str, engine: str) -> None:
+def test_sending_times_out_if_the_hub_does_not_read(address: str) -> None:
     async def test() -> None:
         with listening(address) as listener:
             connecting = asyncio.ensure_future(opened(address))
@@ -231,7 +231,7 @@ def test_sending_times_out_if_the_hub_does_not_read(address: str, engine: str) -
     run(test())
 
 
-def test_a_client_that_reconnects_waits_for_its_first_hub(address: str, engine: str) -> None:
+def test_a_client_that_reconnects_waits_for_its_first_hub(address: str) -> None:
     async def test() -> None:
         with StartsHub(address):
             async with aio.Client(address, reconnect=True, limits=SWIFT) as client:
@@ -245,7 +245,7 @@ def test_a_client_that_reconnects_waits_for_its_first_hub(address: str, engine: 
     run(test())
 
 
-def test_tasks_that_use_a_client_before_its_first_hub_wait_with_it(address: str, engine: str) -> None:
+def test_tasks_that_use_a_client_before_its_first_hub_wait_with_it(address: str) -> None:
     async def test() -> None:
         client = aio.Client(address, reconnect=True, limits=SWIFT)
 
@@ -263,7 +263,7 @@ def test_tasks_that_use_a_client_before_its_first_hub_wait_with_it(address: str,
     run(test())
 
 
-def test_a_client_that_waits_for_its_first_hub_can_be_closed(address: str, engine: str) -> None:
+def test_a_client_that_waits_for_its_first_hub_can_be_closed(address: str) -> None:
     async def test() -> None:
         client = aio.Client(address, reconnect=True, limits=SWIFT, timeout=None)
 
@@ -279,7 +279,7 @@ def test_a_client_that_waits_for_its_first_hub_can_be_closed(address: str, engin
     run(test())
 
 
-def test_the_state_of_the_connection_is_told(address: str, engine: str) -> None:
+def test_the_state_of_the_connection_is_told(address: str) -> None:
     told: list[object] = []
 
     async def on_disconnect(client: aio.Client, error: DisconnectedError) -> None:
@@ -323,7 +323,7 @@ def test_a_refused_subscription(server: HubThread, address: str) -> None:
     run(test())
 
 
-def test_the_client_counts_messages_that_the_hub_lost(address: str, engine: str) -> None:
+def test_the_client_counts_messages_that_the_hub_lost(address: str) -> None:
     async def test() -> None:
         with HubThread(address, limits=Limits(queued_packets=10)) as server:
             async with aio.Client(address) as client:
@@ -346,7 +346,7 @@ def test_the_client_counts_messages_that_the_hub_lost(address: str, engine: str)
     run(test())
 
 
-def test_reconnect_restores_everything(address: str, engine: str) -> None:
+def test_reconnect_restores_everything(address: str) -> None:
     async def test() -> None:
         epochs: list[int] = []
 
@@ -372,7 +372,7 @@ def test_reconnect_restores_everything(address: str, engine: str) -> None:
     run(test())
 
 
-def test_a_callback_is_not_cancelled_when_the_verb_that_calls_it_times_out(address: str, engine: str) -> None:
+def test_a_callback_is_not_cancelled_when_the_verb_that_calls_it_times_out(address: str) -> None:
     async def test() -> None:
         ended: list[str] = []
 
@@ -411,7 +411,7 @@ def test_secrets_are_renewed_when_the_prefix_changes(server: HubThread, address:
     run(test())
 
 
-def test_without_reconnect_a_client_does_not_connect_again(address: str, engine: str) -> None:
+def test_without_reconnect_a_client_does_not_connect_again(address: str) -> None:
     async def test() -> None:
         with HubThread(address):
             client = await aio.Client(address)
@@ -425,7 +425,7 @@ def test_without_reconnect_a_client_does_not_connect_again(address: str, engine:
     run(test())
 
 
-def test_a_hub_that_stays_away(address: str, engine: str) -> None:
+def test_a_hub_that_stays_away(address: str) -> None:
     async def test() -> None:
         with pytest.raises(NoHubError):
             await aio.Client(address)
@@ -465,7 +465,7 @@ async def greet(listener: socket.socket) -> socket.socket:
     return peer
 
 
-def test_a_full_backlog_is_waited_out(address: str, engine: str) -> None:
+def test_a_full_backlog_is_waited_out(address: str) -> None:
     async def test() -> None:
         with listening(address, 0) as listener, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
             first.connect(address)
@@ -481,7 +481,7 @@ def test_a_full_backlog_is_waited_out(address: str, engine: str) -> None:
     run(test())
 
 
-def test_a_backlog_that_stays_full(address: str, engine: str) -> None:
+def test_a_backlog_that_stays_full(address: str) -> None:
     async def test() -> None:
         with listening(address, 0), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
             first.connect(address)
@@ -491,7 +491,7 @@ def test_a_backlog_that_stays_full(address: str, engine: str) -> None:
     run(test())
 
 
-def test_a_hub_that_says_nothing(address: str, engine: str) -> None:
+def test_a_hub_that_says_nothing(address: str) -> None:
     async def test() -> None:
         with listening(address), pytest.raises(TimeoutError):
             await aio.Client(address, timeout=0.02)
@@ -499,7 +499,7 @@ def test_a_hub_that_says_nothing(address: str, engine: str) -> None:
     run(test())
 
 
-def test_a_hub_that_hangs_up_at_once(address: str, engine: str) -> None:
+def test_a_hub_that_hangs_up_at_once(address: str) -> None:
     async def test() -> None:
         with listening(address) as listener:
             connecting = asyncio.create_task(opened(address))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from clients.makers import Make, MakeClient, greeted
-from support import FakeHub, HubThread, own_key
+from support import FakeHub, HubThread, both_ways, own_key
 
 from sbuslib.clients.endpoint import Endpoint
 from sbuslib.errors import (
@@ -271,6 +271,7 @@ def test_iteration(server: HubThread, make: Make) -> None:
     assert got == [b"0", b"1", b"2", b"3", b"5", b"6", b"7", b"8", b"9"]
 
 
+@both_ways
 def test_a_client_with_a_small_batch_limit_sends_and_receives_the_same(server: HubThread, make: Make) -> None:
     client = make(limits=ClientLimits(batch=2))
     client.subscribe(b"a")

@@ -14,23 +14,13 @@ from sbuslib import Hub
 CASES = [case for path in sorted(Path(__file__).parent.glob("*.sbus")) for case in read_cases(path)]
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "daemon" not in metafunc.fixturenames:
-        return
-    if metafunc.config.getoption("--address"):
-        metafunc.parametrize("daemon", ["there"], indirect=True)
-    else:
-        metafunc.parametrize("daemon", ["batched", "plain"], indirect=True)
-
-
 @pytest.fixture
-def daemon(request: pytest.FixtureRequest, folder: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def daemon(request: pytest.FixtureRequest, folder: str) -> Iterator[str]:
     """The address of a daemon that listens."""
     given = request.config.getoption("--address")
     if given:
         yield str(given)
         return
-    monkeypatch.setenv("SBUS_SYSCALLS", request.param)
     with Hub(folder + "/bus") as hub:
         yield hub.address
 

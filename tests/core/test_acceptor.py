@@ -110,7 +110,7 @@ def refused(peer: Peer) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["reserved", "eaten"])
-def test_a_hub_at_its_limit_refuses_and_goes_on_serving(address: str, engine: str, connect: Connect, kind: str) -> None:
+def test_a_hub_at_its_limit_refuses_and_goes_on_serving(address: str, connect: Connect, kind: str) -> None:
     process = start_at_limit(address, 80, 30, kind)
     with process:
         try:

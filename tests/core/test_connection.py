@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import gevent
 import pytest
-from support import LONGEST, Peer, eventually
+from support import LONGEST, Peer, both_ways, eventually
 
 from sbuslib import Hub, Limits
 from sbuslib.limits import PACKET_BYTES
@@ -31,6 +31,7 @@ def test_one_client_does_not_keep_the_others_waiting(make_hub: MakeHub, connect:
     assert got.index(b"MSG quiet\0") <= 12
 
 
+@both_ways
 @pytest.mark.parametrize("wrong", [b"MSG k", b"MSG kk", b"MSG kkkkkkkkkk"])
 @pytest.mark.parametrize("alike", [True, False])
 def test_bytes_left_from_a_longer_packet_complete_no_shorter_one(
@@ -63,6 +64,7 @@ def test_a_publisher_that_is_held_in_the_middle_of_a_batch_goes_on_with_it(make_
     sending.get(timeout=10)
 
 
+@both_ways
 def test_packets_of_full_length_from_several_at_once(hub: Hub, connect: Connect) -> None:
     receiver = connect()
     receiver.subscribe(b"")
@@ -90,6 +92,7 @@ def test_a_packet_that_is_too_long(hub: Hub, connect: Connect, length: int, verb
     assert hub.statistics().breaches == {"packet too long": 1}
 
 
+@both_ways
 def test_messages_of_a_client_that_leaves_without_reading_are_delivered(hub: Hub, connect: Connect) -> None:
     """Closing with unread input makes the kernel report ECONNRESET ahead of what was sent."""
     witness = connect()

@@ -279,7 +279,7 @@ def kind(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-def test_a_client_chooses(address: str, engine: str, kind: Any) -> None:
+def test_a_client_chooses(address: str, kind: Any) -> None:
     with HubThread(address) as server, kind(address) as client:
         client.flood_control(soft="block", hard="error")
         client.flood_control(order="stack")
@@ -301,7 +301,7 @@ def test_a_client_that_chooses_an_unknown_mode(address: str, kind: Any, choice: 
         assert (told.soft, told.hard, told.order) == ("queue", "discard", "queue")  # nothing was sent of it
 
 
-def test_a_client_that_reconnects_chooses_again(address: str, engine: str, kind: Any) -> None:
+def test_a_client_that_reconnects_chooses_again(address: str, kind: Any) -> None:
     with HubThread(address):
         client = kind(address, reconnect=True)
         client.flood_control(soft="discard", order="random")
@@ -311,7 +311,7 @@ def test_a_client_that_reconnects_chooses_again(address: str, engine: str, kind:
         assert (told.soft, told.hard, told.order) == ("discard", "discard", "random")
 
 
-def test_a_client_is_told_of_losses_and_counts_them(address: str, engine: str, kind: Any) -> None:
+def test_a_client_is_told_of_losses_and_counts_them(address: str, kind: Any) -> None:
     told: list[object] = []
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(HubThread(address, limits=Limits(queued_packets=10)))
@@ -331,7 +331,7 @@ def test_a_client_is_told_of_losses_and_counts_them(address: str, engine: str, k
             assert told[0].count == lost[1]
 
 
-def test_a_client_knows_why_it_was_kicked(address: str, engine: str, kind: Any) -> None:
+def test_a_client_knows_why_it_was_kicked(address: str, kind: Any) -> None:
     told: list[object] = []
     with HubThread(address), kind(address, on_notice=told.append) as client:
         client.socket.send(b"nonsense")

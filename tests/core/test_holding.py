@@ -271,7 +271,7 @@ def test_a_hub_that_stops_while_publishers_are_held(bus: Bus, connect: Connect) 
     balance(hub)
 
 
-def test_a_clients_own_send_waits_while_it_is_held(address: str, engine: str) -> None:
+def test_a_clients_own_send_waits_while_it_is_held(address: str) -> None:
     """A publisher that floods a slow reader in block mode has its speed, and nothing is lost."""
     with HubThread(address, limits=Limits(queued_packets=16)) as server:
         with blocking.Client(address) as reader, blocking.Client(address) as publisher:

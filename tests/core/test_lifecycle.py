@@ -547,7 +547,7 @@ def test_a_hub_that_is_killed_leaves_a_file_that_reuse_replaces(address: str) ->
         peer.barrier()
 
 
-def test_a_hub_per_thread(folder: str, engine: str) -> None:
+def test_a_hub_per_thread(folder: str) -> None:
     """Each with its own event loop, at the same time."""
     outcomes: list[bytes] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support import Peer, eventually, own_key
+from support import Peer, both_ways, eventually, own_key
 
 from sbuslib import Hub, Limits
 
@@ -71,6 +71,7 @@ def test_a_slow_receiver_that_asks_is_answered_in_its_place(hub: Hub, connect: C
     assert len(packets) == 502
 
 
+@both_ways
 def test_a_slow_receiver_with_senders(hub: Hub, connect: Connect) -> None:
     slow, publisher = connect(), connect()
     slow.send(b"CMSG senders/on")

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import gevent
 import pytest
-from support import Peer, eventually
+from support import Peer, both_ways, eventually
 
 from sbuslib import Hub, Limits
 from sbuslib.limits import PACKET_BYTES
@@ -16,6 +16,7 @@ Connect = Callable[..., Peer]
 MakeHub = Callable[..., Hub]
 
 
+@both_ways
 def test_runs_to_different_receivers_keep_each_ones_order(hub: Hub, connect: Connect) -> None:
     """Several kinds of key and command within one batch, and receivers that want some of them."""
     everything, evens, own = connect(), connect(), connect()

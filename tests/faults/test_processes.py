@@ -202,7 +202,7 @@ def test_a_publisher_that_is_stopped_and_continued(bus: Bus, connect: Connect, s
     end(pid)
 
 
-def test_a_hub_that_is_stopped_and_continued(folder: str, engine: str) -> None:
+def test_a_hub_that_is_stopped_and_continued(folder: str) -> None:
     """Its clients wait, no longer than their timeout, and nothing is lost."""
     address = f"{folder}/bus"
     ready, tell = os.pipe()

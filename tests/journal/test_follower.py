@@ -128,7 +128,7 @@ def test_an_outage_becomes_a_gap_and_another_hub_another_segment(address: str, j
     assert [read_header(one.path).hub for one in list_segments(journal)] == [first, second]
 
 
-def test_a_hub_without_extensions_is_recorded_without_senders(engine: str, folder: str, journal: str) -> None:
+def test_a_hub_without_extensions_is_recorded_without_senders(folder: str, journal: str) -> None:
     """A daemon like the C one tells no senders and no identity."""
     from support import FakeHub
 

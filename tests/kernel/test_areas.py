@@ -1,4 +1,4 @@
-"""Many packets with one call, received and sent; both engines."""
+"""Many packets with one call, received and sent; both ways."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias, cast
 
 import pytest
+from support import both_ways
 
 from sbuslib.kernel import areas, vectors
 from sbuslib.kernel.areas import Area, PlainArea, make_area
@@ -19,16 +20,18 @@ Socket: TypeAlias = socket.SocketType
 
 
 @pytest.fixture
-def area(engine: str) -> Iterator[PlainArea]:
+def area(syscalls: str) -> Iterator[PlainArea]:
     area = make_area(8, 1_000)
     yield area
     area.close()
 
 
-def test_the_environment_chooses_the_engine(engine: str, area: PlainArea) -> None:
-    assert type(area) is (Area if engine == "batched" else PlainArea)
+@both_ways
+def test_the_environment_chooses_the_calls(syscalls: str, area: PlainArea) -> None:
+    assert type(area) is (Area if syscalls == "batched" else PlainArea)
 
 
+@both_ways
 def test_packets_are_received_into_slots(pair: tuple[Socket, Socket], area: PlainArea) -> None:
     here, there = pair
     assert area.receive(there) == []
@@ -41,6 +44,7 @@ def test_packets_are_received_into_slots(pair: tuple[Socket, Socket], area: Plai
     assert [area.data[offset] for offset in area.offsets[:4]] == [ord("a")] * 4
 
 
+@both_ways
 def test_receive_takes_at_most_the_number_asked_for(pair: tuple[Socket, Socket], area: PlainArea) -> None:
     here, there = pair
     for number in range(20):
@@ -54,6 +58,7 @@ def test_receive_takes_at_most_the_number_asked_for(pair: tuple[Socket, Socket],
     assert area.receive(there) == area.receive(there, 1) == []
 
 
+@both_ways
 def test_a_packet_that_is_too_long_has_a_length_beyond_its_slot(pair: tuple[Socket, Socket], area: PlainArea) -> None:
     here, there = pair
     here.send(b"x" * 1_001)
@@ -65,6 +70,7 @@ def test_a_packet_that_is_too_long_has_a_length_beyond_its_slot(pair: tuple[Sock
     assert area.packet(2, lengths[2]) == b"y"
 
 
+@both_ways
 def test_the_longest_packets(pair: tuple[Socket, Socket]) -> None:
     here, there = pair
     area = make_area(2)
@@ -78,6 +84,7 @@ def test_the_longest_packets(pair: tuple[Socket, Socket]) -> None:
         area.close()
 
 
+@both_ways
 def test_a_length_of_zero_is_the_end_of_the_connection(pair: tuple[Socket, Socket], area: PlainArea) -> None:
     here, there = pair
     here.send(b"last")
@@ -108,6 +115,7 @@ def test_packets_before_an_error_are_not_lost() -> None:
     area.close()
 
 
+@both_ways
 @pytest.mark.parametrize("most", [None, 1, 3])
 def test_packets_of_a_peer_that_closed_with_unread_input_are_received(
     pair: tuple[Socket, Socket], area: PlainArea, most: int | None
@@ -127,6 +135,7 @@ def test_packets_of_a_peer_that_closed_with_unread_input_are_received(
     assert got == [b"%d" % number for number in range(10)]
 
 
+@both_ways
 def test_packets_are_received_after_a_send_reported_that_the_peer_closed(
     pair: tuple[Socket, Socket], area: PlainArea
 ) -> None:
@@ -148,6 +157,7 @@ def filled(pair: tuple[Socket, Socket], area: PlainArea) -> tuple[list[bytes], l
     return packets, area.receive(there)
 
 
+@both_ways
 @pytest.mark.parametrize("slots", [[0], [3], [0, 1, 2, 3], [1, 2], [0, 2, 3], [3, 5, 7], [7], list(range(8))])
 def test_packets_are_sent_from_their_slots(pair: tuple[Socket, Socket], area: PlainArea, slots: list[int]) -> None:
     here, there = pair
@@ -157,6 +167,7 @@ def test_packets_are_sent_from_their_slots(pair: tuple[Socket, Socket], area: Pl
         assert [here.recv(100) for _ in chosen] == [packets[slot] for slot in chosen]
 
 
+@both_ways
 @pytest.mark.parametrize("slots", [[0], [0, 1, 2], [1, 3], [6, 7]])
 def test_send_wrapped(pair: tuple[Socket, Socket], area: PlainArea, slots: list[int]) -> None:
     here, there = pair
@@ -168,6 +179,7 @@ def test_send_wrapped(pair: tuple[Socket, Socket], area: PlainArea, slots: list[
     assert [here.recv(1_000) for _ in slots] == [packets[slot] for slot in slots]
 
 
+@both_ways
 def test_send_stops_where_the_kernel_would_block(pair: tuple[Socket, Socket], area: PlainArea) -> None:
     here, there = pair
     for number in range(8):
@@ -188,6 +200,7 @@ def test_send_stops_where_the_kernel_would_block(pair: tuple[Socket, Socket], ar
     assert got == went
 
 
+@both_ways
 def test_send_to_a_peer_that_has_gone_raises(pair: tuple[Socket, Socket], area: PlainArea) -> None:
     here, there = pair
     here.send(b"x")
@@ -203,7 +216,7 @@ def test_send_to_a_peer_that_has_gone_raises(pair: tuple[Socket, Socket], area: 
             send()
 
 
-def test_an_area_gives_its_memory_back(engine: str) -> None:
+def test_an_area_gives_its_memory_back() -> None:
     area = make_area(4)
     area.close()
     assert area.data.closed
@@ -230,7 +243,7 @@ def test_heads_are_the_first_bytes_of_the_first_slots(
     area.close()
 
 
-def test_a_c_library_without_the_calls_gets_a_plain_area(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_c_library_without_the_calls_gets_a_plain_area(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (areas, vectors):
         monkeypatch.setattr(module, "CALLS", None)
     assert type(make_area(1)) is PlainArea

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import pytest
 from descriptors import MOST, Closers, ends, lingering, refusing, send_with
-from support import eventually, python
+from support import both_ways, eventually, python
 
 from sbuslib.kernel import descriptors
 from sbuslib.kernel.areas import PlainArea, make_area
@@ -34,7 +34,7 @@ BUFFER = 425_984
 
 
 @pytest.fixture
-def area(engine: str) -> Iterator[PlainArea]:
+def area(syscalls: str) -> Iterator[PlainArea]:
     area = make_area(8, 1_000)
     yield area
     area.close()
@@ -121,6 +121,7 @@ def test_an_old_kernel_cannot_refuse(address: str, old_kernel: None) -> None:
 # -- taken ---------------------------------------------------------------------------------------------------
 
 
+@both_ways
 def test_a_guarded_socket_receives_like_any_other(guarded: tuple[Socket, GuardedSocket], area: PlainArea) -> None:
     peer, sock = guarded
     for _ in range(3):
@@ -143,6 +144,7 @@ def test_a_guarded_socket_receives_like_any_other(guarded: tuple[Socket, Guarded
     assert not any(received[7:])
 
 
+@both_ways
 @pytest.mark.parametrize("most", [None, 1, 4])
 def test_a_packet_with_descriptors_is_the_last_of_a_batch(
     guarded: tuple[Socket, GuardedSocket], area: PlainArea, closers: Closers, most: int | None

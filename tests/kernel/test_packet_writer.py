@@ -1,4 +1,4 @@
-"""Packets that lie anywhere in memory, sent many with one call; both engines."""
+"""Packets that lie anywhere in memory, sent many with one call; both ways."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import tracemalloc
 from typing import TypeAlias
 
 import pytest
+from support import both_ways
 
 from sbuslib.kernel.packet_writer import PacketWriter
 
 Socket: TypeAlias = socket.SocketType
 
 
+@both_ways
 def test_packets_are_sent_in_order(pair: tuple[Socket, Socket]) -> None:
     here, there = pair
     writer = PacketWriter()
@@ -24,6 +26,7 @@ def test_packets_are_sent_in_order(pair: tuple[Socket, Socket]) -> None:
     assert there.recv(10) == b"one"
 
 
+@both_ways
 def test_send_stops_where_the_kernel_would_block(pair: tuple[Socket, Socket]) -> None:
     here, there = pair
     writer = PacketWriter()
@@ -35,6 +38,7 @@ def test_send_stops_where_the_kernel_would_block(pair: tuple[Socket, Socket]) ->
         assert there.recv(10_000) == packets[number]
 
 
+@both_ways
 def test_send_raises_what_concerns_the_first_packet_alone(pair: tuple[Socket, Socket]) -> None:
     here, there = pair
     writer = PacketWriter()

@@ -114,9 +114,7 @@ def test_close_leaves_the_socket_of_another_hub(address: str) -> None:
     new.close()  # nor does it matter that it is gone
 
 
-def test_the_file_is_removed_after_a_change_of_folder(
-    folder: str, engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_is_removed_after_a_change_of_folder(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     listener = Listener(PathAddress("bus"))
     monkeypatch.chdir("/")
@@ -129,7 +127,7 @@ def test_listening_in_a_folder_that_does_not_exist_raises(folder: str) -> None:
         Listener(PathAddress(os.path.join(folder, "missing", "bus")))
 
 
-def test_listening_at_an_abstract_address(engine: str) -> None:
+def test_listening_at_an_abstract_address() -> None:
     address = AbstractAddress.random()
     listener = Listener(address)
     assert listener.is_abstract

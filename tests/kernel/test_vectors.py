@@ -7,14 +7,16 @@ import errno
 import socket
 
 import pytest
+from support import both_ways
 
 from sbuslib.kernel.vectors import CALLS, COUNTS, NO_WAIT, NO_WAIT_RECEIVE, Vector, has_calls, send_each
 
 Pair = tuple[socket.SocketType, socket.SocketType]
 
 
-def test_the_environment_switches_the_calls_off(engine: str) -> None:
-    assert has_calls() is (engine == "batched")
+@both_ways
+def test_the_environment_switches_the_calls_off(syscalls: str) -> None:
+    assert has_calls() is (syscalls == "batched")
 
 
 def test_each_packet_is_made_of_the_pieces_of_its_header(pair: Pair) -> None:

@@ -124,7 +124,7 @@ class Client:
 
 
 class BusMachine(RuleBasedStateMachine):
-    engine = "batched"
+    syscalls = "batched"
 
     # -- the hub -----------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class BusMachine(RuleBasedStateMachine):
         self.patches: list[Any] = [
             mock.patch("sbuslib.core.acceptor.peer_credentials", self.who_connects),
             mock.patch("sbuslib.core.fan_out_queue.TURN", 1e9),  # as many packets a turn as there are
-            mock.patch.dict(os.environ, {"SBUS_SYSCALLS": self.engine}),
+            mock.patch.dict(os.environ, {"SBUS_SYSCALLS": self.syscalls}),
         ]
         for patch in self.patches:
             patch.start()
@@ -554,7 +554,7 @@ class BusMachine(RuleBasedStateMachine):
 
 
 class PlainBusMachine(BusMachine):
-    engine = "plain"
+    syscalls = "plain"
 
 
 TestBusMachine = BusMachine.TestCase

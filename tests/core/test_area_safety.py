@@ -14,7 +14,7 @@ import gevent
 import greenlet
 import pytest
 from accounting import big, narrow
-from support import Peer, own_key
+from support import Peer, both_ways, own_key
 
 from sbuslib import Client, Hub, Limits
 from sbuslib.core.connection import Connection
@@ -302,6 +302,7 @@ def test_a_question_to_the_tree_kicks_nobody_while_the_area_is_in_use(hub: Hub, 
     assert scribbling.calls
 
 
+@both_ways
 @pytest.mark.parametrize("authorize", [None, lambda *_: True], ids=["open", "asking"])
 @pytest.mark.parametrize("batch", [3, 64])
 def test_no_client_receives_bytes_of_another(
