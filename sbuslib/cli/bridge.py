@@ -66,11 +66,11 @@ def _bridge(arguments: Namespace) -> int:
     import logging
 
     from ..errors import SbusError, UsageError
-    from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain, yield_to_signals
+    from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain, yield_to_ctrl_c
 
     logging.basicConfig(format="sbus: %(message)s")
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns whenever a NATS server ends a TLS connection
-    yield_to_signals()
+    yield_to_ctrl_c()
     try:
         _serve(arguments)
     except UsageError as error:
@@ -83,10 +83,9 @@ def _bridge(arguments: Namespace) -> int:
 
 def _serve(arguments: Namespace) -> None:
     import asyncio
-    from signal import SIGINT, SIGTERM
 
     from ..bridge import AioBridge, EngineOptions
-    from .console import tell
+    from .console import on_stop, tell
 
     def patterns(name: str) -> tuple[bytes, ...]:
         return tuple(map(os.fsencode, getattr(arguments, f"{name}_patterns") or ()))
@@ -119,8 +118,7 @@ def _serve(arguments: Namespace) -> None:
             options=options,
             keep_bytes=arguments.keep,
         ) as bridge:
-            for signal in (SIGINT, SIGTERM):
-                loop.add_signal_handler(signal, lambda: loop.create_task(bridge.close()))
+            on_stop(lambda: loop.create_task(bridge.close()), loop.add_signal_handler)
             await bridge.ready()
             if bridge.statistics().connected:
                 tell("connected to the server (Ctrl-C ends it)")

@@ -69,7 +69,11 @@ def yield_to_ctrl_c() -> None:
 
 
 def yield_to_signals() -> None:
-    """Let Ctrl-C and a closed pipe end this process at once, without a message."""
+    """Let Ctrl-C and a closed pipe end this process at once, without a message.
+
+    Only for a program that writes to nothing but its standard output and to hubs. The kernel signals a closed pipe for
+    a socket of another library, and for the standard input of a command, as well: it would end the program.
+    """
     yield_to_ctrl_c()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 

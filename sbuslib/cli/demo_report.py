@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from .console import EXIT_FAILURE, EXIT_SUCCESS, explain, yield_to_signals
+from .console import EXIT_FAILURE, EXIT_SUCCESS, explain, yield_to_ctrl_c
 
 __all__ = ["MISSING", "main"]
 
@@ -73,5 +73,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    yield_to_signals()
+    yield_to_ctrl_c()  # not to closed pipes: Spark is a socket
     sys.exit(main())

@@ -41,6 +41,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def _serve(arguments: Namespace) -> int:
+    import signal
     from shutil import which
 
     from . import messages
@@ -54,6 +55,7 @@ def _serve(arguments: Namespace) -> int:
 
     def serve(client: Client) -> None:
         on_stop(stop)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a command need not read its standard input to the end
         if client.features is not None:
             client.senders()
         with client.serve(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from bridge.accounts import Operator
-from bridge.servers import nats_server, secure_server
+from bridge.servers import Server, mosquitto, nats_server, redis_server, secure_server
 from support import PATIENCE, HubThread
 
 from sbuslib.blocking import Client
@@ -115,6 +115,29 @@ def test_a_spare_takes_over_when_the_older_bridge_is_killed(
         older.kill()
         older.wait()
         carry(here, there, b"by the spare")
+    server.kill()
+
+
+@pytest.mark.parametrize("make", [nats_server, mosquitto, redis_server], ids=["nats", "mqtt", "redis"])
+def test_a_bridge_that_writes_to_a_server_that_went_away_keeps_what_it_has(
+    start: Start, bus: HubThread, path: str, folder: str, make: Callable[[str], Server]
+) -> None:
+    server = make(folder)
+    scheme = {"nats_server": "nats", "mosquitto": "mqtt", "redis_server": "redis"}[make.__name__]
+    url = f"{scheme}://127.0.0.1:{server.port}"
+    with HubThread(f"{folder}/far") as far, Client(path) as here, Client(far.hub.address) as there:
+        exporting = start("sbuslib", "bridge", url, "--bus", path, "--export", "room/")
+        start("sbuslib", "bridge", url, "--bus", far.hub.address, "--import", "room/")
+        there.subscribe(b"room/")
+        server.start()
+        carry(here, there, b"before")
+        server.kill()
+        exporting.send_signal(signal.SIGPIPE)  # as the kernel does when the client library writes just now
+        here.publish(b"room/1", b"while it is away")
+        here.sync()
+        server.start()
+        carry(here, there, b"after")
+        assert exporting.poll() is None
     server.kill()
 
 

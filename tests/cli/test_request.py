@@ -45,6 +45,14 @@ def test_a_command_that_fails_or_takes_too_long_is_an_error(run: Run, start: Sta
     assert run("sbuslib", "request", "-a", path, "svc", "true").returncode == 0
 
 
+def test_a_command_need_not_read_what_it_is_given(run: Run, start: Start, bus: HubThread, path: str) -> None:
+    process = serving(start, path, "svc", "--", "true")
+    for _ in range(2):
+        done = run("sbuslib", "request", "-a", path, "svc", "--stdin", input="x" * 300_000)  # more than a pipe holds
+        assert (done.returncode, done.stderr) == (0, "")
+    assert process.poll() is None
+
+
 def test_all_who_serve_a_key_are_shown(run: Run, bus: HubThread, path: str) -> None:
     def fail(question: object) -> bytes:
         raise ValueError("no \x1b")
