@@ -106,6 +106,6 @@ def test_in_an_outage_what_was_wanted_when_the_link_broke_is_kept(world: World) 
     world.hub("top", limits=msgspec.structs.replace(FAST, settle=0.2))
     above = world.client("top")
     above.subscribe(b"")
-    settle(publisher)
     eventually(lambda: world.relays["left"].statistics().buffered == 0)
+    settle(publisher)
     assert [message.payload for message in received(above)] == [b"1", b"3"]
