@@ -9,22 +9,19 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
-from itertools import takewhile
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import gevent
 from gevent.timeout import Timeout
 
-from .clients.reconnect import Backoff
+from .clients.reconnect import NOBODY_PAUSE_MOST, Backoff
 from .core.service import ServiceGreenlets
 from .errors import NoHubError, SbusError, StateError, UsageError
 from .kernel.dialer import Dialer
 from .limits import ClientLimits
 from .statistics import RelayStatistics
 from .tree.above import HubAbove, State
-from .tree.arrivals import Arrivals
-from .tree.preferred import Preferred
 from .tree.uplink import Up
 from .wire.packets import check_key
 from .wire.text import plainly
@@ -44,12 +41,11 @@ class Relay:
 
         relay = Relay(hub, upstream="/run/master.sock").start()
 
-    **Greenlets:** one, which dials and waits, and another that looks for a hub at an earlier address. What passes
-    between the hubs does so in callbacks of the event loop, as between clients. One relay a hub, in the hub's thread;
-    it ends with the hub.
+    **Greenlets:** one, which dials and waits. What passes between the hubs does so in callbacks of the event loop, as
+    between clients. One relay a hub, in the hub's thread; it ends with the hub.
 
-    :param upstream: the address of the hub above, or several, which are tried in order. From a later one it goes back
-        to an earlier one whose hub is there again and stable.
+    :param upstream: the address of the hub above, or several, which are tried in order. It stays with the first that it
+        could join until that link ends.
     :param export: patterns that may go up; ``None``: all. Secrets always may.
     :param import_: patterns that may come down, likewise.
     :param upstream_user: name or id of the user that the hub above must run as.
@@ -78,9 +74,8 @@ class Relay:
         self._address = self._dialers[0].address
         self._baseline = 0
         self._last_reason = ""
-        self._looking: gevent.Greenlet[..., object] | None = None
-        self._moving = False  # from the hub that it has joined to one that comes before it
-        self._preferred = Preferred(hub.tree, self._client_limits)
+        self._moving = False  # from the hub that it has joined to one that is configured now
+        self._somebody = False  # whether anybody listened at one of the addresses, in the last round of them
 
     @property
     def state(self) -> State:
@@ -182,9 +177,7 @@ class Relay:
         self.above.set_bounds(exports, imports)
         if self._greenlet is None:
             return
-        if stays:
-            self._look_for_better()
-        else:
+        if not stays:
             self.service.spawn(self._move, dialers[0].address)
 
     def _move(self, address: str) -> None:
@@ -199,11 +192,8 @@ class Relay:
         limits = self.hub.limits
         backoff = Backoff(limits.link_pause, limits.link_pause_most)
         while self._greenlet is gevent.getcurrent():  # not in the child of a fork
-            self._moving = False
-            dialers = self._dialers
-            arrivals = Arrivals(dialer.address for dialer in dialers)
-            arrivals.look()
-            for dialer in dialers:
+            self._moving = self._somebody = False
+            for dialer in self._dialers:
                 lasted = self._stay_at(dialer)
                 if lasted is not None:
                     if lasted >= limits.link_pause_most:
@@ -211,10 +201,11 @@ class Relay:
                     break  # the first of the addresses comes first again
                 if self._moving:
                     break  # there are other addresses now
+
             if not self._moving:
                 self.above.missed()
-                if arrivals.wait(backoff.next()):
-                    backoff.reset()
+                pause = backoff.next()
+                gevent.sleep(pause if self._somebody else min(pause, NOBODY_PAUSE_MOST))
 
     def _stay_at(self, dialer: Dialer) -> float | None:
         """Join the hub at one of the addresses. Returns what :meth:`~sbuslib.tree.above.HubAbove.stay` does."""
@@ -223,42 +214,13 @@ class Relay:
         except (OSError, SbusError) as error:
             if isinstance(error, NoHubError):
                 self.above.found_nobody(dialer.address)
+            else:
+                self._somebody = True
             self.report(f"{dialer.address}: {plainly(error)}")
             return None
         self._address = dialer.address
-        self._look_for_better()
-        try:
-            return self.above.stay(sock, dialer.address)
-        finally:
-            self._look_no_more()
-
-    # -- back to an earlier address -----------------------------------------------------------------
-
-    def _look_for_better(self) -> None:
-        """Look for a hub at the addresses before the one where this hub joins, if there are any."""
-        if self._moving:
-            return  # it has found one, and messages are kept for that
-        self._look_no_more()
-        better = list(takewhile(lambda dialer: dialer.address != self._address, self._dialers))
-        if better:
-            self._looking = self.service.spawn(self._look, better)
-
-    def _look_no_more(self) -> None:
-        looking, self._looking = self._looking, None
-        if looking is not None:
-            looking.kill(block=False)
-
-    def _look(self, better: list[Dialer]) -> None:
-        """Go back to a hub at one of these addresses, once there is one that is stable."""
-        while self._greenlet is not None:
-            gevent.sleep(self._preferred.pause())
-            if self.state != "joined":
-                continue
-            address = self._preferred.find((dialer.address for dialer in better), self._upstream_user)
-            if address is not None:
-                self._moving = True
-                self.above.leave_for(address)
-                return
+        self._somebody = True
+        return self.above.stay(sock, dialer.address)
 
     def abandoned(self) -> None:
         """This is the child of a fork. Implements :class:`~sbuslib.tree.above.Keeper`."""

@@ -301,12 +301,11 @@ class FakeHub:
         return peer
 
     def accept_relay(self) -> Peer:
-        """Accept a relay, and answer as a daemon without features: before and after its pattern for secrets."""
+        """Accept a relay, and answer as a daemon without features."""
         peer = self.accept()
-        for _ in range(2):
-            while peer.receive() != WHOAMI + b"\0":
-                pass
-            peer.send(WHOAMI + b"\0!/cred/1/2/3")
+        while peer.receive() != WHOAMI + b"\0":
+            pass
+        peer.send(WHOAMI + b"\0!/cred/1/2/3")
         return peer
 
     def greet(self, features: bytes = b"") -> Peer:

@@ -150,7 +150,46 @@ def test_a_hub_above_that_is_still_configured_is_not_left(world: World) -> None:
     settle(client)
     assert (relay.epoch, world.is_at("one")) == (1, True)
     world.hub("elsewhere")
+    world.hubs["one"].stop(0)
     eventually(lambda: world.is_at("elsewhere"))
+
+
+def test_a_relay_stays_where_it_is_until_that_link_ends(world: World) -> None:
+    for name in ("second", "left"):
+        world.hub(name)
+    relay = world.relay("left", "first", "second")
+    first = world.hub("first")
+    world.hubs["second"].stop(0)
+    eventually(lambda: world.is_at("first"))
+    world.hub("second")
+    first.stop(0)
+    eventually(lambda: world.is_at("second"))
+    world.hub("first")
+    settle(world.client("left"))
+    assert (relay.epoch, world.is_at("second"), first.statistics().clients_total) == (3, True, 1)
+
+
+PATIENT = msgspec.structs.replace(FAST, link_pause=600.0, link_pause_most=600.0, prefix_wait=0.001)
+
+
+@pytest.mark.parametrize("upstreams", [["top"], ["none", "top"]])
+def test_a_hub_that_starts_later_is_joined_soon(world: World, upstreams: list[str]) -> None:
+    world.hub("left", limits=PATIENT)
+    relay = world.relay("left", *upstreams, wait=False)
+    eventually(lambda: relay.above.settled)
+    world.hub("top")
+    relay.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1, 0], [3, 6, 0, 5, 1, 4, 2]])
+def test_a_chain_of_hubs_waits_for_no_long_pause_in_whatever_order_they_start(world: World, order: list[int]) -> None:
+    for n in order:
+        world.hub(f"h{n}", limits=PATIENT)
+        if n:
+            world.relay(f"h{n}", f"h{n - 1}", wait=False)
+        eventually(lambda: all(relay.above.settled for relay in world.relays.values()))
+    eventually(lambda: all(relay.state == "joined" for relay in world.relays.values()))
+    eventually(lambda: len(world.hubs["h6"].tree.path) == 7)
 
 
 def test_wrong_settings_of_a_relay_change_nothing(world: World) -> None:

@@ -95,6 +95,7 @@ class HubAbove:
         self._apart = False
         self._told_open = False
         self._early: list[bytes] = []  # questions of the tree before the first connection
+        self.plain = False
         self._refusing: set[str] = set()  # addresses of hubs that refused the pattern for secrets
 
     # -- its life -----------------------------------------------------------------------------------
@@ -216,6 +217,7 @@ class HubAbove:
     def found_nobody(self, address: str) -> None:
         """No hub listens there. The next one may be another program: it may know secrets, and be above this hub."""
         self._refusing.discard(address)
+        self.plain = False
         if self._apart and address == self._address:
             self._apart = False
             self.state = "outage" if self.epoch else "connecting"
@@ -328,8 +330,8 @@ class HubAbove:
 
     @property
     def secrets(self) -> bool:
-        """Whether secrets cross: not where the hub above refused the pattern for them."""
-        return self._address not in self._refusing
+        """Whether secrets cross: not where the hub above refused the pattern for them, or was not asked."""
+        return not self.plain and self._address not in self._refusing
 
     def may_come(self, key: bytes) -> bool:
         """Whether a message may come down."""

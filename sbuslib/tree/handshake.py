@@ -47,6 +47,8 @@ class Lasting(Owner, Uplink, Above, Protocol):
     """What the hub above wants."""
     lost_above: int
     """How many messages for this hub the hub above lost."""
+    plain: bool
+    """Whether the hub above knows no more than the plain protocol: then no secrets cross."""
     links_beside: int
     """How many links of trusted users the hub above has."""
 
@@ -86,7 +88,6 @@ class Conversation:
         self.error: LinkError | None = None
         """What this hub ended the link for."""
         self._key = b""
-        self._keys_seen = 0
         self._secrets = b""  # the pattern for secrets, once the hub above was asked for them
         self._kicked = self._may_have_secrets = False
         self._features: control.Features | None = None
@@ -138,7 +139,7 @@ class Conversation:
             tree.set_path(features.path)
         else:
             tree.set_path(())
-        if self._lasting.secrets:
+        if self._lasting.secrets and self.has_features:
             self._ask_for_secrets()
         if features is not None and control.BATCH_ON in features.words:
             up.say(encode_control(control.BATCH_ON))
@@ -148,20 +149,21 @@ class Conversation:
         self.joined = True
 
     def _ask_for_secrets(self) -> None:
-        """Subscribe to the secrets below our key. A hub that serves us as any client may disconnect us for that."""
-        if self.has_features and is_unknown(self._key, self._context.router.namespace.separator):
+        """Subscribe to the secrets below our key. A hub that serves us as any client may disconnect us for that.
+
+        A hub without features is not asked: the C daemon disconnects a client that subscribes to credentials.
+        """
+        if is_unknown(self._key, self._context.router.namespace.separator):
             # Such a hub refuses the pattern, and does not disconnect a link for it.
             raise SecretsRefusedError("it does not know the ids of this process, so no secrets cross")
         self._subscribe_to_secrets()
         if self.mode in ("announce", "prune"):
             return
-        seen = self._keys_seen
-        self._up.say(encode_control(control.SYNC, b"secrets") if self.has_features else encode_control(control.WHOAMI))
+        self._up.say(encode_control(control.SYNC, b"secrets"))
         try:
-            what = "no answer after the pattern for secrets"
-            self._await(lambda: self._may_have_secrets or (not self.has_features and self._keys_seen > seen), what)
+            self._await(lambda: self._may_have_secrets, "no answer after the pattern for secrets")
         except LinkError as error:
-            if self.has_features and not self._kicked:
+            if not self._kicked:
                 raise  # it has gone for another reason
             raise SecretsRefusedError(f"it refuses the pattern for secrets, so none cross ({error})") from None
 
@@ -231,6 +233,7 @@ class Conversation:
 
     def take_key(self) -> None:
         """Use our credential key on the hub above as our prefix. Where no secrets cross, this hub needs none."""
+        self._lasting.plain = not self.has_features
         if self._lasting.secrets:
             self._subscribe_to_secrets()
         self._tree.set_prefix(self._secrets)
@@ -362,7 +365,6 @@ class Conversation:
             else:
                 self._tree.answered(asked, self._lasting, control.SCOPE_TREE)
         self._key = check_key(payload, self._context.router.namespace)
-        self._keys_seen += 1
 
     def _take_features(self, payload: bytes) -> None:
         try:

@@ -14,14 +14,12 @@ from worlds import FAST, FEATURES, OWN, World, join, key_of, received, settle
 from sbuslib.wire.packets import Message
 
 
-def test_messages_pass_in_both_directions_below_a_daemon_that_refuses_secrets(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_messages_pass_in_both_directions_below_a_daemon_that_refuses_secrets(world: World) -> None:
     with PlainDaemon(world.address("top")) as daemon:
         for name in ("left", "right"):
             world.hub(name)
             world.relay(name, "top")
-        assert daemon.accepted == 4, "each relay once with the pattern for secrets, and once without"
+        assert daemon.accepted == 2, "no relay asks it for secrets, or it would have to join again"
         above = world.peer("top")
         clients = [world.client(name) for name in ("left", "right")]
         above.subscribe(b"k")
@@ -37,14 +35,11 @@ def test_messages_pass_in_both_directions_below_a_daemon_that_refuses_secrets(
         above.publish(b"k", b"down")
         assert [client.receive(PATIENCE).payload for client in clients] == [b"down", b"down"]
         assert [received(client) for client in clients] == [[], []]
-        assert daemon.accepted == 5
+        assert daemon.accepted == 3
         for relay in world.relays.values():
             statistics = relay.statistics()
             assert (statistics.state, statistics.epoch, statistics.mode) == ("joined", 1, "plain")
             assert not statistics.secrets
-        refusals = [record.message for record in caplog.records if "secrets" in record.message]
-        assert len(refusals) == 2, "one of each relay"
-        assert all("it refuses the pattern for secrets" in message for message in refusals)
 
 
 def test_secrets_stay_below_a_daemon_that_refuses_them(world: World) -> None:
@@ -210,11 +205,9 @@ def test_a_relay_joins_a_daemon_without_features(world: World) -> None:
         hello = [link.receive() for _ in range(4)]
         assert hello == [b"CMSG hub/features\0", b"CMSG echo/off\0", b"CMSG notices/on\0", WHOAMI + b"\0"]
         link.send(WHOAMI + b"\0!/cred/1/2/3")
-        assert [link.receive(), link.receive()] == [b"SUB !/cred/1/2/3/", WHOAMI + b"\0"]
-        link.send(WHOAMI + b"\0!/cred/1/2/3")
         relay.wait(PATIENCE)
         client = world.client("left")
-        assert key_of(client).startswith(b"!/cred/1/2/3/!/cred/")
+        assert key_of(client).count(b"!/cred/") == 1
         client.subscribe(b"a/")
         assert link.receive() == b"SUB a/"
         client.publish(b"x", b"1")

@@ -10,7 +10,7 @@ from worlds import FAST, World
 def test_messages_are_uncertain_if_the_hub_that_is_left_does_not_acknowledge_them(world: World) -> None:
     with FakeHub(world.address("second")) as daemon:
         world.hub("left", limits=msgspec.structs.replace(FAST, link_wait=0.05))
-        relay = world.relay("left", "first", "second", wait=False)
+        relay = world.relay("left", "second", wait=False)
         link = daemon.accept_relay()
         relay.wait(PATIENCE)
         publisher = world.client("left")
@@ -19,6 +19,7 @@ def test_messages_are_uncertain_if_the_hub_that_is_left_does_not_acknowledge_the
         publisher.sync()
         eventually(lambda: relay.statistics().forwarded == 10)
         world.hub("first")
+        relay.reconfigure(world.address("first"))
         client = world.client("first")
         client.subscribe(b"k")
         eventually(lambda: world.is_at("first"))
@@ -33,12 +34,13 @@ def test_messages_are_uncertain_if_the_hub_that_is_left_does_not_acknowledge_the
 def test_settings_may_change_while_a_hub_is_left(world: World) -> None:
     with FakeHub(world.address("second")) as daemon:
         world.hub("left")
-        relay = world.relay("left", "first", "second", wait=False)
+        relay = world.relay("left", "second", wait=False)
         link = daemon.accept_relay()
         relay.wait(PATIENCE)
         world.client("left").publish(b"k", b"1")  # which is not acknowledged yet
         eventually(lambda: relay.statistics().forwarded == 1)
         world.hub("first")
+        relay.reconfigure(world.address("first"))
         eventually(lambda: relay.up is not None and not relay.up.open)
         relay.reconfigure(world.address("second"))
         while not (packet := link.receive()).startswith(WHOAMI):
@@ -55,12 +57,13 @@ def test_settings_may_change_while_a_hub_is_left(world: World) -> None:
 def test_the_hub_that_is_left_may_end_the_link_first(world: World) -> None:
     with FakeHub(world.address("second")) as daemon:
         world.hub("left")
-        relay = world.relay("left", "first", "second", wait=False)
+        relay = world.relay("left", "second", wait=False)
         link = daemon.accept_relay()
         relay.wait(PATIENCE)
         world.client("left").publish(b"k", b"1")  # which is never acknowledged
         eventually(lambda: relay.statistics().forwarded == 1)
         world.hub("first")
+        relay.reconfigure(world.address("first"))
         eventually(lambda: relay.up is not None and not relay.up.open)
         link.close()
         eventually(lambda: world.is_at("first"))
