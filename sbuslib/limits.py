@@ -212,19 +212,22 @@ class ClientLimits(_Numbers, frozen=True, kw_only=True):
     """Longest pause before reconnecting, in seconds. While no hub listens, pauses are shorter."""
 
 
-def describe(struct: type[msgspec.Struct] = Limits) -> str:
-    """The table of a struct's limits in Markdown: name, default, reason. What ``docs/limits.md`` holds."""
+def describe(struct: type[msgspec.Struct] = Limits, heading: str = "") -> str:
+    """The table of a struct's fields in Markdown: name, default, docstring. What ``docs/limits.md`` holds.
+
+    With a ``heading``, names and docstrings alone, under it: what ``docs/flood-control.md`` holds of the statistics.
+    """
     import ast  # only those who write the docs need these two
     import inspect
 
-    rows = ["| limit | default | why |", "| --- | --- | --- |"]
+    rows = [f"| {heading} | |", "| --- | --- |"] if heading else ["| limit | default | why |", "| --- | --- | --- |"]
     (body,) = (node.body for node in ast.parse(inspect.getsource(struct)).body if isinstance(node, ast.ClassDef))
     defaults = {field.name: field.default for field in msgspec.structs.fields(struct)}
     for field, why in pairwise(body):
         if isinstance(field, ast.AnnAssign):
             name = ast.unparse(field.target)
-            assert isinstance(why, ast.Expr), f"{name} has no reason"
-            reason = " ".join(ast.literal_eval(why.value).split())
+            assert isinstance(why, ast.Expr), f"{name} has no docstring"
+            reason = " ".join(ast.literal_eval(why.value).replace("``", "`").split())
             default = f"{defaults[name]:,}" if isinstance(defaults[name], int) else defaults[name]
-            rows.append(f"| `{name}` | {default} | {reason} |")
+            rows.append(f"| `{name}` | {reason} |" if heading else f"| `{name}` | {default} | {reason} |")
     return "\n".join(rows) + "\n"

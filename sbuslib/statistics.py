@@ -28,164 +28,215 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 T = TypeVar("T")
 
 
-class ClientStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """One client, or one inbox of the embedder. ``number`` is the same for as long as the client is connected, and no
-    other client of the hub ever has it; an inbox has 0.
+class _Statistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What a hub counts, as its answers carry it.
 
-    ``received`` counts the messages that it published. Of those routed to it, each is ``delivered`` (handed
-    to the kernel), ``queued``, or ``lost``, by cause; the three add up to ``routed``.
+    Each field has a default, and fields that a reader does not know are passed over. So a program reads the statistics
+    of hubs that are older or newer than itself.
     """
 
-    number: Count
-    credentials: str
-    patterns: Count
-    received: Count
-    routed: Count
-    delivered: Count
-    queued: Count
-    queued_peak: Count
-    lost: dict[str, Count]
-    soft: str
-    hard: str
-    order: str
+
+class ClientStatistics(_Statistics, frozen=True, kw_only=True):
+    """One client, or one inbox of the embedder. ``delivered``, ``queued`` and ``lost`` add up to ``routed``."""
+
+    number: Count = 0
+    """Its own for as long as it is connected: 1 for the first client of the hub; an inbox has 0."""
+    credentials: str = ""
+    """Its credential key."""
+    patterns: Count = 0
+    """Distinct patterns that it holds."""
+    received: Count = 0
+    """Messages that it published."""
+    routed: Count = 0
+    """Messages that were routed to it."""
+    delivered: Count = 0
+    """Those of them that were handed to the kernel, or that the embedder took."""
+    queued: Count = 0
+    """Those of them that wait."""
+    queued_peak: Count = 0
+    """The most that ever waited for it."""
+    lost: dict[str, Count] = {}
+    """Those of them that were lost, by [cause](#causes-of-loss)."""
+    soft: str = ""
+    """Its mode while its queue has room."""
+    hard: str = ""
+    """Its mode while its queue is full."""
+    order: str = ""
+    """Which of the waiting messages is sent first."""
 
 
-class ClientPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some clients of a hub. ``next`` is where to ask for more; ``None``: there are no more."""
+class ClientPage(_Statistics, frozen=True, kw_only=True):
+    """Some clients of a hub."""
 
-    clients: tuple[ClientStatistics, ...]
-    next: Count | None
-
-
-class UserStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What one user's clients hold: patterns and the bytes charged for them, packets and bytes in queues, and bytes of
-    send buffers in the kernel. And what they have done since the hub was made, as for a client; of those that have left
-    only while the hub remembers their user."""
-
-    uid: Count
-    connections: Count
-    patterns: Count
-    pattern_bytes: Count
-    queued_packets: Count
-    queued_bytes: Count
-    buffer_bytes: Count
-    received: Count
-    routed: Count
-    delivered: Count
-    lost: dict[str, Count]
+    clients: tuple[ClientStatistics, ...] = ()
+    """Clients, in the order of their numbers."""
+    next: Count | None = None
+    """Number from which to ask for more; ``None``: there are no more."""
 
 
-class LinkStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """One link of a hub: to the hub above (``direction`` is ``above``), or from a hub below (``below``).
+class UserStatistics(_Statistics, frozen=True, kw_only=True):
+    """What one user's clients hold, and what they have done since the hub was made."""
 
-    Of a hub below, ``number`` is that of its relay as a client; the link above has 0. ``uid`` and ``pid`` are the
-    kernel's word about the process at the other end, and ``credentials`` is the credential key of the link in the upper
-    hub. ``hub`` names the hub at the other end, ``address`` is where it listens, and ``epoch`` goes up when the link is
-    made anew. Of a hub below these three are what its relay claims; empty, or 0, where it claims nothing.
+    uid: Count = 0
+    """Which user."""
+    connections: Count = 0
+    """Clients that are connected."""
+    patterns: Count = 0
+    """Patterns that its clients hold."""
+    pattern_bytes: Count = 0
+    """Bytes of these patterns, as they are [charged](#quotas)."""
+    queued_packets: Count = 0
+    """Packets that wait for its clients, in their queues and in its fan-out queue."""
+    queued_bytes: Count = 0
+    """Bytes of these packets."""
+    buffer_bytes: Count = 0
+    """Bytes of the larger send buffers that its clients have in the kernel."""
+    received: Count = 0
+    """Messages that its clients published; of clients that have left, for the last 1,024 users."""
+    routed: Count = 0
+    """Messages that were routed to its clients; this and the next two likewise."""
+    delivered: Count = 0
+    """Those of them that were handed to the kernel."""
+    lost: dict[str, Count] = {}
+    """Those of them that were lost, by cause."""
 
-    ``state`` of the link above is one of :data:`sbuslib.tree.above.STATES`; that of a link below is ``joined``, or
-    ``lagging`` when it lets questions wait. ``mode`` is how the upper hub serves the lower: ``announce``, ``prune`` or
-    ``plain``. ``patterns`` is how many the lower hub holds in the upper, ``pruned`` how many of its keys the upper said
-    that nobody wants.
 
-    ``received`` counts messages from the other hub. Of those for it, ``delivered`` were handed to the kernel,
-    ``queued`` wait, and ``lost`` were lost, by cause. ``uncertain`` were sent up, and the link broke before they were
-    acknowledged. Of a trusted hub below, losses on its way up are what it told. The counts of a link below begin anew
-    when its relay connects. ``lag`` is for how many seconds the other hub owes the oldest answer, to what this hub asks
-    now and then. ``carries`` tells, if a key was asked about, whether a message under it goes from here to there.
+class LinkStatistics(_Statistics, frozen=True, kw_only=True):
+    """One link of a hub, to the hub above or from a hub below.
+
+    The counts of a link below begin anew when its relay connects. What a hub below tells of losses counts only if it is
+    trusted.
     """
 
-    direction: str
-    number: Count
-    uid: Annotated[int, msgspec.Meta(ge=-1, le=2**32)]
-    pid: Annotated[int, msgspec.Meta(ge=-1, le=2**32)]
-    credentials: str
-    hub: str
-    address: str
-    state: str
-    epoch: Count
-    mode: str
-    patterns: Count
-    pruned: Count
-    received: Count
-    delivered: Count
-    queued: Count
-    lost: dict[str, Count]
-    uncertain: Count
-    lag: Annotated[float, msgspec.Meta(ge=0)]
-    carries: bool | None
+    direction: str = ""
+    """``above`` for the link to the hub above, ``below`` for that of a hub below."""
+    number: Count = 0
+    """That of the relay as a client; 0 for the link above."""
+    uid: Annotated[int, msgspec.Meta(ge=-1, le=2**32)] = -1
+    """User of the process at the other end, by the kernel's word; -1: unknown."""
+    pid: Annotated[int, msgspec.Meta(ge=-1, le=2**32)] = -1
+    """Its process id, likewise."""
+    credentials: str = ""
+    """The credential key of the link in the upper hub."""
+    hub: str = ""
+    """Which hub is at the other end; a hub below may claim anything, or nothing."""
+    address: str = ""
+    """Where that hub listens; likewise."""
+    state: str = ""
+    """Of the link above as in [`Relay.statistics()`](api.md); below ``joined``, or ``lagging`` while questions wait."""
+    epoch: Count = 0
+    """Goes up when the link is made anew; of a hub below as it claims."""
+    mode: str = ""
+    """How the upper hub [serves](relay.md#who-learns-what) the lower: ``announce``, ``prune`` or ``plain``."""
+    patterns: Count = 0
+    """Distinct patterns that the lower hub holds in the upper."""
+    pruned: Count = 0
+    """Keys of the lower hub that nobody above wants, as it was told."""
+    received: Count = 0
+    """Messages that came from the other hub."""
+    delivered: Count = 0
+    """Messages for the other hub that were handed to the kernel."""
+    queued: Count = 0
+    """Messages for the other hub that wait."""
+    lost: dict[str, Count] = {}
+    """Messages for the other hub that were lost, by cause; ``upstream``: lost on the way up."""
+    uncertain: Count = 0
+    """Messages sent up on a link that broke before they were acknowledged."""
+    lag: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """Seconds for which the other hub owes the oldest answer."""
+    carries: bool | None = None
+    """Whether a message under the key that was asked about goes to the other hub; ``None``: no key was asked about."""
 
 
-class LinkPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some links of a hub, the one above first. ``next`` is where to ask for more; ``None``: there are no more."""
+class LinkPage(_Statistics, frozen=True, kw_only=True):
+    """Some links of a hub."""
 
-    links: tuple[LinkStatistics, ...]
-    next: Count | None
-
-
-class HubStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """One hub at one instant.
-
-    ``clients`` and ``patterns`` are those of now; ``clients_peak`` is the most clients at one time, ``clients_total``
-    all clients ever. ``received`` counts the messages that were published, also by the embedder. ``routed`` counts each
-    of them once for each receiver; it is always the sum of ``delivered`` (handed to the kernel or to the embedder),
-    ``queued`` and the values of ``lost``, by cause. ``breaches`` counts violations by clients, by reason, ``ignored``
-    the control messages and unsubscriptions that had no meaning. ``dropped`` counts packets that relays of other hubs
-    should not have sent, by reason; the relays are not disconnected for them.
-    """
-
-    hub_id: str
-    address: str
-    clients: Count
-    clients_peak: Count
-    clients_total: Count
-    patterns: Count
-    received: Count
-    routed: Count
-    delivered: Count
-    queued: Count
-    lost: dict[str, Count]
-    ignored: Count
-    breaches: dict[str, Count]
-    dropped: dict[str, Count]
-    per_client: tuple[ClientStatistics, ...]
-    per_user: tuple[UserStatistics, ...]
-    per_link: tuple[LinkStatistics, ...]
+    links: tuple[LinkStatistics, ...] = ()
+    """Links, the one above first."""
+    next: Count | None = None
+    """Number from which to ask for more; ``None``: there are no more."""
 
 
-class RelayStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """A relay at one instant; counts are since it was made.
+class HubStatistics(_Statistics, frozen=True, kw_only=True):
+    """One hub at one instant. ``delivered``, ``queued`` and ``lost`` add up to ``routed``."""
 
-    ``state`` is one of :data:`sbuslib.tree.above.STATES`, ``epoch`` counts the times that it joined, ``mode`` is how
-    the hub above serves it (``announce``, ``prune`` or ``plain``). ``interest_up`` is how many patterns it holds there,
-    ``interest_down`` how many patterns the hub above announced, ``pruned`` how many keys the hub above said that nobody
-    wants. Of the messages published here, ``suppressed`` did not go up because nobody above wants them. The others were
-    ``forwarded`` (handed to the kernel), are ``buffered`` (of ``buffered_bytes``), or were ``lost``. Of those
-    forwarded, ``uncertain`` were sent on a link that broke before they were acknowledged. ``received`` came from above.
-    ``secrets`` tells whether secret messages cross: not where the hub above refused the pattern for them.
-    ``lost_above`` were lost by the hub above because this one was slow to read. ``dropped`` counts wrong packets, by
-    reason.
-    """
+    hub_id: str = ""
+    """16 hexadecimal digits that no other hub has."""
+    address: str = ""
+    """Where it listens."""
+    clients: Count = 0
+    """Clients that are connected now."""
+    clients_peak: Count = 0
+    """The most clients at one time."""
+    clients_total: Count = 0
+    """All clients ever."""
+    patterns: Count = 0
+    """Pairs of a client and a distinct pattern that are in force."""
+    received: Count = 0
+    """Messages published, the embedder's included."""
+    routed: Count = 0
+    """These messages, each counted once for each receiver."""
+    delivered: Count = 0
+    """Those of them that were handed to the kernel or to the embedder."""
+    queued: Count = 0
+    """Those of them that wait."""
+    lost: dict[str, Count] = {}
+    """Those of them that were lost, by cause."""
+    ignored: Count = 0
+    """Control messages and ``UNSUB`` that meant nothing."""
+    breaches: dict[str, Count] = {}
+    """What clients did wrong, by [reason](protocol.md#why-a-client-is-disconnected)."""
+    dropped: dict[str, Count] = {}
+    """Packets that [relays](relay.md#the-protocol) of other hubs should not have sent, by reason."""
+    per_client: tuple[ClientStatistics, ...] = ()
+    """Each client, and each inbox of the embedder."""
+    per_user: tuple[UserStatistics, ...] = ()
+    """Each user."""
+    per_link: tuple[LinkStatistics, ...] = ()
+    """Each link to another hub."""
 
-    state: str
-    upstream: str
-    epoch: int
-    mode: str
-    prefix: str
-    path: tuple[str, ...]
-    interest_up: int
-    interest_down: int
-    pruned: int
-    forwarded: int
-    suppressed: int
-    buffered: int
-    buffered_bytes: int
-    lost: int
-    uncertain: int
-    secrets: bool
-    received: int
-    lost_above: int
-    dropped: dict[str, int]
+
+class RelayStatistics(_Statistics, frozen=True, kw_only=True):
+    """A relay at one instant; counts are since it was made."""
+
+    state: str = ""
+    """``joined``, or what it does until then: see [`Relay.statistics()`](api.md)."""
+    upstream: str = ""
+    """Where the hub above listens."""
+    epoch: int = 0
+    """How often it joined."""
+    mode: str = ""
+    """How the hub above serves it: ``announce``, ``prune`` or ``plain``."""
+    prefix: str = ""
+    """The credential key of this hub's clients in the hub above begins with this."""
+    path: tuple[str, ...] = ()
+    """The hubs from this one to the root."""
+    interest_up: int = 0
+    """Patterns that it holds in the hub above."""
+    interest_down: int = 0
+    """Patterns that the hub above announced."""
+    pruned: int = 0
+    """Keys of which the hub above said that nobody wants them."""
+    forwarded: int = 0
+    """Messages published here that were handed to the kernel for the hub above."""
+    suppressed: int = 0
+    """Messages published here that nobody above wants."""
+    buffered: int = 0
+    """Messages that wait to go up."""
+    buffered_bytes: int = 0
+    """Bytes of these."""
+    lost: int = 0
+    """Messages lost before they went up."""
+    uncertain: int = 0
+    """Messages sent up on a link that broke before they were acknowledged."""
+    secrets: bool = False
+    """Whether secret messages cross: not where the hub above refused the pattern for them."""
+    received: int = 0
+    """Messages that came from above."""
+    lost_above: int = 0
+    """Messages that the hub above lost because this one was slow to read."""
+    dropped: dict[str, int] = {}
+    """Wrong packets from above, by reason."""
 
 
 def decode_statistics(encoded: bytes | None, address: str) -> HubStatistics:

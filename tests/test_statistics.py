@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -17,7 +18,17 @@ from sbuslib import Hub, blocking
 from sbuslib.core import members, reporting
 from sbuslib.errors import PeerError, StateError
 from sbuslib.limits import PACKET_BYTES
-from sbuslib.statistics import ClientStatistics, Count, HubStatistics, UserStatistics, decode_clients, decode_statistics
+from sbuslib.statistics import (
+    ClientPage,
+    ClientStatistics,
+    Count,
+    HubStatistics,
+    LinkPage,
+    UserStatistics,
+    decode_clients,
+    decode_links,
+    decode_statistics,
+)
 
 pytest_plugins = ["accounting_fixtures"]
 
@@ -46,6 +57,41 @@ def test_numbers_that_no_hub_has_are_an_error_of_the_peer(bus: Bus, number: byte
         decode_statistics(good.replace(b'"clients":0', b'"clients":' + number), "/tmp/bus")
     with pytest.raises(PeerError):
         decode_statistics(b"[" * 100_000, "/tmp/bus")
+
+
+def parts(value: Any) -> Iterator[dict[str, Any]]:
+    """Each object in what was read from JSON."""
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from parts(inner)
+    if isinstance(value, dict):
+        yield value
+
+
+def test_a_new_client_reads_the_statistics_of_an_older_hub(bus: Bus, connect: Connect) -> None:
+    hub = bus()
+    connect().subscribe(b"k")
+    eventually(lambda: hub.statistics().patterns)
+    told = msgspec.json.decode(msgspec.json.encode(hub.statistics()))
+    for number in range(len(list(parts(told)))):
+        for name in list(parts(told))[number]:
+            older = copy.deepcopy(told)
+            del list(parts(older))[number][name]
+            decode_statistics(msgspec.json.encode(older), "/tmp/bus")
+    assert decode_statistics(b"{}", "/tmp/bus") == HubStatistics()
+    assert decode_clients(b"{}", "/tmp/bus", 0) == ClientPage()
+    assert decode_links(b"{}", "/tmp/bus", 0) == LinkPage()
+
+
+def test_an_older_client_reads_the_statistics_of_a_new_hub(bus: Bus, connect: Connect) -> None:
+    hub = bus()
+    connect().subscribe(b"k")
+    eventually(lambda: hub.statistics().patterns)
+    now = hub.statistics()
+    newer = msgspec.json.decode(msgspec.json.encode(now))
+    for one in list(parts(newer)):
+        if "patterns" in one:  # one of the structs, and no dictionary of counts
+            one["what was added later"] = {"x": [1]}
+    assert decode_statistics(msgspec.json.encode(newer), "/tmp/bus") == now
 
 
 def test_statistics_do_not_change_later(bus: Bus, connect: Connect) -> None:

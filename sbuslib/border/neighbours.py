@@ -154,10 +154,10 @@ _Count = Annotated[int, Meta(ge=0, le=COUNT_MOST)]
 class Counts(msgspec.Struct, frozen=True):
     """Messages that a bridge carried, keeps, and lost by cause: see ``BridgeStatistics``."""
 
-    exported: _Count
-    imported: _Count
-    kept: _Count
-    lost: dict[Literal["outage", "uncertain", "bus", "engine", "unread"], _Count]
+    exported: _Count = 0
+    imported: _Count = 0
+    kept: _Count = 0
+    lost: dict[Literal["outage", "uncertain", "bus", "engine", "unread"], _Count] = {}
 
 
 class Here(msgspec.Struct, frozen=True, tag="here"):
