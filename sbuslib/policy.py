@@ -11,14 +11,14 @@ the name of the user at hand. What several rules give to a user adds up, and not
 **Secrets are no matter of the rules.** Anybody may publish under a secret key, and only those may subscribe to it whose
 credentials are in it: :mod:`sbuslib.secrets` sees to both. So a policy says yes to all that uses the reserved token.
 
-A :class:`Policy` is a value for ``Hub(authorize=)``. It asks for a user's name and groups once, when it is first asked
-about that user, and remembers what the user may do.
+A :class:`Policy` is a value for ``Hub(authorize=)``. The hub asks it once for the :class:`Scope` of a user, and keeps
+that with the user's clients: as long as it is in force, it does not change with the database of users.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -30,9 +30,6 @@ from .secrets import OVERFLOW_ID, Credentials, Namespace
 __all__ = ["Answer", "Policy", "Rule", "Scope", "User", "Verb", "check_template"]
 
 Verb: TypeAlias = Literal["publish", "subscribe"]
-
-_USERS: Final = 4_096
-"""Users who are remembered. Each of them has a client, or had one. When one more comes, all are forgotten."""
 
 
 class User(NamedTuple):
@@ -114,13 +111,19 @@ class Scope:
             return any(segments_match(segments, below, key, self._separator) for segments, below in self._cut)
         return any(covers(pattern, key, self._separator) for pattern in self.subscribe)
 
+    def narrow(self, pattern: bytes) -> list[bytes]:
+        """What the user may subscribe to so that all comes that ``pattern`` matches and the user may read.
+
+        That is ``pattern`` itself if one of the user's patterns covers it, else those of them that it may meet.
+        """
+        return narrow(pattern, self.subscribe, self._separator)
+
 
 class Policy:
     """Decides by rules. A value for ``Hub(authorize=)``.
 
     :param rules: see :class:`Rule`.
-    :param look_up: returns the name of a user, given by id, and the ids of its groups. It may block, and is called once
-        for each user.
+    :param look_up: returns the name of a user, given by id, and the ids of its groups. It may block.
     :param separator: the hub's.
     """
 
@@ -134,38 +137,26 @@ class Policy:
         self._look_up = look_up
         self._separator = separator
         self._namespace = Namespace(separator)
-        self._scopes: dict[int, Scope] = {}
 
     def __call__(self, credentials: Credentials, verb: Verb, key: bytes) -> bool:
-        """Whether a client may publish under a key, or subscribe to a pattern."""
-        return self._namespace.uses_reserved(key) or self.scope(credentials.uid).allows(verb, key)
+        """Whether a client may publish under a key, or subscribe to a pattern. Asks the system about its user anew."""
+        return self.is_free(key) or self.scope(credentials.uid).allows(verb, key)
+
+    def is_free(self, key: bytes) -> bool:
+        """Whether the rules are not asked about a key or pattern, as it uses the reserved token."""
+        return self._namespace.uses_reserved(key)
 
     def scope(self, uid: int) -> Scope:
-        """What a user may do, beside secrets."""
-        found = self._scopes.get(uid)
-        if found is None:
-            user = self._user(uid)
-            mine = [rule for rule in self.rules if rule.names(uid, user)]
-            publish = (_fill_in(one, user.name) for rule in mine for one in rule.publish)
-            subscribe = (_fill_in(one, user.name) for rule in mine for one in rule.subscribe)
-            found = Scope(
-                (one for one in publish if one is not None),
-                (one for one in subscribe if one is not None),
-                self._separator,
-            )
-            if len(self._scopes) >= _USERS:
-                self._scopes.clear()
-            self._scopes[uid] = found
-        return found
-
-    def narrow(self, uid: int, pattern: bytes) -> list[bytes]:
-        """What the user may subscribe to so that all comes that ``pattern`` matches and the user may read.
-
-        That is ``pattern`` itself if one of the user's patterns covers it, else those of them that it may meet.
-        """
-        if self._namespace.uses_reserved(pattern):
-            return [pattern]
-        return narrow(pattern, self.scope(uid).subscribe, self._separator)
+        """What a user may do, beside secrets. Asks the system about the user anew."""
+        user = self._user(uid)
+        mine = [rule for rule in self.rules if rule.names(uid, user)]
+        publish = (_fill_in(one, user.name) for rule in mine for one in rule.publish)
+        subscribe = (_fill_in(one, user.name) for rule in mine for one in rule.subscribe)
+        return Scope(
+            (one for one in publish if one is not None),
+            (one for one in subscribe if one is not None),
+            self._separator,
+        )
 
     def _user(self, uid: int) -> User:
         """A user, with a name only if it can stand in a pattern."""
@@ -179,7 +170,7 @@ class Policy:
 
     def explain(self, uid: int, verb: Verb, key: bytes) -> Answer:
         """The answer for a user, and why. Asks the system about the user anew."""
-        if self._namespace.uses_reserved(key):
+        if self.is_free(key):
             return Answer(True, is_secret=True)
         user = self._user(uid)
         for rule in self.rules:

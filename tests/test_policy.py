@@ -69,28 +69,6 @@ def test_an_unknown_user_is_one_of_everybody_and_no_more() -> None:
     assert other.scope(OVERFLOW_ID) == Scope([b"b"], [])
 
 
-def test_a_user_is_looked_up_once() -> None:
-    asked: list[int] = []
-
-    def look_up(uid: int) -> User:
-        asked.append(uid)
-        return NOBODY
-
-    one = Policy([Rule(everybody=True, publish=(b"",))], look_up)
-    for _ in range(3):
-        assert ask(one, 1, "publish", b"a")
-        assert ask(one, 2, "publish", b"a")
-    assert asked == [1, 2]
-
-
-def test_only_a_number_of_users_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sbuslib.policy._USERS", 10)
-    one = policy(Rule(everybody=True))
-    for uid in range(100):
-        one.scope(uid)
-        assert len(one._scopes) <= 10
-
-
 def test_the_rule_that_decided_is_named() -> None:
     first = Rule(users=frozenset({1}), publish=(b"a",))
     second = Rule(groups=frozenset({10}), publish=(b"x", b"t/%u/"), subscribe=(b"t/",))

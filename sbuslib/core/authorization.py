@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable
 from typing import TypeAlias
 
-from ..policy import Policy, Verb
+from ..policy import Policy, Scope, Verb
 from ..secrets import Credentials
 from .callbacks import log, tell_event_loop
+from .quotas import Account
 
 __all__ = ["Authorization", "Authorize"]
 
@@ -34,38 +35,49 @@ class Authorization:
         self.failures = 0
         return former
 
-    def allows(self, credentials: Credentials, verb: Verb, key: bytes) -> bool:
-        """What the function says. Whatever it raises counts as a no, and is logged once."""
-        if self.function is None:
-            return True
+    def allows(self, account: Account, credentials: Credentials, verb: Verb, key: bytes) -> bool:
+        """What the function says of a client of this user. Whatever it raises counts as a no, and is logged once."""
         try:
-            return bool(self.function(credentials, verb, key))
+            if isinstance(self.function, Policy):
+                return self.function.is_free(key) or self._scope(self.function, account).allows(verb, key)
+            return self.function is None or bool(self.function(credentials, verb, key))
         except BaseException as error:
             self._failed(error)
             return False
 
-    def narrow(self, credentials: Credentials, pattern: bytes) -> list[bytes]:
+    def narrow(self, account: Account, credentials: Credentials, pattern: bytes) -> list[bytes]:
         """What a link may subscribe to in place of a pattern: itself, parts of it, or nothing.
 
         A policy knows the parts. Any other function says yes or no to all of it.
         """
-        if not isinstance(self.function, Policy):
-            return [pattern] if self.allows(credentials, "subscribe", pattern) else []
+        if not isinstance(self.function, Policy) or self.function.is_free(pattern):
+            return [pattern] if self.allows(account, credentials, "subscribe", pattern) else []
         try:
-            return self.function.narrow(credentials.uid, pattern)
+            return self._scope(self.function, account).narrow(pattern)
         except BaseException as error:
             self._failed(error)
             return []
 
-    def differs(self, former: Authorize | None, uid: int) -> bool:
-        """Whether a user may get other answers than ``former`` gave. Two policies can be compared, user by user."""
+    def differs(self, former: Authorize | None, account: Account) -> bool:
+        """Whether a user may get other answers than ``former`` gave.
+
+        Two policies can be compared, user by user: what the user was allowed until now stands in its account.
+        """
         if not (isinstance(self.function, Policy) and isinstance(former, Policy)):
             return self.function is not former
         try:
-            return self.function.scope(uid) != former.scope(uid)
+            before = self._scope(former, account)
+            return self._scope(self.function, account) != before
         except BaseException as error:
             self._failed(error)
             return True
+
+    @staticmethod
+    def _scope(policy: Policy, account: Account) -> Scope:
+        """What a policy allows a user. It is asked once, and the answer kept for as long as the user has clients."""
+        if account.scope is None or account.scope[0] is not policy:
+            account.scope = policy, policy.scope(account.uid)
+        return account.scope[1]
 
     def _failed(self, error: BaseException) -> None:
         self.failures += 1

@@ -91,7 +91,7 @@ class ClientRole:
             self._control(publisher, packet)
         elif isinstance(packet, Subscribe):
             context.router.check_size(packet.pattern)  # first: the answer about a long pattern would take long
-            if not context.authorization.allows(client.credentials, "subscribe", packet.pattern):
+            if not context.authorization.allows(client.account, client.credentials, "subscribe", packet.pattern):
                 raise PacketError("subscription refused")
             if client.closed:
                 return  # authorize= had it closed
@@ -171,7 +171,9 @@ class ClientRole:
         withdrawn: list[bytes] = []
         for pattern in context.router.plain_patterns_of(client):
             yield
-            refused = not client.closed and not context.authorization.allows(client.credentials, "subscribe", pattern)
+            refused = not client.closed and not context.authorization.allows(
+                client.account, client.credentials, "subscribe", pattern
+            )
             if client.closed:
                 return  # meanwhile, or authorize= had it closed
             if refused and context.router.times(pattern, client):

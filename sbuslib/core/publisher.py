@@ -186,7 +186,10 @@ class Publisher:
         """
         try:
             self.context.router.namespace.check_key(header[len(MSG) : -1])
-            if not self.context.authorization.allows(self.outgoing.credentials, "publish", header[len(MSG) : -1]):
+            client = self.outgoing
+            if not self.context.authorization.allows(
+                client.account, client.credentials, "publish", header[len(MSG) : -1]
+            ):
                 raise PacketError("publishing refused")
         except PacketError as error:
             if not self.role.is_link:

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from ..limits import Limits
 from ..matcher import Shapes
+from ..policy import Policy, Scope
 
 __all__ = ["SEGMENT_BYTES", "Account", "Quotas", "Room", "Shares"]
 
@@ -135,7 +136,7 @@ class Room:
 class Account(Room):
     """What one user's clients hold. As a :class:`Room` it is the room in all their queues."""
 
-    __slots__ = ("connections", "fan_out", "pattern_bytes", "patterns", "queue", "shapes", "uid")
+    __slots__ = ("connections", "fan_out", "pattern_bytes", "patterns", "queue", "scope", "shapes", "uid")
 
     def __init__(self, uid: int, limits: Limits) -> None:
         super().__init__(limits.user_queued_packets, limits.user_queued_bytes)
@@ -149,6 +150,8 @@ class Account(Room):
         """Room in the fan-out queue of this user."""
         self.queue: Any = None
         """The fan-out queue (:class:`~.protocols.Queue`), while anything waits in it."""
+        self.scope: tuple[Policy, Scope] | None = None
+        """What the rules allow this user, and the rules that said so; ``None``: they were not asked yet."""
 
     def is_clear(self) -> bool:
         charged = self.connections or self.patterns or self.pattern_bytes or self.shapes.steps

@@ -53,7 +53,7 @@ class Review:
         for connection in self._connections.values():
             client, uid = connection.outgoing, connection.credentials.uid
             if uid not in differs:
-                differs[uid] = authorization.differs(former, uid)
+                differs[uid] = authorization.differs(former, client.account)
             if differs[uid]:
                 publisher = connection.publisher
                 publisher.forget_answers()

@@ -50,7 +50,7 @@ class Narrowed:
         self._narrow = narrow or self._narrow_to_rules
 
     def _narrow_to_rules(self, pattern: bytes) -> list[bytes]:
-        return self._context.authorization.narrow(self._connection.credentials, pattern)
+        return self._context.authorization.narrow(self._account, self._connection.credentials, pattern)
 
     def holds(self, pattern: bytes) -> bool:
         """Whether the link asked for a pattern."""

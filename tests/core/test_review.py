@@ -104,6 +104,26 @@ def test_only_users_whose_rules_differ_are_asked_about_again(world: World) -> No
     assert looked_up == [1, 2, 1, 2], "once for each user and policy"
 
 
+def test_a_right_is_withdrawn_however_many_users_came_since_it_was_given(world: World) -> None:
+    groups = {1: frozenset({10})}
+
+    def made() -> Policy:
+        rules = [Rule(groups=frozenset({10}), subscribe=(b"a",)), Rule(everybody=True, publish=(b"",))]
+        return Policy(rules, lambda uid: (b"", groups.get(uid, frozenset())))
+
+    hub = world.hub("top", authorize=made(), users=[*range(5_000)])
+    reader = world.peer_of("top", 1)
+    reader.subscribe(b"a")
+    for uid in range(10, 4_110):
+        other = world.peer_of("top", uid)
+        other.publish(b"b")
+        other.close()
+    groups.clear()  # the user leaves its group
+    reconfigure(hub, authorize=made(), users=[*range(5_000)])
+    hub.publish(b"a")
+    assert reader.pending() == []
+
+
 def test_a_user_who_may_no_longer_connect_is_disconnected(world: World) -> None:
     hub = world.hub("top", users=[1, 2])
     ann, bob = world.peer_of("top", 1), world.peer_of("top", 2)
