@@ -26,7 +26,16 @@ from ..wire.packets import check_key
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-__all__ = ["HubTable", "RelayTable", "RuleTable", "Settings", "add_config_arguments", "read_policy", "read_settings"]
+__all__ = [
+    "HubTable",
+    "RelayTable",
+    "RuleTable",
+    "Rules",
+    "Settings",
+    "add_config_arguments",
+    "read_rules",
+    "read_settings",
+]
 
 T = TypeVar("T")
 
@@ -135,12 +144,31 @@ def read_settings(arguments: Namespace, default: str | None = SYSTEM_ADDRESS) ->
     return settings
 
 
-def read_policy(path: str) -> Policy | None:
-    """The policy of a hub's or relay's file; ``None`` if it has no rules. Raises as :func:`read_settings`."""
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """What a hub decides by when a client connects, publishes or subscribes."""
+
+    users: frozenset[int] | None
+    """Users that may connect, beside the hub's own; ``None``: all that the socket lets in."""
+    separator: bytes
+    limits: Limits
+    policy: Policy | None
+
+
+def read_rules(path: str, users: Iterable[str] | None = None, separator: bytes | None = None) -> Rules:
+    """What the file of a hub or relay says of its clients, beside the options ``--user`` and ``--separator``.
+
+    Raises as :func:`read_settings`.
+    """
     table, lines = _read(path, RelayTable)
     check = _Checks(path)
-    separator = check("separator", _separator, table.separator, SEPARATOR)
-    return _policy(check, lines, table.rules, separator)
+    separator = separator or check("separator", _separator, table.separator, SEPARATOR)
+    may_connect = check.each("users", resolve_user, users, table.users)
+    return Rules(
+        users=None if may_connect is None else frozenset(may_connect),
+        separator=separator,
+        limits=table.limits,
+        policy=_policy(check, lines, table.rules, separator),
+    )
 
 
 # ---------------------------------------------------------------------------------------------------

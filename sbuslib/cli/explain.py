@@ -1,4 +1,4 @@
-"""``sbus explain``: what the rules of a configuration file say about a user and a key, and which of them decides."""
+"""``sbus explain``: whether a hub with this configuration file lets a user do something, and what decides."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import os
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from ..errors import SbusError
+from ..errors import PacketError, SbusError
 from ..wire.text import printable
 from .console import EXIT_FAILURE, EXIT_SUCCESS, complain, explain
+from .values import separator
 
 if TYPE_CHECKING:
     from ..policy import Answer, Verb
+    from ..secrets import Credentials
+    from ..secrets import Namespace as Secrets
+    from .config import Rules
 
-__all__ = ["add_arguments", "run_explain", "sentence"]
+__all__ = ["add_arguments", "run_explain", "sentence", "why_refused"]
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -34,25 +38,63 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("verb", metavar="VERB", choices=["publish", "subscribe"], help="publish or subscribe")
     parser.add_argument("key", metavar="KEY", help="the key, or the pattern for subscribe")
     parser.add_argument("--config", metavar="FILE", required=True, help="the file that the hub reads")
+    parser.add_argument("-u", "--user", action="append", metavar="USER", dest="users", help="as the hub was given it")
+    parser.add_argument("--separator", type=separator, metavar="BYTE", help="as the hub was given it")
     parser.set_defaults(run=run_explain)
 
 
 def run_explain(arguments: Namespace) -> int:
     """Run the command; its exit status."""
     from ..kernel.users import resolve_user
-    from .config import read_policy
+    from ..wire.packets import check_key
+    from .config import read_rules
 
+    user, verb, key = arguments.user, arguments.verb, os.fsencode(arguments.key)
     try:
-        uid = resolve_user(arguments.user)
-        policy = read_policy(arguments.config)
-        if policy is None:
-            print(f"yes: {arguments.config} has no rules, so everybody may do anything")
-            return EXIT_SUCCESS
-        answer = policy.explain(uid, arguments.verb, os.fsencode(arguments.key))
+        check_key(key, "key" if verb == "publish" else "pattern")
+        uid = resolve_user(user)
+        rules = read_rules(arguments.config, arguments.users, arguments.separator)
+        refusal = why_refused(rules, uid, verb, key)
+        answer = rules.policy.explain(uid, verb, key) if rules.policy is not None else None
     except (SbusError, OSError) as error:
         return complain("sbus", explain(error))
-    print(sentence(answer, arguments.user, arguments.verb))
+    if refusal is not None:
+        print(f"no: {refusal}")
+        return EXIT_FAILURE
+    if answer is None:
+        print(f"yes: {arguments.config} has no rules, so everybody may do anything")
+        return EXIT_SUCCESS
+    print(sentence(answer, user, verb))
     return EXIT_SUCCESS if answer.allowed else EXIT_FAILURE
+
+
+def why_refused(rules: Rules, uid: int, verb: Verb, key: bytes) -> str | None:
+    """Why a hub refuses this whatever its rules say, asked of the parts that a hub asks; ``None`` if it does not."""
+    from ..core.quotas import Quotas
+    from ..core.router import Router
+    from ..wire.packets import message_header
+
+    if rules.users is not None and uid not in rules.users:
+        return "this user may not connect, unless it is the hub's own: it is not among the users"
+    quotas = Quotas(rules.limits, connections=1)
+    router: Router[str] = Router(rules.limits, quotas, rules.separator)
+    try:
+        if verb == "publish":
+            router.route(message_header(key))
+        else:
+            router.subscribe(key, "client", _holder(router.namespace, uid, key), quotas.account(uid))
+    except PacketError as error:
+        return f"the hub disconnects who does this: {error.reason}"
+    return None
+
+
+def _holder(namespace: Secrets, uid: int, pattern: bytes) -> Credentials:
+    """A client of this user, of the group and process that a secret pattern names."""
+    from ..secrets import Credentials
+
+    fields = pattern.removeprefix(namespace.start).split(namespace.separator)
+    gid, _, pid = (int(field) if field.isdigit() and len(field) <= 10 else 0 for field in [*fields, b"", b"", b""][:3])
+    return Credentials(gid=gid, uid=uid, pid=pid)
 
 
 def sentence(answer: Answer, user: str, verb: Verb) -> str:

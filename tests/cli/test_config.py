@@ -18,7 +18,7 @@ from support import PATIENCE, ROOT, TESTS
 
 from sbuslib.blocking import Client
 from sbuslib.cli import daemon, relay
-from sbuslib.cli.config import RelayTable, RuleTable, read_policy, read_settings
+from sbuslib.cli.config import RelayTable, RuleTable, read_rules, read_settings
 from sbuslib.errors import UsageError
 from sbuslib.limits import Limits
 
@@ -116,11 +116,11 @@ def test_a_file_that_is_no_text(file: Path) -> None:
 
 def test_rules_know_their_lines(file: Path) -> None:
     file.write_text('separator = "."\n\n[[rules]]\nusers = ["*"]\npublish = ["a."]\n\n[[ rules ]]\nusers = [0]\n')
-    policy = read_policy(str(file))
+    policy = read_rules(str(file)).policy
     assert policy is not None
     assert [rule.label for rule in policy.rules] == [f"{file}:3", f"{file}:7"]
     file.write_text('rules = [{users = ["*"]}, {users = ["root", "@root"], subscribe = [""]}]')
-    policy = read_policy(str(file))
+    policy = read_rules(str(file)).policy
     assert policy is not None
     assert [rule.label for rule in policy.rules] == [f"{file}: rule 1", f"{file}: rule 2"]
     assert (policy.rules[1].users, policy.rules[1].groups) == (frozenset({0}), frozenset({0}))

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support import Peer
 
+from sbuslib import Hub
+from sbuslib.cli.config import read_rules
+
+MakeHub = Callable[..., Hub]
+Connect = Callable[..., Peer]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 RULES = """\
@@ -22,6 +29,10 @@ users = ["@root"]
 publish = ["tenants/%u/"]
 subscribe = ["room/*/temp"]
 """
+
+REFUSED = "no: the hub disconnects who does this"
+YES_TO_SECRETS = "yes: rules are not asked about secrets; only clients with these credentials may subscribe"
+NOT_CONNECTED = "no: this user may not connect, unless it is the hub's own: it is not among the users"
 
 
 @pytest.fixture
@@ -45,6 +56,20 @@ def file(folder: str) -> str:
             0,
             "yes: rules are not asked about secrets, and anybody may publish them",
         ),
+        (("root", "publish", "!/cred/1/2"), 1, f"{REFUSED}: truncated secret key"),
+        (("root", "publish", "a/!/b"), 1, f"{REFUSED}: reserved token in a key"),
+        (("root", "subscribe", "!/cred/5//7/"), 0, YES_TO_SECRETS),
+        (("root", "subscribe", "!/cred//1/"), 1, f"{REFUSED}: truncated secret key"),
+        (
+            ("root", "subscribe", "!/cred//1//x"),
+            1,
+            f"{REFUSED}: secret pattern of another",
+        ),
+        (("root", "subscribe", "x" * 5_000), 1, f"{REFUSED}: pattern too long"),
+        (("root", "publish", "public.x", "--separator", "."), 1, "no: no rule lets root publish this"),
+        (("root", "publish", "a.!.b", "--separator", "."), 1, f"{REFUSED}: reserved token in a key"),
+        (("daemon", "publish", "public/x", "--user", "root"), 1, NOT_CONNECTED),
+        (("daemon", "publish", "public/x", "--user", "daemon"), 0, 'yes: {}:3: publish "public/"'),
     ],
 )
 def test_the_answer_and_the_rule(run: Run, file: str, asked: tuple[str, ...], status: int, answer: str) -> None:
@@ -61,3 +86,31 @@ def test_errors_read_as_errors(run: Run, file: str) -> None:
     Path(file).write_text("")
     done = run("sbuslib", "explain", "root", "publish", "x", "--config", file)
     assert (done.returncode, done.stdout) == (0, f"yes: {file} has no rules, so everybody may do anything\n")
+
+
+def test_users_of_the_file(run: Run, file: str) -> None:
+    Path(file).write_text('users = ["root"]\n' + RULES)
+    done = run("sbuslib", "explain", "daemon", "publish", "public/x", "--config", file)
+    assert (done.returncode, done.stdout) == (1, NOT_CONNECTED + "\n")
+    assert run("sbuslib", "explain", "root", "publish", "public/x", "--config", file).returncode == 0
+    Path(file).write_text('users = ["root"]\n')
+    assert run("sbuslib", "explain", "daemon", "publish", "x", "--config", file).returncode == 1
+
+
+@pytest.mark.parametrize("separator", ["/", "."])
+@pytest.mark.parametrize(
+    "key", ["a", "public.x", "public/x", "a.!.b", "a/!/b", "!.cred.1.2.3.x", "!/cred/1/2", "y" * 5_000]
+)
+@pytest.mark.parametrize("verb", ["publish", "subscribe"])
+def test_the_hub_says_the_same(
+    run: Run, file: str, make_hub: MakeHub, connect: Connect, separator: str, key: str, verb: str
+) -> None:
+    Path(file).write_text('[[rules]]\nusers = ["*"]\npublish = ["public/"]\nsubscribe = ["public/"]\n')
+    given = separator.encode()
+    make_hub(separator=separator, authorize=read_rules(file, separator=given).policy)
+    peer = connect()
+    peer.send(b"MSG %b\0" % key.encode() if verb == "publish" else b"SUB %b" % key.encode())
+    peer.send(b"CMSG hub/features")
+    allowed = peer.receive() != b""
+    done = run("sbuslib", "explain", str(os.getuid()), verb, key, "--config", file, "--separator", separator)
+    assert (done.returncode == 0) is allowed
