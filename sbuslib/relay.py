@@ -257,7 +257,7 @@ class Relay:
             uncertain=up.losses.uncertain if up is not None else 0,
             secrets=above.secrets,
             received=above.received,
-            lost_above=above.lost_above,
+            lost_above=above.downstream.lost,
             dropped=dict(above.dropped),
         )
 

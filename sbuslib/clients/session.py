@@ -402,6 +402,8 @@ class Session:
         if isinstance(notice, control.Lost):
             known = notice.cause in self.lost or len(self.lost) < MOST_CAUSES
             self.lost[notice.cause if known else OTHER_CAUSES] += notice.count
+        elif isinstance(notice, control.Away):
+            self.lost["away"] += 1  # how many messages that were is unknown
         elif isinstance(notice, control.Kicked):
             self.kicked = notice.reason
             for asked in self.unconfirmed:

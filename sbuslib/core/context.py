@@ -110,11 +110,11 @@ class Context:
         self.published = 0
         """How many messages the embedder published."""
         self.senders = 0
-        """How many receivers want messages with their sender."""
+        """How many receivers want messages with their sender, hubs below and above among them."""
         self.on_reload: Callable[[Callable[[bytes], None]], None] = lambda answer: None
         """Called where a client that is trusted asks the hub to read its configuration again, with what answers it."""
         self.on_senders: Callable[[], None] = lambda: None
-        """Called when ``senders`` becomes 1, and when it becomes 0 again."""
+        """Called when ``senders`` changes from or to 0 or 1: a hub is told if anybody but itself wants senders."""
         self._timers: set[Any] = set()
         self._pid = 0  # of the process that serves; 0: none
         self._event_loop: Any = None
@@ -188,6 +188,6 @@ class Context:
 
     def count_senders(self, change: int) -> None:
         """One receiver more (1), or one less (-1), wants messages with their sender."""
-        before, self.senders = self.senders, self.senders + change
-        if bool(before) is not bool(self.senders):
+        self.senders += change
+        if min(self.senders, self.senders - change) <= 1:
             self.on_senders()

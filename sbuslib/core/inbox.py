@@ -14,7 +14,7 @@ from gevent.timeout import Timeout
 
 from ..errors import DisconnectedError
 from ..statistics import ClientStatistics
-from ..wire.control import Lost
+from ..wire.control import Away, Lost
 from ..wire.packets import Message, parse
 from .context import Context
 from .messages import Messages
@@ -71,7 +71,7 @@ class Inbox:
         self.peak = max(self.peak, len(self._waiting))
         self._ready.set()
 
-    def notify(self, notice: Lost) -> None:
+    def notify(self, notice: Lost | Away) -> None:
         """Messages were lost between two hubs of the tree. Nothing that a plain inbox could do about it."""
 
     @property

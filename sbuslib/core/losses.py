@@ -18,7 +18,7 @@ CAUSES: tuple[Cause, ...] = ("discard", "overflow", "quota", "oversize", "outage
 """Why a message did not reach one of its receivers. ``oversize``: longer than the receiver's connection takes;
 ``outage``: the receiver went away before it was sent."""
 
-Report: TypeAlias = tuple[Cause, int, float]
+Report: TypeAlias = tuple[str, int, float]
 """A cause, how many messages were lost for it, and since when, in seconds since the epoch."""
 
 
@@ -28,15 +28,15 @@ class Losses:
     __slots__ = ("_untold", "total")
 
     def __init__(self) -> None:
-        self.total: Counter[Cause] = Counter()
-        self._untold: dict[Cause, tuple[int, float]] = {}
+        self.total: Counter[str] = Counter()
+        self._untold: dict[str, tuple[int, float]] = {}  # how many, and since when
 
-    def add(self, cause: Cause, count: int, now: float) -> None:
+    def add(self, cause: str, count: int, now: float) -> None:
         if count:
             self.total[cause] += count
             self._add_untold(cause, count, now)
 
-    def _add_untold(self, cause: Cause, count: int, since: float) -> None:
+    def _add_untold(self, cause: str, count: int, since: float) -> None:
         before, since = self._untold.get(cause, (0, since))
         self._untold[cause] = before + count, since
 

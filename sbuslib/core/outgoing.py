@@ -356,6 +356,11 @@ class Outgoing:
         self._senders = on
         self._update()
 
+    @property
+    def wants_senders(self) -> bool:
+        """Whether this client asked for messages with their sender."""
+        return self._senders
+
     def set_batches(self, on: bool) -> None:
         """Choose whether messages may be delivered in batches. If not, waiting batches are taken apart."""
         self.takes_batches = on

@@ -217,6 +217,8 @@ class Follower:
     def _on_notice(self, notice: control.Notice) -> None:
         if isinstance(notice, control.Lost):
             self._gaps.append(Gap(int(notice.since * 1e9), notice.cause, notice.count))
+        elif isinstance(notice, control.Away):
+            self._gaps.append(Gap(int(notice.since * 1e9), "away", None))
         elif isinstance(notice, control.Withdrawn):
             self._gaps.append(Gap(time_ns(), "withdrawn", None))
         elif isinstance(notice, control.NewCredentials):

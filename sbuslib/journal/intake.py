@@ -18,7 +18,7 @@ from ..core.holding import Holding
 from ..core.inbox import Inbox
 from ..core.quotas import Room
 from ..statistics import ClientStatistics
-from ..wire.control import MOST_LOST
+from ..wire.control import MOST_LOST, Away
 from .chunks import Chunk
 from .limits import JournalLimits
 from .writer import Gap, Writer
@@ -168,9 +168,12 @@ class Intake(Inbox):
         if writer.queued_records > bounds.queued_records or writer.queued_bytes > bounds.queued_bytes:
             self._is_full = writer.tells = True
 
-    def notify(self, notice: Lost) -> None:
+    def notify(self, notice: Lost | Away) -> None:
         """Note that messages were lost between two hubs of the tree, so that the journal lacks them."""
-        self._note_gap(notice.cause, notice.count, int(notice.since * 1e9))
+        if isinstance(notice, Away):
+            self._gaps.setdefault("away", Gap(int(notice.since * 1e9), "away", None))
+        else:
+            self._note_gap(notice.cause, notice.count, int(notice.since * 1e9))
         if not self._is_full:
             self.hand_over()
 

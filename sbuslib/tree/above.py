@@ -19,12 +19,13 @@ import logging
 import os
 import socket
 from collections import Counter
-from time import monotonic
+from time import monotonic, time
 from typing import Literal, Protocol, TypeAlias
 
 from gevent.event import Event
 
 from ..core.callbacks import log
+from ..core.losses import Losses
 from ..core.protocols import Routes
 from ..secrets import Credentials
 from ..statistics import LinkStatistics
@@ -36,6 +37,7 @@ from .greeting import ApartError, LinkError, SecretsRefusedError
 from .handshake import Conversation
 from .instances import Said, new_epoch, stable_id
 from .leaving import leave
+from .losses import LinkLosses
 from .tree import Tree
 from .uplink import Up
 from .wanted import Wanted
@@ -89,7 +91,9 @@ class HubAbove:
         self.links_beside = 0
         self.dropped: Counter[str] = Counter()
         self._logged: set[str] = set()  # which of these reasons were logged
-        self.lost_above = 0
+        self.downstream = LinkLosses(context, lambda lost: self.tree.pass_notice(lost, self.up))
+        self.untold = Losses()
+        self._away_since = 0.0  # when the last link ended, in seconds since the epoch; 0: none did, or it was told
         self._received = 0
         self._address = ""
         self._apart = False
@@ -117,6 +121,7 @@ class HubAbove:
         """The relay stops: the hub is a root again."""
         self.end_link("stopped")
         self.state = "stopped"
+        self._away_since = 0.0
         if self.up is not None:
             self.tree.context.unsent.note(self.up, False)
         self.demand.end()
@@ -237,6 +242,9 @@ class HubAbove:
         self.settled = True
         self.wanted.begin(self.up)
         talk.begin()
+        if self._away_since:
+            self.tree.pass_notice(control.Away(self._away_since, time()), self.up)
+            self._away_since = 0.0
         self.tree.joined()
         self.tree.wake()
         self.note_change()
@@ -269,6 +277,7 @@ class HubAbove:
         self._apart = self._apart or isinstance(talk.error, ApartError)
         if was_joined:
             self.state = "outage"
+            self._away_since = time()
         self.settled = True
         self.tree.set_path(())
         self._answer_for_above(talk.unanswered())
@@ -293,12 +302,16 @@ class HubAbove:
         """Whether the hub above knows more than the plain protocol."""
         return self.talk is not None and self.talk.has_features
 
-    def tell_losses(self) -> None:
-        """Tell clients here, and the hub above if it is there, what was lost on its way up."""
-        if self.up is None or self.state == "stopped":  # in the child of a fork, the clients are the parent's
+    def tell_loss(self, lost: control.Lost) -> None:
+        """Tell all others of messages that were lost on their way up."""
+        if self.state != "stopped":  # in the child of a fork, the clients are the parent's
+            self.tree.pass_notice(lost, None)
+
+    def pass_notice(self, notice: control.Lost | control.Away) -> None:
+        """Tell the hub above, now or once it is there, what was lost here or below on its way up."""
+        if not isinstance(notice, control.Lost):
             return
-        for notice in self.up.losses.take_report():
-            self.tree.pass_notice(notice, None)
+        self.untold.add(notice.cause, notice.count, notice.since)
         if self.talk is not None:
             self.talk.tell_losses()
 

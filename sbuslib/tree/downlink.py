@@ -8,7 +8,7 @@ clients behind it does not end for one packet, unless it forges a sender.
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from time import monotonic
@@ -19,8 +19,7 @@ from ..core.callbacks import log
 from ..core.client_role import ClientRole
 from ..core.context import Context
 from ..core.messages import Copied
-from ..core.outgoing import Outgoing
-from ..core.protocols import Routes
+from ..core.protocols import Receiver, Routes
 from ..core.publisher import Publisher
 from ..core.quotas import Account
 from ..core.violations import Violations
@@ -32,6 +31,7 @@ from ..wire.batches import BATCH
 from ..wire.packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_control, parse
 from .interest import Reader
 from .link_routes import receivers_of, remember
+from .losses import LinkLosses
 from .narrowing import Narrowed
 from .pruning import KeyTable
 from .telling import Telling
@@ -70,8 +70,8 @@ class HubTree(Protocol):
     def answered(self, token: bytes, who: object, scope: bytes) -> None:
         """A hub below or above answered a question."""
 
-    def pass_notice(self, notice: control.Lost, origin: Outgoing | None) -> None:
-        """Messages were lost between two hubs: tell the clients that asked for notices, but not ``origin``."""
+    def pass_notice(self, notice: control.Lost | control.Away, origin: Receiver | None) -> None:
+        """Messages were lost between two hubs: tell the clients and hubs that asked for notices, but not ``origin``."""
 
 
 class Link:
@@ -87,8 +87,8 @@ class Link:
         self._publisher = publisher
         self.mode = mode
         self.trusted = mode == "announce"
-        self.told_lost: Counter[str] = Counter()
-        """Messages of which a link that is trusted said that they were lost on their way up, by cause."""
+        self.losses = LinkLosses(context, lambda lost: tree.pass_notice(lost, self.connection))
+        """Losses on the way up that a trusted link reported."""
         self.lagging = False
         self.complete = False
         self.reader: Reader | None = None
@@ -104,8 +104,6 @@ class Link:
         self._key = connection.key
         self._questions: deque[bytes] = deque()  # asked once the link is told all
         self._unanswered: dict[bytes, float] = {}  # questions, and when they were to be asked
-        self._lost: dict[str, tuple[int, float]] = {}
-        self._telling = False
         self._to_log: list[str] = []
         self._told_senders = False
         self._grafts: deque[bytes] = deque()
@@ -220,24 +218,11 @@ class Link:
             notice = control.decode_notice(control.NOTICE_LOST, payload)
         except PacketError:
             notice = None
-        if not isinstance(notice, control.Lost) or notice.cause not in control.LINK_CAUSES:
+        if not isinstance(notice, control.Lost) or notice.cause not in control.UP_CAUSES:
             self.drop("notice that no link gives")
             return
-        told = self.told_lost[notice.cause] + notice.count
-        self.told_lost[notice.cause] = min(told, control.MOST_LOST)  # whoever is told reads 64 bits
-        count, since = self._lost.get(notice.cause, (0, notice.since))
-        self._lost[notice.cause] = count + notice.count, min(since, notice.since)
-        if not self._telling:
-            self._tell_lost()
-
-    def _tell_lost(self) -> None:
-        self._telling = bool(self._lost)
-        if not self._telling or self.connection.closed:
-            return
-        lost, self._lost = self._lost, {}
-        for cause, (count, since) in lost.items():
-            self._tree.pass_notice(control.Lost(cause, count, since), self.connection)
-        self._context.after(self._context.limits.link_notices, self._tell_lost)
+        room = control.MOST_LOST - self.losses.total[notice.cause]  # whoever reads the count reads 64 bits
+        self.losses.note(notice.cause, min(notice.count, room), notice.since)
 
     def _take_wrapped(self, payload: bytes) -> None:
         try:
@@ -369,7 +354,7 @@ class Link:
 
     @property
     def _has_changes(self) -> bool:
-        if self._told_senders is not bool(self._context.senders):
+        if self._told_senders is not self._wants_senders:
             return True
         return bool(self._grafts) if self.reader is None else not self.reader.is_told
 
@@ -407,8 +392,13 @@ class Link:
         self._end_telling()
         return count
 
+    @property
+    def _wants_senders(self) -> bool:
+        """Whether anybody but the link wants senders."""
+        return self._context.senders > self.connection.wants_senders
+
     def _tell_senders(self) -> None:
-        senders = bool(self._context.senders)
+        senders = self._wants_senders
         if self._told_senders is not senders and self.room > 0:
             self._told_senders = senders
             self.connection.answer(encode_control(control.SENDERS_ON if senders else control.SENDERS_OFF))

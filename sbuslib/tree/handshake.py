@@ -16,6 +16,7 @@ from gevent.timeout import Timeout
 
 from ..core.callbacks import log
 from ..core.client_role import TOKEN_BYTES
+from ..core.losses import Losses
 from ..errors import PacketError
 from ..secrets import Credentials
 from ..wire import control
@@ -31,6 +32,7 @@ from .asking import Asking
 from .demand import Demand
 from .greeting import LinkError, SecretsRefusedError, check_features, check_key, is_unknown
 from .instances import Said
+from .losses import LinkLosses
 from .tree import Above
 from .uplink import Up, Uplink
 from .wanted import Wanted
@@ -45,8 +47,10 @@ class Lasting(Owner, Uplink, Above, Protocol):
     """What this hub wants from above, and has still to tell of that."""
     demand: Demand
     """What the hub above wants."""
-    lost_above: int
-    """How many messages for this hub the hub above lost."""
+    downstream: LinkLosses
+    """Messages for this hub that the hub above lost."""
+    untold: Losses
+    """What was lost on its way up, here and below, and the hub above was not told yet."""
     plain: bool
     """Whether the hub above knows no more than the plain protocol: then no secrets cross."""
     links_beside: int
@@ -188,7 +192,7 @@ class Conversation:
         """This hub has joined: take its prefix, tell the losses of the outage, and send what was kept."""
         self.take_key()
         self.tell_losses(after_outage=True)
-        self._lasting.tell_losses()
+        self._up.losses.report()
         self.let_through()
 
     def let_through(self) -> None:
@@ -244,10 +248,10 @@ class Conversation:
         return bool(self._secrets) and key.startswith(self._secrets)
 
     def tell_losses(self, after_outage: bool = False) -> None:
-        """Tell the hub above what was lost on its way up and what is uncertain."""
+        """Tell the hub above what was lost on its way up and what is uncertain, here and below."""
         if not self.joined:
             return
-        for notice in self._up.losses.take_report_above():
+        for notice in (control.Lost(*each) for each in self._lasting.untold.take_report()):
             if after_outage:
                 text = "sbus hub at %s: %d messages to the hub above: %s"
                 log(logging.WARNING, text, self._context.address(), notice.count, notice.cause)
@@ -264,7 +268,8 @@ class Conversation:
     @property
     def _owes_senders(self) -> bool:
         """Whether the hub above has still to be told whether this hub wants senders."""
-        return self._features is not None and self._told_senders is not bool(self._context.senders)
+        wanted = self._context.senders > self._up.wrap  # by anybody but the hub above
+        return self._features is not None and self._told_senders is not wanted
 
     def tell(self) -> None:
         """Subscribe and unsubscribe above, and say whether senders are wanted, while there is room.
@@ -351,8 +356,8 @@ class Conversation:
             case control.INTEREST_SYNC:
                 self._take_question(payload)
             case control.SENDERS_ON | control.SENDERS_OFF:
-                self._up.wrap = key == control.SENDERS_ON
-            case control.NOTICE_LOST | control.NOTICE_KICKED | control.NOTICE_CREDENTIALS:
+                self._up.set_senders(key == control.SENDERS_ON)
+            case control.NOTICE_LOST | control.NOTICE_AWAY | control.NOTICE_KICKED | control.NOTICE_CREDENTIALS:
                 self._take_notice(control.decode_notice(key, payload))
             case _:
                 self._context.ignored += 1
@@ -388,10 +393,12 @@ class Conversation:
                 self._key = check_key(notice.credentials, self._context.router.namespace)
                 if self.joined:
                     self.take_key()
-            case control.Lost(cause=cause) if cause in control.LINK_CAUSES:
-                self._tree.pass_notice(notice, None)
+            case control.Away() | control.Lost(cause=control.DOWNSTREAM):
+                self._tree.pass_notice(notice, self._up)
+            case control.Lost(cause=cause) if cause in control.UP_CAUSES:
+                self._tree.pass_notice(notice, self._up)
             case control.Lost():  # the messages were for this link, and the hub above could not queue them
-                self._lasting.lost_above += notice.count
+                self._lasting.downstream.note(control.DOWNSTREAM, notice.count, notice.since)
 
     def _take_sync(self, token: bytes, scope: bytes) -> None:
         if token == b"root":

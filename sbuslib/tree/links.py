@@ -42,9 +42,9 @@ class Links:
         if link is not None:
             lag = link.lag
             lagging = link.lagging or lag > tree.context.limits.sync_wait
-            uncertain = link.told_lost["uncertain"]
-            if link.told_lost["upstream"]:
-                lost["upstream"] = link.told_lost["upstream"]
+            uncertain = link.losses.total["uncertain"]
+            if link.losses.lost:
+                lost["upstream"] = link.losses.lost
         return LinkStatistics(
             direction="below",
             number=connection.number,

@@ -1,21 +1,17 @@
-"""What is kept for the hub above while it cannot be sent, and the count of what was lost.
+"""What is kept for the hub above while it cannot be sent.
 
 A message waits here during an outage, until the hub above said what it wants, and while its socket is full. Beyond a
-bound the new message is lost. What had been sent when a connection broke, and was not acknowledged, is *uncertain*.
-Both counts are told in notices.
+bound the new message is lost.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from time import time
 from typing import TypeAlias
 
 from ..core.protocols import Sender
-from ..wire import control
 
-__all__ = ["Item", "Kept", "Losses"]
+__all__ = ["Item", "Kept"]
 
 Item: TypeAlias = tuple[Sender | None, bytes]
 """A message and its sender; or, with no sender, a question to be asked between two messages."""
@@ -75,59 +71,3 @@ class Kept:
     def forget_questions(self) -> None:
         """The connection on which they were to be asked has gone."""
         self.items = deque(item for item in self.items if item[0] is not None)
-
-
-class Losses:
-    """Messages that were lost on their way up or are uncertain, and which of them were not told yet.
-
-    :param tell_later: has what was lost told here in a while. It is called once until the next :meth:`told_later`.
-    """
-
-    def __init__(self, tell_later: Callable[[], None]) -> None:
-        self._tell_later = tell_later
-        self._telling = False
-        self._here: dict[str, tuple[int, float]] = {}
-        self._above: dict[str, tuple[int, float]] = {}
-        self.lost = self.uncertain = 0
-        self.untold = 0
-        """Messages that were lost, and of which nobody here was told yet."""
-
-    def lose(self, cause: str = "upstream") -> None:
-        """A message is lost."""
-        self.lost += 1
-        self.untold += 1
-        self._add(cause, 1)
-        if not self._telling:
-            self._telling = True
-            self._tell_later()
-
-    def told_later(self) -> None:
-        """The losses are told now: the next loss begins a new wait."""
-        self._telling = False
-
-    def add_uncertain(self, count: int) -> None:
-        """``count`` messages were sent and not acknowledged."""
-        if count:
-            self.uncertain += count
-            self._add("uncertain", count)
-
-    def _add(self, cause: str, count: int) -> None:
-        now = time()
-        for untold in (self._here, self._above):
-            before, since = untold.get(cause, (0, now))
-            untold[cause] = before + count, since
-
-    def take_report(self) -> list[control.Lost]:
-        """What was not told here yet."""
-        self.untold = 0
-        return self._take(self._here)
-
-    def take_report_above(self) -> list[control.Lost]:
-        """What the hub above was not told yet."""
-        return self._take(self._above)
-
-    @staticmethod
-    def _take(untold: dict[str, tuple[int, float]]) -> list[control.Lost]:
-        report = [control.Lost(cause, count, since) for cause, (count, since) in untold.items()]
-        untold.clear()
-        return report

@@ -87,6 +87,13 @@ class Above(Protocol):
     def statistics(self, receivers: Routes | None = None) -> LinkStatistics:
         """The link to it, which carries what has these receivers if it is one of them."""
 
+    @property
+    def up(self) -> Receiver | None:
+        """What messages for it are routed to."""
+
+    def pass_notice(self, notice: control.Lost | control.Away) -> None:
+        """Tell it that messages were lost on their way up, between two hubs below it."""
+
     def close(self) -> None:
         """End it."""
 
@@ -327,7 +334,7 @@ class Tree:
     # -- senders ------------------------------------------------------------------------------------
 
     def _on_senders(self) -> None:
-        """The first receiver here wants messages with their sender, or the last no longer does."""
+        """Somebody wants messages with their sender, or nobody does any more: for some link, or for all."""
         self.telling.mark(self.links.values())
         self.wake()  # told only as often as there is room: a client that turns senders on and off floods no link
 
@@ -401,10 +408,12 @@ class Tree:
 
     # -- notices ------------------------------------------------------------------------------------
 
-    def pass_notice(self, notice: control.Lost, origin: Outgoing | None) -> None:
-        """Messages were lost between two hubs: tell the clients that asked for notices."""
+    def pass_notice(self, notice: control.Lost | control.Away, origin: Receiver | None) -> None:
+        """Messages were lost between two hubs: tell the clients that asked for notices, and all hubs but ``origin``."""
         for connection in self._everybody():
             if connection is not origin:
                 connection.notify(notice.encode())
         for inbox in list(self.clients.inboxes):
             inbox.notify(notice)
+        if self.above is not None and self.above.up is not origin:
+            self.above.pass_notice(notice)

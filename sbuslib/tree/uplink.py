@@ -10,6 +10,7 @@ import errno
 import socket
 from collections import deque
 from contextlib import suppress
+from time import time
 from typing import Any, Final, Protocol
 
 from ..core.messages import COALESCED, COALESCED_BYTES, Messages
@@ -19,10 +20,12 @@ from ..core.send_watcher import SEND_RETRY, WRITE
 from ..errors import ReservedKeyError
 from ..kernel.dialer import NO_MEMORY
 from ..limits import BATCH_KEYS
+from ..wire import control
 from ..wire.batches import coalesce
 from ..wire.packets import MSG
 from .acknowledgements import Acknowledgements
-from .outage import Item, Kept, Losses
+from .losses import LinkLosses
+from .outage import Item, Kept
 from .tree import Tree
 
 __all__ = ["ACK_MESSAGES", "ACK_PAUSE", "Up", "Uplink"]
@@ -31,7 +34,7 @@ ACK_MESSAGES: Final = 256
 """Messages sent to the hub above before it is asked to acknowledge that it passed them on. When the link breaks, those
 that were not acknowledged count as uncertain; an acknowledgement costs about as much as a message."""
 
-ACK_PAUSE: Final = 0.1
+ACK_PAUSE: Final = 0.02
 """Seconds after which an acknowledgement of fewer messages is asked for."""
 
 _OPEN_QUESTIONS: Final = 64
@@ -48,8 +51,8 @@ class Uplink(Protocol):
     def has_features(self) -> bool:
         """Whether the hub above knows more than the plain protocol."""
 
-    def tell_losses(self) -> None:
-        """Tell clients here, and the hub above if it is there, what was lost on its way up."""
+    def tell_loss(self, lost: control.Lost) -> None:
+        """Tell all others of messages that were lost on their way up."""
 
 
 _BATCHES: Final = 8
@@ -68,12 +71,12 @@ class Up:
         """What the hub above wants is charged to itself: neither it nor the clients here take the other's room."""
         self.closed = False
         self.socket: socket.SocketType | None = None
-        self.wrap = False
+        self.wrap = False  # whether the hub above wants messages with their sender
         self.takes_batches = False  # whether the hub above was told that many messages may be in one packet
         self.open = False  # whether messages may be sent
         self.offered = self.forwarded = self.suppressed = 0
         self.waiting = Kept(self._context.limits.link_packets, self._context.limits.link_buffer)
-        self.losses = Losses(lambda: self._context.after(self._context.limits.link_notices, self._tell_losses))
+        self.losses = LinkLosses(self._context, self._tell_loss)
         self._controls: deque[bytes] = deque()
         self._writer: Any = None
         self._acknowledgements = Acknowledgements()
@@ -109,11 +112,10 @@ class Up:
         if self.waiting.add(sender, packet):
             self._update()
         else:
-            self.losses.lose()
+            self.losses.note("upstream", 1, time())
 
-    def _tell_losses(self) -> None:
-        self.losses.told_later()
-        self._uplink.tell_losses()
+    def _tell_loss(self, lost: control.Lost) -> None:
+        self._uplink.tell_loss(lost)
         self._settled()
 
     def _sent(self, count: int) -> None:
@@ -184,10 +186,16 @@ class Up:
 
     # -- the socket ---------------------------------------------------------------------------------
 
+    def set_senders(self, on: bool) -> None:
+        """The hub above wants messages with their sender, or no more: so the hubs below have to tell it, too."""
+        if on is not self.wrap:
+            self.wrap = on
+            self._context.count_senders(1 if on else -1)
+
     def connect(self, sock: socket.SocketType) -> None:
         """A new connection; messages wait until :meth:`let_through`."""
         self.socket = sock
-        self.wrap = self.open = self.takes_batches = False
+        self.open = self.takes_batches = False
         self._controls.clear()
 
     def let_through(self) -> None:
@@ -233,11 +241,12 @@ class Up:
         """The connection has ended."""
         self._stop_writer()
         self.socket = None
+        self.set_senders(False)
         self.open = self.takes_batches = self._resumed = False
         self._controls.clear()
         self.waiting.forget_questions()
-        self.losses.add_uncertain(self._acknowledgements.end(self.forwarded))
-        self._uplink.tell_losses()
+        self.losses.add(control.UNCERTAIN, self._acknowledgements.end(self.forwarded), time())
+        self.losses.report()
         self._settled()
 
     def _flush(self) -> None:
@@ -261,7 +270,7 @@ class Up:
                 if error.errno == errno.EMSGSIZE and items:
                     sender, _ = self.waiting.take()
                     if sender is not None:
-                        self.losses.lose()
+                        self.losses.note("upstream", 1, time())
                     continue
                 if error.errno in NO_MEMORY:
                     self._context.after(SEND_RETRY, self._flush)
@@ -323,7 +332,7 @@ class Up:
                 if not self._is_wanted(header):
                     secret = header[len(MSG) :].startswith(self._context.router.namespace.start)
                     if not secret and not self._resumed:  # it may have been for somebody who has not come back
-                        self.losses.lose("unwanted")
+                        self.losses.note("unwanted", 1, time())
                     else:
                         self.suppressed += 1
                     continue

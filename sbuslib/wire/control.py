@@ -22,6 +22,7 @@ __all__ = [
     "BATCH_OFF",
     "BATCH_ON",
     "CLIENTS",
+    "DOWNSTREAM",
     "ECHO_OFF",
     "ECHO_ON",
     "FEATURES",
@@ -38,7 +39,6 @@ __all__ = [
     "INTEREST_SYNC",
     "INTEREST_WIDEN",
     "LINKS",
-    "LINK_CAUSES",
     "MOST_LOST",
     "NOTICES_OFF",
     "NOTICES_ON",
@@ -52,7 +52,10 @@ __all__ = [
     "STATISTICS",
     "SUPPORTED",
     "SYNC",
+    "UNCERTAIN",
+    "UP_CAUSES",
     "WHOAMI",
+    "Away",
     "Features",
     "Kicked",
     "Lost",
@@ -104,18 +107,24 @@ NOTICE_LOST = b"notice/lost"
 NOTICE_KICKED = b"notice/kicked"
 NOTICE_CREDENTIALS = b"notice/credentials"
 NOTICE_WITHDRAWN = b"notice/withdrawn"
+NOTICE_AWAY = b"notice/away"
 SOFT = b"blocking/soft/"
 HARD = b"blocking/hard/"
 ORDER = b"order/"
 
-LINK_CAUSES = ("upstream", "unwanted", "uncertain")
-"""Causes of a :class:`Lost` that tells of messages between two hubs: lost while the upper one was away or slow, kept
-for it but wanted by nobody when it was back, and sent to it but never acknowledged."""
+UNCERTAIN: Final = "uncertain"
+UP_CAUSES: Final = ("upstream", "unwanted", UNCERTAIN)
+"""Causes of a :class:`Lost` that tells of messages on their way up between two hubs: lost while the upper one was away
+or slow, kept for it but wanted by nobody when it was back, and sent to it but never acknowledged."""
+
+DOWNSTREAM: Final = "downstream"
+"""The cause of a :class:`Lost` that tells of messages on their way down: the lower of two hubs was too slow."""
 
 MOST_LOST: Final = 10**15 - 1
 """The largest count that a ``notice/lost`` tells; more than that is told as that. It fits every column of a journal."""
 
 _LOST = re.compile(rb"([a-z]{1,32}) ([0-9]{1,15}) ([0-9]{1,10}(?:\.[0-9]{1,9})?)")
+_AWAY = re.compile(rb"([0-9]{1,10}(?:\.[0-9]{1,9})?) ([0-9]{1,10}(?:\.[0-9]{1,9})?)")
 _LATEST: Final = 2**33
 """No time from elsewhere is later than this, in seconds since the epoch: its nanoseconds fit 64 bits."""
 
@@ -212,6 +221,20 @@ class Lost(msgspec.Struct, frozen=True):
         return encode_control(NOTICE_LOST, f"{self.cause} {min(self.count, MOST_LOST)} {self.since:.6f}".encode())
 
 
+class Away(msgspec.Struct, frozen=True):
+    """``notice/away``: a hub above was away from ``since`` to ``until`` (seconds since the epoch).
+
+    What was published above it meanwhile did not come down, and nobody knows how much that was.
+    """
+
+    since: float
+    until: float
+
+    def encode(self) -> bytes:
+        """The packet: both times, separated by a space."""
+        return encode_control(NOTICE_AWAY, f"{self.since:.6f} {self.until:.6f}".encode())
+
+
 class Kicked(msgspec.Struct, frozen=True):
     """``notice/kicked``: the hub is about to close the connection, for ``reason``."""
 
@@ -243,7 +266,7 @@ class Withdrawn(msgspec.Struct, frozen=True):
         return encode_control(NOTICE_WITHDRAWN, b"\0".join(self.patterns))
 
 
-Notice: TypeAlias = Lost | Kicked | NewCredentials | Withdrawn
+Notice: TypeAlias = Lost | Away | Kicked | NewCredentials | Withdrawn
 
 
 def decode_notice(key: bytes, payload: bytes) -> Notice | None:
@@ -260,6 +283,11 @@ def decode_notice(key: bytes, payload: bytes) -> Notice | None:
         return NewCredentials(payload)
     if key == NOTICE_WITHDRAWN:
         return Withdrawn(tuple(payload.split(b"\0")))
+    if key == NOTICE_AWAY:
+        found = _AWAY.fullmatch(payload)
+        if found is None or max(times := (float(found[1]), float(found[2]))) >= _LATEST:
+            raise PacketError("malformed notice")
+        return Away(*times)
     if key != NOTICE_LOST:
         return None
     found = _LOST.fullmatch(payload)

@@ -19,6 +19,7 @@ from sbuslib.errors import JournalInUseError
 from sbuslib.journal.follower import Follower
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.segments.directory import is_recorded, list_segments, read_header
+from sbuslib.wire.control import Away
 
 
 @contextmanager
@@ -102,6 +103,20 @@ def test_a_directory_in_use_is_refused(address: str, journal: str) -> None:
             Follower(address, journal)
         while bus.call(lambda: bus.hub.statistics().clients) != 1:
             gevent.sleep(0.001)
+
+
+def test_a_hub_above_that_was_away_becomes_a_gap(address: str, journal: str) -> None:
+    with HubThread(address) as bus, following(address, journal, limits=JournalLimits(block_seconds=0.005)):
+        while bus.call(lambda: bus.hub.statistics().patterns) != 1:
+            gevent.sleep(0.001)
+        bus.call(lambda: bus.hub.tree.pass_notice(Away(1_750_000_001.0, 1_750_000_002.0), None))
+        with Client(address) as publisher:
+            publisher.publish(b"k")
+            publisher.sync()
+        while not any(record.kind == "message" for record in records_of(journal)):
+            gevent.sleep(0.001)
+    (gap,) = (record for record in records_of(journal) if record.kind == "gap")
+    assert (gap.cause, gap.lost, gap.time_ns) == ("away", None, 1_750_000_001_000_000_000)
 
 
 def test_an_outage_becomes_a_gap_and_another_hub_another_segment(address: str, journal: str) -> None:

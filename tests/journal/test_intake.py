@@ -18,7 +18,7 @@ from sbuslib import Hub, Limits
 from sbuslib.errors import JournalError
 from sbuslib.journal.limits import JournalLimits
 from sbuslib.journal.recorder import Recorder
-from sbuslib.wire.control import Lost
+from sbuslib.wire.control import Away, Lost
 
 MakeHub = Callable[..., Hub]
 
@@ -153,12 +153,15 @@ def test_messages_lost_between_hubs_become_a_gap_row(hub: Hub, journal: str) -> 
         hub.publish(b"k", b"before")
         hub.tree.pass_notice(Lost("uncertain", 12, 1_750_000_000.5), None)
         hub.publish(b"k", b"after")
+        hub.tree.pass_notice(Away(1_750_000_001.0, 1_750_000_002.0), None)
     records = records_of(journal)
     assert [(record.payload, record.lost, record.cause) for record in records] == [
         (b"before", None, None),
         (None, 12, "uncertain"),
         (b"after", None, None),
+        (None, None, "away"),
     ]
+    assert records[3].time_ns == 1_750_000_001_000_000_000
     assert records[1].time_ns == 1_750_000_000_500_000_000
 
 

@@ -8,7 +8,7 @@ from worlds import FAST, World, received, settle
 
 from sbuslib.core.protocols import Sender
 from sbuslib.secrets import Credentials
-from sbuslib.tree.outage import Kept, Losses
+from sbuslib.tree.outage import Kept
 from sbuslib.tree.vouchers import Voucher
 
 SENDER: Sender = Voucher(bytes, Credentials(gid=1, uid=2, pid=3), b"")
@@ -50,23 +50,6 @@ def test_a_question_is_sent_first_and_is_no_message() -> None:
     kept.forget_questions()
     assert [kept.take()[1]] == [b"1"]
     assert not kept
-
-
-def test_losses_are_told_here_and_above_once_each() -> None:
-    calls: list[int] = []
-    losses = Losses(lambda: calls.append(1))
-    losses.lose()
-    losses.lose()
-    losses.add_uncertain(0)
-    losses.add_uncertain(5)
-    assert (losses.lost, losses.uncertain, losses.untold, len(calls)) == (2, 5, 2, 1)
-    losses.told_later()
-    for take in (losses.take_report, losses.take_report_above):
-        assert {(lost.cause, lost.count) for lost in take()} == {("upstream", 2), ("uncertain", 5)}
-        assert take() == []
-    losses.lose("another cause")
-    assert (losses.lost, losses.untold, len(calls)) == (3, 1, 2)
-    assert [lost.cause for lost in losses.take_report()] == ["another cause"]
 
 
 def test_messages_beyond_the_bound_are_lost_counted_and_told(world: World) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import PATIENCE
+from support import PATIENCE, eventually
 from worlds import World, key_of, settle
 
 from sbuslib.errors import PacketError
@@ -53,6 +53,46 @@ def test_the_key_of_a_sender_follows_the_key_of_its_link() -> None:
     assert voucher.wrapper == control.wrapper_from(voucher.key)
     link_key[0] = b"!/cred/7/8/9"
     assert voucher.key == b"!/cred/7/8/9/!/cred/4/5/6"
+
+
+@pytest.mark.parametrize("here", range(4))
+def test_senders_are_told_over_hubs_whose_own_clients_do_not_ask_for_them(world: World, here: int) -> None:
+    names = ["h0", "h1", "h2", "h3"]
+    world.chain(*names)
+    world.hub("beside")
+    world.relay("beside", "h1")
+    reader = world.client(names[here])
+    reader.subscribe(b"k")
+    reader.senders()
+    publishers = {name: world.client(name) for name in [*names, "beside"]}
+    settle(reader)
+    for publisher in publishers.values():
+        publisher.publish(b"k")
+        assert reader.receive(PATIENCE).sender == key_of(publisher)
+    reader.senders(False)
+    settle(reader)
+    eventually(lambda: not any(hub.context.senders for hub in world.hubs.values()))
+    publishers["h3"].publish(b"k", b"plain")
+    assert reader.receive(PATIENCE).sender is None
+
+
+def test_two_that_ask_for_senders_do_not_keep_each_other_asking(world: World) -> None:
+    world.chain("h0", "h1", "h2")
+    first, last = world.client("h0"), world.client("h2")
+    publisher = world.client("h1")
+    for client in (first, last):
+        client.subscribe(b"k")
+        client.senders()
+    settle(first, last)
+    publisher.publish(b"k")
+    assert [client.receive(PATIENCE).sender is not None for client in (first, last)] == [True, True]
+    first.senders(False)
+    settle(first, last)
+    world.client("h0").publish(b"k")
+    assert (first.receive(PATIENCE).sender, last.receive(PATIENCE).sender is not None) == (None, True)
+    last.senders(False)
+    settle(first, last)
+    eventually(lambda: not any(hub.context.senders for hub in world.hubs.values()))
 
 
 def test_senders_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,142 @@
+"""What is told of messages that were lost between two hubs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import time
+from typing import Any
+
+import msgspec
+import pytest
+from support import FakeHub, eventually
+from worlds import FAST, World, join, settle
+
+from sbuslib import Hub
+from sbuslib.tree.losses import LinkLosses
+from sbuslib.wire.control import Away, Lost
+
+SOON = msgspec.structs.replace(FAST, link_notices=0.01)
+
+
+def test_losses_are_told_once_and_in_a_while() -> None:
+    calls: list[Callable[[], None]] = []
+    told: list[tuple[str, int, float]] = []
+
+    class Later:
+        limits = SOON
+
+        def after(self, seconds: float, function: Callable[[], None]) -> None:
+            assert seconds == SOON.link_notices
+            calls.append(function)
+
+    later: Any = Later()
+    losses = LinkLosses(later, lambda lost: told.append((lost.cause, lost.count, lost.since)))
+    losses.note("upstream", 1, 5.0)
+    losses.note("upstream", 1, 6.0)
+    losses.add("uncertain", 0, 7.0)
+    losses.add("uncertain", 5, 8.0)
+    assert (losses.lost, losses.uncertain, losses.untold, len(calls), told) == (2, 5, 2, 1, [])
+    calls[0]()
+    assert told == [("upstream", 2, 5.0), ("uncertain", 5, 8.0)]
+    assert losses.untold == 0
+    losses.report()
+    losses.note("another", 1, 9.0)
+    assert (losses.lost, losses.untold, len(calls), len(told)) == (3, 1, 2, 2)
+
+
+class Watched:
+    """Clients of some hubs, and what each was told."""
+
+    def __init__(self, world: World, *names: str) -> None:
+        self.notices: dict[str, list[Any]] = {name: [] for name in names}
+        self.clients = {name: world.client(name, on_notice=told.append) for name, told in self.notices.items()}
+        for client in self.clients.values():
+            client.notices()
+
+    def lost(self, cause: str) -> dict[str, int]:
+        """What each knows of a cause of loss."""
+        for client in self.clients.values():
+            client.sync()
+        return {name: client.lost.get(cause, 0) for name, client in self.clients.items()}
+
+
+def test_what_a_hub_loses_on_its_way_up_is_told_in_the_whole_tree(world: World) -> None:
+    for name in ("h0", "h1", "h2", "h3"):
+        world.hub(name, limits=SOON)
+    world.relay("h1", "h0")
+    world.relay("h2", "h1")
+    world.relay("h3", "h2")
+    watched = Watched(world, "h0", "h1", "h2", "h3")
+    up = world.relays["h2"].up
+    assert up is not None
+    up.losses.note("upstream", 7, time())
+    everywhere = dict.fromkeys(watched.clients, 7)
+    eventually(lambda: watched.lost("upstream") == everywhere)
+    assert watched.lost("downstream") == dict.fromkeys(watched.clients, 0)
+
+
+def test_what_a_hub_above_loses_for_a_hub_below_is_told_to_all_below(world: World) -> None:
+    world.hub("h0", limits=msgspec.structs.replace(SOON, queued_packets=10))
+    for name in ("h1", "h2", "beside"):
+        world.hub(name, limits=SOON)
+    world.relay("h1", "h0")
+    world.relay("h2", "h1")
+    world.relay("beside", "h0")
+    watched = Watched(world, "h0", "h1", "h2", "beside")
+    watched.clients["h2"].subscribe(b"k")
+    settle(*watched.clients.values())
+    world.hubs["h0"].publish_many([(b"k", bytes(1_000))] * 5_000)  # more than the kernel and the queue take
+    (link,) = (link for link in world.hubs["h0"].statistics().per_link if link.patterns > 1)
+    count = sum(link.lost.values())
+    assert count
+    eventually(lambda: watched.lost("downstream") == {"h0": 0, "h1": count, "h2": count, "beside": 0})
+    assert world.relays["h1"].statistics().lost_above == count
+    assert world.relays["h2"].statistics().lost_above == 0, "it was lost above h1"
+
+
+def test_all_below_are_told_when_the_hub_above_was_away(world: World) -> None:
+    before = time()
+    world.chain("h0", "h1", "h2")
+    watched = Watched(world, "h1", "h2")
+    world.hubs["h0"].stop(0)
+    eventually(lambda: world.relays["h1"].state == "outage")
+    world.hub("h0")
+    eventually(lambda: watched.lost("away") == {"h1": 1, "h2": 1})
+    for notices in watched.notices.values():
+        (away,) = (notice for notice in notices if isinstance(notice, Away))
+        assert before <= away.since <= away.until <= time()
+
+
+def test_a_hub_that_never_was_above_was_not_away(world: World) -> None:
+    world.hub("left")
+    watched = Watched(world, "left")
+    relay = world.relay("left", "top", wait=False)
+    world.hub("top")
+    eventually(lambda: relay.state == "joined")
+    relay.stop()
+    relay.start()
+    eventually(lambda: relay.state == "joined")
+    assert watched.lost("away") == {"left": 0}
+
+
+def test_a_hub_above_that_tells_of_losses_all_the_time_is_passed_on_now_and_then(world: World) -> None:
+    with FakeHub(world.address("top")) as master:
+        link = join(world, master)
+        watched = Watched(world, "left")
+        for _ in range(50):
+            link.send(b"CMSG notice/lost\0overflow 2 1.5")
+        eventually(lambda: watched.lost("downstream") == {"left": 100})
+        assert len(watched.notices["left"]) < 50
+        assert watched.notices["left"][0].since == 1.5
+
+
+@pytest.mark.parametrize("cause", ["downstream", "overflow", "away"])
+def test_what_no_hub_below_can_know_is_dropped(world: World, cause: str) -> None:
+    top: Hub = world.hub("top")
+    watched = Watched(world, "top")
+    link = world.peer("top")
+    link.send(b"CMSG interest/on", b"CMSG notice/lost\0%b 5 1.5" % cause.encode())
+    link.barrier()
+    assert top.statistics().dropped == {"notice that no link gives": 1}
+    assert watched.lost(cause) == {"top": 0}
+    assert not any(isinstance(notice, Lost) for notice in watched.notices["top"])
