@@ -62,6 +62,18 @@ def _hangs(signum: int, frame: object) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _signals_count() -> None:
+    """Let programs that tests start hear Ctrl-C and a hangup, which they ignore where their parent does.
+
+    A background job of a shell ignores the one, and what nohup(1) runs the other. A handler is for this process alone.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _event_loop() -> None:
     """Open the descriptors of gevent's event loop before anybody counts descriptors."""
     gevent.sleep(0)

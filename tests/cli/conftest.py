@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -20,13 +19,6 @@ from tcp.conftest import make_peer as make_peer
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _ctrl_c_counts() -> None:
-    """Restore Ctrl-C: it is ignored where the tests run in a background job of a shell, and programs respect that."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -133,16 +133,31 @@ def test_the_page_says_when_the_hub_is_away_and_goes_on_when_it_is_back(
     see(browser, lambda: text(browser, "state") == "connected")
 
 
-def test_names_of_hubs_side_by_side_are_whole(browser: Any, start: Start, serve: Serve, address: str) -> None:
+@pytest.mark.parametrize("font", ["", "20px monospace"], ids=["the font of this machine", "a wide font"])
+def test_names_of_hubs_side_by_side_are_whole(
+    browser: Any, start: Start, serve: Serve, address: str, font: str
+) -> None:
     serve_hub(start, address)
     for number in range(3):
         start("sbuslib.cli.relay", "--upstream", address, "--listen", f"{address}-{number}-with-a-long-name")
     browser.get(serve())
-    see(browser, lambda: len(browser.find_elements("css selector", "#tree g.good")) == 3)
-    ends = browser.execute_script(
-        "return [...document.querySelectorAll('#tree text')].map((text) => text.getBBox().x + text.getBBox().width)"
-    )
-    assert max(ends) <= browser.execute_script("return document.getElementById('tree').viewBox.baseVal.width")
+    if font:
+        rule = f"#tree text {{ font: {font} !important }}"
+        browser.execute_script("document.styleSheets[0].insertRule(arguments[0])", rule)
+
+    def fit() -> bool:
+        """Whether each text ends before the next begins, on the line of the three hubs and at the edge."""
+        boxes = browser.execute_script(
+            "return [...document.querySelectorAll('#tree g.good text:not(.soft)')].map((text) => {"
+            "const box = text.getBBox(); return [box.x, box.x + box.width]; })"
+        )
+        edge = browser.execute_script("return document.getElementById('tree').viewBox.baseVal.width")
+        starts = sorted(start for start, _ in boxes)[1:]
+        return len(boxes) == 3 and all(
+            end <= limit for end, limit in zip(sorted(end for _, end in boxes), [*starts, edge], strict=True)
+        )
+
+    see(browser, fit)
 
 
 def test_the_link_to_the_hub_above_goes_red_when_that_dies_and_green_again(

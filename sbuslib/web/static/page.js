@@ -143,8 +143,8 @@ function showTree(now) {
   put(top);
   above.forEach((link) => { link.at = top.at; });
   const depth = Math.max(0, ...rows.map((link) => link.level)), first = above.length ? -1 : 0;
-  const width = Math.max(svg.parentNode.clientWidth, leaves * 204), height = (depth - first) * 95 + 90;
-  // A hub stands left of the middle of its place: its name, of 26 letters at most, is to its right.
+  const place = 204, width = Math.max(svg.parentNode.clientWidth, leaves * place), height = (depth - first) * 95 + 90;
+  // A hub stands left of the middle of its place, with its name, of 26 letters at most, to its right.
   const x = (hub) => (width * (hub.at + 0.5)) / leaves - 87, y = (hub) => 40 + (hub.level - first) * 95;
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.style.width = `${width}px`;
@@ -167,6 +167,11 @@ function showTree(now) {
   });
   parts.push(draw("circle", { cx: x(top), cy: y(top), r: 14 }), draw("text", { x: x(top) + 20, y: y(top) + 4 }, name(top.name)));
   svg.replaceChildren(...parts);
+  for (const text of svg.querySelectorAll("text")) {  // wide letters are drawn closer: the reader chooses the font
+    if (text.getComputedTextLength() < place - 30) continue;
+    text.setAttribute("textLength", place - 30);
+    text.setAttribute("lengthAdjust", "spacingAndGlyphs");
+  }
 }
 
 // -- what comes -------------------------------------------------------------------------------------
