@@ -59,6 +59,8 @@ _PART_SECONDS: Final = 1.0
 """How long a bridge that ends tries to tell the bus what it has lost."""
 _TELL_SECONDS: Final = 10.0
 """Losses are told no more often."""
+_TOO_LONG: Final = "name too long", "payload too long", "message too long"
+"""Why messages are refused that the rules let cross, and that the other side cannot hold: they are lost."""
 _UNFIT: Final = re.compile(r"[^0-9A-Za-z._-]")
 
 
@@ -84,9 +86,9 @@ class BridgeStatistics(msgspec.Struct, frozen=True, kw_only=True):
     lost: dict[str, int]
     """``outage``: the queue was full, or the bridge was closed. ``uncertain``: not confirmed, and not sent again.
     ``bus``: the hub dropped them for this client. ``engine``: missing in what came. ``unread``: dropped by the client
-    of the engine."""
+    of the engine. ``too_long``: the engine or the bus cannot hold the key or the payload; ``refused`` says which."""
     refused: dict[str, int]
-    """Messages that may not cross."""
+    """Messages that may not cross, or cannot, by reason."""
 
 
 class AioBridge:
@@ -259,7 +261,7 @@ class AioBridge:
                 neighbours.hear(message)
             elif neighbours.has_brought(message):
                 self._echoes += 1
-            elif (subject := crossing.name_for(message.key)) is not None and neighbours.leads:
+            elif neighbours.leads and (subject := crossing.name_for(message.key)) is not None:
                 self._sending.put(subject, message, self._claim(message.sender))
 
     def _claim_of(self, sender: bytes | None) -> str:
@@ -345,7 +347,8 @@ class AioBridge:
 
     def _losses(self) -> Counter[str]:
         on_bus = sum(self._client.lost.values())
-        return self._lost + self._sending.lost + Counter(unread=self._engine.lost, bus=on_bus)
+        too_long = sum(self._refused[reason] for reason in _TOO_LONG)
+        return self._lost + self._sending.lost + Counter(unread=self._engine.lost, bus=on_bus, too_long=too_long)
 
     def _describe(self) -> tuple[str, Counts]:
         """What the bus is told of this bridge: in one line, and in numbers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -13,8 +14,11 @@ import pytest
 from support import PATIENCE
 
 from sbuslib.aio import Client
-from sbuslib.bridge import AioBridge, EngineOptions, nats
+from sbuslib.border.keys import CONTROL, LOST
+from sbuslib.border.neighbours import ASK, decode_here
+from sbuslib.bridge import AioBridge, EngineOptions, bridge, nats
 from sbuslib.errors import UsageError
+from sbuslib.wire.packets import Message
 
 from .accounts import Operator, make_pair
 from .servers import Server, free_port, nats_server
@@ -196,11 +200,48 @@ def test_what_is_longer_than_the_server_takes_does_not_hold_up_the_rest(
             server.start()
             await until(lambda: not one.statistics().kept)
             assert (one.statistics().exported, one.statistics().refused) == (1, {"payload too long": 1})
+            assert one.statistics().lost == {"too_long": 1}
 
     try:
         asyncio.run(run())
     finally:
         server.kill()
+
+
+def test_a_key_that_no_subject_can_hold_is_lost_and_told(
+    buses: Buses, folder: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridge, "_TELL_SECONDS", 0.0)
+    server = nats_server(folder)
+    server.start()
+    url = f"nats://127.0.0.1:{server.port}"
+
+    async def run() -> None:
+        async with (
+            AioBridge(buses[0], url, export=[b"a/"]),
+            AioBridge(buses[1], url, import_=[b"a/"]) as two,
+            Client(buses[0]) as here,
+            Client(buses[1]) as there,
+        ):
+            await two.ready()
+            await there.subscribe(b"a/")
+            await here.subscribe(LOST, CONTROL)
+            await here.publish_many([(b"a/" + b"k" * 3_100, b"too long"), (b"a/" + b"k" * 2_900, b"fits")])
+            assert (await there.receive(PATIENCE)).payload == b"fits"
+            told = Message(b"", b"")
+            while told.key != LOST:
+                told = await here.receive(PATIENCE)
+            assert re.fullmatch(rb"too_long 1 [0-9.]+", told.payload)
+            await here.publish(CONTROL, ASK)
+            while (said := decode_here(told.payload)) is None:
+                told = await here.receive(PATIENCE)
+            assert said.told.endswith("1 lost")
+
+    try:
+        asyncio.run(run())
+    finally:
+        server.kill()
+    assert "lost 1 (too_long)" in caplog.text
 
 
 def test_a_server_without_streams_is_told_and_waited_for(
