@@ -15,12 +15,14 @@ is worth. Source: the section on secret messages in sbus's README.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
 from .errors import ReservedKeyError
 from .matcher import SEPARATOR, check_separator
 
-__all__ = ["OVERFLOW_ID", "RESERVED", "Credentials", "Namespace"]
+__all__ = ["OVERFLOW_ID", "RESERVED", "Credentials", "Namespace", "stranger"]
 
 RESERVED = b"!"
 
@@ -134,3 +136,21 @@ class Namespace:
         if (named_uid and uid is None) or (named_gid and gid is None):
             raise ReservedKeyError("secret pattern with a user or group id, and yours is unknown here")
         return True
+
+
+@lru_cache(1_024)
+def stranger(sender: bytes | None, own: bytes, separator: bytes, trusted: frozenset[int] = frozenset()) -> int | None:
+    """The first user on the way from a sender to the process ``own`` who is not trusted; ``None`` if all are.
+
+    Trusted are that process's own user, root, and some more. What a hub below says of its clients is worth as much as
+    the user of that hub. A hub that tells no senders is taken at its word. A service charges this user for what the
+    sender says.
+    """
+    if sender is None:
+        return None
+    *prefix, _, _, _, uid, _ = own.split(separator)
+    fields = sender.split(separator)
+    if fields[: len(prefix)] == prefix:
+        fields = fields[len(prefix) :]
+    users = {0, int(uid), *trusted} - {OVERFLOW_ID}
+    return next((uid for uid in map(int, fields[3::5]) if uid not in users), None)

@@ -80,8 +80,8 @@ def _queue(arguments: Namespace) -> int:
         return complain("sbus", f"jobs cannot be kept: {error}")
     except (SbusError, OSError) as error:
         return complain("sbus", explain(error, arguments.address))
-    kept = len(jobs.jobs)
-    tell(f"{service.accepted:,} jobs accepted, {service.refused:,} refused, {service.done:,} done, {kept:,} kept")
+    left = f"{len(jobs.jobs):,} {'lost with --memory' if arguments.memory else 'kept'}"
+    tell(f"{service.accepted:,} jobs accepted, {service.refused:,} refused, {service.done:,} done, {left}")
     return EXIT_SUCCESS
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from ..blocking import Client
 
 __all__ = ["add_arguments"]
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Why one file cannot be written, and another may be."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -58,10 +62,13 @@ def _receive(arguments: Namespace) -> int:
             left = arguments.count
             while left is None or left:
                 try:
-                    print(plain(str(files.receive(arguments.timeout).file)), flush=True)
-                except PeerError as error:
-                    complain("sbus", explain(error))  # and take the next
+                    received = files.receive(arguments.timeout)
+                except (PeerError, OSError) as error:
+                    if isinstance(error, OSError) and error.errno not in _FULL:
+                        raise
+                    complain("sbus", explain(error, arguments.into))  # and take the next: it may be smaller
                 else:
+                    print(plain(str(received.file)), flush=True)
                     left = left and left - 1
 
     try:

@@ -26,7 +26,7 @@ from ..patterns.last import Ask, Seam, fetch
 from ..patterns.queue import Work
 from ..patterns.request import Asking, Question, Server, request
 from ..patterns.steps import Mailbox, Steps
-from ..secrets import Namespace
+from ..secrets import Namespace, stranger
 from ..wire import control
 from ..wire.packets import Message
 from .last import ClientSeam
@@ -157,7 +157,10 @@ class ClientBase(ABC):
         return seam, self._ask_for_last, self._session.separator, lambda: self.epoch
 
     def _server(self, mailbox: Mailbox, function: Callable[[Question], object], workers: int) -> Server:
-        return Server(mailbox, function, workers, Namespace(self._session.separator), monotonic)
+        def user_of(sender: bytes | None) -> int | None:
+            return None if sender is None else stranger(sender, self.credentials, self._session.separator)
+
+        return Server(mailbox, function, workers, Namespace(self._session.separator), monotonic, user_of)
 
     def _work(self, name: str, room: int, trusted: Iterable[int]) -> Work:
         tag = os.urandom(8).hex().encode()

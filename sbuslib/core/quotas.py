@@ -7,10 +7,7 @@ rules:
   add ``user_pattern_steps`` steps to the look-up of one key, whatever the key and whatever the patterns: a sum over
   their distinct shapes, by the theory in :mod:`sbuslib.matcher`. Patterns without ``*``, and any number of patterns of
   one shape such as ``room/*/temp`` and ``hall/*/door``, cost nothing or once.
-* *Connections*, *room in queues* and *send buffers* are shared out among users. A user that holds ``share`` of a
-  maximum of which ``remaining`` is free may hold at most ``(remaining + share) / (n + 1)``, where ``n`` is the number
-  of users that hold some of it, this one included. So something is always left for the next user: of 1,024 the first
-  may take 512, a second then 170.
+* *Connections*, *room in queues* and *send buffers* are shared out among users, see :mod:`sbuslib.shares`.
 
 A queue is charged to the user of its receiver, on behalf of the user of the sender: users that flood a receiver take
 their shares from one another, and not from users that do not.
@@ -26,61 +23,13 @@ from typing import Any, Final
 from ..limits import Limits
 from ..matcher import Shapes
 from ..policy import Policy, Scope
+from ..shares import Shares
 
-__all__ = ["SEGMENT_BYTES", "Account", "Quotas", "Room", "Shares"]
+__all__ = ["SEGMENT_BYTES", "Account", "Quotas", "Room"]
 
 SEGMENT_BYTES: Final = 32
 """Bytes that are charged for each segment of a pattern with a wildcard, beside its own. Even an empty segment may be a
 node of the index, of some 300 bytes; a tenth of that is charged, as everywhere in the index."""
-
-
-class Shares:
-    """One resource of ``maximum`` units, shared out among users by id."""
-
-    __slots__ = ("_held", "maximum", "remaining")
-
-    def __init__(self, maximum: int) -> None:
-        self.maximum = self.remaining = maximum
-        self._held: dict[int, int] = {}
-
-    def take(self, user: int, units: int) -> bool:
-        """Charge ``units`` to ``user``; ``False``, and nothing charged, when that is more than its share."""
-        if not self.could_take(user, units):
-            return False
-        self.force(user, units)
-        return True
-
-    def could_take(self, user: int, units: int) -> bool:
-        share = self._held.get(user, 0)
-        users = len(self._held) + (0 if share else 1)
-        return share + units <= (self.remaining + share) // (users + 1)
-
-    def force(self, user: int, units: int) -> None:
-        if units:
-            self._held[user] = self._held.get(user, 0) + units
-            self.remaining -= units
-
-    def give(self, user: int, units: int) -> None:
-        """Release ``units`` that were charged to ``user``."""
-        if units:
-            left = self._held[user] - units
-            assert left >= 0, "more is released than was charged"
-            if left:
-                self._held[user] = left
-            else:
-                del self._held[user]
-            self.remaining += units
-
-    def held(self, user: int) -> int:
-        return self._held.get(user, 0)
-
-    @property
-    def users(self) -> int:
-        return len(self._held)
-
-    @property
-    def used(self) -> int:
-        return self.maximum - self.remaining
 
 
 class Room:
@@ -169,7 +118,7 @@ class Quotas:
         self._limits = limits
         self._exempt = exempt
         self._accounts: dict[int, Account] = {}
-        self.connections = Shares(connections)
+        self.connections = Shares(connections, exempt)
         self.allowed = Shares(limits.allowed_bytes)
         """Bytes of keys remembered as allowed by ``authorize=``."""
         self.send_buffers = Shares(limits.send_buffers)
@@ -195,11 +144,9 @@ class Quotas:
 
     def open(self, uid: int) -> Account | None:
         """Charge a connection; ``None`` when the user, or the hub, can have no more."""
-        if uid in self._exempt:
-            if self.connections.remaining < 1:
-                return None
-            self.connections.force(uid, 1)
-        elif self.connections.held(uid) >= self._limits.user_connections or not self.connections.take(uid, 1):
+        if uid not in self._exempt and self.connections.held(uid) >= self._limits.user_connections:
+            return None
+        if not self.connections.take(uid, 1):
             return None
         account = self.account(uid)
         account.connections += 1

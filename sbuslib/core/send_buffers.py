@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from socket import SocketType
 
     from ..limits import Limits
-    from .quotas import Account, Shares
+    from ..shares import Shares
+    from .quotas import Account
 
 __all__ = ["Growing", "SendBuffers"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ Source: TypeAlias = "bytes | str | os.PathLike[str] | BinaryIO"
 
 LONGEST_NAME: Final = 200
 """Bytes of a file's name. Most file systems take 255, and a number may be added."""
+_NO_FILES_WITHOUT_NAME: Final = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
+"""What open(2) says to ``O_TMPFILE`` on file systems, and kernels, without it."""
 MOST_OF_A_NAME: Final = 1_000
 """Files of one name that a folder gets, with numbers."""
 
@@ -53,16 +56,25 @@ def safe_name(name: str, otherwise: str) -> str:
 class FileSink:
     """Takes the bytes of one file that comes: a temporary file, or one that appears in ``folder`` once it is whole.
 
-    No file there is ever replaced: one of the same name gets a number. Only the user of the process may read it.
+    No file there is ever replaced: one of the same name gets a number. Only the user of the process may read it. Until
+    it is whole it has no name, so that nothing is left of it after a kill; but where the file system knows no such
+    files it has one that begins with ``.sbus-``.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None, name: str) -> None:
         self._folder = folder
         self._name = name
-        descriptor, self._path = tempfile.mkstemp(dir=folder, prefix=".sbus-")
-        self._file = os.fdopen(descriptor, "w+b")
+        self._path: str | None = None  # while it has a name before it is whole
         if folder is None:
-            os.unlink(self._path)
+            self._file: Any = tempfile.TemporaryFile()  # noqa: SIM115
+            return
+        try:
+            descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            if error.errno not in _NO_FILES_WITHOUT_NAME:
+                raise
+            descriptor, self._path = tempfile.mkstemp(dir=folder, prefix=".sbus-")
+        self._file = os.fdopen(descriptor, "w+b")
 
     def write(self, data: memoryview) -> None:
         self._file.write(data)
@@ -73,18 +85,21 @@ class FileSink:
         if self._folder is None:
             self._file.seek(0)
             return self._file
-        self._file.close()
         stem, end = os.path.splitext(self._name)
         for number in range(MOST_OF_A_NAME):
             path = Path(self._folder, f"{stem}-{number}{end}" if number else self._name)
             with suppress(FileExistsError):
-                os.link(self._path, path)  # which replaces nothing
-                os.unlink(self._path)
+                # This replaces nothing. With ``src_dir_fd`` it follows the link of /proc to the file without a name.
+                source = self._path or f"/proc/self/fd/{self._file.fileno()}"
+                os.link(source, path, src_dir_fd=self._file.fileno())
+                self.discard()
                 return path
         raise FileExistsError(f"there are {MOST_OF_A_NAME:,} files {self._name} in {self._folder}")
 
     def discard(self) -> None:
-        self._file.close()
-        if self._folder is not None:
+        """Forget the file, unless it is whole. Also after an error of :meth:`write`, such as a full disk."""
+        with suppress(OSError):  # it is closed all the same
+            self._file.close()
+        if self._path is not None:
             with suppress(FileNotFoundError):
                 os.unlink(self._path)

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 import msgspec
 
 from ..errors import PacketError, PayloadError, UsageError
-from ..secrets import OVERFLOW_ID, RESERVED, Namespace
+from ..secrets import RESERVED, Namespace, stranger
 from ..wire.text import printable
 from .request import Asking, request
 from .steps import Call, Mailbox, Publish, Steps, Wait
@@ -35,6 +35,7 @@ __all__ = [
     "Announcement",
     "Job",
     "Jobs",
+    "Service",
     "Submission",
     "Work",
     "check_name",
@@ -43,7 +44,6 @@ __all__ = [
     "in_parts",
     "is_address",
     "queue_key",
-    "stranger",
     "submit",
 ]
 
@@ -101,6 +101,16 @@ class Announcement(msgspec.Struct, frozen=True, array_like=True):
     held: list[int]
 
 
+class Service(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a service says under ``queue/NAME/work`` to others of its name: since when it serves, and a random word.
+
+    ``since`` is in nanoseconds since 1970. Of two services, the one that sorts first goes on.
+    """
+
+    since: int
+    word: bytes
+
+
 class Jobs(msgspec.Struct, frozen=True, array_like=True):
     """What the service says to a worker: where to acknowledge, with which token, and jobs, or none."""
 
@@ -120,7 +130,7 @@ class Acknowledgement(msgspec.Struct, frozen=True, array_like=True):
 
 
 _DECODERS: Final[dict[Any, msgspec.msgpack.Decoder[Any]]] = {
-    kind: msgspec.msgpack.Decoder(kind) for kind in (Announcement, Jobs, Acknowledgement, Submission)
+    kind: msgspec.msgpack.Decoder(kind) for kind in (Announcement, Jobs, Service, Acknowledgement, Submission)
 }
 encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -188,22 +198,6 @@ def _pair_bytes(pair: Pair) -> int:
     if size > JOB_BYTES:
         raise PayloadError(f"a job has at most {JOB_BYTES:,} bytes of key and payload, not {size:,}")
     return size + _PAIR_EXTRA
-
-
-def stranger(sender: bytes | None, own: bytes, separator: bytes, trusted: frozenset[int]) -> int | None:
-    """The first user on the way from a sender to the process ``own`` who is not trusted; ``None`` if all are.
-
-    Trusted are that process's own user, root, and some more. What a hub below says of its clients is worth as much as
-    the user of that hub. A hub that tells no senders is taken at its word.
-    """
-    if sender is None:
-        return None
-    *prefix, _, _, _, uid, _ = own.split(separator)
-    fields = sender.split(separator)
-    if fields[: len(prefix)] == prefix:
-        fields = fields[len(prefix) :]
-    users = {0, int(uid), *trusted} - {OVERFLOW_ID}
-    return next((uid for uid in map(int, fields[3::5]) if uid not in users), None)
 
 
 class Work:

@@ -4,6 +4,9 @@ A server that answers quickly just answers. A slower one first says with a word 
 "nobody serves this" and "it takes long" are two errors, the first after a short time. Answers carry the number of their
 question, so any number of questions may be in flight.
 
+Questions that wait in a server are shared out among users, who take turns (:mod:`sbuslib.shares`): one that asks more
+than is answered delays itself. So a server asks its hub to tell senders.
+
 A server answers under no other keys than those that callers make for answers: or a stranger could have it publish, with
 its rights and under its name, where others trust it. Where the hub tells senders, an answer is only taken from the
 process that took the question. ``docs/patterns.md`` has the bytes.
@@ -12,7 +15,6 @@ process that took the question. ``docs/patterns.md`` has the bytes.
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
@@ -25,6 +27,7 @@ import msgspec
 from ..errors import AnswerError, NoServerError, PacketError, UsageError
 from ..limits import PACKET_BYTES
 from ..secrets import Namespace
+from ..shares import Turns
 from ..wire.packets import Message
 from ..wire.text import printable
 from .steps import MAILBOX_BYTES, Call, Mailbox, Open, Post, Publish, PublishMany, Steps, TellSenders, Wait
@@ -40,7 +43,7 @@ TOGETHER: Final = 64
 TOGETHER_SECONDS: Final = 0.001
 """Seconds that an answer waits for others at most."""
 MOST_QUESTIONS: Final = 4_096
-"""Questions that wait in a server. Further ones are answered with an error at once."""
+"""Questions that wait in a server, of one user that is alone. Further ones are answered with an error at once."""
 MOST_ANSWERS: Final = 4_096
 """Answers to one question."""
 MOST_NUMBERS: Final = 512
@@ -272,7 +275,9 @@ class Server:
         workers: int,
         namespace: Namespace,
         clock: Callable[[], float],
+        user_of: Callable[[bytes | None], int | None] = lambda sender: None,
     ) -> None:
+        """``user_of`` tells who is charged for what a sender asks."""
         if not isinstance(workers, int) or workers < 1:
             raise UsageError(f"workers is at least 1, not {workers!r}")
         self._mailbox = mailbox
@@ -280,8 +285,8 @@ class Server:
         self._workers = workers
         self._namespace = namespace
         self._clock = clock
-        self._jobs: deque[Question] = deque()
-        self._room = MAILBOX_BYTES
+        self._user_of = user_of
+        self._jobs = Turns[Question](MOST_QUESTIONS, MAILBOX_BYTES)
         self._untaken: dict[int, Question] = {}  # read, and neither taken with a word nor answered yet; by id
         self._answers: list[tuple[bytes, bytes]] = []  # to be sent together
         self._running = 0
@@ -299,6 +304,8 @@ class Server:
         return self._mailbox.is_ready() or bool(self._untaken) or self._may_work()
 
     def _run(self) -> Steps[None]:
+        with suppress(TimeoutError):  # the hub is away: then all count as one user
+            yield from TellSenders()
         while True:
             yield Wait(self._has_work, None)
             closed = self._mailbox.closed
@@ -322,15 +329,12 @@ class Server:
             question = parse_question(message, now, self._namespace)
             if question is None:
                 continue
-            size = len(question.payload)
-            if len(self._jobs) >= MOST_QUESTIONS or size > self._room:
+            self._untaken[id(question)] = question  # before another thread answers it
+            if not self._jobs.put(self._user_of(question.sender), question, len(question.payload)):
+                del self._untaken[id(question)]
                 busy = encode_answer(FAILED, question.number, b"the server is busy: too many questions wait")
                 self._answers.append((question.reply_to, busy))
                 refused = True
-                continue
-            self._room -= size
-            self._untaken[id(question)] = question
-            self._jobs.append(question)
         if refused:
             yield from self._send()
 
@@ -367,12 +371,7 @@ class Server:
         try:
             if self._slow:
                 yield from self._say_taken()
-            while self._jobs:
-                try:
-                    question = self._jobs.popleft()
-                except IndexError:  # another thread has it
-                    break
-                self._room += len(question.payload)
+            while (question := self._jobs.take()) is not None:
                 if id(question) not in self._untaken:
                     yield from self._send()
                 started = self._clock()

@@ -3,6 +3,9 @@
 A client of a hub that works in turns. A turn takes what has come, applies the rules (:mod:`.queue_rules`), stores what
 has changed, and only then answers and gives jobs: so nobody is told of anything that a crash could undo. A turn costs
 one sync of the disk, and the busier the queue, the more jobs share it.
+
+Two services of one name would both give each job that is published. So a service tells others since when it serves, and
+the younger ends.
 """
 
 from __future__ import annotations
@@ -11,19 +14,19 @@ import logging
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Final
 
 from ..blocking import Client
-from ..errors import DisconnectedError, UsageError
+from ..errors import DisconnectedError, StateError, UsageError
 from ..matcher import SEPARATOR, matches
 from ..patterns.queue import (
     JOB_BYTES,
     Acknowledgement,
     Announcement,
+    Service,
     Submission,
     check_name,
     decode,
@@ -31,11 +34,11 @@ from ..patterns.queue import (
     in_parts,
     is_address,
     queue_key,
-    stranger,
 )
 from ..patterns.request import FAILED, REPLY, encode_answer, parse_question
-from ..secrets import Namespace
+from ..secrets import Namespace, stranger
 from ..wire.packets import Message
+from ..wire.text import printable
 from .queue_rules import Job, Jobs, Turn
 from .queue_store import Store
 
@@ -53,8 +56,6 @@ _PART_BYTES: Final = 65_536
 """Bytes of jobs after which one more message begins."""
 _LONGEST_TURN: Final = 1.0
 """What a turn counts at most, in seconds. While this process stands still, workers are not to blame for silence."""
-
-_stranger = lru_cache(1_024)(stranger)
 
 
 class QueueService:
@@ -86,7 +87,8 @@ class QueueService:
         self._now = 0.0
         self._dead: list[Job] = []  # not published yet
         self._out: list[tuple[bytes, bytes]] = []
-        self.client = client = Client(address, timeout=5.0, reconnect=True)
+        self._me = Service(time_ns(), os.urandom(8))
+        self.client = client = Client(address, timeout=5.0, reconnect=True, on_reconnect=lambda _: self._say_here())
         try:
             self._separator = separator = client.features.separator if client.features else SEPARATOR
             self._namespace = Namespace(separator)
@@ -106,6 +108,7 @@ class QueueService:
             client.flood_control(hard="block")
             client.subscribe(self._address, self._work, self._submit, *self._patterns)
             client.sync("tree")
+            self._say_here()
         except BaseException:
             client.close()
             raise
@@ -125,7 +128,11 @@ class QueueService:
         self._stopping = True
 
     def run(self) -> None:
-        """Serve until :meth:`stop`. Raises ``sqlite3.Error`` when the disk is full or fails."""
+        """Serve until :meth:`stop`.
+
+        Raises ``sqlite3.Error`` when the disk is full or fails, and :exc:`~sbuslib.errors.StateError` when another
+        service has this name already.
+        """
         with self.client as client:
             while not self._stopping:
                 self._turn(_TICK)
@@ -167,7 +174,7 @@ class QueueService:
 
     def _stranger(self, sender: bytes | None) -> int | None:
         """The user who is charged for what a sender says, and who may not work; ``None`` for those who are trusted."""
-        return _stranger(sender, self.client.credentials, self._separator, self._trusted)
+        return stranger(sender, self.client.credentials, self._separator, self._trusted)
 
     # -- what comes in ------------------------------------------------------------------------------
 
@@ -212,12 +219,29 @@ class QueueService:
         sender = message.sender
         if self._stranger(sender) is not None:
             return
+        service = decode(Service, message.payload)
+        if service is not None:
+            self._met(service, sender)
+            return
         word = decode(Announcement, message.payload)
         if word is None or not is_address(word.key, sender, self._name, self._namespace):
             return
         worker = self.jobs.announce(word.key, sender, os.urandom(16), word.room, word.held, self._now)
         if worker is not None:
             self._out.append((worker.key, encode((self._address, worker.token, []))))
+
+    def _say_here(self) -> None:
+        """Tell other services of this name of this one, at the end of the next turn."""
+        self._out.append((self._work, encode(self._me)))
+
+    def _met(self, other: Service, sender: bytes | None) -> None:
+        """There is another service of this name: the younger ends, and hears of the elder."""
+        mine, its = (self._me.since, self._me.word), (other.since, other.word)
+        if its < mine:
+            who = f", process {printable(sender)}," if sender is not None else ""
+            raise StateError(f"another service{who} has the queue {printable(self._name)} already")
+        if its > mine and not self._stopping:
+            self._say_here()
 
     def _acknowledged(self, message: Message) -> None:
         word = decode(Acknowledgement, message.payload)

@@ -20,6 +20,7 @@ from itertools import takewhile
 from typing import Final, NamedTuple
 
 from ..patterns.queue import MOST_ROOM
+from ..shares import Shares
 
 __all__ = ["GONE", "HELD_BYTES", "JOB_EXTRA", "MOST_WORKERS", "Jobs", "Turn", "Worker"]
 
@@ -112,12 +113,10 @@ class Jobs:
     def __init__(self, most: int, most_bytes: int, limit: float, attempts: int, *, ordered: bool = False) -> None:
         self.jobs: dict[int, Job] = {}
         self.workers: dict[bytes, Worker] = {}
-        self.bytes = 0
-        self._most, self._most_bytes = most, most_bytes
+        self._count, self._bytes = Shares(most, frozenset({None})), Shares(most_bytes, frozenset({None}))
         self._limit, self._attempts = limit, attempts
         self._ready: deque[Job] = deque()  # some may be finished
         self._lines: dict[bytes, deque[Job]] | None = {} if ordered else None
-        self._used: dict[int, tuple[int, int]] = {}  # jobs and bytes of each owner
         self._number = self._stored = 0  # of the newest job, and of the newest before this turn
         self._finished: list[int] = []
         self._dead: list[Job] = []
@@ -132,15 +131,11 @@ class Jobs:
     def accept(self, pairs: Iterable[tuple[bytes, bytes]], owner: int | None) -> bool:
         """Take all these jobs, or none: ``False`` when there is no room.
 
-        An ``owner`` may hold no more than is free after it: one alone gets half, the next a quarter. ``None`` may fill
-        the queue.
+        An ``owner`` may hold its share, see :mod:`sbuslib.shares`; ``None`` may fill the queue.
         """
         new = [Job(number, key, payload, owner) for number, (key, payload) in enumerate(pairs, self._number + 1)]
-        count, size = len(self.jobs) + len(new), self.bytes + sum(job.size for job in new)
-        if owner is not None:  # its own count once more
-            jobs, used = self._used.get(owner, (0, 0))
-            count, size = count + jobs + len(new), size + used + size - self.bytes
-        if count > self._most or size > self._most_bytes:
+        size = sum(job.size for job in new)
+        if not (self._count.could_take(owner, len(new)) and self._bytes.could_take(owner, size)):
             return False
         self._add(new)
         return True
@@ -150,7 +145,8 @@ class Jobs:
         for job in new:
             self._number = job.number
             self.jobs[job.number] = job
-            self._charge(job, 1)
+            self._count.force(job.owner, 1)
+            self._bytes.force(job.owner, job.size)
             if self._lines is not None:
                 line = self._lines.setdefault(job.key, deque())
                 line.append(job)
@@ -158,14 +154,6 @@ class Jobs:
                     continue
             ready.append(job)
         self._line_up(ready)
-
-    def _charge(self, job: Job, sign: int) -> None:
-        self.bytes += sign * job.size
-        if job.owner is not None:
-            jobs, size = self._used.get(job.owner, (0, 0))
-            self._used[job.owner] = jobs + sign, size + sign * job.size
-            if not jobs + sign:
-                del self._used[job.owner]
 
     def _line_up(self, jobs: list[Job], *, first: bool = False) -> None:
         """These jobs may be given, in this order; those that were given too often are dead."""
@@ -228,7 +216,8 @@ class Jobs:
     def _forget(self, job: Job) -> None:
         del self.jobs[job.number]
         self._finished.append(job.number)
-        self._charge(job, -1)
+        self._count.give(job.owner, 1)
+        self._bytes.give(job.owner, job.size)
         if job.holder is not None:
             job.holder.drop(job)
         if self._lines is not None:

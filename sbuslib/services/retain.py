@@ -1,8 +1,9 @@
 """Keeps the newest message of each key, and tells it to clients that ask: see :mod:`sbuslib.patterns.last`.
 
-An empty payload under a key says that there is no value: the key is forgotten, as in MQTT. The service asks the hub to
-hold publishers back rather than lose a message. When it starts, it takes over what another service of the same patterns
-has; what was published while there was none is not kept.
+An empty payload under a key says that there is no value: the key is forgotten, as in MQTT. Room is shared out among the
+users that publish (:mod:`sbuslib.shares`): a user without room for a new value forgets its own oldest ones. The service
+asks the hub to hold publishers back rather than lose a message. When it starts, it takes over what another service of
+the same patterns has; what was published while there was none is not kept.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import logging
 import os
 import sqlite3
 from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -23,10 +25,12 @@ from ..limits import PACKET_BYTES
 from ..matcher import SEPARATOR, matches
 from ..patterns.last import CaughtUp, Page, question_key
 from ..patterns.request import Question
+from ..secrets import stranger
+from ..shares import Shares
 from ..wire import control
 from ..wire.packets import Message
 
-__all__ = ["KEYS", "SIZE", "Kept", "Retain"]
+__all__ = ["KEYS", "SIZE", "Kept", "Retain", "Told"]
 
 logger = logging.getLogger("sbuslib")
 
@@ -40,8 +44,18 @@ LONGEST: Final = PACKET_BYTES - 16_384
 """Bytes of the longest key and payload that are kept: in an answer there is a longer key besides."""
 
 
+class Told(NamedTuple):
+    """A message, and the user who is charged for it; ``None`` for the service's own user, root, and what it loads."""
+
+    key: bytes
+    payload: bytes
+    user: int | None = None
+
+
 class Kept:
-    """The newest payload of each key, within bounds: beyond them, keys whose message is oldest are forgotten.
+    """The newest payload of each key, within bounds: a user without room for one more forgets its oldest.
+
+    The user ``None`` may have all that is left; the others have shares.
 
     :param file: keeps it, too: an SQLite database, made where there is none. What :meth:`take` took is in it, also
         when the process is killed.
@@ -54,9 +68,9 @@ class Kept:
         """By key, the oldest message first."""
         self.forgotten = 0
         """Keys that were forgotten for lack of room."""
-        self._keys = keys
-        self._size = size
-        self._left = size
+        self._keys, self._bytes = Shares(keys, frozenset({None})), Shares(size, frozenset({None}))
+        self._users: dict[bytes, int | None] = {}  # who is charged for each key
+        self._of_user: dict[int | None, OrderedDict[bytes, None]] = {}  # the keys of each, the oldest message first
         self._order: list[bytes] = []  # the keys in order, or empty
         self._file: sqlite3.Connection | None = None
         if file is not None:
@@ -64,8 +78,11 @@ class Kept:
                 self._file = sqlite3.connect(file, isolation_level=None, timeout=1)
                 self._file.execute("PRAGMA locking_mode=EXCLUSIVE")
                 self._file.execute("PRAGMA journal_mode=WAL")
-                self._file.execute("CREATE TABLE IF NOT EXISTS kept (key BLOB PRIMARY KEY, payload BLOB NOT NULL)")
-                self.take(Message(*row) for row in self._file.execute("SELECT * FROM kept ORDER BY rowid").fetchall())
+                self._file.execute(
+                    "CREATE TABLE IF NOT EXISTS kept (key BLOB PRIMARY KEY, payload BLOB NOT NULL, user INTEGER)"
+                )
+                rows = self._file.execute("SELECT key, payload, user FROM kept ORDER BY rowid").fetchall()
+                self.take(Told(*row) for row in rows)
             except (sqlite3.Error, TypeError) as error:
                 raise StateError(f"{os.fspath(file)}: {error}") from None
 
@@ -76,36 +93,67 @@ class Kept:
 
     def clear(self) -> None:
         """Forget everything."""
-        self.take([Message(key, b"") for key in self.values])
+        self.take([Told(key, b"") for key in self.values])
 
-    def take(self, messages: Iterable[Message]) -> None:
+    def take(self, messages: Iterable[Told]) -> None:
         """Keep messages, newer than all before. Raises :exc:`sqlite3.Error` when the file cannot be written."""
-        values, changed = self.values, dict[bytes, bytes]()
-        for message in messages:
-            key, payload = message.key, message.payload
-            old = values.pop(key, None)
-            if old is not None:
-                self._left += len(key) + len(old)
-            if payload and len(key) + len(payload) <= LONGEST:
-                values[key] = payload
-                self._left -= len(key) + len(payload)
+        values, changed = self.values, dict[bytes, None]()
+        for key, payload, user in messages:
+            # 1. What the user may have in any case is what it has: a new value takes the place of older ones.
+            keys, size = self._keys.held(user), self._bytes.held(user)
+            was_there = self._forget(key)
             changed.pop(key, None)  # so that they are written in the order in which they came
-            changed[key] = values.get(key, b"")
-            if old is None or not changed[key]:
-                self._order = []
-            while len(values) > self._keys or self._left < 0:
-                oldest = next(iter(values))
-                self._left += len(oldest) + len(values.pop(oldest))
-                changed[oldest] = b""
+            changed[key] = None
+
+            # 2. Room, at the cost of this user alone.
+            new = len(key) + len(payload)
+            is_kept = bool(payload) and new <= LONGEST
+            while is_kept and not (self._fits(self._keys, user, 1, keys) and self._fits(self._bytes, user, new, size)):
+                oldest = next(iter(self._of_user.get(user, ())), None)
                 self.forgotten += 1
+                is_kept = oldest is not None
+                if oldest is not None:
+                    self._forget(oldest)
+                    self._order = []
+                    changed[oldest] = None
+
+            # 3. It is the newest.
+            if is_kept:
+                values[key] = payload
+                self._users[key] = user
+                self._of_user.setdefault(user, OrderedDict())[key] = None
+                self._keys.force(user, 1)
+                self._bytes.force(user, new)
+            if not (was_there and is_kept):
                 self._order = []
         if self._file is not None and changed:
-            self._file.execute("BEGIN")
-            self._file.executemany(
-                "DELETE FROM kept WHERE key = ?", [(key,) for key, new in changed.items() if not new]
-            )
-            self._file.executemany("REPLACE INTO kept VALUES (?, ?)", (pair for pair in changed.items() if pair[1]))
-            self._file.execute("COMMIT")
+            self._write(self._file, changed)
+
+    @staticmethod
+    def _fits(shares: Shares, user: int | None, units: int, before: int) -> bool:
+        return shares.held(user) + units <= before or shares.could_take(user, units)
+
+    def _forget(self, key: bytes) -> bool:
+        """Forget a key, if it is kept; whether it was."""
+        payload = self.values.pop(key, None)
+        if payload is None:
+            return False
+        user = self._users.pop(key)
+        self._keys.give(user, 1)
+        self._bytes.give(user, len(key) + len(payload))
+        del self._of_user[user][key]
+        if not self._of_user[user]:
+            del self._of_user[user]
+        return True
+
+    def _write(self, file: sqlite3.Connection, changed: Iterable[bytes]) -> None:
+        """Write keys, in the order of their messages, in one transaction."""
+        gone = [(key,) for key in changed if key not in self.values]
+        new = [(key, self.values[key], self._users[key]) for key in changed if key in self.values]
+        file.execute("BEGIN")
+        file.executemany("DELETE FROM kept WHERE key = ?", gone)
+        file.executemany("REPLACE INTO kept VALUES (?, ?, ?)", new)
+        file.execute("COMMIT")
 
     def page(self, pattern: bytes, after: bytes | None, separator: bytes = SEPARATOR) -> Page:
         """The values of a pattern, whose keys come after one in order."""
@@ -151,6 +199,8 @@ class Retain:
             features = self.client.features
             self._separator = features.separator if features is not None else SEPARATOR
             self._own = question_key(b"", self._separator)
+            if features is not None:
+                self.client.senders()
             self.client.flood_control(hard="block")
             try:
                 self.client.subscribe(*patterns, last=True)
@@ -173,8 +223,9 @@ class Retain:
         self.client.close()
 
     def _take(self, messages: Iterable[Message]) -> None:
+        own = self.client.credentials
         self.kept.take(
-            message
+            Told(message.key, message.payload, stranger(message.sender, own, self._separator))
             for message in messages
             if not message.key.startswith(self._own) and not isinstance(message, CaughtUp)
         )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 from support import HubThread
+
+from sbuslib.blocking import Client
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., "subprocess.Popen[bytes]"]
@@ -55,3 +59,40 @@ def test_a_file_nobody_takes_is_an_error(run: Run, start: Start, bus: HubThread,
     receiver.communicate(timeout=20)
     assert receiver.returncode == 0
     assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_file_that_does_not_fit_on_the_disk_is_told_and_the_next_one_comes(
+    run: Run, start: Start, bus: HubThread, path: str, tmp_path: Path
+) -> None:
+    large, small, into = tmp_path / "large", tmp_path / "small", tmp_path / "into"
+    large.write_bytes(bytes(1_000_000))
+    small.write_bytes(b"x")
+    into.mkdir()
+    limit = 200_000, 200_000
+    receiver = start(
+        *("sbuslib", "receive", "-a", path, "--into", str(into), "-n", "1", "k"),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
+    )
+    ready(receiver)
+    assert run("sbuslib", "send", "-a", path, "k", str(large)).returncode == 1
+    assert receiver.stderr is not None
+    assert receiver.stderr.readline() == f"sbus: {into}: File too large\n".encode()
+    assert run("sbuslib", "send", "-a", path, "k", str(small)).returncode == 0
+    output, _ = receiver.communicate(timeout=20)
+    assert (receiver.returncode, output) == (0, f"{into}/small\n".encode())
+    assert os.listdir(into) == ["small"]
+
+
+def test_nothing_is_left_of_a_file_when_the_receiver_is_killed(
+    run: Run, start: Start, bus: HubThread, path: str, tmp_path: Path
+) -> None:
+    receiver = start("sbuslib", "receive", "-a", path, "--into", str(tmp_path), "k")
+    ready(receiver)
+    with Client(path) as sender:
+        word = {"large": "0" * 32, "size": 500_000, "part": 100_000}
+        sender.subscribe(b"k/" + b"0" * 32 + b"/to")
+        sender.publish(b"k", json.dumps(word).encode())
+        sender.receive(20)  # the receiver asks for the first part: it has made its file
+    receiver.kill()
+    receiver.wait()
+    assert os.listdir(tmp_path) == []

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sbuslib.core.quotas import Account, Quotas, Shares
+from sbuslib.core.quotas import Account, Quotas
 from sbuslib.limits import Limits
+from sbuslib.shares import Shares
 
 
 def take_all(shares: Shares, user: int) -> int:

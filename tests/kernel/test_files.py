@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from pathlib import Path
@@ -91,6 +92,33 @@ def test_nothing_is_left_of_what_is_discarded(tmp_path: Path) -> None:
     sink.discard()
     sink.discard()
     assert os.listdir(tmp_path) == []
+
+
+def test_nothing_is_left_of_what_a_killed_process_received(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path, "a")
+    sink.write(memoryview(b"x"))
+    assert os.listdir(tmp_path) == [], "it has a name only once it is whole"
+    assert sink.finish() == tmp_path / "a"
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_system_without_files_without_a_name_gives_it_a_hidden_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = os.open
+
+    def refuse(path: object, flags: int, *more: object, **named: object) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "not here")
+        return given(path, flags, *more, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", refuse)
+    for end in (FileSink.finish, FileSink.discard):
+        sink = FileSink(tmp_path, "a")
+        sink.write(memoryview(b"x"))
+        assert [name for name in os.listdir(tmp_path) if name.startswith(".sbus-")]
+        end(sink)
+    assert os.listdir(tmp_path) == ["a"]
 
 
 def test_a_temporary_file_is_handed_over_at_its_start() -> None:

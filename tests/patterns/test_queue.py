@@ -23,12 +23,11 @@ from sbuslib.patterns.queue import (
     in_parts,
     is_address,
     queue_key,
-    stranger,
     submit,
 )
 from sbuslib.patterns.request import Asking
 from sbuslib.patterns.steps import Mailbox, Publish, Wait
-from sbuslib.secrets import Namespace
+from sbuslib.secrets import Namespace, stranger
 from sbuslib.wire.packets import Message
 
 OWN = b"!/cred/1/1000/7"

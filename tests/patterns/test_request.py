@@ -15,7 +15,9 @@ from typing import Any
 import gevent
 import pytest
 from clients.makers import Make, run
-from support import PATIENCE, HubThread, own_key
+from gevent.event import Event
+from support import PATIENCE, HubThread, eventually, own_key
+from worlds import STRANGER, World
 
 from sbuslib import aio, blocking
 from sbuslib.clients import base
@@ -31,7 +33,7 @@ from sbuslib.errors import (
 )
 from sbuslib.limits import PACKET_BYTES
 from sbuslib.patterns import request as module
-from sbuslib.patterns.request import Answer, Asking, Question
+from sbuslib.patterns.request import Answer, Asking, Question, Server
 from sbuslib.patterns.steps import Mailbox
 
 
@@ -351,3 +353,38 @@ def test_a_task_that_is_cancelled_asks_no_more(server: HubThread, address: str) 
             assert not asking._pending
 
     run(test())
+
+
+def test_questions_of_users_take_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.hub("bus")
+    serving, asking = world.client("bus"), world.client("bus")
+    world.uids["bus"] = STRANGER
+    greedy = world.client("bus")
+    answered: list[bytes] = []
+    began, go = Event(), Event()
+
+    def answer(question: Question) -> bytes:
+        began.set()
+        go.wait()
+        answered.append(question.payload)
+        return b""
+
+    answering: list[Server] = []
+    make = serving._server
+
+    def kept(*given: Any) -> Server:
+        answering.append(make(*given))
+        return answering[0]
+
+    monkeypatch.setattr(serving, "_server", kept)
+    with serving.serve(b"svc", answer):
+        first = gevent.spawn(greedy.request, b"svc", b"0", timeout=PATIENCE)
+        began.wait(PATIENCE)
+        others = [gevent.spawn(greedy.request, b"svc", b"%d" % number, timeout=PATIENCE) for number in range(1, 50)]
+        eventually(lambda: len(answering[0]._jobs) == 49)
+        others.append(gevent.spawn(asking.request, b"svc", b"modest", timeout=PATIENCE))
+        eventually(lambda: len(answering[0]._jobs) == 50)
+        go.set()
+        gevent.joinall([first, *others], timeout=PATIENCE, raise_error=True)
+    assert answered.index(b"modest") <= 2
+    assert len(answered) == 51

@@ -383,6 +383,14 @@ def test_a_worker_of_another_user_works_if_it_is_trusted(world: World, serve: Se
     eventually(lambda: service.done == 1)
 
 
+def test_a_stranger_cannot_say_that_it_is_an_elder_service(world: World, serve: Serve) -> None:
+    world.hub("bus")
+    service = _in_thread(lambda: serve(world.address("bus")))
+    world.peer_of("bus", STRANGER).publish(b"queue/mail/work", encode((0, b"elder")))
+    world.client("bus").publish(b"mail/x", b"1")
+    eventually(lambda: service.accepted == 1)
+
+
 def test_strangers_get_no_more_than_half_of_the_queue(world: World, serve: Serve) -> None:
     world.hub("bus")
     service = _in_thread(lambda: serve(world.address("bus"), jobs=10))

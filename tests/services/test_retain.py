@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import Programs, wait_until
 from support import PATIENCE, HubThread
+from worlds import STRANGER, World
 
 from sbuslib import Hub, aio, blocking
 from sbuslib.clients.endpoint import Endpoint
@@ -30,18 +31,23 @@ from sbuslib.matcher import matches
 from sbuslib.patterns import request
 from sbuslib.patterns.last import CaughtUp
 from sbuslib.services import retain
-from sbuslib.services.retain import Kept, Retain
+from sbuslib.services.retain import Kept, Retain, Told
 from sbuslib.wire.packets import Message
 
 # -- what is kept ---------------------------------------------------------------------------------------------
 
 MESSAGES = st.lists(
-    st.builds(Message, st.sampled_from([b"", b"a", b"a/1", b"a/2", b"b/1", b"b*"]), st.sampled_from([b"", b"x", b"yy"]))
+    st.builds(
+        Told,
+        st.sampled_from([b"", b"a", b"a/1", b"a/2", b"b/1", b"b*"]),
+        st.sampled_from([b"", b"x", b"yy"]),
+        st.none(),
+    )
 )
 
 
 @given(st.lists(MESSAGES), st.integers(1, 5), st.integers(1, 20), st.sampled_from([b"", b"a/", b"a/*", b"b*", b"a"]))
-def test_kept_is_what_a_plain_model_keeps(batches: list[list[Message]], keys: int, size: int, pattern: bytes) -> None:
+def test_kept_is_what_a_plain_model_keeps(batches: list[list[Told]], keys: int, size: int, pattern: bytes) -> None:
     kept = Kept(keys=keys, size=size)
     model: OrderedDict[bytes, bytes] = OrderedDict()
     with pytest.MonkeyPatch.context() as patch:
@@ -66,7 +72,7 @@ def test_kept_is_what_a_plain_model_keeps(batches: list[list[Message]], keys: in
 
 @settings(max_examples=10)
 @given(st.lists(MESSAGES, max_size=4))
-def test_a_file_has_it_after_each_batch(batches: list[list[Message]]) -> None:
+def test_a_file_has_it_after_each_batch(batches: list[list[Told]]) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -83,8 +89,46 @@ def test_a_file_has_it_after_each_batch(batches: list[list[Message]]) -> None:
 
 def test_what_is_too_long_to_be_told_is_not_kept_nor_what_was_before() -> None:
     kept = Kept()
-    kept.take([Message(b"a", b"x"), Message(b"a", bytes(retain.LONGEST))])
+    kept.take([Told(b"a", b"x"), Told(b"a", bytes(retain.LONGEST))])
     assert kept.values == {}
+
+
+def test_a_user_without_room_forgets_its_own_values_only() -> None:
+    kept = Kept(keys=100)
+    kept.take(Told(b"ours/%d" % number, b"x") for number in range(50))
+    kept.take(Told(b"theirs/%d" % number, b"x", 1_000) for number in range(500))
+    theirs = [key for key in kept.values if key.startswith(b"theirs/")]
+    assert [key for key in kept.values if key.startswith(b"ours/")] == [b"ours/%d" % number for number in range(50)]
+    assert theirs == [b"theirs/%d" % number for number in range(500 - len(theirs), 500)]
+    assert 10 < len(theirs) < 50
+
+
+def test_a_user_keeps_what_it_has_when_others_come() -> None:
+    kept = Kept(keys=100)
+    kept.take(Told(b"a/%d" % number, b"x", 1_000) for number in range(50))
+    kept.take(Told(b"b/%d" % number, b"x", 1_001) for number in range(50))
+    kept.take(Told(b"a/%d" % number, b"y", 1_000) for number in range(60))  # again, and ten more
+    of_a = {key: payload for key, payload in kept.values.items() if key.startswith(b"a/")}
+    assert of_a == {b"a/%d" % number: b"y" for number in range(10, 60)}
+    assert any(key.startswith(b"b/") for key in kept.values)
+
+
+def test_a_key_that_another_user_publishes_is_charged_to_it() -> None:
+    kept = Kept(keys=4)
+    kept.take([Told(b"k", b"1", 1_000), Told(b"k", b"2", 1_001), Told(b"a", b"", 1_001)])
+    kept.take(Told(b"a/%d" % number, b"x", 1_000) for number in range(2))
+    assert kept.values == {b"k": b"2", b"a/1": b"x"}
+
+
+def test_whose_values_are_kept_is_in_the_file(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "last", keys=10)
+    kept.take([Told(b"ours", b"x"), *(Told(b"theirs/%d" % number, b"x", 1_000) for number in range(3))])
+    kept.close()
+    again = Kept(tmp_path / "last", keys=10)
+    again.take(Told(b"more/%d" % number, b"x", 1_000) for number in range(20))
+    assert b"ours" in again.values
+    assert len(again.values) == 1 + 3
+    again.close()
 
 
 def test_a_file_that_cannot_be_used_is_told(tmp_path: Path) -> None:
@@ -250,7 +294,7 @@ def take_over(client: blocking.Client, address: str, file: str) -> None:
     first = Process(address, "a/")
     client.publish_many([(b"a/1", b"x"), (b"a/2", b"y")])
     stale = Kept(file)
-    stale.take([Message(b"a/9", b"stale")])
+    stale.take([Told(b"a/9", b"stale")])
     stale.close()
     second = Process(address, "a/", "--file", file)
     assert "2 keys are kept" in second.line
@@ -324,3 +368,18 @@ def test_subscriptions_over_relays_miss_nothing_while_many_publish(tmp_path: Pat
         stop.set()
         stack.close()
         programs.close()
+
+
+def test_a_stranger_cannot_have_the_values_of_others_forgotten(world: World, alone: None) -> None:
+    world.hub("bus")
+    with retaining(world.address("bus"), b"room/", keys=100) as service:
+        ours = world.client("bus")
+        ours.publish_many([(b"room/ours/%d" % number, b"x") for number in range(50)])
+        ours.sync()
+        world.uids["bus"] = STRANGER
+        theirs = world.client("bus")
+        theirs.publish_many([(b"room/theirs/%d" % number, b"x") for number in range(1_000)])
+        theirs.sync()
+        assert len(ours.last(b"room/ours/")) == 50
+        assert 0 < len(ours.last(b"room/theirs/")) < 50
+        assert service.kept.forgotten > 900

@@ -1,0 +1,114 @@
+"""What is shared out among users: room, and turns.
+
+The hub and the services on top of it use the same rule: else a user who may use a service could fill it, and leave the
+others nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from threading import Lock
+from typing import Generic, TypeVar
+
+__all__ = ["Shares", "Turns"]
+
+T = TypeVar("T")
+
+
+class Shares:
+    """One resource of ``maximum`` units, shared out among users by id.
+
+    A user that holds ``share`` of it while ``remaining`` is free may hold at most ``(remaining + share) / (n + 1)``,
+    where ``n`` is the number of users that hold some, this one included. So something is always left for the next: of
+    1,024 the first may take 512, a second then 170.
+
+    :param exempt: users who may have all that is left.
+    """
+
+    __slots__ = ("_exempt", "_held", "maximum", "remaining")
+
+    def __init__(self, maximum: int, exempt: frozenset[int | None] = frozenset()) -> None:
+        self.maximum = self.remaining = maximum
+        self._exempt = exempt
+        self._held: dict[int | None, int] = {}
+
+    def take(self, user: int | None, units: int) -> bool:
+        """Charge ``units`` to ``user``; ``False``, and nothing charged, when that is more than its share."""
+        if not self.could_take(user, units):
+            return False
+        self.force(user, units)
+        return True
+
+    def could_take(self, user: int | None, units: int) -> bool:
+        if user in self._exempt:
+            return units <= self.remaining
+        share = self._held.get(user, 0)
+        users = len(self._held) + (0 if share else 1)
+        return share + units <= (self.remaining + share) // (users + 1)
+
+    def force(self, user: int | None, units: int) -> None:
+        if units:
+            self._held[user] = self._held.get(user, 0) + units
+            self.remaining -= units
+
+    def give(self, user: int | None, units: int) -> None:
+        """Release ``units`` that were charged to ``user``."""
+        if units:
+            left = self._held[user] - units
+            assert left >= 0, "more is released than was charged"
+            if left:
+                self._held[user] = left
+            else:
+                del self._held[user]
+            self.remaining += units
+
+    def held(self, user: int | None) -> int:
+        return self._held.get(user, 0)
+
+    @property
+    def users(self) -> int:
+        return len(self._held)
+
+    @property
+    def used(self) -> int:
+        return self.maximum - self.remaining
+
+
+class Turns(Generic[T]):
+    """What waits for a service, first in first out for each user, while users take turns.
+
+    A user that is alone may have ``most`` waiting, of ``most_bytes`` together. Several threads may use it at once.
+    """
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        # Twice as much, of which one user alone has half.
+        self._count, self._bytes = Shares(2 * most), Shares(2 * most_bytes)
+        self._waiting: dict[int | None, deque[tuple[T, int]]] = {}  # by user; the first has the next turn
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return self._count.used
+
+    def put(self, user: int | None, item: T, size: int) -> bool:
+        """Let something of ``size`` bytes wait; ``False`` when the user has its share waiting already."""
+        with self._lock:
+            if not (self._count.could_take(user, 1) and self._bytes.could_take(user, size)):
+                return False
+            self._count.force(user, 1)
+            self._bytes.force(user, size)
+            self._waiting.setdefault(user, deque()).append((item, size))
+            return True
+
+    def take(self) -> T | None:
+        """The next of the user whose turn it is; ``None`` if nothing waits."""
+        with self._lock:
+            if not self._waiting:
+                return None
+            user = next(iter(self._waiting))
+            queue = self._waiting.pop(user)
+            item, size = queue.popleft()
+            if queue:
+                self._waiting[user] = queue  # behind the others
+            self._count.give(user, 1)
+            self._bytes.give(user, size)
+            return item
