@@ -1,15 +1,17 @@
-"""What a report costs, from the start of Spark to the page, in processor time and in time; several checkouts by turns.
+"""What a report costs, from the start of the command to the page, in processor time and in time; both engines by turns.
 
-Try: python benchmarks/reports.py [CHECKOUT...]
+Try: python benchmarks/reports.py [--spark] [CHECKOUT...]
 
-Each report of traffic is made by a process of its own, of 5,000 and of 3 million rows in Parquet files. A checkout is a
-folder with another version of this package; without one, only this version is measured. On a machine that has other
-work the time tells little, and the processors' time more.
+Each report of traffic is made by ``sbus report traffic`` as a process of its own, of 5,000, a million and 3 million
+rows in sealed files, with DuckDB. ``--spark`` makes each with Spark as well. A checkout is a folder with another
+version of this package; without one, only this version is measured. On a machine that has other work the time tells
+little, and the processors' time more.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -21,33 +23,14 @@ import numpy
 import pyarrow
 from pyarrow import parquet
 
+from sbuslib.lake.places import sealed_name
 from sbuslib.lake.rows import SCHEMA
 
 ROUNDS = 5
-SIZES = (5_000, 3_000_000)
+SIZES = (5_000, 1_000_000, 3_000_000)
 KEYS, SENDERS = 1_000, 20
 START_NS = 1_750_000_000_000_000_000
-
-REPORT = """
-import glob, os, sys
-from sbuslib.spark import sessions
-from sbuslib.spark.reports import traffic
-spark = sessions.session(settings=getattr(sessions, "QUICK", {}))  # as the commands start it
-report = traffic(spark.read.parquet(sys.argv[1]))
-open(sys.argv[2], "w").write(report.page())
-# This process, Java and the Python that Java has started: all that are in its process group or in ours.
-java = spark.sparkContext._gateway.proc.pid
-used = 0
-for path in glob.glob("/proc/[0-9]*/stat"):
-    try:
-        fields = open(path).read().rpartition(")")[2].split()
-    except OSError:
-        continue
-    if int(fields[2]) in (java, os.getpgrp()):
-        used += sum(map(int, fields[11:15]))
-print(used / os.sysconf("SC_CLK_TCK"))
-spark.stop()
-"""
+JOURNAL = "0123456789abcdef"
 
 
 def write(path: str, rows: int) -> None:
@@ -64,7 +47,7 @@ def write(path: str, rows: int) -> None:
         columns = {
             "time": pyarrow.array(times // 1_000, pyarrow.timestamp("us", tz="UTC")),
             "time_ns": times,
-            "journal": pyarrow.repeat("0123456789abcdef", count),
+            "journal": pyarrow.repeat(JOURNAL, count),
             "hub": pyarrow.repeat("hub-1", count),
             "sequence": number + 1,
             "kind": pyarrow.repeat("message", count),
@@ -79,34 +62,42 @@ def write(path: str, rows: int) -> None:
             "cause": pyarrow.nulls(count, pyarrow.string()),
         }
         arrays = [pyarrow.array(columns[field.name]).cast(field.type) for field in SCHEMA]
-        parquet.write_table(pyarrow.table(arrays, schema=SCHEMA), f"{path}/part-{part}.parquet", compression="zstd")
+        name = sealed_name(JOURNAL, int(number[0]) + 1, int(number[-1]) + 1)
+        parquet.write_table(pyarrow.table(arrays, schema=SCHEMA), f"{path}/{name}", compression="zstd")
 
 
-def measure(checkout: str, path: str, page: str) -> tuple[float, float]:
-    """Processor time and time of one report, in seconds."""
-    start = time.monotonic()
-    environment = os.environ | {"PYTHONPATH": checkout}
-    command = [sys.executable, "-c", REPORT, path, page]
-    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, process_group=0)
-    return float(done.stdout), time.monotonic() - start
+def measure(checkout: str, path: str, folder: str, words: list[str]) -> tuple[float, float]:
+    """Processor time, that of Java and its workers included, and time of one report, in seconds."""
+    # Compiled modules are kept, as those of an installed package are.
+    environment = os.environ | {"PYTHONPATH": checkout, "PYTHONPYCACHEPREFIX": f"{folder}/compiled"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [sys.executable, "-m", "sbuslib", "report", "traffic", path, "--output", f"{folder}/page.html", *words]
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    subprocess.run(command, env=environment, check=True, capture_output=True, cwd=checkout)
+    took, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, took
 
 
-def main(checkouts: list[str]) -> None:
-    """Measure, and print the median of each and the ratio to the last checkout."""
+def main(arguments: list[str]) -> None:
+    """Measure, and print the median of each."""
+    checkouts = [one for one in arguments if one != "--spark"]
+    ways = {"DuckDB": list[str]()} | ({"Spark": ["--engine", "spark"]} if "--spark" in arguments else {})
     with tempfile.TemporaryDirectory() as folder:
         for rows in SIZES:
             path = f"{folder}/{rows}"
             write(path, rows)
-            found: dict[str, list[tuple[float, float]]] = {checkout: [] for checkout in checkouts}
-            for _ in range(ROUNDS):
+            found = dict[tuple[str, str], list[tuple[float, float]]]()
+            for number in range(ROUNDS + 1):
                 for checkout in checkouts:
-                    found[checkout].append(measure(checkout, path, f"{folder}/page.html"))
-            last = [statistics.median(one) for one in zip(*found[checkouts[-1]], strict=True)]
-            for checkout, each in found.items():
+                    for way, words in ways.items():
+                        measured = measure(checkout, path, folder, words)
+                        if number:  # the first one compiles
+                            found.setdefault((checkout, way), []).append(measured)
+            for (checkout, way), each in found.items():
                 cpu, wall = (statistics.median(one) for one in zip(*each, strict=True))
+                load = os.getloadavg()[0]
                 print(
-                    f"{rows:9,} rows  {checkout}: {cpu:6.2f} s of processors ({last[0] / cpu:.2f}), "
-                    f"{wall:6.2f} s ({last[1] / wall:.2f})",
+                    f"{rows:9,} rows  {checkout}  {way:6}: {cpu:6.2f} s of CPU, {wall:6.2f} s (load {load:.1f})",
                     flush=True,
                 )
 

@@ -23,6 +23,7 @@ FLOORS = [
     "diagnosis relay testing",
     "bridge tcp journal spark bench web services pytest_plugin",
     "reading",
+    "reports",
     "cli",
 ]
 """Modules of the top level and folders, the lowest floor first. A folder stands for all that is in it."""
@@ -94,6 +95,7 @@ WITHOUT_GEVENT = {
     "clients.endpoint",
     "clients.patterns",
     "spark",
+    "reports",
     "services.queue",
     "lake",
     "reading",

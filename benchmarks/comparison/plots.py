@@ -1,4 +1,4 @@
-"""Results as pictures: SVG by matplotlib, which the extra ``[report]`` brings, to stand inside a page."""
+"""Results as pictures: SVG by matplotlib, which the extra ``[bench]`` brings, to stand inside a page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _figure(rows: int, **options: Any) -> tuple[Any, Any]:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError:
-        raise StateError("plots need matplotlib: pip install 'sbuslib[report]'") from None
+        raise StateError("plots need matplotlib: pip install 'sbuslib[bench]'") from None
     mpl.rcParams.update(
         {
             "svg.fonttype": "none",

@@ -34,12 +34,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Make the report; the exit status."""
     journal, lake, report = sys.argv[1:] if argv is None else argv
     from ..errors import SbusError, StateError
-    from ..spark.plots import check_plots
+    from ..reports.html import check_page
     from ..spark.sessions import QUICK, check_java, session
     from ..spark.sessions import explain as explain_spark
 
     try:
-        check_plots()
+        check_page()
         check_java()
         print(f"  {'spark':<12} is starting, with Java", flush=True)
         spark = session("local[2]", name="sbus demo", settings=QUICK | _SETTINGS)
@@ -50,15 +50,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     from pyspark.errors import PySparkException
 
     from ..lake.sealing import Written, ingest
-    from ..spark.lake import read
-    from ..spark.reports import traffic
+    from ..reports.sql import in_spark
+    from ..reports.traffic import traffic
 
     try:
         files: list[Written] = []
         ingest([journal], lake, progress=files.append)
         print(f"  {'lake':<12} {sum(file.rows for file in files)} messages as Parquet", flush=True)
         print(f"  {'spark':<12} makes the report", flush=True)
-        made = traffic(read(spark, lake))
+        made = traffic(in_spark(spark, lake))
         if made is None:
             print("  the lake is empty", flush=True)
             return EXIT_FAILURE

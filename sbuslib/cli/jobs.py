@@ -1,14 +1,14 @@
-"""What the commands that need Spark share: their arguments, and how they begin and end."""
+"""What the commands about journals share: how they begin and end, and Spark for those that can use it."""
 
 from __future__ import annotations
 
 import os
 import threading
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from .console import (
     EXIT_SUCCESS,
@@ -26,24 +26,21 @@ from .console import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SPARK", "Work", "add_spark_arguments", "run", "stop_event"]
-
-Work: TypeAlias = "Callable[[SparkSession], object]"
-"""The work of a command, once Spark runs."""
+__all__ = ["SPARK", "add_spark_arguments", "run", "spark", "stop_event"]
 
 SPARK = (
-    "This needs Java 17 or newer, which is that of JAVA_HOME or else the one in the path, and pip install "
-    "'sbuslib[spark]'. SBUS_SPARK_LOG=warn (or info, error) shows what Spark logs."
+    "Spark needs Java 17 or newer, which is that of JAVA_HOME or else the one in the path, and pip install "
+    "'sbuslib[spark]'. SBUS_SPARK_LOG=warn (or info, error) shows what it logs."
 )
-"""The end of the help of each of these commands."""
+"""The end of the help of each command that can use Spark."""
 
 
 def add_spark_arguments(parser: ArgumentParser) -> None:
-    """Add the option that says where the work is done."""
+    """Add the options that say where Spark does the work."""
     parser.add_argument(
         "--master",
         metavar="URL",
-        help="the cluster that does the work, as Spark names it: spark://host:7077; else here",
+        help="the cluster that does the work with Spark, as Spark names it: spark://host:7077; else here",
     )
     parser.add_argument(
         "--conf", metavar="KEY=VALUE", action="append", default=[], help="a setting of Spark; may be repeated"
@@ -96,46 +93,43 @@ def stop_event() -> threading.Event:
     return event
 
 
-def run(arguments: Namespace, prepare: Callable[[Namespace], Work | None], *, light: bool = False) -> int:
-    """Prepare, start Spark, do the work, stop Spark, and turn what goes wrong into one line; the exit status.
-
-    :param prepare: finds out what is wrong with the arguments as far as that can be known without Spark, which takes
-        ten seconds to start, and returns the work; ``None`` if it has done it without Spark.
-    :param light: ``prepare`` needs nothing of the extra ``spark``.
-    """
+def run(arguments: Namespace, work: Callable[[Namespace], object]) -> int:
+    """Do the work of a command, and turn what goes wrong into one line; the exit status."""
     from ..errors import SbusError, UsageError
 
     try:
-        if not light:
-            from ..spark.sessions import require
-
-            require()
-        work = prepare(arguments)
-        return EXIT_SUCCESS if work is None else _run_on_spark(arguments, work)
+        work(arguments)
     except UsageError as error:
         complain("sbus", explain(error))
         return EXIT_USAGE
     except (SbusError, OSError) as error:
         return complain("sbus", explain(error) + advise(error, arguments))
+    return EXIT_SUCCESS
 
 
-def _run_on_spark(arguments: Namespace, work: Work) -> int:
-    from ..spark.sessions import check_executors, session
+@contextmanager
+def spark(arguments: Namespace) -> Iterator[SparkSession]:
+    """Start Spark, as the arguments say, and stop it after the block. It takes ten seconds to start.
+
+    Raises :exc:`~sbuslib.errors.StateError`, also for what Spark raises in the block.
+    """
+    from ..errors import StateError
+    from ..spark.sessions import check_executors, require, session
     from ..spark.sessions import explain as explain_spark
 
-    yield_to_ctrl_c()  # an interrupted call into Java would break the next one
-    settings = _settings(arguments)
-    tell("starting Spark ...")
-    spark = session(arguments.master, settings=settings)
+    require()
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    settings = _settings(arguments)
+    yield_to_ctrl_c()  # an interrupted call into Java would break the next one
+    tell("starting Spark ...")
+    running = session(arguments.master, settings=settings)
     try:
-        check_executors(spark, tell)
-        with _progress(spark):
-            work(spark)
+        check_executors(running, tell)
+        with _progress(running):
+            yield running
     except (PySparkException, Py4JError) as error:
-        return complain("sbus", explain_spark(error) + advise(error, arguments))
+        raise StateError(explain_spark(error)) from None
     finally:
-        spark.stop()
-    return EXIT_SUCCESS
+        running.stop()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from argparse import ArgumentParser, Namespace
-from functools import partial
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from . import jobs
-from .console import EXIT_SUCCESS, advise, complain, explain, tell
+from .console import tell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,20 +49,20 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def _run(arguments: Namespace) -> int:
-    from ..errors import SbusError
+    return jobs.run(arguments, _ingest)
 
-    if arguments.master is not None:
-        return jobs.run(arguments, lambda _: partial(_ingest, arguments))
+
+def _ingest(arguments: Namespace) -> None:
+    from ..errors import StateError
+
     try:
-        _ingest(arguments)
+        with nullcontext() if arguments.master is None else jobs.spark(arguments) as session:
+            _ingest_with(arguments, session)
     except ImportError as error:
-        return complain("sbus", f"{error.name} is missing: pip install 'sbuslib[seal]'")
-    except (SbusError, OSError) as error:
-        return complain("sbus", explain(error) + advise(error, arguments))
-    return EXIT_SUCCESS
+        raise StateError(f"{error.name} is missing: pip install 'sbuslib[seal]'") from None
 
 
-def _ingest(arguments: Namespace, spark: SparkSession | None = None) -> None:
+def _ingest_with(arguments: Namespace, spark: SparkSession | None) -> None:
     from ..lake.sealing import ingest
 
     options: dict[str, Any] = {}

@@ -60,7 +60,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "consume": "messages of a journal from where you stopped, as they come",
             "lake": "keep journals as Parquet files, for reports",
             "report": "pages and tables about what was recorded: traffic, subscriptions, losses",
-            "watch": "rates of what is being recorded, and alerts on the bus",
+            "watch": "rates of a bus or of what is being recorded, and alerts",
         },
     ),
     "patterns": (

@@ -107,7 +107,7 @@ def test_the_page_loads_no_other_file(tmp_path: Path) -> None:
     assert "| one to one | 2,000 (1,500-2,500) |" in (tmp_path / "docs" / "performance.md").read_text()
     if not importlib.util.find_spec("matplotlib"):
         assert done.returncode == 1
-        assert done.stderr == "report.py: plots need matplotlib: pip install 'sbuslib[report]'\n"
+        assert done.stderr == "report.py: plots need matplotlib: pip install 'sbuslib[bench]'\n"
         return
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "index.html").read_text("utf-8")

@@ -1,4 +1,4 @@
-"""What the commands that need Spark share: the errors before Spark starts, and the event of a signal."""
+"""What the commands about journals share: their errors, and the event of a signal."""
 
 from __future__ import annotations
 
@@ -20,16 +20,11 @@ from sbuslib.errors import StateError, UsageError
         (FileNotFoundError(2, "No such file", "/lake"), 1, "sbus: /lake: No such file\n"),
     ],
 )
-def test_errors_before_spark_starts_are_one_line(
-    error: Exception, status: int, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("pyspark")
-    pytest.importorskip("pyarrow")
-
-    def prepare(arguments: Namespace) -> jobs.Work:
+def test_errors_are_one_line(error: Exception, status: int, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def work(arguments: Namespace) -> None:
         raise error
 
-    assert jobs.run(Namespace(master=None), prepare) == status
+    assert jobs.run(Namespace(), work) == status
     assert capsys.readouterr().err == line
 
 

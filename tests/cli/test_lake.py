@@ -11,10 +11,8 @@ import pytest
 from cli.refusals import is_refused
 from segments.journals import EXAMPLE, write
 
-pytest.importorskip("pyspark")
-
-SECONDS = 240
-"""Java is slow to begin."""
+pytest.importorskip("pyarrow")
+pytest.importorskip("duckdb")
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -35,9 +33,7 @@ def test_wrong_arguments_are_refused_before_spark_starts(
     is_refused(run("sbuslib", *words, cwd=tmp_path), status, said)
 
 
-@pytest.mark.seconds(SECONDS)
 def test_a_journal_becomes_a_lake_and_a_page(start: Start, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     write(str(tmp_path / "journal"), *EXAMPLE)
     (tmp_path / "other").mkdir()
     ingest = start("sbuslib", "lake", "ingest", "journal", "other", "lake", cwd=tmp_path)

@@ -18,15 +18,9 @@ PAUSE = 0.05
 ABOVE, BELOW = b"alerts/above/room/", b"alerts/below/beat"
 
 
-def test_alerts_are_published_until_a_signal_ends_the_process_group(
-    start: Start, bus: HubThread, path: str, folder: str
-) -> None:
-    journal = os.path.join(folder, "journal")
-    recorder = start("sbuslib", "record", "-a", path, journal)
-    assert recorder.stderr is not None
-    assert b"recording" in recorder.stderr.readline()
-    options = ("--window", "1", "--delay", "0.5", "--above", "room/", "2", "--below", "beat", "1")
-    watching = start("sbuslib", "watch", journal, "-a", path, *options, start_new_session=True)
+def test_alerts_are_published_until_a_signal_ends_the_process_group(start: Start, bus: HubThread, path: str) -> None:
+    options = ("--window", "1", "--above", "room/", "2", "--below", "beat", "1")
+    watching = start("sbuslib", "watch", "-a", path, *options, start_new_session=True)
     told = dict[bytes, dict[str, object]]()
     with blocking.Client(path) as client:
         client.subscribe(b"alerts/")
@@ -46,8 +40,6 @@ def test_alerts_are_published_until_a_signal_ends_the_process_group(
     assert (below["kind"], below["pattern"], below["messages"]) == ("below", "beat", 0)
     os.killpg(watching.pid, signal.SIGTERM)
     shown, complaints = watching.communicate()
-    assert (watching.returncode, complaints) == (0, b""), "Spark has nothing to do"
+    assert watching.returncode == 0, complaints
     assert b"room/ " in shown
     assert b"alerts/above/room/: " in shown
-    recorder.terminate()
-    assert recorder.wait() == 0

@@ -57,14 +57,14 @@ def message_block(first: int, messages: Sequence[Row]) -> bytes | bytearray:
 def segment(
     directory: Path,
     first: int,
-    *blocks: Sequence[Row] | tuple[int, str, int],
+    *blocks: Sequence[Row] | tuple[int, str, int | None],
     sealed: bool = True,
     hub: str = "hub-1",
     journal: str = "0123456789abcdef",
 ) -> Path:
     """Write a segment whose first row is numbered ``first``: each block a list of messages, or one gap.
 
-    A gap is a time, a cause and a count.
+    A gap is a time, a cause and a count, ``None`` where nobody knows it.
     """
     directory.mkdir(exist_ok=True)
     data = SegmentHeader(journal, hub, b"/", START_NS, first, SALT).encode()

@@ -6,9 +6,10 @@ import json
 import sys
 
 from sbuslib.lake.sealing import ingest
-from sbuslib.spark import read, session
+from sbuslib.reports.sql import in_spark
+from sbuslib.reports.traffic import summaries
+from sbuslib.spark import session
 from sbuslib.spark.lake import on_spark
-from sbuslib.spark.traffic import summaries
 
 
 def main(master: str, journal: str, bus: str, folder: str, quick: str) -> None:
@@ -31,8 +32,8 @@ def main(master: str, journal: str, bus: str, folder: str, quick: str) -> None:
     rows = frame.selectExpr("key", "payload").repartition(2)
     rows.write.format("sbus").mode("append").option("address", bus).save()
     ingest([journal], f"{folder}/lake", run=on_spark(spark))
-    users = summaries(read(spark, f"{folder}/lake"), 3600)["by_user"].to_pylist()
-    found["users"] = [[row["uid"], row["messages"], row["bytes"]] for row in users]
+    users = summaries(in_spark(spark, f"{folder}/lake"), 3600)["by_user"].rows
+    found["users"] = [[uid, messages, size] for uid, _, messages, size in users]
     spark.stop()
     print(json.dumps(found))
 

@@ -1,4 +1,4 @@
-"""A self-contained page of HTML with plots and tables, which a reader can search, sort and zoom without a network.
+"""A self-contained page of HTML with curves and tables, which a reader can search and sort without a network.
 
 Keys, senders and causes are bytes from strangers. So jinja2 escapes every value, and the page forbids the browser to
 load anything, or to run anything but the page's own script.
@@ -10,19 +10,35 @@ import base64
 import grp
 import hashlib
 import pwd
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
+from ..errors import StateError
 from ..wire.text import printable
+from .exports import Table
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-__all__ = ["Kind", "Page", "called", "duration", "figure", "heading", "human", "shown", "table"]
+__all__ = [
+    "Column",
+    "Kind",
+    "Page",
+    "Report",
+    "check_page",
+    "duration",
+    "heading",
+    "human",
+    "losses",
+    "render",
+    "show",
+    "shown",
+    "table",
+]
 
 _NOTHING = "\N{EN DASH}"
 """Shown in place of a value that is missing."""
@@ -30,14 +46,26 @@ _NOTHING = "\N{EN DASH}"
 _SHOWN = 160
 """Characters of a key or sender that are shown. The tooltip has the rest."""
 
+_ROWS = 500
+"""Rows of a table in a page: as many as are worth a search. The page shows the first 25, and the rest when asked."""
+
+
+class Report(NamedTuple):
+    """A report: its ``tables`` by name, and ``page``, which makes the HTML."""
+
+    tables: dict[str, Table]
+    page: Callable[[], str]
+
 
 def human(value: float, unit: Literal["", "B"] = "") -> str:
-    """A count in few characters: ``1,234``, ``56.7 k``, ``8.90 M``; bytes in powers of 1,024, as ``5.4 KiB``.
+    """A count or rate in few characters: ``1,234``, ``56.7 k``, ``8.90 M``; bytes in powers of 1,024, as ``5.4 KiB``.
 
-    >>> human(1234), human(56_700), human(8_900_000), human(5_500, "B")
-    ('1,234', '56.7 k', '8.90 M', '5.37 KiB')
+    >>> human(1.618), human(1234), human(56_700), human(8_900_000), human(5_500, "B")
+    ('1.6', '1,234', '56.7 k', '8.90 M', '5.37 KiB')
     """
     step = 1_024 if unit else 1_000
+    if abs(value) < 10 and value != int(value):
+        return f"{value:.2g} {unit}".rstrip()
     if abs(value) < (step if unit else 10_000):
         return f"{value:,.0f}{' ' + unit if unit else ''}"
     names = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei") if unit else ("k", "M", "G", "T", "P", "E")
@@ -49,18 +77,16 @@ def human(value: float, unit: Literal["", "B"] = "") -> str:
     return f"{value:.{digits}f} {name}{unit}"
 
 
-def duration(nanoseconds: float) -> str:
+def duration(seconds: float) -> str:
     """A time in few characters.
 
-    >>> duration(850), duration(12_300), duration(4_560_000), duration(7.8e9)
-    ('850 ns', '12.3 µs', '4.56 ms', '7.80 s')
+    >>> duration(0.0456), duration(78), duration(5_400), duration(100_000)
+    ('46 ms', '78 s', '90 min', '28 h')
     """
-    for most, unit in ((1e3, "ns"), (1e6, "µs"), (1e9, "ms"), (float("inf"), "s")):
-        if nanoseconds < most or unit == "s":
-            value = nanoseconds / (most / 1e3 if unit != "s" else 1e9)
-            digits = 0 if unit == "ns" or value >= 100 else 1 if value >= 10 else 2
-            return f"{value:,.{digits}f} {unit}"
-    raise AssertionError(nanoseconds)
+    for size, most, unit in ((0.001, 1.0, "ms"), (1, 120, "s"), (60, 7_200, "min"), (3_600, 172_800, "h")):
+        if seconds < most:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds / 86_400:,.0f} days"
 
 
 def shown(value: object) -> str:
@@ -81,18 +107,16 @@ def shown(value: object) -> str:
         case datetime():
             return value.strftime("%Y-%m-%d %H:%M:%S")
         case list() | tuple():
-            return ", ".join(map(called, value)) if value else _NOTHING
+            return ", ".join(shown(one) or '""' for one in value) if value else _NOTHING
     return printable(str(value).encode("utf-8", "surrogateescape"))
 
 
-def called(value: object) -> str:
-    """As :func:`shown`, but an empty text is shown as ``""``."""
-    return shown(value) or '""'
+Kind: TypeAlias = Literal["text", "moment", "count", "bytes", "user", "group"]
+"""How a column is shown: ``count`` and ``bytes`` are shortened, ``user`` and ``group`` named as this machine knows
+them, and a ``moment`` is a ``datetime``."""
 
-
-Kind: TypeAlias = Literal["text", "id", "count", "bytes", "time", "user", "group"]
-"""How a column is shown: ``count``, ``bytes`` and ``time`` (nanoseconds) are shortened, ``user`` and ``group`` named as
-this machine knows them."""
+Column: TypeAlias = "tuple[str, str, Kind]"
+"""A column in a page: its name in the table, its heading, and how it is shown."""
 
 
 class _Cell(NamedTuple):
@@ -120,39 +144,59 @@ def _templates() -> Environment:
 def _safe(html: str) -> Markup:
     from markupsafe import Markup
 
-    return Markup(html)  # callers pass text of this package, or pictures that matplotlib has escaped
+    return Markup(html)  # callers pass text of this package
+
+
+def check_page() -> None:
+    """Raise :exc:`~sbuslib.errors.StateError`, whose message says what to install, where no page can be made."""
+    try:
+        import jinja2  # noqa: F401
+    except ImportError as error:
+        raise StateError(f"{error.name} is missing: pip install 'sbuslib[report]'") from None
+
+
+def render(template: str, **values: object) -> Markup:
+    """A part of a section, made of the file ``template``, in which all values are escaped."""
+    return _safe(_templates().get_template(template).render(**values))
 
 
 class Page:
     """A page, which is built from top to bottom.
 
     :param lead: one sentence below the title that says what the page shows.
+    :param engine: the program that did the counting; empty where there was none.
     """
 
-    def __init__(self, title: str, lead: str) -> None:
+    def __init__(self, title: str, lead: str, engine: str = "") -> None:
         self._title = title
         self._lead = lead
+        self._engine = engine
         self._tiles: list[tuple[str, str, bool]] = []
+        """Figures at the top: the figure, what it counts, and whether it is bad."""
         self._sections: list[tuple[str, str, tuple[Markup, ...]]] = []
+        """Heading, text and parts of each section."""
 
     def tile(self, figure: str, what: str, bad: bool = False) -> None:
         """Add a figure at the top, with what it counts; ``bad`` makes it red."""
         self._tiles.append((figure, what, bad))
 
     def section(self, title: str, text: str, *parts: Markup) -> None:
-        """Add a section: a heading, a sentence, and what :func:`figure`, :func:`table` and :func:`heading` give."""
+        """Add a section: a heading, a sentence, and what :func:`show`, :func:`heading` and others give."""
         self._sections.append((title, text, parts))
 
     def html(self) -> str:
         """The whole page."""
         made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-        page = _templates().get_template("page.html")
-        return page.render(title=self._title, lead=self._lead, tiles=self._tiles, sections=self._sections, made=made)
-
-
-def figure(picture: Iterable[str]) -> Markup:
-    """A picture as a part of a section."""
-    return _safe(f"<figure>{''.join(picture)}</figure>")
+        page = render(
+            "page.html",
+            title=self._title,
+            lead=self._lead,
+            tiles=self._tiles,
+            sections=self._sections,
+            made=made,
+            engine=self._engine,
+        )
+        return str(page)
 
 
 def heading(text: str) -> Markup:
@@ -160,10 +204,33 @@ def heading(text: str) -> Markup:
     return _safe("<h3>{}</h3>").format(text)
 
 
+def losses(known: int, unknown: int, what: str) -> tuple[str, str, bool]:
+    """A tile about messages that were lost: a known number, and how many times nobody knows how many.
+
+    >>> losses(17, 2, "lost")
+    ('17 + ?', 'lost, and 2 times nobody knows how many', True)
+    """
+    if not unknown:
+        return human(known), what, known > 0
+    times = "once" if unknown == 1 else f"{human(unknown)} times"
+    if not known:
+        return "?", f"{what}: {times}, and nobody knows how many", True
+    return f"{human(known)} + ?", f"{what}, and {times} nobody knows how many", True
+
+
+def show(whole: Table, *columns: Column, barred: str | None = None) -> Markup:
+    """The first rows of a table as a part of a section."""
+    names = [*whole.columns]
+    places = [names.index(name) for name, _, _ in columns]
+    rows = [[row[at] for at in places] for row in whole.rows[:_ROWS]]
+    bars = None if barred is None else [name for name, _, _ in columns].index(barred)
+    return table(rows, *((title, kind) for _, title, kind in columns), more=len(whole.rows) > _ROWS, barred=bars)
+
+
 def table(
     rows: Sequence[Sequence[object]], *columns: tuple[str, Kind], more: bool = False, barred: int | None = None
 ) -> Markup:
-    """A table as a part of a section.
+    """Rows as a part of a section.
 
     :param columns: for each column, its heading and how it is shown.
     :param more: there are more rows than these, and a note below the table says so.
@@ -177,14 +244,12 @@ def table(
         for line, value in zip(cells, values, strict=True):
             if isinstance(value, (int, float)):
                 line[0] = line[0]._replace(bar=f"{max(0.3, 100 * value / largest):.1f}")
-    return _safe(_templates().get_template("table.html").render(columns=columns, rows=cells, more=more))
+    return render("table.html", columns=columns, rows=cells, more=more)
 
 
 _NUMBERS: dict[Kind, Callable[[float], str]] = {
     "count": human,
     "bytes": lambda value: human(value, "B"),
-    "time": duration,
-    "id": str,
     "user": lambda uid: _named(uid, lambda: pwd.getpwuid(int(uid)).pw_name),
     "group": lambda gid: _named(gid, lambda: grp.getgrgid(int(gid)).gr_name),
 }
@@ -199,7 +264,7 @@ def _named(number: float, name: Callable[[], str]) -> str:
 
 def _cell(value: object, kind: Kind) -> _Cell:
     if kind != "text" and isinstance(value, (int, float)):
-        return _Cell(_NUMBERS[kind](value), shown(value) if kind in ("count", "bytes", "time") else "", str(value))
+        return _Cell(_NUMBERS[kind](value), shown(value) if kind in ("count", "bytes") else "", str(value))
     text = shown(value)
     if len(text) > _SHOWN:
         return _Cell(f"{text[:_SHOWN]}\N{HORIZONTAL ELLIPSIS}", text[: 10 * _SHOWN])

@@ -1,5 +1,5 @@
 "use strict";
-// Search, sort and fold tables, and zoom into pictures. Without this script, the page shows all rows in their order.
+// Search, sort and fold tables, and tell the values of curves. Without this script, the page shows all rows in their order.
 const FOLDED = 25;
 
 function make(parent, tag, properties) {
@@ -61,44 +61,20 @@ function enliven(table) {
   show();
 }
 
-function zoomable(figure) {
-  const svg = figure.querySelector("svg");
-  if (!svg) return;
-  const whole = svg.viewBox.baseVal;
-  const full = { x: whole.x, y: whole.y, width: whole.width, height: whole.height };
-  let view = { ...full };
-
-  function look(next) {
-    view = next;
-    view.x = Math.min(Math.max(view.x, full.x), full.x + full.width - view.width);
-    view.y = Math.min(Math.max(view.y, full.y), full.y + full.height - view.height);
-    svg.setAttribute("viewBox", `${view.x} ${view.y} ${view.width} ${view.height}`);
-    figure.classList.toggle("zoomed", view.width < full.width);
-  }
-
-  function zoom(factor, x = view.x + view.width / 2, y = view.y + view.height / 2) {
-    const width = Math.min(full.width, Math.max(full.width / 20, view.width * factor));
-    const scale = width / view.width;
-    look({ x: x - (x - view.x) * scale, y: y - (y - view.y) * scale, width, height: view.height * scale });
-  }
-
-  const buttons = make(figure, "div", { className: "zoom" });
-  for (const [text, title, act] of [
-    ["+", "zoom in; or double-click, then drag", () => zoom(0.6)],
-    ["\u2212", "zoom out", () => zoom(1 / 0.6)],
-    ["\u21ba", "the whole picture", () => look({ ...full })],
-  ]) make(buttons, "button", { type: "button", textContent: text, title }).addEventListener("click", act);
-  svg.addEventListener("dblclick", (event) => {
-    const box = svg.getBoundingClientRect();
-    zoom(0.6, view.x + ((event.clientX - box.x) / box.width) * view.width, view.y + ((event.clientY - box.y) / box.height) * view.height);
+function telling(figure) {
+  const { start, step, lines, lost } = JSON.parse(figure.dataset.told);
+  const plot = figure.querySelector(".plot");
+  const output = figure.querySelector("output");
+  plot.addEventListener("pointermove", (event) => {
+    const box = plot.getBoundingClientRect();
+    const count = lines[0][1].length;
+    const at = Math.min(count - 1, Math.max(0, Math.floor(((event.clientX - box.x) / box.width) * count)));
+    const time = new Date(start + at * step).toISOString().slice(0, 19).replace("T", " ");
+    const values = lines.map(([name, values]) => (lines.length > 1 ? `${name} ` : "") + values[at]);
+    output.textContent = [time, ...values, ...(lost[at] ? [`lost ${lost[at]}`] : [])].join("  ");
   });
-  svg.addEventListener("pointermove", (event) => {
-    if (!event.buttons || view.width === full.width) return;
-    const scale = view.width / svg.getBoundingClientRect().width;
-    look({ ...view, x: view.x - event.movementX * scale, y: view.y - event.movementY * scale });
-    event.preventDefault();
-  });
+  plot.addEventListener("pointerleave", () => { output.textContent = ""; });
 }
 
 document.querySelectorAll("table").forEach(enliven);
-document.querySelectorAll("figure").forEach(zoomable);
+document.querySelectorAll("figure.curve").forEach(telling);

@@ -8,7 +8,8 @@ import hashlib
 import os
 import pwd
 import re
-from datetime import UTC, datetime
+import sys
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from hypothesis import strategies as st
 from web.conftest import browser as browser
 from web.conftest import screenshots as screenshots
 
-from sbuslib.spark.page import Page, duration, figure, heading, human, shown, table
-from sbuslib.spark.plots import bars, plot
+from sbuslib.errors import StateError
+from sbuslib.reports.curves import curves
+from sbuslib.reports.exports import Table
+from sbuslib.reports.html import Page, check_page, duration, heading, human, losses, show, shown, table
 
 NASTY = [
     b"<script>alert(1)</script>",
@@ -67,16 +70,15 @@ def parsed(html: str) -> Tags:
 
 def make(values: list[bytes]) -> str:
     """A page with every kind of part."""
-    with plot(columns=2) as (axes, picture):
-        bars(axes[0], values, range(len(values)))
-        axes[1].plot([1, 2], [3, 4], label=shown(values[0]))
-        axes[1].set_title(shown(values[0]))
-        axes[1].legend()
-    page = Page(shown(values[0]), shown(values[-1]))
+    start = datetime(2026, 3, 1, tzinfo=UTC)
+    hubs = [(shown(value), start, 1, 2, None, 1) for value in values[:2]]
+    columns = dict.fromkeys(("hub", "start", "messages", "bytes", "lost", "unknown"), "")
+    pictures = curves(Table(columns, hubs), 1)
+    page = Page(shown(values[0]), shown(values[-1]), shown(values[0]))
     page.tile(shown(values[0]), shown(values[0]), bad=True)
     rows = [(value, [value, value], number) for number, value in enumerate(values)]
-    columns = table(rows, ("key", "text"), ("others", "text"), ("messages", "count"), more=True, barred=2)
-    page.section(shown(values[0]), shown(values[0]), figure(picture), heading(shown(values[0])), columns)
+    listed = table(rows, ("key", "text"), ("others", "text"), ("messages", "count"), more=True, barred=2)
+    page.section(shown(values[0]), shown(values[0]), *pictures, heading(shown(values[0])), listed)
     return page.html()
 
 
@@ -141,7 +143,30 @@ def test_figures_are_short() -> None:
         "10.0 G",
     ]
     assert [human(n, "B") for n in (0, 1_023, 1_024, 10**9)] == ["0 B", "1,023 B", "1.00 KiB", "954 MiB"]
-    assert [duration(n) for n in (0, 1_000, 25_000_000, 10**10)] == ["0 ns", "1.00 µs", "25.0 ms", "10.0 s"]
+    assert [human(n) for n in (0.25, 1.618, 9.99, 12.3)] == ["0.25", "1.6", "10", "12"]
+    assert [duration(n) for n in (0, 0.025, 10, 7_199, 90_000)] == ["0 ms", "25 ms", "10 s", "120 min", "25 h"]
+    assert duration(1e6) == "12 days"
+
+
+def test_a_loss_is_told_with_what_is_known_and_what_is_not() -> None:
+    assert losses(0, 0, "lost") == ("0", "lost", False)
+    assert losses(17, 0, "lost") == ("17", "lost", True)
+    assert losses(17, 2, "lost") == ("17 + ?", "lost, and 2 times nobody knows how many", True)
+    assert losses(0, 1, "lost") == ("?", "lost: once, and nobody knows how many", True)
+
+
+def test_only_so_many_rows_are_shown() -> None:
+    whole = Table({"n": "int64", "key": "binary"}, [(n, b"%d" % n) for n in range(501)])
+    html = show(whole, ("key", "key", "text"), ("n", "number", "count"), barred="n")
+    assert "<code>499</code>" in html
+    assert "<code>500</code>" not in html
+    assert "Only the first 500 rows are shown." in html
+
+
+def test_the_error_without_jinja_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(StateError, match=r"jinja2 is missing: pip install 'sbuslib\[report\]'"):
+        check_page()
 
 
 def test_users_and_groups_are_named() -> None:
@@ -163,14 +188,15 @@ def visible(browser: Any) -> list[str]:
     return [cell.text for cell in cells]
 
 
-def test_a_reader_searches_sorts_and_zooms(browser: Any, screenshots: str, tmp_path: Path) -> None:
-    page = Page("Machines", "A page with a table of sixty rows and a picture.")
+def test_a_reader_searches_sorts_and_reads_a_curve(browser: Any, screenshots: str, tmp_path: Path) -> None:
+    page = Page("Machines", "A page with a table of sixty rows and two curves.")
     page.tile("60", "machines")
-    with plot() as (axes, picture):
-        bars(axes, ["a", "b"], [2, 1])
+    columns = dict.fromkeys(("hub", "start", "messages", "bytes", "lost", "unknown"), "")
+    start = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    times = [("hub-1", start + timedelta(seconds=n), 10 + n, 500, 7 * (n == 3), 0) for n in range(10)]
     rows = [(b"machine/%d" % number, 1_000 * number, 60 - number) for number in range(60)]
-    columns = table(rows, ("key", "text"), ("messages", "count"), ("payloads", "bytes"), barred=1)
-    page.section("All", "Of a test.", figure(picture), columns)
+    listed = table(rows, ("key", "text"), ("messages", "count"), ("payloads", "bytes"), barred=1)
+    page.section("All", "Of a test.", *curves(Table(columns, times), 1), listed)
     path = tmp_path / "page.html"
     path.write_text(page.html(), encoding="utf-8")
     browser.get(path.as_uri())
@@ -189,11 +215,38 @@ def test_a_reader_searches_sorts_and_zooms(browser: Any, screenshots: str, tmp_p
     assert visible(browser) == ["machine/5", *(f"machine/{number}" for number in range(50, 60))]
     assert "11 of 11 rows" in browser.find_element("css selector", ".tools").text
 
-    svg = browser.find_element("css selector", "figure svg")
-    whole = svg.get_dom_attribute("viewBox")
-    nearer, _, reset = browser.find_elements("css selector", ".zoom button")
     browser.save_screenshot(f"{screenshots}/report.png")
-    browser.execute_script("arguments[0].click()", nearer)
-    assert svg.get_dom_attribute("viewBox") != whole
-    browser.execute_script("arguments[0].click()", reset)
-    assert [*map(float, svg.get_dom_attribute("viewBox").split())] == pytest.approx([*map(float, whole.split())])
+    browser.execute_script(
+        "const plot = document.querySelector('.plot'), box = plot.getBoundingClientRect();"
+        "plot.dispatchEvent(new PointerEvent('pointermove', { clientX: box.x + box.width * 0.35 }));"
+    )
+    assert browser.find_element("css selector", "output").text == "2026-03-01 12:00:03 13 lost 7"
+
+
+@pytest.mark.parametrize("width", [1_300, 390])
+def test_no_column_and_no_bar_is_cut_off(browser: Any, screenshots: str, tmp_path: Path, width: int) -> None:
+    """On a screen, and on a phone."""
+    page = Page("Accounts", "A table of nine columns.")
+    rows = [("link", "9f2c41d07a55e8b3 \N{RIGHTWARDS ARROW} a hub below", *[1_234_567] * 7)]
+    names = ("published", "routed", "delivered", "queued", "recorded", "lost", "unknown")
+    numbers = [(name, "count") for name in names]
+    page.section("All", "Of a test.", table(rows, ("what", "text"), ("name", "text"), *numbers, barred=2))  # type: ignore[arg-type]
+    path = tmp_path / "page.html"
+    path.write_text(page.html(), encoding="utf-8")
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    )
+    try:
+        browser.get(path.as_uri())
+        browser.save_screenshot(f"{screenshots}/report-{width}.png")
+        seen = browser.execute_script(
+            "return [...document.querySelectorAll('th, td, .bar')].map((one) => one.getBoundingClientRect())"
+            ".map((box) => [box.left, box.right, box.width])"
+        )
+        assert len(seen) == 19
+        assert all(0 < left < right <= width for left, right, _ in seen), seen
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+        wide = browser.find_element("css selector", ".wide")
+        assert browser.execute_script("return arguments[0].scrollWidth <= arguments[0].clientWidth", wide)
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -1,0 +1,76 @@
+"""The tables of reports, and their files for machines."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..wire.text import printable
+
+if TYPE_CHECKING:
+    import pyarrow
+
+__all__ = ["Table", "write_csv", "write_parquet"]
+
+
+class Table(NamedTuple):
+    """Rows in memory.
+
+    Times are of type ``datetime``, binary values ``bytes``, and lists ``list``.
+    """
+
+    columns: dict[str, str]
+    """The Arrow type of each column, by its name."""
+
+    rows: list[tuple[Any, ...]]
+
+    def column(self, name: str) -> list[Any]:
+        """The values of a column."""
+        at = [*self.columns].index(name)
+        return [row[at] for row in self.rows]
+
+    def total(self, name: str) -> int:
+        """The sum of a column's numbers, nulls left out."""
+        return sum(filter(None, self.column(name)))
+
+    def to_arrow(self) -> pyarrow.Table:
+        """The same as an Arrow table."""
+        import pyarrow as pa
+
+        kinds = {"time": pa.timestamp("us", tz="UTC"), "keys": pa.list_(pa.binary())}
+        schema = pa.schema([(name, kinds.get(kind, kind)) for name, kind in self.columns.items()])
+        return pa.Table.from_arrays([pa.array(self.column(one.name), one.type) for one in schema], schema=schema)
+
+
+def write_parquet(tables: Mapping[str, Table], directory: str) -> None:
+    """Write each table into the file ``directory/NAME.parquet``, which is replaced if it is there."""
+    from pyarrow import parquet
+
+    os.makedirs(directory, exist_ok=True)
+    for name, table in tables.items():
+        parquet.write_table(table.to_arrow(), f"{directory}/{name}.parquet")
+
+
+def write_csv(tables: Mapping[str, Table], directory: str) -> None:
+    """Write each table into the file ``directory/NAME.csv``, which is replaced if it is there.
+
+    Bytes are written as :func:`~sbuslib.wire.text.printable` text, and lists as their items with blanks between. In a
+    list, a blank within an item is written as ``\\x20``, and an empty item as ``""``. What is not known is empty.
+    """
+    os.makedirs(directory, exist_ok=True)
+    for name, table in tables.items():
+        with open(f"{directory}/{name}.csv", "w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(table.columns)
+            writer.writerows(map(_as_text, row) for row in table.rows)
+
+
+def _as_text(value: object) -> object:
+    match value:
+        case list():
+            return " ".join(str(_as_text(one)).replace(" ", "\\x20") or '""' for one in value)
+        case bytes():
+            return printable(value)
+    return value

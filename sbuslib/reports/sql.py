@@ -1,0 +1,118 @@
+"""The rows that a report counts, in DuckDB or in Spark. The SQL of reports runs unchanged in both.
+
+So it says only what both mean alike:
+
+* Times are whole numbers of nanoseconds. Both round ``%`` towards 0; neither has the other's functions of time.
+* ``CAST(SUM(x) AS BIGINT)``, since DuckDB sums into 128 bits.
+* Sets of ``GROUPING SETS`` are told apart by ``GROUPING(column)``.
+* Order is made in Python: Spark puts nulls first, and ties have no order in either.
+* No function takes keys apart: text functions of Spark spoil bytes that are not UTF-8, and DuckDB escapes them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+
+from ..errors import JournalError
+from ..reading import read
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyRelation
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["EVERYTHING", "Choice", "InDuckDB", "InSpark", "Recorded", "default_engine", "in_duckdb", "in_spark"]
+
+Place: TypeAlias = "str | os.PathLike[str]"
+
+COLUMNS = ("time_ns", "hub", "kind", "key", "size", "sender", "gid", "uid", "lost", "cause")
+"""What reports read. Payloads are not touched."""
+
+
+class Recorded(Protocol):
+    """Rows with the columns :data:`COLUMNS`, in the ``engine`` of this name."""
+
+    engine: str
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """The answer to a ``SELECT`` from the table ``recorded``. Binary values are ``bytes``."""
+        ...
+
+
+class InDuckDB:
+    """Rows in DuckDB."""
+
+    engine = "DuckDB"
+
+    def __init__(self, rows: DuckDBPyRelation) -> None:
+        self._rows = rows
+        """The relation that SQL calls ``recorded``."""
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """See :class:`Recorded`. Raises :exc:`~sbuslib.errors.JournalError` where a file cannot be read."""
+        import duckdb
+
+        try:
+            answer = self._rows.query("recorded", sql)
+            assert answer is not None, "it is a SELECT"
+            return answer.fetchall()
+        except duckdb.Error as error:
+            raise JournalError(str(error).splitlines()[0]) from None
+
+
+class InSpark:
+    """Rows in Spark."""
+
+    engine = "Spark"
+
+    def __init__(self, rows: DataFrame) -> None:
+        self._rows = rows
+        """The frame that SQL calls ``recorded``."""
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """See :class:`Recorded`. Raises what Spark raises."""
+        self._rows.createOrReplaceTempView("recorded")
+        answer = self._rows.sparkSession.sql(sql).toArrow()
+        return [*zip(*(column.to_pylist() for column in answer.columns), strict=True)]
+
+
+class Choice(NamedTuple):
+    """Which rows count: those that ``hub`` recorded, from ``start_ns`` on and before ``end_ns``; ``None``: all."""
+
+    hub: str | None = None
+    start_ns: int | None = None
+    end_ns: int | None = None
+
+
+EVERYTHING = Choice()
+
+
+@contextmanager
+def in_duckdb(place: Place, choice: Choice = EVERYTHING) -> Iterator[InDuckDB]:
+    """The rows of a lake or journal in a DuckDB of its own. Raises as :func:`sbuslib.read`."""
+    import duckdb
+
+    # What does not fit into memory goes there, not below the directory that the user is in. Nothing is downloaded.
+    with (
+        TemporaryDirectory(prefix="sbus-report-") as folder,
+        duckdb.connect(config={"temp_directory": folder, "autoinstall_known_extensions": "false"}) as base,
+    ):
+        rows = read(place, "duckdb", start=choice.start_ns, end=choice.end_ns, columns=COLUMNS, connection=base)
+        if choice.hub is not None:
+            rows = rows.filter(duckdb.ColumnExpression("hub") == duckdb.ConstantExpression(choice.hub))
+        yield InDuckDB(rows)
+
+
+def in_spark(session: SparkSession, place: Place, choice: Choice = EVERYTHING) -> InSpark:
+    """The rows of a lake or journal in Spark. Raises as :func:`sbuslib.read`."""
+    rows = read(place, "spark", start=choice.start_ns, end=choice.end_ns, columns=COLUMNS, session=session)
+    return InSpark(rows if choice.hub is None else rows.where(rows.hub == choice.hub))
+
+
+def default_engine(place: Place) -> Literal["duckdb", "spark"]:
+    """DuckDB where it is installed, for a place on this machine; else Spark."""
+    return "duckdb" if "://" not in os.fspath(place) and find_spec("duckdb") else "spark"

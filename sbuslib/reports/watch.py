@@ -1,0 +1,330 @@
+"""Watches a bus, or a journal while it is written: rates by windows of time, and alerts to publish on the bus.
+
+:func:`follow` counts the rows of each window by key. When a window is complete, a :class:`Judge` compares the messages
+that match the pattern of each rule with its rate. The caller publishes the alerts under ``alerts/``. Messages under
+``alerts/`` are not counted, or one alert could cause the next.
+
+A window is complete when the clock is later than its end by the *delay*.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple, Protocol
+
+from ..blocking import Client
+from ..clients.endpoint import Endpoint
+from ..errors import JournalError, ReservedKeyError, UsageError
+from ..matcher import SEPARATOR, Subscriptions, check_separator
+from ..secrets import Namespace
+from ..segments.directory import Position, list_segments, read_header, read_journal
+from ..segments.layout import SEGMENT_HEADER_BYTES, Block
+from ..wire import control
+from ..wire.text import printable
+
+__all__ = [
+    "ALERTS",
+    "Alert",
+    "InJournal",
+    "Judge",
+    "OnBus",
+    "RateRule",
+    "Row",
+    "Source",
+    "Window",
+    "check_windows",
+    "follow",
+    "under_way",
+]
+
+ALERTS = b"alerts"
+"""The first segment of the keys under which alerts are published."""
+
+_SHOWN = 5
+"""How many prefixes of a window are shown: they fit into a line."""
+
+_PAUSE = 0.25
+"""Seconds between two looks at the end of a journal, or for which a bus is listened to at once."""
+
+
+class RateRule(NamedTuple):
+    """Broken by a window with more (``above``) or fewer (``below``) messages a second than ``rate``.
+
+    Only messages whose keys match ``pattern`` count. ``lost`` is broken by any loss.
+    """
+
+    kind: Literal["above", "below", "lost"]
+    pattern: bytes
+    rate: float
+
+    def check(self, separator: bytes = SEPARATOR) -> RateRule:
+        """Return this rule. Raises :exc:`~sbuslib.errors.UsageError` for a wrong pattern or rate."""
+        if not 0 <= self.rate < float("inf"):
+            raise UsageError(f"a rate is a number of messages a second, not {self.rate}")
+        if b"\0" in self.pattern:
+            raise UsageError("a pattern cannot hold a NUL byte")
+        try:
+            secret = Namespace(separator).check_key(self.pattern)
+        except ReservedKeyError:
+            secret = True
+        if secret:
+            raise UsageError(f"{printable(self.pattern)}: secret keys are never recorded")
+        return self
+
+    def key(self, separator: bytes = SEPARATOR, *, cleared: bool = False) -> bytes:
+        """The key of alerts by this rule: ``alerts/above/<pattern>``, or ``alerts/cleared/above/<pattern>``."""
+        parts = [ALERTS, *([b"cleared"] if cleared else []), self.kind.encode()]
+        return separator.join(parts if self.kind == "lost" else [*parts, self.pattern])
+
+
+class Alert(NamedTuple):
+    """The message to publish when a window has broken a rule."""
+
+    key: bytes
+    payload: bytes
+
+
+class Window(NamedTuple):
+    """A complete window: its start, messages, bytes of payloads (``size``) and losses.
+
+    ``lost`` counts the losses whose number is known, ``unknown`` the others. ``busiest`` has the first segments of keys
+    with most messages, each with the count.
+    """
+
+    start: datetime
+    messages: int
+    size: int
+    lost: int
+    unknown: int
+    busiest: tuple[tuple[bytes, int], ...]
+
+
+class Judge:
+    """Compares windows with rules, in order: an alert for each window that breaks one, and for the first that does not.
+
+    The payload is a JSON object with ``kind`` (``above``, ``below`` or ``lost``), ``pattern``, ``start`` (of the
+    window, ISO 8601), ``seconds`` (its length), ``messages``, ``rate`` and ``limit`` (both a second). Losses always
+    cause an alert, under ``alerts/lost``, with their count as ``messages``; both numbers are null where nobody knows
+    it. The first window that does not break a rule after one that did is told under ``alerts/cleared/``.
+    """
+
+    def __init__(self, rules: Sequence[RateRule], seconds: float, separator: bytes = SEPARATOR) -> None:
+        self._rules = [*rules, RateRule("lost", b"", 0)]
+        self._seconds = seconds
+        """The length of a window."""
+        self._separator = separator
+        self._broken = [False] * len(self._rules)
+        """Whether the last window broke each rule."""
+
+    def alerts(self, window: Window, matched: Sequence[int]) -> list[Alert]:
+        """The alerts about a window; ``matched`` is how many of its messages match each rule."""
+        found = []
+        lost = None if window.unknown and not window.lost else window.lost
+        for number, (rule, messages) in enumerate(zip(self._rules, [*matched, lost], strict=True)):
+            rate, was_broken = None if messages is None else messages / self._seconds, self._broken[number]
+            self._broken[number] = rate is None or (rate < rule.rate if rule.kind == "below" else rate > rule.rate)
+            if self._broken[number] or was_broken:
+                key = rule.key(self._separator, cleared=not self._broken[number])
+                found.append(Alert(key, self._payload(rule, window, messages, rate)))
+        return sorted(found)
+
+    def _payload(self, rule: RateRule, window: Window, messages: int | None, rate: float | None) -> bytes:
+        said = {
+            "kind": rule.kind,
+            "pattern": printable(rule.pattern),
+            "start": f"{window.start:%Y-%m-%dT%H:%M:%S}Z",
+            "seconds": self._seconds,
+            "messages": messages,
+            "rate": rate,
+            "limit": float(rule.rate),
+        }
+        return json.dumps(said).encode()
+
+
+# -- what is watched --------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """A message, with the size of its payload; or a gap, which has no key. ``lost`` is ``None`` where nobody knows."""
+
+    time_ns: int
+    key: bytes | None
+    size: int = 0
+    lost: int | None = 0
+
+
+class Source(Protocol):
+    """Where rows come from."""
+
+    def new(self, stop: threading.Event) -> Iterable[Row]:
+        """The rows that came since the last call; waits a moment for some, but not once ``stop`` is set."""
+        ...
+
+
+class InJournal:
+    """The rows of a journal from a time on, each once. Raises :exc:`OSError`."""
+
+    def __init__(self, directory: str, start_ns: int) -> None:
+        self._directory = directory
+        self._last = 0
+        """The number of the last row that was given."""
+        self._position: Position | None = None
+        """Where the next row lies; ``None`` for the start of the oldest segment."""
+        for segment in reversed(list_segments(directory)):
+            if segment.size >= SEGMENT_HEADER_BYTES and read_header(segment.path).created_ns < start_ns:
+                self._position = Position(segment.name, SEGMENT_HEADER_BYTES)
+                break
+
+    def new(self, stop: threading.Event) -> list[Row]:
+        """See :class:`Source`. Raises :exc:`~sbuslib.errors.JournalError`."""
+        found: list[Row] = []
+        try:
+            for piece in read_journal(self._directory, self._position, growing=True):
+                assert isinstance(piece.block, Block)
+                for row in piece.block.records():
+                    if row.sequence > self._last:
+                        self._last = row.sequence
+                        found.append(Row(row.time_ns, row.key, len(row.payload or b""), row.lost))
+                self._position = Position(piece.segment.name, piece.block.end)
+        except (JournalError, FileNotFoundError):
+            if self._position is None:
+                raise
+            self._position = None  # the segment was deleted, so go on with the oldest that there is
+        if not found:
+            stop.wait(_PAUSE)
+        return found
+
+
+class OnBus:
+    """What the hub at ``address`` carries from now on, by the time at which it comes here.
+
+    What the hub could not send here is a gap, and so is a time without a connection, of unknown size. Raises as
+    :class:`~sbuslib.blocking.Client`.
+    """
+
+    def __init__(self, address: str | None) -> None:
+        self._gaps: list[Row] = []
+        """Losses that were told since the last call of :meth:`new`."""
+        self.client = Client(address, reconnect=True, on_notice=self._on_notice, on_reconnect=self._on_reconnect)
+        """Receives everything. Alerts may be published with it."""
+        self.client.subscribe(b"")
+
+    def _on_notice(self, notice: control.Notice) -> None:
+        if isinstance(notice, control.Lost):
+            self._gaps.append(Row(time.time_ns(), None, lost=notice.count))
+
+    def _on_reconnect(self, client: Endpoint) -> None:
+        self._gaps.append(Row(time.time_ns(), None, lost=None))
+
+    def new(self, stop: threading.Event) -> list[Row]:
+        """See :class:`Source`. Raises what receiving raises."""
+        try:
+            messages = self.client.receive_many(timeout=_PAUSE)
+        except TimeoutError:
+            messages = []
+        now = time.time_ns()
+        gaps, self._gaps = self._gaps, []
+        return gaps + [Row(now, message.key, len(message.payload)) for message in messages]
+
+
+# -- watching ---------------------------------------------------------------------------------------
+
+
+class _Counts:
+    """What came in one window."""
+
+    def __init__(self) -> None:
+        self.by_key = Counter[bytes]()
+        """Messages by key."""
+        self.size = self.lost = self.unknown = 0
+        """Bytes of payloads, messages that are known to be lost, and losses of unknown size."""
+
+    def window(self, start_ns: int, separator: bytes) -> Window:
+        prefixes = Counter[bytes]()
+        for key, count in self.by_key.items():
+            first, separated, _ = key.partition(separator)
+            prefixes[first + separated] += count
+        busiest = sorted(prefixes.items(), key=lambda one: (-one[1], one[0]))[:_SHOWN]
+        start = datetime.fromtimestamp(start_ns / 1e9, UTC)
+        return Window(start, self.by_key.total(), self.size, self.lost, self.unknown, tuple(busiest))
+
+
+def check_windows(seconds: float, delay: float = 0.0) -> None:
+    """Raise :exc:`~sbuslib.errors.UsageError` for a length of windows or a delay that is out of bounds."""
+    if not 1 <= seconds <= 86_400 or not 0 <= delay <= 86_400:
+        raise UsageError(f"windows are of 1 to 86,400 seconds, and a delay is no longer, not {seconds} and {delay}")
+
+
+def under_way(seconds: float, now: int) -> int:
+    """The start of the window that ``now`` is in; both in nanoseconds since 1970. Windows count from there."""
+    width = round(seconds * 1000) * 1_000_000
+    return now // width * width
+
+
+def follow(
+    source: Source,
+    rules: Sequence[RateRule],
+    *,
+    seconds: float = 10.0,
+    delay: float = 5.0,
+    separator: bytes = SEPARATOR,
+    stop: threading.Event,
+    on_window: Callable[[Window], object] = lambda window: None,
+    on_alert: Callable[[Alert], object] = lambda alert: None,
+    on_late: Callable[[int], object] = lambda count: None,
+    clock: Callable[[], int] = time.time_ns,
+) -> None:
+    """Watch until ``stop`` is set, from the window on that is under way. Windows end by the clock.
+
+    :param seconds: the length of a window.
+    :param delay: how many seconds after its end a window is complete. Rows that come later are left out.
+    :param on_window: called with each complete window, in order.
+    :param on_alert: called with each alert of a window, after it. It should publish the alert.
+    :param on_late: called with the number of rows that were left out since the last call because they came too late.
+
+    Raises :exc:`~sbuslib.errors.UsageError`, and what the source raises.
+    """
+    check_windows(seconds, delay)
+    rules = [rule.check(separator) for rule in rules]
+    judge, own = Judge(rules, seconds, separator), check_separator(separator).join((ALERTS, b""))
+    index: Subscriptions[int] = Subscriptions(separator)
+    for number, rule in enumerate(rules):
+        index.add(rule.pattern, number)
+
+    width = round(seconds * 1000) * 1_000_000
+    begun = first = under_way(seconds, clock())  # the start of the oldest window that is not complete
+    counted: dict[int, _Counts] = {}
+    while not stop.is_set():
+        # 1. Count what came, each row in its window.
+        late = 0
+        for row in source.new(stop):
+            start = row.time_ns // width * width
+            if start < begun:
+                late += start >= first
+                continue
+            counts = counted.setdefault(start, _Counts())
+            if row.key is None:
+                counts.lost += row.lost or 0
+                counts.unknown += row.lost is None
+            elif not row.key.startswith(own):
+                counts.by_key[row.key] += 1
+                counts.size += row.size
+        if late:
+            on_late(late)
+
+        # 2. Tell the windows that are complete, those without rows as well.
+        while begun + width + delay * 1e9 <= clock():
+            counts = counted.pop(begun) if begun in counted else _Counts()
+            window, matched = counts.window(begun, separator), [0] * len(rules)
+            for key, count in counts.by_key.items():
+                for number in index.subscribers(key):
+                    matched[number] += count
+            on_window(window)
+            for alert in judge.alerts(window, matched):
+                on_alert(alert)
+            begun += width
