@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from ..spark.completeness import Ledger
+from ..spark.completeness import Account, Ledger, Loss
 from .exports import Table
 from .html import Column, Page, Report, human, losses, show
 
@@ -16,12 +17,19 @@ _LOSSES = {"kind": "string", "name": "string", "cause": "string", "lost": "int64
 
 
 def completeness(ledger: Ledger) -> Report:
-    """The report, with the tables ``accounts`` and ``losses``."""
+    """The report, with the tables ``accounts`` and ``losses``. ``lost`` is null where nothing is known of it."""
     tables = {
-        "accounts": Table(_ACCOUNTS, [*map(tuple, ledger.accounts)]),
-        "losses": Table(_LOSSES, [*map(tuple, ledger.losses)]),
+        "accounts": Table(_ACCOUNTS, [*map(_known, ledger.accounts)]),
+        "losses": Table(_LOSSES, [*map(_known, ledger.losses)]),
     }
     return Report(tables, lambda: _page(tables, ledger))
+
+
+def _known(one: Account | Loss) -> tuple[Any, ...]:
+    values = one._asdict()
+    if one.unknown and not one.lost:
+        values["lost"] = None
+    return tuple(values.values())
 
 
 def _page(tables: dict[str, Table], ledger: Ledger) -> str:
@@ -29,7 +37,8 @@ def _page(tables: dict[str, Table], ledger: Ledger) -> str:
     page = Page("Completeness", f"{verdict[0].upper()}{verdict[1:]}.")
     page.tile("yes" if ledger.complete else "no", "every message is accounted for", bad=not ledger.complete)
     page.tile(human(accounts.total("recorded")), "recorded")
-    page.tile(*losses(accounts.total("lost"), accounts.total("unknown"), "lost"))
+    figure, _, bad = losses(accounts.total("lost"), accounts.total("unknown"), "")
+    page.tile(figure, "lost", bad)
 
     who: Sequence[Column] = (("kind", "what", "text"), ("name", "name", "text"))
     page.section(

@@ -244,7 +244,7 @@ def table(
         for line, value in zip(cells, values, strict=True):
             if isinstance(value, (int, float)):
                 line[0] = line[0]._replace(bar=f"{max(0.3, 100 * value / largest):.1f}")
-    return render("table.html", columns=columns, rows=cells, more=more)
+    return render("table.html", columns=columns, rows=cells, more=more, numbers=("count", "bytes"))
 
 
 _NUMBERS: dict[Kind, Callable[[float], str]] = {

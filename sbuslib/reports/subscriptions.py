@@ -78,6 +78,6 @@ def _page(patterns: Table, engine: str) -> str:
         "Covered",
         "Another pattern matches every key that these match. A client that holds both needs only the other. The empty "
         "pattern, which matches everything, does not count here.",
-        show(covered, *columns, ("covered_by", "covered by", "text")),
+        show(covered, columns[0], ("covered_by", "covered by", "text"), columns[1]),
     )
     return page.html()
