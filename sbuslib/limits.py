@@ -151,8 +151,9 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     spare_descriptors: int = 64
     """Descriptors of the process (of its RLIMIT_NOFILE) that clients may not use up. The application needs some, and
     the hub needs one to refuse a client politely."""
-    backlog: int = 4_096
-    """Connections that may wait to be accepted. The kernel caps it at net.core.somaxconn."""
+    backlog: int = 256
+    """Connections that may wait to be accepted. All users wait in one queue of the kernel, so whoever fills it makes
+    others wait for so many. The kernel caps it at net.core.somaxconn."""
     idle_send_buffer: int = 8_192
     """Send buffer of each new connection, in bytes, which the kernel doubles. It is small, because what waits in it is
     charged to no user."""

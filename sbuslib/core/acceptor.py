@@ -8,6 +8,7 @@ import os
 import socket
 from contextlib import suppress
 from functools import partial
+from time import thread_time
 from typing import Any, Final
 
 from ..kernel.sockets import Listener, accept, peer_credentials
@@ -39,9 +40,9 @@ class Acceptor:
 
     The kernel has one queue for all who connect. So that nobody can make others wait in it, accepting does little more
     than to take a connection out of it and charge it to its user, which takes some microseconds. For the scheduler that
-    is the work of one more user. What costs more, to make a client of the connection, is a turn of its own user. So
-    whoever connects without pause waits for itself. No more connections of a user wait to be served than it may have:
-    what is beyond that is closed at once, and counted.
+    is the work of one more user, and its time is charged to the user that connects as well. What costs more, to make a
+    client of the connection, is a turn of its own user. So whoever connects without pause waits for itself. No more
+    connections of a user wait to be served than it may have: what is beyond that is closed at once, and counted.
 
     ``users`` are the ids that may connect, or ``None`` for all that the socket lets in.
     """
@@ -99,10 +100,11 @@ class Acceptor:
             self._accept(_ACCEPTS)
 
     def _accept(self, most: int) -> None:
-        context, clients = self._context, self._clients
+        """Accept connections, and charge the time to the users that connect, beside the acceptor's own share."""
+        scheduler, began = self._context.scheduler, thread_time()
         for _ in range(most):
             try:
-                sock = accept(self._listener.socket, context.limits.idle_send_buffer)
+                uid = self._accept_one()
             except BlockingIOError:
                 return
             except OSError as error:
@@ -110,17 +112,26 @@ class Acceptor:
                     continue
                 self._refuse_one(error)  # also where it is no lack: gevent would stop a watcher whose callback raises
                 return
-            credentials = peer_credentials(sock)
-            if not self._may_connect(credentials):
-                _turn_away(sock, "user not allowed")
-                clients.report("user not allowed", credentials)
-            elif (account := context.quotas.open(credentials.uid)) is None:
-                _turn_away(sock, "too many connections")
-                clients.report("too many connections", credentials)
-            else:
-                self._accepted[sock] = credentials, account
-                context.scheduler.several = context.quotas.several()
-                context.scheduler.postpone(account.uid, partial(self._serve, sock))
+            now = thread_time()
+            scheduler.charge(uid, now - began)
+            began = now
+
+    def _accept_one(self) -> int:
+        """Take one connection from the backlog; the id of its user. Raises :exc:`OSError`."""
+        context, clients = self._context, self._clients
+        sock = accept(self._listener.socket, context.limits.idle_send_buffer)
+        credentials = peer_credentials(sock)
+        if not self._may_connect(credentials):
+            _turn_away(sock, "user not allowed")
+            clients.report("user not allowed", credentials)
+        elif (account := context.quotas.open(credentials.uid)) is None:
+            _turn_away(sock, "too many connections")
+            clients.report("too many connections", credentials)
+        else:
+            self._accepted[sock] = credentials, account
+            context.scheduler.several = context.quotas.several()
+            context.scheduler.postpone(account.uid, partial(self._serve, sock))
+        return credentials.uid
 
     def _serve(self, sock: socket.SocketType) -> None:
         if sock in self._accepted:

@@ -12,7 +12,7 @@ anticipatory disk schedulers do (Iyer and Druschel 2001; ``slice_idle`` of BFQ),
 that just had a turn, if it still has the least tag, and counts the wait as time of that user.
 
 A turn handles the packets of one receive call, or sends once to a client that did not take its packets at once, or does
-other work for a user. While the clients of only one user are connected, none of this happens.
+other work for a user. While the clients of only one user are connected and no turn waits, none of this happens.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class Scheduler:
 
     def may_go(self, uid: int) -> bool:
         """Whether a client of this user may have its turn now. If so, :meth:`went` must follow; else postpone it."""
-        if not self.several or self._resuming:
+        # While turns wait, of whatever user, all go by their tags: the next connection may be that of another user.
+        if self._resuming or not (self.several or self._queue):
             return True
         if self._running is not None:
             self._end(self._running)  # its turn failed
@@ -100,6 +101,13 @@ class Scheduler:
             self._end(share)
             if self._queue:
                 self._anticipate(share)
+
+    def charge(self, uid: int, seconds: float) -> None:
+        """Count time that was spent on behalf of a user in a turn that was not its own."""
+        share = self._shares.get(uid)
+        if share is None:
+            share = self._shares[uid] = _Share(uid, self._virtual)
+        share.tag = max(share.tag, self._virtual) + seconds
 
     def serves(self, clients: int) -> None:
         """The turn at hand is a fan-out to so many clients of its user. Its time counts as if they all waited."""
@@ -253,7 +261,10 @@ class Scheduler:
             self._round, self._spent = now, 0.0
         try:
             while self._queue:
-                share = heappop(self._queue)[2]
+                tag, _, share = heappop(self._queue)
+                if tag < share.tag:  # it was charged while it waited
+                    self._enqueue(share)
+                    continue
                 self._begin(share)
                 self._resuming = True
                 try:

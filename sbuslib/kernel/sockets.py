@@ -79,7 +79,9 @@ def _new_socket() -> socket.SocketType:
 
 def _guarded(sock: socket.SocketType) -> socket.SocketType:
     """A connected socket; as one that is guarded, unless no descriptor can come over it."""
-    return sock if refuse_descriptors(sock) else GuardedSocket(fileno=sock.detach())
+    if refuse_descriptors(sock):
+        return sock
+    return GuardedSocket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, sock.detach())
 
 
 def _sockaddr(address: PathAddress | AbstractAddress) -> bytes:
@@ -147,7 +149,8 @@ def accept(listener: socket.SocketType, send_buffer: int) -> socket.SocketType:
     Raises :exc:`BlockingIOError` when there is none, and :exc:`OSError`.
     """
     fd, _ = listener._accept()  # type: ignore[attr-defined]
-    sock = _guarded(SocketType(fileno=fd))
+    # With its kind, or Python asks the kernel for it with three calls.
+    sock = _guarded(SocketType(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fd))
     sock.setblocking(False)
     set_send_buffer(sock, send_buffer)
     return sock

@@ -9,18 +9,21 @@ import resource
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from time import thread_time
 
 import gevent
 import pytest
 from support import ROOT, Peer, eventually
+from worlds import World
 
 from sbuslib import Hub
 from sbuslib.core import acceptor
 from sbuslib.core import acceptor as acceptor_module
 from sbuslib.core.acceptor import Acceptor
 from sbuslib.core.quotas import Account
+from sbuslib.core.scheduler import Scheduler
 from sbuslib.kernel.sockets import accept as accept_one
 from sbuslib.secrets import Credentials
 
@@ -441,3 +444,20 @@ def test_out_of_descriptors(
     connect().barrier()
     assert hub.statistics().breaches["accept failed"] >= 1
     assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
+
+
+def test_accepting_is_charged_to_who_connects(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    charged: Counter[int] = Counter()
+    charge = Scheduler.charge
+
+    def note(scheduler: Scheduler, uid: int, seconds: float) -> None:
+        charged[uid] += seconds > 0
+        charge(scheduler, uid, seconds)
+
+    monkeypatch.setattr(Scheduler, "charge", note)
+    world.hub("top")
+    for peer in [world.peer_of("top", 1001) for _ in range(50)]:
+        peer.send(b"SUB k", b"MSG k\0")
+        peer.close()
+    eventually(lambda: charged[1001] >= 50)
+    assert charged.keys() == {1001}

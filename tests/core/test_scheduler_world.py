@@ -212,6 +212,37 @@ def test_a_user_that_sends_little_costs_others_no_more_than_its_share(monkeypatc
     assert world.worked(3.0, busy)[0] > 3.0 * 0.45
 
 
+def test_time_that_is_charged_to_a_user_counts_as_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    one, other, accepting = (world.add(uid, 1e-4) for uid in (1, 2, 3))
+    turn = world.turn
+
+    def accept(client: Client) -> None:
+        worked = client.worked
+        turn(client)
+        if client in accepting and client.worked > worked:
+            world.scheduler.charge(1, 1e-4)
+
+    monkeypatch.setattr(world, "turn", accept)
+    world.run(0.5)
+    had = world.worked(3.0, one, other, accepting)
+    assert had[1] == pytest.approx(had[2], rel=0.1)
+    assert had[0] < had[1] / 5
+
+
+def test_while_turns_wait_the_only_user_that_is_connected_does_not_go_before_accepting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    world.scheduler.several = False
+    clients, acceptor = world.add(1, 1e-4, count=100), world.add(ACCEPTOR, 1e-4)
+    for client in clients:
+        client.watched = False
+        world.scheduler.postpone(client.uid, client.resume)  # as a connection that was accepted waits to be served
+    had = world.worked(0.005, acceptor, clients)
+    assert had[0] > had[1]
+
+
 def test_accepting_takes_a_fifth_of_the_time_beside_one_busy_client(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     one, acceptor = world.add(1, 1e-4), world.add(ACCEPTOR, 1e-4)
