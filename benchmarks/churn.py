@@ -143,7 +143,7 @@ class Good:
 
     def _read(self) -> None:
         with contextlib.suppress(DisconnectedError):
-            while (payload := self.reader.receive(60).payload) != b"end":
+            while (payload := self.reader.receive(timeout=60).payload) != b"end":
                 number, at = payload.split()
                 self.slowest = max(self.slowest, time.monotonic() - float(at))
                 if int(number) != self.received and not self.wrong:

@@ -164,7 +164,7 @@ def probe(address: str, pipe: int) -> None:
         for _ in range(PROBES):
             began = time.monotonic()
             client.publish(b"probe")
-            client.receive(60)
+            client.receive(timeout=60)
             os.write(pipe, b"%f\n" % (time.monotonic() - began))
             time.sleep(0.002)
 
@@ -187,7 +187,7 @@ def more_of_the_good_user(address: str) -> Callable[[], None]:
         clients[0].subscribe(b"burst/*")
         clients[1].publish_many((b"burst/%d" % (n % 10), b"%d" % n) for n in range(20_000))
         for n in range(20_000):
-            assert clients[0].receive(60).payload == b"%d" % n
+            assert clients[0].receive(timeout=60).payload == b"%d" % n
         print("limits: the good user opened 50 more connections, put 10,000 patterns in force, and had 20,000 "
               "messages wait for it and come in order", flush=True)  # fmt: skip
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sbuslib.blocking import Client
-from sbuslib.patterns.large import PART_BYTES, WINDOW_BYTES
+from sbuslib.recipes.large import PART_BYTES, WINDOW_BYTES
 
 ROUNDS = 5
 FILE_BYTES = 100_000_000

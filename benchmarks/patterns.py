@@ -112,12 +112,12 @@ def round_trips(address: str, count: int) -> float:
     def trips() -> None:
         for _ in range(count):
             client.publish(b"to", PAYLOAD)
-            client.receive(10)
+            client.receive(timeout=10)
 
     with process(echo, address), Client(address) as client:
         client.subscribe(b"fro")
         client.publish(b"to", PAYLOAD)
-        client.receive(10)
+        client.receive(timeout=10)
         return rate(count, trips)
 
 

@@ -28,7 +28,7 @@ ANSWERS = Topic(Fahrenheit)
 
 def convert(celsius: Celsius, question: object) -> Fahrenheit:
     if celsius.degrees < -273.15:
-        raise ValueError("colder than possible")
+        raise AnswerError("colder than possible")
     return Fahrenheit(celsius.degrees * 9 / 5 + 32)
 
 
@@ -36,7 +36,7 @@ def main(role: str, degrees: str = "0") -> None:
     try:
         client = Client()
     except NoHubError as error:
-        sys.exit(f"{error}\nstart one, sbus hub -a /tmp/bus, and say where it is: SBUS_ADDRESS=/tmp/bus")
+        sys.exit(str(error))
     with client:
         if role == "serve":
             with client.serve(QUESTIONS.pattern(), QUESTIONS.answers(convert, answer=ANSWERS), workers=4):

@@ -47,4 +47,4 @@ if __name__ == "__main__":
         with blocking.Client() as connected:
             roles[sys.argv[1]](connected)
     except NoHubError as error:
-        sys.exit(f"{error}\nstart one, sbus hub -a /tmp/bus, and say where it is: SBUS_ADDRESS=/tmp/bus")
+        sys.exit(str(error))

@@ -6,22 +6,21 @@ Try: sbus hub -a /tmp/bus & sbus retain -a /tmp/bus config/ & python examples/la
 import sys
 import threading
 
-from sbuslib import blocking
+from sbuslib import CaughtUp, blocking
 from sbuslib.errors import NoHubError, NoServerError
-from sbuslib.patterns.last import CaughtUp
 
 
 def follow(address: str) -> None:
     with blocking.Client(address) as client:
         client.publish(b"config/colour", b"blue")
         try:
-            client.subscribe(b"config/", last=True)
+            config = client.subscribe(b"config/", last=True)
         except NoServerError:
             print("nobody keeps last values here: sbus retain config/")
             return
         client.publish(b"config/colour", b"green")
         known = False
-        for message in client:
+        for message in config:
             if isinstance(message, CaughtUp):
                 known = True
                 continue
@@ -43,7 +42,7 @@ def main() -> None:
     try:
         client = blocking.Client(address)
     except NoHubError as error:
-        sys.exit(f"{error}\nstart one, sbus hub -a /tmp/bus, and say where it is: SBUS_ADDRESS=/tmp/bus")
+        sys.exit(str(error))
     with client:
         follow(client.address)
         ready = threading.Event()

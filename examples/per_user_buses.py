@@ -32,12 +32,12 @@ def main() -> None:
             print("in force in the whole", operator.sync("tree"), bob.sync("tree"), alice.sync("tree"))
 
             alice.publish(b"tenants/alice/mail", b"3 unread")
-            message = operator.receive(10)
+            message = operator.receive(timeout=10)
             print("the operator sees", message.key.decode(), message.payload.decode())
 
             operator.publish(b"host/shutdown", b"at noon")
             for name, client in (("alice", alice), ("bob", bob)):
-                message = client.receive(10)
+                message = client.receive(timeout=10)
                 print(name, "sees", message.key.decode(), message.payload.decode())
 
             # Secrets cross the tree: a credential key names one process, under the key of each link above it.
@@ -45,7 +45,7 @@ def main() -> None:
             alice.subscribe(box)
             print("alice is two floors down:", alice.whoami().count(b"!/cred/") == 2)
             operator.publish(box, b"for your eyes only")
-            print("alice alone reads", alice.receive(10).payload.decode())
+            print("alice alone reads", alice.receive(timeout=10).payload.decode())
             bob.sync("tree")
             print("bob, who asked for everything, has nothing of alice's")
 

@@ -35,7 +35,7 @@ def main() -> None:
             subscribe(client)
             publisher.get()  # raises what went wrong in it
     except NoHubError as error:
-        sys.exit(f"{error}\nstart one, sbus hub -a /tmp/bus, and say where it is: SBUS_ADDRESS=/tmp/bus")
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ Try: sbus hub -a /tmp/bus
 import sys
 from queue import SimpleQueue
 
+from sbuslib import Job
 from sbuslib.blocking import Client
 from sbuslib.errors import NoHubError, NoServerError
-from sbuslib.patterns.queue import Job
 
 PHOTOS = 10
 
@@ -20,7 +20,7 @@ def main() -> None:
     try:
         client = Client()
     except NoHubError as error:
-        sys.exit(f"{error}\nstart one, sbus hub -a /tmp/bus, and say where it is: SBUS_ADDRESS=/tmp/bus")
+        sys.exit(str(error))
     done = SimpleQueue[str]()
 
     def shrink(job: Job) -> None:

@@ -27,7 +27,7 @@ def main() -> None:
     try:
         client = blocking.Client()
     except NoHubError as error:
-        sys.exit(f"{error}\nstart one, sbus hub -a /tmp/bus, and say where it is: SBUS_ADDRESS=/tmp/bus")
+        sys.exit(str(error))
     with client, blocking.Client() as publisher:
         client.subscribe(b"jobs")
         workers = [threading.Thread(target=work, args=(client, f"worker {n}")) for n in range(3)]

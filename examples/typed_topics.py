@@ -27,7 +27,7 @@ def main() -> None:
     try:
         client = Client()
     except NoHubError as error:
-        sys.exit(f"{error}\nstart one, sbus hub -a /tmp/bus, and say where it is: SBUS_ADDRESS=/tmp/bus")
+        sys.exit(str(error))
     with client:
         client.subscribe(b"room/*/reading")
         READINGS.publish(client, b"room/1/reading", Reading(21.5))

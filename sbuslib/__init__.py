@@ -5,9 +5,9 @@
     from sbuslib.blocking import Client         # threads; gevent: sbuslib.Client; asyncio: sbuslib.aio.Client
 
     with Client("/tmp/bus") as client:          # where a hub listens: sbus hub -a /tmp/bus, or Hub("/tmp/bus")
-        client.subscribe(b"room/*/temp")
-        client.publish(b"room/1/temp", b"21.5")
-        print(client.receive(timeout=5).payload)
+        with client.subscribe("room/*/temp") as rooms:
+            client.publish("room/1/temp", b"21.5")
+            print(rooms.receive(timeout=5).payload)
 
 ``Hub`` serves a bus in this process, ``Relay`` joins it to the hub above, ``Topic`` gives payloads a type, and the
 errors are in ``sbuslib.errors``. ``docs/index.md`` lists what there is to read.
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from .limits import Limits as Limits
     from .matcher import matches as matches
     from .reading import read as read
+    from .recipes.last import CaughtUp as CaughtUp
+    from .recipes.queue import Job as Job
+    from .recipes.request import Answer as Answer
+    from .recipes.request import Question as Question
     from .relay import Relay as Relay
     from .secrets import Credentials as Credentials
     from .topic import Topic as Topic
@@ -37,11 +41,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Answer": "recipes.request",
+    "CaughtUp": "recipes.last",
     "Client": "client",
     "Credentials": "secrets",
     "Hub": "hub",
+    "Job": "recipes.queue",
     "Limits": "limits",
     "Message": "wire.packets",
+    "Question": "recipes.request",
     "Relay": "relay",
     "Topic": "topic",
     "matches": "matcher",

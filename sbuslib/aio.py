@@ -1,47 +1,316 @@
-"""The client for asyncio: the verbs of the other clients, awaited. Callbacks and flags are left to them."""
+"""The client for asyncio: the verbs of the other clients, awaited."""
 
 from __future__ import annotations
 
+import asyncio
+import select
 import socket
-from collections import deque
-from collections.abc import AsyncIterator, Iterable
-from itertools import repeat, starmap
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from functools import update_wrapper
+from math import inf
 from threading import get_ident
+from time import monotonic
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
-from .clients.aio_patterns import AioPatterns
-from .clients.batch import AioBatchPublisher, Pair, encode_many, in_parts
-from .clients.questions import Scope, Sync, Whoami, all_clients, all_links, reloaded
-from .clients.session import Subscribing, mode_keys
-from .errors import DisconnectedError
+from .clients.batch import AioBatchPublisher
+from .clients.channel import Channel
+from .clients.lead import time_left
+from .clients.verbs import Verbs
+from .errors import StateError
 from .kernel.vectors import ONE_PACKET_FLAGS
 from .limits import PACKET_BYTES
-from .patterns.last import subscribe
-from .statistics import ClientStatistics, HubStatistics, LinkStatistics, decode_statistics
-from .wire import control
-from .wire.modes import Hard, Order, Soft
-from .wire.packets import Message
+from .wire.packets import Key, Message
 
-__all__ = ["Client"]
+__all__ = ["Client", "Starting"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+LONGEST: Final = 60.0
+"""Seconds after which the timer looks at the latest: it may outlive a client that waited with a long timeout."""
 
 
-class Client(AioPatterns):
+class _Deadlines:
+    """One timer looks after the deadlines of all tasks that wait, as hardly any of them comes."""
+
+    def __init__(self) -> None:
+        self._deadlines: dict[asyncio.Future[bool], float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = inf
+
+    async def wait(self, future: asyncio.Future[bool], timeout: float | None) -> bool:
+        """Wait until a future is set; ``False`` after ``timeout`` seconds."""
+        if timeout is not None:
+            if timeout <= 0:
+                await asyncio.sleep(0)  # a task that asks again and again does not keep others from running
+                return False
+            self._deadlines[future] = deadline = monotonic() + timeout
+            if deadline < self._rings_at:
+                self._ring_at(deadline)
+        try:
+            return await future
+        finally:
+            self._deadlines.pop(future, None)
+
+    def _ring_at(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._rings_at = when
+        self._timer = asyncio.get_running_loop().call_later(min(when - monotonic(), LONGEST), self._ring)
+
+    def _ring(self) -> None:
+        """Let those go on whose time is over."""
+        self._timer, self._rings_at = None, inf
+        now = monotonic()
+        for future, deadline in list(self._deadlines.items()):
+            if deadline <= now:
+                del self._deadlines[future]
+                _set(future, False)
+        if self._deadlines:
+            self._ring_at(min(self._deadlines.values()))
+
+
+def _set(future: asyncio.Future[bool] | None, result: bool) -> None:
+    if future is not None and not future.done():  # the task may be cancelled, and not know yet
+        future.set_result(result)
+
+
+class _Waiter:
+    """What one task waits with, once."""
+
+    __slots__ = ("_deadlines", "_woken")
+
+    def __init__(self, deadlines: _Deadlines) -> None:
+        self._deadlines = deadlines
+        self._woken: asyncio.Future[bool] = asyncio.Future()  # of the running loop; to ask for it takes longer
+
+    async def wait(self, timeout: float | None) -> bool:
+        return await self._deadlines.wait(self._woken, timeout)
+
+    def wake(self) -> None:
+        _set(self._woken, True)
+
+
+class Starting(Generic[T]):
+    """What begins: it is awaited, or used with ``async with``, whose end stops it."""
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work  # Python warns if it is never awaited
+        self._begun: Any = None
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._work.__await__()
+
+    async def __aenter__(self) -> T:
+        self._begun = await self._work
+        entered: T = await self._begun.__aenter__()
+        return entered
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await self._begun.__aexit__(kind, error, trace)
+
+
+def awaited(verb: Callable[Concatenate[Verbs, P], R]) -> Callable[Concatenate[Client, P], R]:
+    """A verb of the client: it is that of its core."""
+
+    def hand_on(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return verb(self._core, *args, **kwargs)
+
+    update_wrapper(hand_on, verb)
+    return hand_on
+
+
+def starting(
+    verb: Callable[Concatenate[Verbs, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Client, P], Starting[T]]:
+    """A verb that begins something."""
+
+    def hand_on(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Starting[T]:
+        return Starting(verb(self._core, *args, **kwargs))
+
+    update_wrapper(hand_on, verb)
+    return hand_on
+
+
+class _Closed:
+    """What there is to await of a client that was closed: nothing."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from ()
+
+
+class Client(Channel):
     """A client of a hub for asyncio. Any number of tasks may share it, all of the event loop that connected it.
 
     ::
 
         async with Client("/tmp/bus") as client:      # or: client = await Client("/tmp/bus")
-            await client.subscribe(b"room/")
-            async for message in client: ...
+            async with client.subscribe("room/") as rooms:
+                async for message in rooms: ...
 
     ``timeout`` bounds connecting, sending and questions to the hub; ``reconnect`` looks for the hub again when it goes
     away, and subscribes again; ``hub_user`` is the user that the hub must run as. These and the other parameters are
-    those of :class:`sbuslib.Client`, and so are the errors; there is no ``on_error``. ``on_reconnect`` and
-    ``on_disconnect`` are called, and awaited when they return an awaitable. A task that is cancelled in any of the
-    methods leaves the client usable.
+    those of :class:`sbuslib.Client`, and so are the errors. ``on_reconnect`` and ``on_disconnect`` are called, and
+    awaited when they return an awaitable; functions that handle messages, questions and jobs may be coroutine
+    functions. A task that is cancelled in any of the methods leaves the client usable.
     """
 
-    async def publish(self, key: bytes, payload: bytes = b"", *, flags: int = 0) -> None:
-        """Publish one message; waits while the hub has no room for it."""
+    _OWNER = "the event loop that connected it"
+    _WORKERS = 16
+    _loop: asyncio.AbstractEventLoop | None = None  # that of all tasks that may use it
+    _thread = 0  # of the event loop
+    _reader: asyncio.Future[bool] | None = None  # of the task that leads
+    _watched = False  # whether the event loop tells when there is something to read
+
+    def _set_up(self) -> None:
+        self._core = Verbs(self)  # the verbs
+
+    def _make_locks(self) -> None:
+        self._deadlines = _Deadlines()
+        self._writers: list[asyncio.Future[bool]] = []
+        super()._make_locks()
+
+    def _find_caller(self) -> asyncio.AbstractEventLoop | None:
+        try:
+            return asyncio.get_running_loop()
+        except RuntimeError:
+            return None
+
+    def _check_caller(self) -> None:
+        super()._check_caller()
+        if self._loop is None and not self._closed:
+            raise StateError(f"{self.address}: not connected yet: use 'async with' the client, or await it")
+
+    def __await__(self) -> Generator[object, None, Self]:
+        return self._enter().__await__()
+
+    async def _enter(self) -> Self:
+        super()._check_caller()
+        if self._loop is not None or self._closed:
+            raise StateError("a client connects once")
+        self._loop, self._thread = asyncio.get_running_loop(), get_ident()
+        await self._open()
+        return self
+
+    async def __aenter__(self) -> Self:
+        return await self._enter()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self._core.__aiter__()
+
+    # -- how it waits -------------------------------------------------------------------------------
+
+    def _make_waiter(self) -> _Waiter:
+        return _Waiter(self._deadlines)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return asyncio.ensure_future(work)
+
+    async def _join(self, running: asyncio.Task[None]) -> None:
+        if running is not asyncio.current_task():
+            await running
+
+    async def _sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def _read(self, deadline: float | None) -> bool:
+        ended = self._receive()
+        if ended is not None:
+            return ended
+        loop = asyncio.get_running_loop()
+        self._reader = loop.create_future()
+        # The event loop keeps watching: to start and stop it for each wait would cost more than to receive.
+        if not self._watched:
+            loop.add_reader(self._here().fileno(), self._on_readable)
+            self._watched = True
+        self._came: bool | Exception | None = None
+        try:
+            if not await self._deadlines.wait(self._reader, time_left(deadline)):
+                raise TimeoutError(f"{self.address}: nothing came in time")
+        finally:
+            self._reader = None
+        if isinstance(self._came, Exception):
+            raise self._came
+        return bool(self._came)
+
+    def _on_readable(self) -> None:
+        """Receive for the task that has the lead: until it runs, the event loop would call this again and again."""
+        reader = self._reader
+        if reader is None:
+            assert self._loop is not None
+            self._loop.remove_reader(self._socket.fileno())
+            self._watched = False
+        elif not reader.done():
+            try:
+                self._came = self._receive()
+            except Exception as error:
+                self._came = error
+            if self._came is not None:
+                reader.set_result(True)
+
+    async def _wait(self, sock: socket.SocketType, events: int, timeout: float | None) -> bool:
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[bool] = loop.create_future()
+        if events == select.POLLIN:
+            self._reader = ready
+            loop.add_reader(sock.fileno(), _set, ready, True)
+            self._watched = True
+            try:
+                return await self._deadlines.wait(ready, timeout)
+            finally:
+                self._reader, self._watched = None, False
+                loop.remove_reader(sock.fileno())
+        self._writers.append(ready)
+        loop.add_writer(sock.fileno(), self._wake_writers)
+        try:
+            return await self._deadlines.wait(ready, timeout)
+        finally:
+            self._writers.remove(ready)
+            if not self._writers and sock.fileno() >= 0:
+                loop.remove_writer(sock.fileno())
+
+    def _wake_writers(self) -> None:
+        for ready in self._writers:
+            _set(ready, True)
+
+    def _release_socket(self) -> None:
+        if self._socket is not None and self._loop is not None and not self._loop.is_closed():
+            if self._socket.fileno() >= 0:
+                self._loop.remove_reader(self._socket.fileno())
+                self._loop.remove_writer(self._socket.fileno())
+            self._wake_writers()
+        self._watched = False
+        super()._release_socket()
+
+    def _shut_down(self) -> None:
+        super()._shut_down()
+        self._came = True
+        if self._loop is not None and not self._loop.is_closed():
+            _set(self._reader, True)
+
+    def close(self) -> Awaitable[None]:  # type: ignore[override]  # who awaits it gets None, too
+        """Close the connection. What was published before is still delivered. It may be awaited, and need not.
+
+        May be called from a task of the client's event loop, and by any caller when that loop does not run, as after
+        :func:`asyncio.run`; else raises :exc:`~sbuslib.errors.StateError`. In the child of a fork, the parent's
+        connection stays open.
+        """
+        if self._loop is None:
+            self._closed = True
+        elif not self._loop.is_running():
+            self._owner = None
+        if self._loop is not None and self._loop.is_closed():
+            self._lead.abandon()  # nobody is left who would give it back
+        super().close()
+        return _Closed()
+
+    # -- its verbs ----------------------------------------------------------------------------------
+
+    async def publish(self, key: Key, payload: bytes = b"", *, flags: int = 0) -> None:
         sock = self._socket
         if type(payload) is bytes and not flags and sock is not None and get_ident() == self._thread:
             # Mostly there is room, and nothing to wait for. Here only the thread is checked: to ask for the event loop
@@ -53,150 +322,44 @@ class Client(AioPatterns):
                     return
             except (KeyError, TypeError, OSError):
                 pass
-        await self._send([self._session.encode(key, payload)], flags | ONE_PACKET_FLAGS)
+        await self._core.publish(key, payload, flags=flags)
 
-    async def publish_many(self, messages: Iterable[tuple[bytes, bytes]]) -> int:
-        """Publish pairs of key and payload in order, many at once; how many there were."""
-        count = 0
-        for part in in_parts(messages, self.limits.batch_messages):
-            await self._publish_some(part)
-            count += len(part)
-        return count
+    publish.__doc__ = Verbs.publish.__doc__
+
+    async def receive(self, *, timeout: float | None = None, flags: int = 0) -> Message:
+        inbox = self._session.inbox
+        if inbox and not flags and get_ident() == self._thread:
+            return inbox.popleft()
+        return await self._core.receive(timeout=timeout, flags=flags)
+
+    receive.__doc__ = Verbs.receive.__doc__
 
     def batch(self) -> AioBatchPublisher:
         """Collect messages that are published one by one, and send many in one packet.
 
         ``async with client.batch() as batch: await batch.publish(key, payload)``; see :mod:`~sbuslib.clients.batch`.
         """
-        return AioBatchPublisher(self._headers, self._session.encode, self._publish_some, self.limits)
+        return AioBatchPublisher(self._headers, self._session.encode, self._core.publish_some, self.limits)
 
-    async def _publish_some(self, pairs: list[Pair]) -> None:
-        packets: list[bytes] = []
-        try:
-            packets.extend(encode_many(self._session, pairs, self.limits.batch_bytes))
-        finally:
-            await self._send(packets)
-
-    async def subscribe(self, *patterns: bytes, last: bool = False) -> None:
-        """Subscribe, and return once the hub has it in force; with ``last``, what a service keeps comes first."""
-        if last:
-            await self.perform(subscribe(*self._seam(patterns)))
-            return
-        with Subscribing(self._session, patterns, self.address) as asked:
-            await self._say(asked.ask)
-            await self.sync()
-
-    async def unsubscribe(self, *patterns: bytes) -> None:
-        """Take one subscription to each pattern back."""
-        await self._say(lambda: self._session.unsubscribe(patterns))
-
-    async def sync(self, scope: str = "local") -> Scope:
-        """Wait until all that this client said is in force. Returns how far: ``local``, ``tree`` or ``partial``.
-
-        With ``tree``, hubs below of users that are not trusted are not waited for: ``trusted_only`` of the answer tells
-        whether there are any.
-        """
-        with Sync(self._session, scope) as question:
-            if not self._session.can(control.SYNC):
-                await self.whoami()
-                return Scope("local")
-            await self._ask(question.ask, question.is_answered)
-            return question.answer
-
-    async def whoami(self) -> bytes:
-        """Ask the hub for this client's credential key, ``!/cred/<gid>/<uid>/<pid>``."""
-        question = Whoami(self._session)
-        await self._ask(question.ask, question.is_answered)
-        return self._session.credentials
-
-    async def echo(self, on: bool = True) -> None:
-        """Choose whether this client receives its own messages, where they match its patterns. It does by default."""
-        await self._choose(control.ECHO_ON if on else control.ECHO_OFF)
-
-    async def senders(self, on: bool = True) -> None:
-        """Choose whether messages carry their sender. Raises :exc:`~sbuslib.errors.StateError` if the hub cannot."""
-        if on:
-            self._require(control.SENDERS_ON, "tell senders")
-        await self._choose(control.SENDERS_ON if on else control.SENDERS_OFF)
-
-    async def notices(self, on: bool = True) -> None:
-        """Choose whether the hub tells of lost messages and why it kicks this client; at first it does, if it can."""
-        if on:
-            self._require(control.NOTICES_ON, "give notices")
-        await self._choose(control.NOTICES_ON if on else control.NOTICES_OFF)
-
-    async def flood_control(
-        self, *, soft: Soft | None = None, hard: Hard | None = None, order: Order | None = None
-    ) -> None:
-        """Choose what the hub does with messages that this client does not read in time."""
-        await self._choose(*mode_keys(soft, hard, order))
-
-    async def _choose(self, *keys: bytes) -> None:
-        await self._say(lambda: self._session.choose(*keys))
-
-    async def statistics(self) -> HubStatistics:
-        """The hub's statistics. Raises :exc:`~sbuslib.errors.StateError` when it does not give them to us."""
-        return decode_statistics(await self._answer_to(control.STATISTICS, "give statistics"), self.address)
-
-    async def client_statistics(self) -> list[ClientStatistics]:
-        """What the hub tells of each of its clients, however many there are. Raises as :meth:`statistics`."""
-        return await self.perform(all_clients(self.address))
-
-    async def link_statistics(self, key: bytes | None = None, *, most: int | None = None) -> list[LinkStatistics]:
-        """What the hub tells of each of its links, or of the first ``most``, and which of them carry ``key``.
-
-        Raises as :meth:`statistics`, and :exc:`~sbuslib.errors.KeyFormatError`.
-        """
-        if key is not None:
-            self._session.check_publishable(key)
-        return await self.perform(all_links(self.address, key, most))
-
-    async def reload(self) -> str:
-        """Have the hub read its configuration file again, and wait until it has taken it up. Returns what it says.
-
-        Raises :exc:`~sbuslib.errors.StateError` if the hub does not trust us, has no such file, or finds an error.
-        """
-        return reloaded(await self._answer_to(control.RELOAD, "read its configuration again"), self.address)
-
-    async def _answer_to(self, key: bytes, what: str, payload: bytes = b"") -> bytes | None:
-        """What the hub answers to a question."""
-        self._require(key, what)
-        answers = self._session.answers
-        await self._ask(lambda: self._session.ask(key, payload), lambda: answers[key] is not None)
-        return answers[key]
-
-    async def receive(self, timeout: float | None = None) -> Message:
-        """The next message. Raises :exc:`TimeoutError` after ``timeout`` seconds."""
-        inbox = self._session.inbox
-        if not inbox or get_ident() != self._thread:
-            await self._until(lambda: bool(inbox), timeout, f"no message within {timeout} s")
-        return inbox.popleft()
-
-    async def receive_many(self, most: int | None = None, timeout: float | None = None) -> list[Message]:
-        """At least one message, and all others that are here, up to ``most``."""
-        inbox: deque[Message] = self._session.inbox
-        await self._until(lambda: bool(inbox), timeout, f"no message within {timeout} s")
-        count = len(inbox) if most is None else min(most, len(inbox))
-        return list(starmap(inbox.popleft, repeat((), count)))
-
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        """Messages as they come, until :meth:`close`."""
-        inbox = self._session.inbox
-        while True:
-            try:
-                await self._until(lambda: bool(inbox), None, "")
-            except DisconnectedError:
-                if self._closed:
-                    return
-                raise
-            while inbox:
-                yield inbox.popleft()
-
-    @property
-    def socket(self) -> socket.SocketType:
-        """The connection's socket. Raises :exc:`~sbuslib.errors.DisconnectedError` without one."""
-        return self._here()
-
-    def fileno(self) -> int:
-        """The descriptor of the connection's socket."""
-        return self._here().fileno()
+    publish_many = awaited(Verbs.publish_many)
+    subscribe = starting(Verbs.subscribe)
+    unsubscribe = awaited(Verbs.unsubscribe)
+    receive_many = awaited(Verbs.receive_many)
+    sync = awaited(Verbs.sync)
+    whoami = awaited(Verbs.whoami)
+    flood_control = awaited(Verbs.flood_control)
+    statistics = awaited(Verbs.statistics)
+    client_statistics = awaited(Verbs.client_statistics)
+    link_statistics = awaited(Verbs.link_statistics)
+    reload = awaited(Verbs.reload)
+    request = awaited(Verbs.request)
+    request_many = awaited(Verbs.request_many)
+    serve = starting(Verbs.serve)
+    last = awaited(Verbs.last)
+    send_large = awaited(Verbs.send_large)
+    receive_large = starting(Verbs.receive_large)
+    submit = awaited(Verbs.submit)
+    submit_many = awaited(Verbs.submit_many)
+    work = starting(Verbs.work)
+    drain = awaited(Verbs.drain)
+    send_columns = awaited(Verbs.send_columns)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Coroutine
 from contextlib import AbstractContextManager
+from typing import Any
 
+from .clients.channel import Running, run
 from .clients.endpoint import Endpoint
-from .clients.patterns import Running
 from .kernel.sockets import wait
 
 __all__ = ["Client"]
@@ -24,7 +25,7 @@ class _Waiter:
         self._lock = threading.Lock()
         self._lock.acquire()
 
-    def wait(self, timeout: float | None) -> bool:
+    async def wait(self, timeout: float | None) -> bool:
         return self._lock.acquire(timeout=-1 if timeout is None else timeout)
 
     def wake(self) -> None:
@@ -37,22 +38,26 @@ class Client(Endpoint):
     ::
 
         with Client("/tmp/bus", reconnect=True) as client:
-            client.subscribe(b"room/")
-            client.publish(b"room/1/temp", b"21.5")
-            message = client.receive(timeout=5)       # or: for message in client: ...
-            print(message.key, message.payload)
+            with client.subscribe("room/") as rooms:
+                client.publish("room/1/temp", b"21.5")
+                message = rooms.receive(timeout=5)      # or: for message in rooms: ...
+                print(message.key, message.payload)
 
     ``timeout`` bounds connecting, sending and questions to the hub; ``reconnect`` looks for the hub again when it goes
     away, and subscribes again; ``hub_user`` is the user that the hub must run as. These and the other parameters are
     those of :class:`sbuslib.Client`, and so are the errors.
     """
 
-    _WAITS_IN_GEVENT = False
+    _SHARES_TURNS = False
 
-    def spawn(self, function: Callable[[], object]) -> Running:
-        thread = threading.Thread(target=function, daemon=True)
+    def _start(self, work: Coroutine[Any, Any, None]) -> Running:
+        thread = threading.Thread(target=run, args=(work,), daemon=True)
         thread.start()
         return thread
+
+    async def _join(self, running: Running) -> None:
+        if running is not threading.current_thread():
+            running.join()
 
     def _make_waiter(self) -> _Waiter:
         return _Waiter()
@@ -60,8 +65,8 @@ class Client(Endpoint):
     def _make_lock(self) -> AbstractContextManager[object]:
         return threading.RLock()
 
-    def _wait(self, sock: socket.SocketType, events: int, timeout: float | None) -> bool:
+    async def _wait(self, sock: socket.SocketType, events: int, timeout: float | None) -> bool:
         return wait(sock, events, timeout)
 
-    def _sleep(self, seconds: float) -> None:
+    async def _sleep(self, seconds: float) -> None:
         time.sleep(seconds)

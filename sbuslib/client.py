@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+import sys
+from collections.abc import Coroutine
 from typing import Any
 
 import gevent
@@ -13,10 +13,10 @@ from gevent.hub import Waiter
 from gevent.socket import wait_write
 from gevent.timeout import Timeout
 
-from .clients.batch import Pair
+from .clients.channel import Running, run
 from .clients.endpoint import Endpoint
-from .clients.patterns import Running
-from .errors import SbusError
+from .errors import StateError
+from .wire.packets import Key, Message
 
 __all__ = ["Client"]
 
@@ -29,7 +29,7 @@ class _Waiter:
     def __init__(self) -> None:
         self._waiter: Any = Waiter()
 
-    def wait(self, timeout: float | None) -> bool:
+    async def wait(self, timeout: float | None) -> bool:
         waiter = self._waiter
         if timeout is None:
             return bool(waiter.get())
@@ -55,10 +55,10 @@ class Client(Endpoint):
     ::
 
         with Client("/tmp/bus") as client:
-            client.subscribe(b"room/*/temp")          # in force when it returns
-            client.publish(b"room/1/temp", b"21.5")   # the kernel has it when it returns
-            message = client.receive(timeout=5)       # or: for message in client: ...
-            print(message.key, message.payload)
+            with client.subscribe("room/*/temp") as rooms:  # in force when it returns
+                client.publish("room/1/temp", b"21.5")      # the kernel has it when it returns
+                message = rooms.receive(timeout=5)          # or: for message in rooms: ...
+                print(message.key, message.payload)
 
     In another thread, and in the child of a fork, every verb raises :exc:`~sbuslib.errors.StateError`: make another
     client there, or take :class:`sbuslib.blocking.Client`. A :class:`gevent.Timeout` of the caller passes through every
@@ -71,16 +71,18 @@ class Client(Endpoint):
     :param reconnect: when the hub goes away, look for it until it is back, and subscribe again; verbs wait for it
         meanwhile, ``publish`` too, for ``timeout``. When it is not there yet, look for it for ``timeout``. What others
         publish meanwhile is gone, and so is what a hub had and did not pass on when it was killed. Secrets are
-        subscribed to anew under the credentials that the hub then tells. Without ``reconnect``, a verb raises
-        :exc:`~sbuslib.errors.DisconnectedError` when the hub has gone.
+        subscribed to anew under the credentials that the hub then tells. With ``False``, a verb raises
+        :exc:`~sbuslib.errors.DisconnectedError` when the hub has gone. ``None`` is ``False`` until the client serves,
+        works or subscribes with ``on_message``, and ``True`` from then on.
+    :param senders: have messages carry their sender, where the hub can tell: see :attr:`senders`.
+    :param notices: have the hub tell of lost messages and why it kicks this client, where it can.
+    :param echo: receive what this client publishes itself, where it matches its patterns.
     :param hub_user: name or id of the user that the hub must run as, else
         :exc:`~sbuslib.errors.HubIdentityError`: whoever can make a socket at the address could pretend to be the hub.
         With socket activation that is the user of the service manager.
     :param on_reconnect: called with this client after each reconnection; may use it.
     :param on_disconnect: called with this client and a :exc:`~sbuslib.errors.DisconnectedError` that says why, when it
         has found that the hub has gone.
-    :param on_error: called with the exception and the message when a callback fails; without it, the exception leaves
-        :meth:`run`.
     :param on_notice: called with what the hub notices about this client (a
         :class:`~sbuslib.wire.control.Lost`, :class:`~sbuslib.wire.control.Kicked` or
         :class:`~sbuslib.wire.control.NewCredentials`), whenever the client waits for something.
@@ -90,53 +92,45 @@ class Client(Endpoint):
     :exc:`~sbuslib.errors.HubIdentityError` and :exc:`TimeoutError`.
     """
 
+    _OWNER = "the thread that made it, and others take sbuslib.blocking.Client"
     _WAITS_IN_GEVENT = True
-    _watcher: Any = None
-
-    def _make_locks(self) -> None:
-        super()._make_locks()
-        self._posted: list[Pair] = []
+    _watcher: Any = None  # tells when the socket can be read
 
     def _find_caller(self) -> object:
         return gevent.get_hub()
 
-    def spawn(self, function: Callable[[], object]) -> Running:
-        return gevent.spawn(function)
+    def _check_caller(self) -> None:
+        if self._is_copy or gevent.get_hub() is not self._owner:
+            super()._check_caller()
 
-    def publish(self, key: bytes, payload: bytes = b"", *, flags: int = 0) -> None:
-        """Publish one message; waits while the hub has no room for it. When it returns, the kernel has the message.
+    def _set_up(self) -> None:
+        if "asyncio" in sys.modules and sys.modules["asyncio"]._get_running_loop() is not None:
+            raise StateError("this client would stop the event loop of asyncio that runs here: take sbuslib.aio.Client")
+        super()._set_up()
 
-        ``flags`` are those of send(2). Raises :exc:`~sbuslib.errors.KeyFormatError`,
-        :exc:`~sbuslib.errors.PayloadError`, :exc:`~sbuslib.errors.DisconnectedError`, :exc:`TimeoutError`,
-        and :exc:`BlockingIOError` with ``MSG_DONTWAIT``.
-        """
-        if gevent.get_hub() is not self._owner:
-            self._check_caller()
+    def publish(self, key: Key, payload: bytes = b"", *, flags: int = 0) -> None:
+        self._check_caller()
         super().publish(key, payload, flags=flags)
 
-    def post(self, key: bytes, payload: bytes) -> None:
-        """Publish a message in one packet with what other greenlets post before anybody reads."""
-        if not self._lead.is_wanted:
-            self.publish(key, payload)
-            return
-        self._check_caller()
-        self._session.encode(key, payload)  # what cannot be published is told to its caller
-        self._posted.append((key, payload))
-        if len(self._posted) == 1:
-            gevent.spawn(self._send_posted)
+    publish.__doc__ = Endpoint.publish.__doc__
 
-    def _send_posted(self) -> None:
-        pairs, self._posted = self._posted, []
-        with suppress(OSError, SbusError):  # who waits for an answer finds out that there is no connection
-            self.publish_many(pairs)
+    def receive(self, *, timeout: float | None = None, flags: int = 0) -> Message:
+        self._check_caller()
+        return super().receive(timeout=timeout, flags=flags)
+
+    receive.__doc__ = Endpoint.receive.__doc__
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> Running:
+        return gevent.spawn(run, work)
+
+    async def _join(self, running: Any) -> None:
+        if running is not gevent.getcurrent():
+            running.join()
 
     def _make_waiter(self) -> _Waiter:
         return _Waiter()
 
-    def _make_lock(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def _wait(self, sock: socket.SocketType, events: int, timeout: float | None) -> bool:
+    async def _wait(self, sock: socket.SocketType, events: int, timeout: float | None) -> bool:
         try:
             if events == select.POLLIN:
                 # One greenlet reads at a time, so one watcher serves for as long as the socket does.
@@ -154,7 +148,7 @@ class Client(Endpoint):
             return False
         return True
 
-    def _sleep(self, seconds: float) -> None:
+    async def _sleep(self, seconds: float) -> None:
         gevent.sleep(seconds)
 
     def _release_socket(self) -> None:

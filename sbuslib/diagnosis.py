@@ -239,7 +239,7 @@ def _bridges(client: Client) -> Iterator[Finding]:
     """The bridges of the bus, which say so when they are asked."""
     client.subscribe(CONTROL)
     client.publish(CONTROL, ASK)
-    for here, _ in bridges_heard(client.receive):
+    for here, _ in bridges_heard(lambda left: client.receive(timeout=left)):
         text = here.told
         away = ": away," in text or " 0 lost" not in text
         advice = "see docs/how-to/cluster.md" if away else ""

@@ -17,6 +17,7 @@
     ├── JournalError                        a journal that cannot be read or written
     │   ├── CorruptJournalError             bytes of a segment are not what was written
     │   └── JournalInUseError               another recorder or consumer is at work
+    ├── RefusedError                        the hub refused a subscription; the client has all others
     ├── NoServerError                       nobody serves what was asked
     ├── AnswerError                         a server answered that it failed
     ├── ServiceError                        a service ended because of a bug of ours, which is its cause
@@ -53,6 +54,7 @@ __all__ = [
     "PacketError",
     "PayloadError",
     "PeerError",
+    "RefusedError",
     "ReservedKeyError",
     "SbusError",
     "ServiceError",
@@ -146,6 +148,10 @@ class ServiceError(SbusError):
     """A service ended because of an unexpected error in one of its greenlets; the message names both."""
 
 
+class RefusedError(SbusError):
+    """The hub refused what was subscribed to: it is not this client's, or more than its user may hold."""
+
+
 class NoServerError(SbusError):
     """Nobody took a question within a short time: no server subscribes to its key, or none is there at the moment."""
 
@@ -159,7 +165,10 @@ class AddressInUseError(SbusError, OSError):
 
 
 class NoHubError(SbusError, ConnectionError):
-    """No hub listens at any address tried; the message lists them with the reason for each."""
+    """No hub listens at any address tried; the message lists them with the reason for each, and says what helps."""
+
+    is_advised = False
+    """Whether it says what helps: a client adds that when it gives up."""
 
 
 class DisconnectedError(SbusError, ConnectionError):

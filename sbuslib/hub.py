@@ -9,16 +9,17 @@ from __future__ import annotations
 import os
 import resource
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from time import monotonic
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import gevent
 from gevent.event import Event
 
 from .client import Client
 from .clients.batch import BatchPublisher, Pair
+from .clients.session import warn_of_wildcard
 from .core.acceptor import Acceptor
 from .core.authorization import Authorization, Authorize
 from .core.client_role import ClientRole
@@ -41,7 +42,7 @@ from .statistics import HubStatistics
 from .tree.links import Links
 from .tree.tree import Tree
 from .wire.addresses import Address, parse_address
-from .wire.packets import check_key
+from .wire.packets import Key, as_key
 
 __all__ = ["Hub"]
 
@@ -221,7 +222,7 @@ class Hub:
             self.context.stop()
             listener.close()
             raise
-        self._serving: Serving | None = Serving(listener.socket, self.context.loop)
+        self._serving: Serving | None = Serving(listener.socket)
         _hubs.add(self)
 
     def serve_forever(self, stop_timeout: float = 1.0) -> None:
@@ -267,8 +268,6 @@ class Hub:
             self._review.end()
             self._clients.stop()
             self.context.stop()  # or a start in another thread would wait for the loop of this one
-            if self._serving is not None:
-                self._serving.stopped = True
             self._listener = self._serving = None
             _hubs.discard(self)
             self._stopped.set()
@@ -351,14 +350,14 @@ class Hub:
         self.context.check_here()
         return self._me.key
 
-    def publish(self, key: bytes, payload: bytes = b"") -> None:
+    def publish(self, key: Key, payload: bytes = b"") -> None:
         """Publish to all subscribers of ``key``; never blocks.
 
         Raises :exc:`~sbuslib.errors.KeyFormatError`, :exc:`~sbuslib.errors.PayloadError`,
         and :exc:`~sbuslib.errors.StateError`.
         """
         self.context.check_here()
-        self._me.publish(key, payload)
+        self._me.publish(key if type(key) is bytes else as_key(key), payload)
 
     def publish_many(self, messages: Iterable[Pair]) -> int:
         """Publish pairs of key and payload in order, many at once. Returns how many. Raises as :meth:`publish`.
@@ -379,9 +378,10 @@ class Hub:
         """
         self.context.check_here()
         me = self._me
-        return BatchPublisher({}, me.encode, me.publish_some, _BATCH)
+        publish = cast("Callable[[list[Pair]], None]", me.publish_some)  # its keys are bytes by then
+        return BatchPublisher({}, me.encode, publish, _BATCH)
 
-    def subscribe(self, *patterns: bytes) -> Inbox:
+    def subscribe(self, *patterns: Key) -> Inbox:
         """Receive what matches one of ``patterns``, from now on, in this process.
 
         Raises :exc:`~sbuslib.errors.KeyFormatError`, also for secrets of others and beyond the limits, and
@@ -394,8 +394,9 @@ class Hub:
         inbox = self._new_inbox()
         try:
             for pattern in patterns:
-                check_key(pattern, "pattern")
-                context.router.subscribe(pattern, inbox, inbox.credentials, inbox.account)
+                raw = as_key(pattern, "pattern")
+                warn_of_wildcard(raw, context.router.namespace.separator)
+                context.router.subscribe(raw, inbox, inbox.credentials, inbox.account)
         except PacketError as error:
             inbox.close()
             raise KeyFormatError(f"{pattern!r} cannot be subscribed to: {error.reason}") from None

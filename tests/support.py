@@ -18,7 +18,9 @@ import gevent
 import gevent.socket
 import pytest
 
-from sbuslib import Client, Hub
+from sbuslib import Client, Hub, aio
+from sbuslib.clients.channel import run
+from sbuslib.clients.endpoint import Endpoint
 from sbuslib.limits import CONTROL_EXTRA, PACKET_BYTES
 from sbuslib.matcher import matches
 from sbuslib.testing import HubThread as HubThread
@@ -51,6 +53,16 @@ def vectors() -> Iterator[tuple[bool, bytes, bytes]]:
         if not line.startswith("#"):
             verdict, pattern, key = line.split("\t")
             yield verdict == "1", unescape(pattern), unescape(key)
+
+
+def choose(client: Endpoint, *keys: bytes) -> None:
+    """Have a client choose something of its hub later than when it was made, such as ``senders/on``."""
+    run(client._core._choose(*keys))
+
+
+async def choose_soon(client: aio.Client, *keys: bytes) -> None:
+    """As :func:`choose`, with asyncio."""
+    await client._core._choose(*keys)
 
 
 def open_descriptors() -> set[tuple[str, str]]:

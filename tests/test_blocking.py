@@ -14,7 +14,7 @@ with blocking.Client({address!r}, reconnect=True) as client:
     client.publish(b"a", b"x")
     client.publish_many([(b"b", b"y")])
     client.sync()
-    print(client.receive(10).payload)
+    print(client.receive(timeout=10).payload)
     client.run(timeout=0)
 print([name for name in sys.modules if name.partition(".")[0] in ("gevent", "greenlet", "zope")])
 """

@@ -25,11 +25,10 @@ class Patience(gevent.Timeout):
 
 WAITING: dict[str, Callable[[Client], object]] = {
     "receive": lambda client: client.receive(),
-    "receive with timeout": lambda client: client.receive(30),
+    "receive with timeout": lambda client: client.receive(timeout=30),
     "receive with flags": lambda client: client.receive(flags=socket.MSG_PEEK),
     "receive_many": lambda client: client.receive_many(),
     "iteration": lambda client: next(iter(client)),
-    "run": lambda client: client.run(),
     "whoami": lambda client: client.whoami(),
     "sync": lambda client: client.sync(),
     "subscribe": lambda client: client.subscribe(b"a"),
@@ -37,9 +36,7 @@ WAITING: dict[str, Callable[[Client], object]] = {
 SENDING: dict[str, Callable[[Client], object]] = {
     "publish": lambda client: client.publish(b"a", b"x"),
     "publish_many": lambda client: client.publish_many([(b"a", b"x")] * 5),
-    "prepared": lambda client: client.prepare_message(b"a").send(10),
-    "echo": lambda client: client.echo(False),
-    "senders": lambda client: client.senders(False),
+    "flood_control": lambda client: client.flood_control(soft="discard"),
     "unsubscribe": lambda client: client.unsubscribe(b"a"),
 }
 
@@ -52,7 +49,7 @@ def test_the_callers_timeout_passes_while_waiting_for_an_answer(fake: FakeHub, c
     assert caught.value is patience
     # and leaves the client usable
     peer.send(b"MSG a\0x")
-    assert mute.receive(10).payload == b"x"
+    assert mute.receive(timeout=10).payload == b"x"
 
 
 @pytest.mark.parametrize("method", SENDING)
@@ -63,7 +60,7 @@ def test_the_callers_timeout_passes_while_waiting_for_room(fake: FakeHub, client
         SENDING[method](stuck)
     assert caught.value is patience
     peer.send(b"MSG a\0x")
-    assert stuck.receive(10).payload == b"x"
+    assert stuck.receive(timeout=10).payload == b"x"
 
 
 @pytest.mark.parametrize("method", WAITING)
@@ -77,7 +74,7 @@ def test_a_timeout_of_one_greenlet_leaves_the_others_waiting(fake: FakeHub, clie
 
     leading = gevent.spawn(impatient)
     gevent.sleep(0)
-    patient = gevent.spawn(shared.receive, 10)
+    patient = gevent.spawn(shared.receive, timeout=10)
     leading.get()
     peer.send(b"MSG a\0x")
     assert patient.get().payload == b"x"
@@ -138,7 +135,7 @@ def test_a_timeout_while_reconnecting_loses_no_subscription(fake: FakeHub, clien
     peer.close()
     with contextlib.suppress(Patience), Patience(0.02):
         loyal.receive()
-    receiving = gevent.spawn(loyal.receive, 5)
+    receiving = gevent.spawn(loyal.receive, timeout=5)
     said: list[bytes] = []
 
     def serve() -> None:

@@ -114,7 +114,7 @@ def test_a_hub_in_another_thread(address: str, client: MakeClient) -> None:
         user = client()
         user.subscribe(b"a")
         user.publish(b"a", b"x")
-        assert user.receive(10).payload == b"x"
+        assert user.receive(timeout=10).payload == b"x"
     finally:
         done.set()
         thread.join()
@@ -135,7 +135,7 @@ def test_serve_forever_until_stopped(address: str, client: MakeClient) -> None:
     serving.get(timeout=10)
     assert hub.closed
     with pytest.raises(DisconnectedError):
-        user.receive(10)
+        user.receive(timeout=10)
 
 
 def test_serve_forever_that_is_killed_stops(address: str) -> None:

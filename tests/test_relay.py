@@ -96,7 +96,7 @@ with Client(top.address) as above, Client(below.address) as client:
     client.subscribe(b"k")
     assert client.sync("tree") == "tree"
     above.publish(b"k", b"1")
-    print(client.receive(10).payload.decode(), relay.epoch)
+    print(client.receive(timeout=10).payload.decode(), relay.epoch)
 """
 
 
@@ -203,7 +203,7 @@ def test_wrong_settings_of_a_relay_change_nothing(world: World) -> None:
     client.subscribe(b"k")
     settle(client)
     above.publish(b"k")
-    assert client.receive(PATIENCE).key == b"k"
+    assert client.receive(timeout=PATIENCE).key == b"k"
 
 
 def of_another_user(sock: Any) -> Credentials:

@@ -59,7 +59,7 @@ def test_a_tree_is_seen_whole_and_what_it_would_carry(programs: Programs) -> Non
         client.subscribe(b"room/")
         assert client.sync("tree") == "tree"
         publisher.publish(b"room/1")
-        client.receive(20)
+        client.receive(timeout=20)
         seen = survey(programs.address("top"), b"room/1")
         assert shape(seen) == {"left": {"leaf": {}}, "right": {}}
         assert seen.above is None

@@ -115,7 +115,7 @@ def received(client: Client) -> list[Message]:
     client.sync()
     found = []
     while client._session.inbox:
-        found.append(client.receive(0))
+        found.append(client.receive(timeout=0))
     return found
 
 

@@ -22,7 +22,15 @@ TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 
 REFERENCE: dict[str, tuple[str, list[str]]] = {
     "hub": ("Hub and Inbox", ["sbuslib.Hub", "sbuslib.core.inbox.Inbox", "sbuslib.clients.batch.BatchPublisher"]),
-    "client": ("Client, for gevent", ["sbuslib.Client"]),
+    "client": (
+        "Client, for gevent",
+        [
+            "sbuslib.Client",
+            "sbuslib.clients.endpoint.Subscription",
+            "sbuslib.clients.endpoint.Service",
+            "sbuslib.clients.endpoint.Worker",
+        ],
+    ),
     "blocking": ("blocking.Client, for threads", ["sbuslib.blocking.Client"]),
     "aio": ("aio.Client, for asyncio", ["sbuslib.aio.Client"]),
     "values": (
@@ -33,11 +41,11 @@ REFERENCE: dict[str, tuple[str, list[str]]] = {
     "patterns": (
         "Questions, jobs, large messages",
         [
-            "sbuslib.patterns.request.Question",
-            "sbuslib.patterns.request.Answer",
-            "sbuslib.patterns.queue.Job",
-            "sbuslib.patterns.large.Received",
-            "sbuslib.patterns.last.CaughtUp",
+            "sbuslib.Question",
+            "sbuslib.Answer",
+            "sbuslib.Job",
+            "sbuslib.recipes.large.Received",
+            "sbuslib.CaughtUp",
         ],
     ),
     "testing": ("Testing", ["sbuslib.testing"]),

@@ -34,7 +34,6 @@ from ..border.neighbours import COUNT_MOST, Counts
 from ..covering import overlap
 from ..errors import SbusError, UsageError
 from ..matcher import matches
-from ..wire import control
 from ..wire.packets import Message
 from ..wire.text import plainly, printable
 from .engine import EngineOptions, Incoming, Origin
@@ -126,7 +125,7 @@ class AioBridge:
         self._trust = None if trust is None else tuple(trust)
         self._options = options if options is not None else EngineOptions()
         self._keep_bytes = keep_bytes
-        self._client = Client(address)
+        self._client = Client(address, senders=True, echo=False)
         self._id = f"{time_ns():016x}{secrets.token_hex(4)}"  # an older bridge sorts first: newcomers are the spares
         self._host = _UNFIT.sub("-", socket.gethostname())[:64]
         self._claim = lru_cache(_SENDERS)(self._claim_of)
@@ -170,9 +169,6 @@ class AioBridge:
         setup = repr((self._url_told(), sorted(self._export), sorted(self._import), options.prefix, options.stream))
         group = blake2b(setup.encode(), digest_size=8).hexdigest()
         self._neighbours = Neighbours(client, self._id, group, separator, self._describe, self._settled, self._refused)
-        if features is not None and control.SENDERS_ON in features.words:
-            await client.senders()
-        await client.echo(False)
         await client.subscribe(CONTROL)
         await self._neighbours.say_here()
         await asyncio.sleep(_SETTLE_SECONDS)
@@ -251,7 +247,7 @@ class AioBridge:
 
     async def _receive(self) -> None:
         while True:
-            self._put(await self._client.receive_many(_BATCH))
+            self._put(await self._client.receive_many(most=_BATCH))
             await asyncio.sleep(0)  # the engine has its turn, also while the bus always has more
 
     def _put(self, messages: Sequence[Message]) -> None:

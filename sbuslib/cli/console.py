@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from contextlib import contextmanager, suppress
@@ -81,11 +80,12 @@ def yield_to_signals() -> None:
 def explain(error: BaseException, address: str | None = None) -> str:
     """What went wrong in one line, which names the address when one is given."""
     from ..errors import NoHubError
+    from ..kernel.advice import advise_address
     from ..wire.defaults import default_addresses
 
     text = str(error)
-    if isinstance(error, NoHubError) and (address or default_addresses()[0]) in text:
-        text += f"; {_advise_address(address)}"
+    if isinstance(error, NoHubError) and not error.is_advised and (address or default_addresses()[0]) in text:
+        text += f"; {advise_address(address)}"
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror
         if error.filename is not None:
@@ -93,35 +93,6 @@ def explain(error: BaseException, address: str | None = None) -> str:
     if address is not None and address not in text:
         text = f"{address}: {text}"
     return "".join(character if character.isprintable() else escape(character) for character in text)
-
-
-def _advise_address(address: str | None) -> str:
-    """What would help where no hub is at the address, or at those where all look. It names a hub that listens."""
-    import re
-    from shlex import quote
-
-    if address is not None and re.search(r"://|:[0-9]+$", address):
-        return "an address is the path of a socket on this machine; sbus gateway joins the buses of two"
-    if address is not None and os.path.exists(address):
-        return f"sbus doctor -a {quote(address)} says why"
-    found = {}
-    with suppress(OSError), open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            words = line.rstrip("\n").split(None, 7)
-            if len(words) < 8:
-                continue  # a socket without a path, or a line of a path with a newline
-            *_, flags, kind, _, _, path = words
-            # One that listens, for sequenced packets. Those in these two folders are on most machines, and are no hubs.
-            if (flags, kind) == ("00010000", "0005") and not path.startswith(("/run/udev/", "/run/systemd/")):
-                with suppress(OSError):
-                    if os.access(path, os.W_OK):
-                        found[os.stat(path).st_mtime] = path
-    if found:
-        option = "export SBUS_ADDRESS=" if address is None else "-a "
-        return f"one may be at another address: {option}{quote(found[max(found)])}"
-    if address is not None:
-        return f"sbus hub -a {quote(address)} starts one"
-    return "sbus hub -a /tmp/bus starts one, for which: export SBUS_ADDRESS=/tmp/bus"
 
 
 def advise(error: BaseException, arguments: Namespace) -> str:

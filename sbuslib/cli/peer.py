@@ -19,7 +19,7 @@ from .values import seconds
 if TYPE_CHECKING:
     from gevent.event import Event
 
-    from ..clients.large import Files
+    from ..clients.endpoint import Files
     from ..tcp import Peer
     from ..tcp.inbox import PeerInbox
 

@@ -53,8 +53,6 @@ def _receive(arguments: Namespace) -> int:
 
     def receive(client: Client) -> None:
         on_stop(stop)  # so that nothing is left of what is not whole
-        if client.features is not None:
-            client.senders()  # then no other user can put parts into a file
         with client.receive_large(
             *map(os.fsencode, arguments.patterns), folder=arguments.into, most=arguments.most
         ) as files:
@@ -62,7 +60,7 @@ def _receive(arguments: Namespace) -> int:
             left = arguments.count
             while left is None or left:
                 try:
-                    received = files.receive(arguments.timeout)
+                    received = files.receive(timeout=arguments.timeout)
                 except (PeerError, OSError) as error:
                     if isinstance(error, OSError) and error.errno not in _FULL:
                         raise
@@ -72,6 +70,7 @@ def _receive(arguments: Namespace) -> int:
                     left = left and left - 1
 
     try:
-        return messages.run(receive, arguments.address, **messages.RECONNECTING)
+        # With senders, no other user can put parts into a file.
+        return messages.run(receive, arguments.address, senders=True, **messages.RECONNECTING)
     except KeyboardInterrupt:  # how it ends without a count
         return EXIT_SUCCESS

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from ..blocking import Client
-    from ..patterns.request import Answer
+    from ..recipes.request import Answer
 
 __all__ = ["add_arguments"]
 

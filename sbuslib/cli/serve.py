@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from ..blocking import Client
-    from ..patterns.request import Question
+    from ..recipes.request import Question
 
 __all__ = ["add_arguments"]
 
@@ -56,24 +56,24 @@ def _serve(arguments: Namespace) -> int:
     def serve(client: Client) -> None:
         on_stop(stop)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a command need not read its standard input to the end
-        if client.features is not None:
-            client.senders()
         with client.serve(
             os.fsencode(arguments.pattern), lambda question: answer(question, arguments.command), workers=arguments.jobs
-        ):
+        ) as service:
             tell("ready to answer (Ctrl-C ends it)")
-            client.wait_until(lambda: False, None)
+            service.wait()
 
     try:
-        return messages.run(serve, arguments.address, **messages.RECONNECTING)
+        return messages.run(serve, arguments.address, senders=True, **messages.RECONNECTING)
     except KeyboardInterrupt:
         return EXIT_SUCCESS
 
 
 def answer(question: Question, command: list[str]) -> bytes:
-    """What a command says to a question. Raises :exc:`RuntimeError` when it fails."""
+    """What a command says to a question. Raises :exc:`~sbuslib.errors.AnswerError` when it fails."""
     import subprocess
     from time import monotonic
+
+    from ..errors import AnswerError
 
     told = {b"SBUS_KEY": question.key}
     if question.sender is not None:
@@ -88,5 +88,5 @@ def answer(question: Question, command: list[str]) -> bytes:
     )
     if done.returncode:
         text = done.stderr.decode("utf-8", "replace").strip()
-        raise RuntimeError(text or f"{command[0]} ended with status {done.returncode}")
+        raise AnswerError(text or f"{command[0]} ended with status {done.returncode}")
     return done.stdout

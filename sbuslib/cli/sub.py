@@ -88,11 +88,10 @@ def _subscribe(arguments: Namespace) -> int:
     show = messages.shower(arguments)
 
     def subscribe(client: Client) -> None:
-        if arguments.senders or "{sender}" in (arguments.format or ""):
-            client.senders()
         client.flood_control(soft=arguments.soft, hard=arguments.hard, order=arguments.order)
         client.subscribe(*map(os.fsencode, arguments.patterns))
         messages.subscribe(client, show, arguments.count, arguments.timeout)
 
     options = {**messages.RECONNECTING, "timeout": arguments.timeout} if arguments.reconnect else {}
-    return messages.run(subscribe, arguments.address, on_notice=messages.tell_notice, **options)
+    senders = arguments.senders or "{sender}" in (arguments.format or "")
+    return messages.run(subscribe, arguments.address, on_notice=messages.tell_notice, senders=senders, **options)

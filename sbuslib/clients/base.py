@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from time import monotonic
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -22,14 +22,7 @@ from ..kernel.dialer import BROKEN, Dialer
 from ..kernel.forks import abandon_in_child, disconnect_copy
 from ..kernel.packet_writer import PacketWriter
 from ..limits import ClientLimits
-from ..patterns.last import Ask, Seam, fetch
-from ..patterns.queue import Work
-from ..patterns.request import Asking, Question, Server, request
-from ..patterns.steps import Mailbox, Steps
-from ..secrets import Namespace, stranger
 from ..wire import control
-from ..wire.packets import Message
-from .last import ClientSeam
 from .reconnect import Reconnecting
 from .session import Session
 
@@ -52,7 +45,10 @@ class ClientBase(ABC):
         address: str | os.PathLike[str] | None = None,
         *,
         timeout: float | None = 10.0,
-        reconnect: bool = False,
+        reconnect: bool | None = None,
+        senders: bool = False,
+        notices: bool = True,
+        echo: bool = True,
         hub_user: int | str | None = None,
         on_reconnect: Callable[[Any], object] | None = None,
         on_disconnect: Callable[[Any, DisconnectedError], object] | None = None,
@@ -60,28 +56,37 @@ class ClientBase(ABC):
         limits: ClientLimits | None = None,
     ) -> None:
         self.timeout = timeout
+        """Seconds that connecting, sending and questions to the hub may take; ``None``: for ever."""
         self.limits = limits if limits is not None else ClientLimits()
+        """The bounds of this client."""
         self.epoch = 0
-        """The number of the connection: 0 before the first, one more for each."""
-        self._socket: socket.SocketType | None = None
+        """The number of the connection: 0 before the first, one more for each.
+
+        If it is the same before a ``sync`` and after, the hub has taken all that was published in between.
+        """
+        self._socket: socket.SocketType | None = None  # non-blocking; None before the first connection
         self._area: PlainArea | None = None  # made by the first receive
-        self._dialer = Dialer(address, hub_user, self.limits)
-        self._reconnect = reconnect
+        self._dialer = Dialer(address, hub_user, self.limits)  # finds the hub
+        self._reconnect = reconnect  # None: from the first thing on that serves or watches
         self._on_reconnect = on_reconnect
         self._on_disconnect = on_disconnect
         self._on_notice = on_notice
-        self._session = Session()
-        self._headers = self._session.headers
-        self._packet_writer = PacketWriter()
+        self._session = Session(senders=senders, notices=notices, echo=echo)  # what the hub was told and has answered
+        self._headers = self._session.headers  # the session's own, by key
+        self._packet_writer = PacketWriter()  # sends many packets with one call
         self._reconnecting = Reconnecting(self.limits.reconnect_pause, self.limits.reconnect_pause_most)
-        self._askings: dict[bool, Asking] = {}
         self._up = False  # whether there is a connection, and the hub knows the session's state
-        self._closed = False
+        self._closed = False  # whether close() was called
         self._owner: object = None  # the event loop to which the client belongs; None: any caller may use it
         self._process = os.getpid()
         self._is_copy = False  # whether this is the child of a fork
         self._make_locks()
         abandon_in_child(self, lambda client: client._abandon())
+        self._set_up()
+
+    @abstractmethod
+    def _set_up(self) -> None:
+        """Make the verbs of this client, and connect where that may wait."""
 
     @property
     def address(self) -> str:
@@ -91,7 +96,7 @@ class ClientBase(ABC):
     @property
     def reconnects(self) -> bool:
         """Whether this client connects again when the hub goes away."""
-        return self._reconnect
+        return bool(self._reconnect)
 
     @property
     def connected(self) -> bool:
@@ -117,54 +122,37 @@ class ClientBase(ABC):
         return self._session.features
 
     @property
+    def separator(self) -> bytes:
+        """The byte between the segments of a key on this hub."""
+        return self._session.separator
+
+    @property
+    def senders(self) -> bool:
+        """Whether messages carry their sender, as the hub vouches for it."""
+        return self._session.has_chosen(control.SENDERS_ON)
+
+    @property
+    def notices(self) -> bool:
+        """Whether the hub tells of lost messages, and why it kicks this client."""
+        return self._session.has_chosen(control.NOTICES_ON)
+
+    @property
+    def echo(self) -> bool:
+        """Whether this client receives its own messages, where they match its patterns."""
+        return not self._session.has_chosen(control.ECHO_OFF)
+
+    @property
     def lost(self) -> dict[str, int]:
         """Messages for this client that the hub lost, by cause, as far as it told of them."""
         return dict(self._session.lost)
 
+    def can(self, feature: str) -> bool:
+        """Whether the hub has an extension, such as ``"senders"``, ``"notices"``, ``"batch"`` or ``"sync"``."""
+        words = self._session.features.words if self._session.features is not None else ()
+        return any(feature.encode() in word.split(b"/") for word in words)
+
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__qualname__} of {self.address}>"
-
-    # -- patterns -----------------------------------------------------------------------------------
-
-    def _asking(self, secret: bool) -> Asking:
-        """The questions of this client whose answers come under a secret key, or under one that others could read.
-
-        Raises :exc:`~sbuslib.errors.StateError` where a hub has no secret keys.
-        """
-        if (asking := self._askings.get(secret)) is None:
-            session = self._session
-            if secret and session.features is None:
-                raise StateError(
-                    f"{self.address}: this daemon lets nobody subscribe to secret keys, so others could read the "
-                    "answers: say secret=False where that is no matter"
-                )
-            who = session.credentials if secret else session.separator.join((b"!", b"cred", b"", b"", b""))
-            reply_to = session.separator.join((who, b"reply", os.urandom(16).hex().encode()))
-            asking = self._askings.setdefault(secret, Asking(reply_to, monotonic))
-        return asking
-
-    def _ask_for_last(self, key: bytes, payload: bytes) -> Steps[bytes]:
-        """Ask a service that keeps last values. What it tells anybody may know, where a hub has no secret keys."""
-        return request(self._asking(self._session.features is not None), key, payload, self.timeout)
-
-    def _last(self, patterns: tuple[bytes, ...]) -> Steps[list[Message]]:
-        kept = yield from fetch(self._ask_for_last, patterns, self._session.separator)
-        return [Message(key, payload) for key, payload in kept.items()]
-
-    def _seam(self, patterns: tuple[bytes, ...]) -> tuple[Seam, Ask, bytes, Callable[[], int]]:
-        """What :func:`~sbuslib.patterns.last.subscribe` is given."""
-        seam = ClientSeam(self._session, *patterns)
-        return seam, self._ask_for_last, self._session.separator, lambda: self.epoch
-
-    def _server(self, mailbox: Mailbox, function: Callable[[Question], object], workers: int) -> Server:
-        def user_of(sender: bytes | None) -> int | None:
-            return None if sender is None else stranger(sender, self.credentials, self._session.separator)
-
-        return Server(mailbox, function, workers, Namespace(self._session.separator), monotonic, user_of)
-
-    def _work(self, name: str, room: int, trusted: Iterable[int]) -> Work:
-        tag = os.urandom(8).hex().encode()
-        return Work(self.credentials, self._session.separator, tag, name, room, monotonic, trusted)
 
     # -- its owner ----------------------------------------------------------------------------------
 
@@ -268,7 +256,7 @@ class ClientBase(ABC):
         if self._closed:
             raise self._disconnected()
         if not self._reconnect or left == 0:
-            raise error
+            raise self._dialer.advised(error)
         logger.info("client of %s: waiting for a hub: %s", self.address, error)
         pause = self._reconnecting.pause()
         return pause if left is None else min(pause, left)

@@ -23,16 +23,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import chain, islice
-from typing import Self
+from typing import Self, TypeAlias, cast
 
 from ..errors import StateError
 from ..limits import ClientLimits
 from ..wire.batches import BATCH, Batch, pack
+from ..wire.packets import Key, as_key
 from .session import Session
 
 __all__ = ["AioBatchPublisher", "BatchPublisher", "Pair", "encode_many", "in_parts", "plain"]
 
-Pair = tuple[bytes, bytes]
+Pair: TypeAlias = tuple[Key, bytes]
 """Key and payload."""
 
 
@@ -44,7 +45,9 @@ def encode_many(session: Session, pairs: list[Pair], most: int) -> Iterator[byte
     """
     done = 0
     if session.batches and len(pairs) > 1:
-        packed = pack(pairs, session.check_publishable, most)
+        if any(type(key) is str for key, _ in pairs):
+            pairs = [(key.encode() if isinstance(key, str) else key, payload) for key, payload in pairs]
+        packed = pack(cast("list[tuple[bytes, bytes]]", pairs), session.check_publishable, most)
         while done < len(pairs):
             try:
                 packet, count = next(packed)
@@ -83,7 +86,7 @@ class BatchPublisher:
 
     def __init__(
         self,
-        headers: dict[bytes, bytes],
+        headers: dict[Key, bytes],
         encode: Callable[[bytes, bytes], bytes],
         send: Callable[[list[Pair]], object],
         limits: ClientLimits,
@@ -98,7 +101,7 @@ class BatchPublisher:
         self._pairs: list[Pair] = []
         self._room = -1  # bytes that may still be collected; below zero outside the block, too
 
-    def publish(self, key: bytes, payload: bytes = b"") -> None:
+    def publish(self, key: Key, payload: bytes = b"") -> None:
         """Collect a message, and send what was collected if that fills a packet.
 
         Raises as ``publish`` of the client or hub does, and :exc:`~sbuslib.errors.StateError` outside the block.
@@ -114,6 +117,7 @@ class BatchPublisher:
                 pass
         if self._room < 0:
             raise StateError("a batch takes messages inside its 'with' block")
+        key = as_key(key)
         packet = self._encode(key, payload)
         self._pairs.append((key, packet[packet.index(b"\0") + 1 :]))
         self._room -= len(packet) + self._apiece
@@ -144,7 +148,7 @@ class AioBatchPublisher:
 
     def __init__(
         self,
-        headers: dict[bytes, bytes],
+        headers: dict[Key, bytes],
         encode: Callable[[bytes, bytes], bytes],
         send: Callable[[list[Pair]], Awaitable[object]],
         limits: ClientLimits,
@@ -154,7 +158,7 @@ class AioBatchPublisher:
         self._batch = BatchPublisher(headers, encode, self._full.append, limits)
         self._send = send
 
-    async def publish(self, key: bytes, payload: bytes = b"") -> None:
+    async def publish(self, key: Key, payload: bytes = b"") -> None:
         """As :meth:`BatchPublisher.publish`."""
         self._batch.publish(key, payload)
         if self._full:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import monotonic
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
-__all__ = ["BlockingLead", "BlockingWaiter", "Lead", "time_left"]
+__all__ = ["Lead", "Waiter", "time_left"]
 
 
 def time_left(deadline: float | None) -> float | None:
@@ -25,43 +25,54 @@ class Waiter(Protocol):
 
     def wake(self) -> None: ...
 
-
-class BlockingWaiter(Waiter, Protocol):
-    """What a thread or a greenlet waits with."""
-
-    def wait(self, timeout: float | None) -> bool:
+    async def wait(self, timeout: float | None) -> bool:
         """Wait; ``False`` after ``timeout`` seconds."""
 
 
-AnyWaiter = TypeVar("AnyWaiter", bound=Waiter)
+class Lead:
+    """The lead among callers: who is chosen to read, who is woken, and what if one gives up.
 
-
-class Lead(Generic[AnyWaiter]):
-    """The lead among callers of any kind: who is chosen to read, who is woken, and what if one gives up.
-
-    Each kind adds ``take``, which waits between two looks. Only one caller at a time may be in these methods: threads
-    hold a lock.
+    :param lock: to be held while the lead changes hands, and by the client for changes that go with that. A thread that
+        holds it may take it again.
     """
 
-    def __init__(self, make_waiter: Callable[[], AnyWaiter]) -> None:
+    def __init__(self, lock: AbstractContextManager[object], make_waiter: Callable[[], Waiter]) -> None:
+        self.lock = lock
         self.taken = False
         self._make_waiter = make_waiter
-        self._followers: dict[AnyWaiter, Callable[[], bool]] = {}  # who waits for the lead, and until what holds
+        self._followers: dict[Waiter, Callable[[], bool]] = {}  # who waits for the lead, and until what holds
         self._was_shared = False
-        self._chosen: AnyWaiter | None = None  # of who was woken to read, and has not come yet
+        self._chosen: Waiter | None = None  # of who was woken to read, and has not come yet
 
     @property
     def is_wanted(self) -> bool:
         """Whether somebody reads or waits for the lead, or did when it was given back last."""
         return self.taken or self._was_shared or bool(self._followers)
 
-    def look(self, waiter: AnyWaiter | None, ready: Callable[[], bool], check: Callable[[], None]) -> AnyWaiter | bool:
-        """``False`` if ``ready()`` holds, ``True`` if the caller has the lead now; else what it waits with.
+    async def take(self, ready: Callable[[], bool], check: Callable[[], None], deadline: float | None) -> bool:
+        """Wait until ``ready()`` holds or the lead is free. ``True``: the caller has the lead, and must give it back.
 
-        When that wakes it, it looks again with this ``waiter``. Other callers call ``ready``, too. ``check()`` raises
-        where there is nothing to wait for. A caller with the lead must give it back; one that gives up waiting must
-        leave.
+        Other callers call ``ready``, too. ``check()`` raises where there is nothing to wait for. Raises
+        :exc:`TimeoutError` at the deadline.
         """
+        with self.lock:
+            found = self._look(None, ready, check)
+        while not isinstance(found, bool):
+            in_time = False
+            try:
+                in_time = await found.wait(time_left(deadline))
+            finally:
+                if not in_time:
+                    with self.lock:
+                        self._leave(found)
+            if not in_time:
+                raise TimeoutError
+            with self.lock:
+                found = self._look(found, ready, check)
+        return found
+
+    def _look(self, waiter: Waiter | None, ready: Callable[[], bool], check: Callable[[], None]) -> Waiter | bool:
+        """``False`` if ``ready()`` holds, ``True`` if the caller has the lead now; else what it waits with."""
         was_chosen = waiter is not None and self._chosen is waiter
         if was_chosen:
             self._chosen = None
@@ -79,7 +90,7 @@ class Lead(Generic[AnyWaiter]):
         self._followers[waiter] = ready
         return waiter
 
-    def leave(self, waiter: AnyWaiter) -> None:
+    def _leave(self, waiter: Waiter) -> None:
         """A caller waits no more. If it was just chosen to read, another one has to."""
         self._followers.pop(waiter, None)
         if self._chosen is waiter:
@@ -103,39 +114,13 @@ class Lead(Generic[AnyWaiter]):
             del self._followers[waiter]
             waiter.wake()
 
+    def abandon(self) -> None:
+        """Those who read and wait are gone, with their event loop."""
+        self.taken = False
+        self._followers.clear()
+
     def wake_all(self) -> None:
         """Let all who wait look whether there is still something to wait for."""
         followers, self._followers = self._followers, {}
         for waiter in followers:
             waiter.wake()
-
-
-class BlockingLead(Lead[BlockingWaiter]):
-    """The lead among threads or greenlets."""
-
-    def __init__(self, lock: AbstractContextManager[object], make_waiter: Callable[[], BlockingWaiter]) -> None:
-        super().__init__(make_waiter)
-        self.lock = lock
-        """To be held while the lead changes hands, and by the client for changes that go with that. A thread that holds
-        it may take it again. :meth:`take` takes it itself."""
-
-    def take(self, ready: Callable[[], bool], check: Callable[[], None], deadline: float | None) -> bool:
-        """Wait until ``ready()`` holds or the lead is free. ``True``: the caller has the lead, and must give it back.
-
-        ``ready`` and ``check`` are those of :meth:`look`. Raises :exc:`TimeoutError` at the deadline.
-        """
-        with self.lock:
-            found = self.look(None, ready, check)
-        while not isinstance(found, bool):
-            in_time = False
-            try:
-                in_time = found.wait(time_left(deadline))
-            finally:
-                if not in_time:
-                    with self.lock:
-                        self.leave(found)
-            if not in_time:
-                raise TimeoutError
-            with self.lock:
-                found = self.look(found, ready, check)
-        return found

@@ -8,7 +8,7 @@ from typing import Final
 
 from ..limits import KNOWN_KEY_BYTES, KNOWN_KEYS
 from ..matcher import matches
-from ..patterns.steps import Mailbox
+from ..recipes.mailbox import Mailbox
 from ..secrets import RESERVED
 from ..wire.packets import Message
 
@@ -47,15 +47,22 @@ class Mailboxes:
         self._open = (*self._open, mailbox)
         self.forget()
 
+    def move_from_inbox(self, mailbox: Mailbox) -> None:
+        """Put what is in the inbox where it would go now."""
+        for _ in range(len(self._inbox)):
+            try:
+                message = self._inbox.popleft()
+            except IndexError:  # another thread takes them, too
+                break
+            places = self._look_up(message.key)
+            if mailbox.put in places:
+                mailbox.put(message)
+            if mailbox.put not in places or self._put_into_inbox in places:
+                self._inbox.append(message)
+
     def remove(self, mailbox: Mailbox) -> None:
         """Nothing more goes there."""
         self._open = tuple(other for other in self._open if other is not mailbox)
-        self.forget()
-
-    def rename(self, old: bytes, new: bytes) -> None:
-        """A secret pattern has another name, since the client has new credentials."""
-        for mailbox in self._open:
-            mailbox.patterns[:] = [new if pattern == old else pattern for pattern in mailbox.patterns]
         self.forget()
 
     def forget(self) -> None:

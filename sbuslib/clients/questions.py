@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Awaitable, Callable
+from typing import Self, TypeAlias
 
 from ..errors import StateError, UsageError
-from ..patterns.steps import Step, Steps
 from ..statistics import ClientStatistics, LinkStatistics, decode_clients, decode_links
 from ..wire import control
 from .session import Session
 
 __all__ = ["Scope", "Sync", "Whoami", "all_clients", "all_links", "reloaded"]
+
+
+Answerer: TypeAlias = Callable[[bytes, str, bytes], Awaitable[bytes | None]]
+"""Asks the hub: the key of a question, what it would do, in words, and a payload."""
 
 
 class Scope(str):
@@ -30,37 +34,25 @@ def reloaded(answer: bytes | None, address: str) -> str:
     return text
 
 
-class _Ask(Step[bytes | None]):
-    """Ask the hub something that it answers under the same key."""
-
-    def __init__(self, key: bytes, what: str, payload: bytes) -> None:
-        self.key = key
-        self.what = what
-        self.payload = payload
-
-    def do(self, client: Any) -> Any:
-        return client._answer_to(self.key, self.what, self.payload)
-
-
-def all_clients(address: str) -> Steps[list[ClientStatistics]]:
+async def all_clients(ask: Answerer, address: str) -> list[ClientStatistics]:
     """What the hub tells of each of its clients, asked page by page."""
     clients: list[ClientStatistics] = []
     start: int | None = 0
     while start is not None:
-        answer = yield from _Ask(control.CLIENTS, "tell its clients", b"%d" % start)
+        answer = await ask(control.CLIENTS, "tell its clients", b"%d" % start)
         page = decode_clients(answer, address, start)
         clients += page.clients
         start = page.next
     return clients
 
 
-def all_links(address: str, key: bytes | None, most: int | None) -> Steps[list[LinkStatistics]]:
+async def all_links(ask: Answerer, address: str, key: bytes | None, most: int | None) -> list[LinkStatistics]:
     """What the hub tells of its links, or of the first ``most``, asked page by page."""
     links: list[LinkStatistics] = []
     start: int | None = 0
     while start is not None and (most is None or len(links) < most):
         asked = b"%d" % start if key is None else b"%d\0%b" % (start, key)
-        answer = yield from _Ask(control.LINKS, "tell its links", asked)
+        answer = await ask(control.LINKS, "tell its links", asked)
         page = decode_links(answer, address, start)
         links += page.links
         start = page.next

@@ -10,15 +10,17 @@ counting answers tells which question an answer belongs to.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Self
+from weakref import WeakSet
 
-from ..errors import DisconnectedError, KeyFormatError, PacketError, PeerError, UsageError
+from ..errors import DisconnectedError, KeyFormatError, PacketError, PeerError, RefusedError, UsageError
 from ..limits import KNOWN_KEY_BYTES, KNOWN_KEYS, PACKET_BYTES
 from ..matcher import SEPARATOR
-from ..patterns.steps import Mailbox
+from ..recipes.mailbox import Mailbox
 from ..secrets import RESERVED, Namespace
 from ..wire import control
 from ..wire.batches import BATCH, Batch
@@ -27,7 +29,9 @@ from ..wire.packets import (
     CMSG,
     MSG,
     Control,
+    Key,
     Message,
+    as_key,
     check_key,
     encode_control,
     encode_message,
@@ -51,6 +55,7 @@ OTHER_CAUSES: Final = "other"
 """What losses of further causes are counted as."""
 
 _CONTROL: Final = CMSG[0]
+_warned_of: set[bytes] = set()  # patterns
 _namespace = lru_cache(Namespace)  # to make one takes longer than to check a key
 
 
@@ -70,29 +75,46 @@ def mode_keys(soft: str | None, hard: str | None, order: str | None) -> list[byt
     return [key + choice.encode() for _, choice, _, key in choices if choice is not None]
 
 
+def warn_of_wildcard(pattern: bytes, separator: bytes) -> None:
+    """Warn, once for each, of a segment that is a wildcard elsewhere: here it stands for itself."""
+    for segment in {b"#", b">", b"**"}.intersection(pattern.split(separator)):
+        if pattern not in _warned_of:
+            _warned_of.add(pattern)
+            what = f"{printable(segment)} is no wildcard here, in {printable(pattern)}"
+            how = "* is one segment, and a pattern that ends with the separator matches all below"
+            warnings.warn(f"{what}: {how}", UserWarning, stacklevel=2)
+
+
 class Subscribing:
     """Patterns that a client asks for. Used with ``with``, whose block ends when they are in force.
 
     Until then, a hub that kicks this client is taken to have refused them: they are not asked for again, and the block
-    ends with a :exc:`~sbuslib.errors.DisconnectedError` that says so. Raises :exc:`~sbuslib.errors.UsageError` without
+    ends with a :exc:`~sbuslib.errors.RefusedError` that says why. Raises :exc:`~sbuslib.errors.UsageError` without
     patterns, and :exc:`~sbuslib.errors.KeyFormatError`.
     """
 
-    def __init__(self, session: Session, patterns: Sequence[bytes], address: str) -> None:
+    def __init__(
+        self, session: Session, patterns: Sequence[bytes], address: str, mailbox: Mailbox | None = None
+    ) -> None:
+        """``mailbox`` is where messages are to go, if not into the inbox."""
         if not patterns:
             raise UsageError("subscribe to at least one pattern; b'' is everything")
         for pattern in patterns:
             check_key(pattern, "pattern")
+            warn_of_wildcard(pattern, session.separator)
         self.patterns = patterns
         self.refused: str | None = None
         """Why the hub refused them."""
         self._session = session
         self._address = address
+        self._mailbox = mailbox
 
     def ask(self) -> list[bytes]:
         """Note the patterns as held; the packets to send."""
         packets = [*map(encode_subscribe, self.patterns)]
         self._session.held.update(self.patterns)
+        if self._mailbox is not None:
+            self._session.open(self._mailbox)
         self._session.forget_places()
         self._session.unconfirmed.append(self)
         return packets
@@ -104,13 +126,13 @@ class Subscribing:
         if self in self._session.unconfirmed:
             self._session.unconfirmed.remove(self)
         if self.refused is not None and (error is None or isinstance(error, DisconnectedError)):
-            raise DisconnectedError(f"{self._address}: the hub refused the subscription: {self.refused}") from None
+            raise RefusedError(f"{self._address}: the hub refused the subscription: {self.refused}") from None
 
 
 class Session:
     """One client's state. A client gives what it receives to :meth:`take`, and sends what the other methods return."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, senders: bool = False, notices: bool = True, echo: bool = True) -> None:
         self.inbox: deque[Message] = deque()
         """Messages received and not yet handed to the application, oldest first."""
         self.held: Counter[bytes] = Counter()
@@ -128,16 +150,18 @@ class Session:
         """Notices received and not yet handed to the application, oldest first; only the newest are kept."""
         self.kicked: str | None = None
         """Why the hub is about to close the connection, once it said so."""
+        self.refused = False
+        """Whether it does so because of a subscription. The next connection then has all others."""
         self.choices: dict[bytes, bytes] = {}
         """What was chosen of the hub, by kind: the control messages that stand."""
+        wanted = {control.SENDERS_ON: senders, control.NOTICES_ON: notices, control.ECHO_OFF: not echo}
+        self.choose(*(key for key, is_wanted in wanted.items() if is_wanted))
         self.answers: dict[bytes, bytes | None] = {}
         """What the hub answered to :meth:`ask`, by the key of the question; ``None`` while there is no answer."""
-        self.headers: dict[bytes, bytes] = {}
+        self.headers: dict[Key, bytes] = {}
         """``MSG <key>NUL`` of keys that :meth:`encode` has checked, so that each is checked once."""
         self.batches = False
         """Whether many messages may be sent in one packet: the hub was told so on this connection."""
-        self.renamed: list[tuple[bytes, bytes]] = []
-        """Secret patterns that got a new name, as pairs of old and new name: callbacks are kept by pattern."""
         self.scopes: dict[bytes, bytes] = {}
         """What the hub answered to each sync that is waited for (``local``, ``tree`` or ``partial``); empty before."""
         self._held_as = b""  # the credentials under which secrets stand in held
@@ -145,10 +169,12 @@ class Session:
         """Patterns that are asked for, and of which it is not known whether they are in force."""
         self.mailboxes: Mailboxes | None = None
         """Where messages go in place of the inbox; ``None`` until a first mailbox is opened."""
-        self._header = b""
-        self._key = b""
-        self._token = 0
-        self._whoami_asked = self._whoami_answered = 0
+        self.named: WeakSet[Mailbox] = WeakSet()
+        """All mailboxes, opened or not, whose patterns are to be kept true."""
+        self._header = b""  # of the last message that came: MSG, its key and NUL
+        self._key = b""  # the key in it
+        self._token = 0  # of the last sync
+        self._whoami_asked = self._whoami_answered = 0  # on this connection
 
     # -- what to send -------------------------------------------------------------------------------
 
@@ -159,6 +185,7 @@ class Session:
         """
         self.features = None
         self.kicked = None
+        self.refused = False
         self.batches = False
         self._whoami_asked = self._whoami_answered = 0
         self.scopes.clear()
@@ -175,15 +202,12 @@ class Session:
     def restore(self) -> list[bytes]:
         """The packets that bring a new connection, which knows itself, to the state of the old one.
 
-        Secrets under the old credentials are moved to the new ones, in :attr:`held` too. Notices are chosen where the
-        hub has them and the application has not said otherwise: errors can then say why the hub kicked this client, and
-        a client that reconnects does not subscribe again to what it was kicked for.
+        Secrets under the old credentials are moved to the new ones, in :attr:`held` too. With notices, errors can say
+        why the hub kicked this client, and one that reconnects does not subscribe again to what it was kicked for.
         """
         self._move_secrets()
-        if self.can(control.NOTICES_ON):
-            self.choices.setdefault(b"notices", control.NOTICES_ON)
         packets = [encode_subscribe(pattern) for pattern in self.held.elements()]
-        packets += map(encode_control, self.choices.values())
+        packets += [encode_control(key) for key in self.choices.values() if self.has_chosen(key)]
         return packets
 
     @property
@@ -214,9 +238,10 @@ class Session:
             self.held[renamed] += count
             if renamed != pattern:
                 moved.append(renamed)
-                self.renamed.append((pattern, renamed))
-                if self.mailboxes is not None:
-                    self.mailboxes.rename(pattern, renamed)
+                for mailbox in list(self.named):
+                    mailbox.patterns[:] = [renamed if own == pattern else own for own in mailbox.patterns]
+        if moved:
+            self.forget_places()
         return moved
 
     def _prefix(self, key: bytes) -> bytes:
@@ -233,6 +258,11 @@ class Session:
         """Choose by control messages; of those that differ in the last word alone, the newest stands. What to send."""
         self.choices.update((key.rpartition(b"/")[0], key) for key in keys)
         return [*map(encode_control, keys)]
+
+    def has_chosen(self, key: bytes) -> bool:
+        """Whether a choice stands, and the hub knows it: senders and notices are extensions."""
+        is_extension = key in (control.SENDERS_ON, control.NOTICES_ON)
+        return key in self.choices.values() and (not is_extension or self.can(key))
 
     def ask(self, key: bytes, payload: bytes = b"") -> list[bytes]:
         """The packet that asks the hub something, which it answers under the same key, in :attr:`answers`."""
@@ -270,7 +300,7 @@ class Session:
         except PacketError as error:
             raise KeyFormatError(f"nobody may publish under {printable(key)}: {error.reason}") from None
 
-    def encode(self, key: bytes, payload: bytes) -> bytes:
+    def encode(self, key: Key, payload: bytes) -> bytes:
         """The packet that publishes ``payload`` under ``key``.
 
         Raises :exc:`~sbuslib.errors.KeyFormatError` and :exc:`~sbuslib.errors.PayloadError`.
@@ -283,13 +313,14 @@ class Session:
             else:
                 if len(packet) <= PACKET_BYTES:
                     return packet
+        name, key = key, as_key(key)
         packet = encode_message(key, payload)
         if RESERVED in key:
             self.check_publishable(key)  # and not remembered: the answer depends on the hub
         elif len(key) <= KNOWN_KEY_BYTES:
             if len(self.headers) >= KNOWN_KEYS:
                 self.headers.clear()
-            self.headers[key] = packet[: packet.index(b"\0") + 1]
+            self.headers[name] = packet[: packet.index(b"\0") + 1]
         return packet
 
     def unsubscribe(self, patterns: Iterable[bytes]) -> list[bytes]:
@@ -303,14 +334,21 @@ class Session:
 
     # -- mailboxes ----------------------------------------------------------------------------------
 
-    def divert(self, mailbox: Mailbox) -> None:
-        """From now on, what matches goes into a mailbox. The caller subscribes to its patterns."""
+    def open(self, mailbox: Mailbox) -> None:
+        """From now on, what matches goes into a mailbox."""
         if self.mailboxes is None:
             self.mailboxes = Mailboxes(self.separator, self.inbox, lambda: self.held, self.lost)
         mailbox.closed = False
+        self.named.add(mailbox)
         self.mailboxes.add(mailbox)
 
-    def divert_no_more(self, mailbox: Mailbox) -> None:
+    def take_over(self, mailbox: Mailbox) -> None:
+        """As :meth:`open`, for patterns whose messages came into the inbox until now: those go there, too."""
+        self.open(mailbox)
+        assert self.mailboxes is not None
+        self.mailboxes.move_from_inbox(mailbox)
+
+    def shut(self, mailbox: Mailbox) -> None:
         """Nothing more goes into a mailbox."""
         if self.mailboxes is not None:
             self.mailboxes.remove(mailbox)
@@ -362,7 +400,7 @@ class Session:
             if packet.startswith(MSG):
                 key, nul, payload = packet[len(MSG) :].partition(b"\0")
                 if not nul:
-                    raise PeerError("the hub sent a message without NUL")
+                    raise PeerError("the hub sent a packet that no hub sends: a message without NUL")
                 self._key, self._header = key, b"MSG %b\0" % key
                 header, size = self._header, len(self._header)
                 append(Message(key, payload))
@@ -405,7 +443,7 @@ class Session:
         elif isinstance(notice, control.Away):
             self.lost["away"] += 1  # how many messages that were is unknown
         elif isinstance(notice, control.Kicked):
-            self.kicked = notice.reason
+            self.kicked, self.refused = notice.reason, bool(self.unconfirmed)
             for asked in self.unconfirmed:
                 asked.refused = notice.reason
                 self.held.subtract(asked.patterns)

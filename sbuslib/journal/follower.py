@@ -81,7 +81,14 @@ class Follower:
         self._durability: Durability = durability
         self._keep_bytes = keep_bytes
         self._keep_seconds = keep_seconds
-        self.client = Client(address, reconnect=True, on_notice=self._on_notice, on_reconnect=self._on_reconnect)
+        self.client = Client(
+            address,
+            reconnect=True,
+            senders=True,
+            echo=False,
+            on_notice=self._on_notice,
+            on_reconnect=self._on_reconnect,
+        )
         with ExitStack() as undo:
             undo.callback(self.client.close)
             self._writer = self._make_writer()
@@ -109,10 +116,7 @@ class Follower:
         )
 
     def _ask(self, hold: bool) -> None:
-        """Ask the hub for the messages to record, and for their senders."""
-        if self.client.features is not None:
-            self.client.senders()
-        self.client.echo(False)
+        """Ask the hub for the messages to record."""
         if hold:
             self.client.flood_control(hard="block")
         self.client.subscribe(*self._patterns)

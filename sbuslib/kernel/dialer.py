@@ -32,6 +32,7 @@ class Dialer:
     def __init__(
         self, address: str | os.PathLike[str] | None, hub_user: int | str | None, limits: ClientLimits
     ) -> None:
+        self._given = None if address is None else os.fspath(address)  # None: those where all look
         self._candidates = default_addresses() if address is None else [os.fspath(address)]
         for candidate in self._candidates:
             parse_address(candidate)
@@ -67,6 +68,17 @@ class Dialer:
         if busy:
             raise BlockingIOError(errno.EAGAIN, message)
         raise NoHubError(message)
+
+    def advised(self, error: OSError) -> OSError:
+        """The error, with what would help if no hub is there."""
+        if not isinstance(error, NoHubError):
+            return error
+        from .advice import advise_address  # only programs that fail need it
+
+        text = f"{error}; {advise_address(self._given)}"
+        advised = NoHubError(text)
+        advised.is_advised = True
+        return advised
 
     def hint(self, sock: socket.SocketType) -> str:
         """What to add to an error when the hub at the other end does not answer; mostly nothing."""

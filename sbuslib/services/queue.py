@@ -22,7 +22,7 @@ from typing import Final
 from ..blocking import Client
 from ..errors import DisconnectedError, StateError, UsageError
 from ..matcher import SEPARATOR, matches
-from ..patterns.queue import (
+from ..recipes.queue import (
     JOB_BYTES,
     Acknowledgement,
     Announcement,
@@ -35,7 +35,7 @@ from ..patterns.queue import (
     is_address,
     queue_key,
 )
-from ..patterns.request import FAILED, REPLY, encode_answer, parse_question
+from ..recipes.request import FAILED, REPLY, encode_answer, parse_question
 from ..secrets import Namespace, stranger
 from ..wire.packets import Message
 from ..wire.text import printable
@@ -88,7 +88,14 @@ class QueueService:
         self._dead: list[Job] = []  # not published yet
         self._out: list[tuple[bytes, bytes]] = []
         self._me = Service(time_ns(), os.urandom(8))
-        self.client = client = Client(address, timeout=5.0, reconnect=True, on_reconnect=lambda _: self._say_here())
+        self.client = client = Client(
+            address,
+            timeout=5.0,
+            reconnect=True,
+            senders=True,
+            echo=False,
+            on_reconnect=lambda _: self._say_here(),
+        )
         try:
             self._separator = separator = client.features.separator if client.features else SEPARATOR
             self._namespace = Namespace(separator)
@@ -102,9 +109,6 @@ class QueueService:
             self._trusted = frozenset(trusted)
             if store is not None:
                 jobs.load(store.load())
-            if client.features is not None:
-                client.senders()
-            client.echo(False)
             client.flood_control(hard="block")
             client.subscribe(self._address, self._work, self._submit, *self._patterns)
             client.sync("tree")

@@ -19,7 +19,7 @@ from heapq import heapify, heappop, heapreplace
 from itertools import takewhile
 from typing import Final, NamedTuple
 
-from ..patterns.queue import MOST_ROOM
+from ..recipes.queue import MOST_ROOM
 from ..shares import Shares
 
 __all__ = ["GONE", "HELD_BYTES", "JOB_EXTRA", "MOST_WORKERS", "Jobs", "Turn", "Worker"]

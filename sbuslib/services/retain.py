@@ -1,4 +1,4 @@
-"""Keeps the newest message of each key, and tells it to clients that ask: see :mod:`sbuslib.patterns.last`.
+"""Keeps the newest message of each key, and tells it to clients that ask: see :mod:`sbuslib.recipes.last`.
 
 An empty payload under a key says that there is no value: the key is forgotten, as in MQTT. Room is shared out among the
 users that publish (:mod:`sbuslib.shares`): a user without room for a new value forgets its own oldest ones. The service
@@ -23,8 +23,8 @@ from ..client import Client
 from ..errors import DisconnectedError, NoServerError, StateError
 from ..limits import PACKET_BYTES
 from ..matcher import SEPARATOR, matches
-from ..patterns.last import CaughtUp, Page, question_key
-from ..patterns.request import Question
+from ..recipes.last import CaughtUp, Page, question_key
+from ..recipes.request import Question
 from ..secrets import stranger
 from ..shares import Shares
 from ..wire import control
@@ -191,7 +191,7 @@ class Retain:
         keys: int = KEYS,
         size: int = SIZE,
     ) -> None:
-        self.client = Client(address, reconnect=True, on_notice=self._on_notice)
+        self.client = Client(address, reconnect=True, senders=True, on_notice=self._on_notice)
         with ExitStack() as undo:
             undo.callback(self.client.close)
             self.kept = Kept(file, keys, size)
@@ -199,14 +199,12 @@ class Retain:
             features = self.client.features
             self._separator = features.separator if features is not None else SEPARATOR
             self._own = question_key(b"", self._separator)
-            if features is not None:
-                self.client.senders()
             self.client.flood_control(hard="block")
             try:
-                self.client.subscribe(*patterns, last=True)
+                self._subscription = self.client.subscribe(*patterns, last=True)
                 self.kept.clear()
             except NoServerError:
-                self.client.subscribe(*patterns)
+                self._subscription = self.client.subscribe(*patterns)
             self._take_all()
             for pattern in patterns:
                 undo.enter_context(self.client.serve(question_key(pattern, self._separator), self._answer))
@@ -216,7 +214,7 @@ class Retain:
         """Keep and serve until :meth:`stop`. Raises :exc:`sqlite3.Error` when the file cannot be written."""
         with self._stack, suppress(DisconnectedError):
             while True:
-                self._take(self.client.receive_many())
+                self._take(self._subscription.receive_many())
 
     def stop(self) -> None:
         """Let :meth:`run` end."""
@@ -232,7 +230,7 @@ class Retain:
 
     def _take_all(self) -> None:
         with suppress(TimeoutError):
-            self._take(self.client.receive_many(timeout=0))
+            self._take(self._subscription.receive_many(timeout=0))
 
     def _answer(self, question: Question) -> bytes:
         """A page, of all that was published before the question."""

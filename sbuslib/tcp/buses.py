@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Protocol
 
 from ..client import Client
-from ..errors import StateError
+from ..clients.channel import run
 from ..hub import Hub
 from ..matcher import SEPARATOR
 from ..wire.packets import Message
@@ -71,14 +71,13 @@ class _ClientBus:
         else:  # the daemon tells no id: its address on this machine is used
             place = f"{socket.gethostname()} {client.address}"
             self.identity = blake2b(place.encode(), digest_size=8).hexdigest()
-        try:
-            client.senders(True)
-        except StateError:
+        run(client._core.tell_senders())
+        if not client.senders:
             logger.debug("gateway: the hub at %s tells no senders", client.address)
         client.subscribe(*patterns)
 
     def receive(self) -> list[Message]:
-        return self._client.receive_many(_BATCH)
+        return self._client.receive_many(most=_BATCH)
 
     def publish(self, messages: list[tuple[bytes, bytes]]) -> None:
         self._client.publish_many(messages)

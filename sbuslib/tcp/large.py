@@ -1,4 +1,4 @@
-"""Files of any size between peers: :mod:`sbuslib.patterns.large`, with names in place of keys.
+"""Files of any size between peers: :mod:`sbuslib.recipes.large`, with names in place of keys.
 
 Offers come under the name, parts under ``<name>/<id>``, and words under ``<name>/<id>/to``.
 """
@@ -9,21 +9,20 @@ import os
 from collections.abc import Callable, Sequence
 from secrets import token_hex
 from time import monotonic
-from typing import TypeVar
 
 from gevent.event import Event
 
-from ..clients.large import Files
+from ..clients.channel import run
+from ..clients.endpoint import Files
+from ..clients.objects import AioFiles
 from ..kernel.files import FileSink, Source, open_source, safe_name
-from ..patterns.large import MOST_BYTES, PART_BYTES, Offer, Receiving, Sending, Sent
-from ..patterns.steps import Mailbox, Steps, perform
+from ..recipes.large import MOST_BYTES, PART_BYTES, Offer, Receiving, Sending, Sent
+from ..recipes.mailbox import Mailbox
 from ..wire.packets import Message
 from .framing import Publish
 from .peer import Peer
 
 __all__ = ["receive_large", "send_large"]
-
-T = TypeVar("T")
 
 
 class _Box:
@@ -41,8 +40,8 @@ class _Box:
         self._came.set()
 
 
-class _Verbs:
-    """Carries out the steps of one transfer, or of one receiver, over a peer."""
+class _Party:
+    """What one transfer, or one receiver, uses of a peer."""
 
     def __init__(self, peer: Peer, offers: tuple[bytes, ...] = ()) -> None:
         self._peer = peer
@@ -50,20 +49,17 @@ class _Verbs:
         self._boxes: dict[int, _Box] = {}
         self._came = Event()
 
-    def perform(self, steps: Steps[T]) -> T:
-        return perform(self, steps)  # type: ignore[arg-type]  # the steps of other patterns it cannot carry out
-
-    def publish(self, key: bytes, payload: bytes) -> None:
+    async def publish(self, key: bytes, payload: bytes) -> None:
         self._peer.publish(key.decode(), payload)
 
-    def open_mailbox(self, mailbox: Mailbox) -> None:
+    async def open_mailbox(self, mailbox: Mailbox) -> None:
         box = self._boxes[id(mailbox)] = _Box(mailbox, tuple(mailbox.patterns) != self._offers, self._came)
         self._peer.attach(box, *(pattern.decode() for pattern in mailbox.patterns))
 
-    def close_mailbox(self, mailbox: Mailbox) -> None:
+    async def close_mailbox(self, mailbox: Mailbox) -> None:
         self._peer.detach(self._boxes.pop(id(mailbox)))
 
-    def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool:
+    async def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool:
         deadline = None if timeout is None else monotonic() + timeout
         while not ready():
             self._came.clear()
@@ -80,8 +76,8 @@ def send_large(peer: Peer, name: str, source: Source, *, receivers: int = 1, tim
     with open_source(source) as opened:
         offer = Offer(identity, opened.size, PART_BYTES, opened.name.encode(errors="replace").decode())
         words = Mailbox(b"/".join((key, identity.encode(), b"to")))
-        sending = Sending(key, b"/", offer, words, opened.read)
-        return _Verbs(peer).perform(sending.run(receivers, timeout, monotonic))
+        sending = Sending(_Party(peer), key, b"/", offer, words, opened.read)  # type: ignore[arg-type]  # it has what this needs
+        return run(sending.run(receivers, timeout, monotonic))
 
 
 def receive_large(
@@ -97,5 +93,7 @@ def receive_large(
         return FileSink(folder, safe_name(offer.name, offer.large))
 
     patterns = tuple(substring.encode() for substring in substrings)
-    receiving = Receiving(patterns, b"/", token_hex(8), sink, most, timeout, monotonic)
-    return Files(_Verbs(peer, patterns), receiving)
+    party = _Party(peer, patterns)
+    files = AioFiles(Receiving(party, patterns, b"/", token_hex(8), sink, most, timeout, monotonic))  # type: ignore[arg-type]
+    run(files.start())
+    return Files(files)

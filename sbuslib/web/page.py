@@ -129,9 +129,7 @@ class Page:
             yield "end", {"why": "secrets are not shown"}
             return
         try:
-            with Client(self._hub, timeout=10) as client:
-                if client.features is not None and b"senders/on" in client.features.words:
-                    client.senders(True)
+            with Client(self._hub, timeout=10, senders=True) as client:
                 client.subscribe(pattern)
                 yield "begin", {}
                 while True:

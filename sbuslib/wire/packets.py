@@ -29,11 +29,14 @@ __all__ = [
     "SUB",
     "UNSUB",
     "Control",
+    "Key",
     "Message",
     "Packet",
     "Subscribe",
     "Unsubscribe",
+    "as_key",
     "check_key",
+    "check_payload",
     "encode_control",
     "encode_message",
     "encode_subscribe",
@@ -46,6 +49,9 @@ MSG = b"MSG "
 SUB = b"SUB "
 UNSUB = b"UNSUB "
 CMSG = b"CMSG "
+
+Key: TypeAlias = bytes | str
+"""A key, a pattern or the name of a queue, as programs give it. Text stands for its bytes in UTF-8."""
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -105,12 +111,29 @@ def parse(packet: bytes) -> Packet:
     raise PacketError("unknown verb")
 
 
+def as_key(key: Key, what: str = "key") -> bytes:
+    """A key that a program gave, as bytes: text is encoded. Raises :exc:`~sbuslib.errors.KeyFormatError`."""
+    if isinstance(key, str):
+        try:
+            key = key.encode()
+        except UnicodeEncodeError as error:
+            raise KeyFormatError(f"a {what} is text that UTF-8 can encode: {error.reason}") from None
+    check_key(key, what)
+    return key
+
+
 def check_key(key: bytes, what: str = "key") -> None:
     """Raise :exc:`~sbuslib.errors.KeyFormatError` unless ``key`` may stand in a packet; ``what`` names it."""
     if not isinstance(key, bytes):
-        raise KeyFormatError(f"a {what} is bytes, not {type(key).__name__}")
+        raise KeyFormatError(f"a {what} is bytes or str, not {type(key).__name__}")
     if b"\0" in key:
         raise KeyFormatError(f"a {what} cannot hold a NUL byte: {printable(key[:80])}")
+
+
+def check_payload(payload: bytes) -> None:
+    """Raise :exc:`~sbuslib.errors.PayloadError` for what is no bytes."""
+    if not isinstance(payload, (bytes, bytearray, memoryview)):
+        raise PayloadError(f"a payload is bytes, not {type(payload).__name__}")
 
 
 def message_header(key: bytes) -> bytes:

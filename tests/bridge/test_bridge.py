@@ -227,7 +227,7 @@ def test_a_bridge_that_is_closed_says_what_it_lost(
                 await here.sync()
             assert one.statistics().lost == {"outage": 10}
             assert "lost 10 (outage)" in caplog.text
-            cause, count, since = (await watching.receive(PATIENCE)).payload.split()
+            cause, count, since = (await watching.receive(timeout=PATIENCE)).payload.split()
             assert (cause, count) == (b"outage", b"10")
             assert time.time() - 1_000 < float(since) < time.time()
 
@@ -376,10 +376,10 @@ def test_metrics_that_are_read_hide_no_gap(buses: Buses, folder: str) -> None:
             await scraping.subscribe(CONTROL, b"k")
             for number in (1, 2, 5):
                 await scraping.publish(CONTROL, ASK)
-                while not (await scraping.receive(PATIENCE)).payload.startswith(HERE):
+                while not (await scraping.receive(timeout=PATIENCE)).payload.startswith(HERE):
                     pass
                 await client.publish("sbus.k", headers={ORIGIN: f"ab.0 {number} other host/1/2"})
-                while (await scraping.receive(PATIENCE)).key != b"k":
+                while (await scraping.receive(timeout=PATIENCE)).key != b"k":
                     pass
             await client.close()
             assert two.statistics().lost == {"engine": 2}

@@ -65,7 +65,7 @@ def test_a_message_crosses_with_certificates_at_both_ends(
             await there.subscribe(b"a")
             payload = bytes(range(256)) * 200  # more than TLS enciphers at once
             await here.publish(b"a", payload)
-            assert (await there.receive(PATIENCE)).payload == payload
+            assert (await there.receive(timeout=PATIENCE)).payload == payload
 
     asyncio.run(run())
     assert not [one for one in caplog.records if one.name == "sbuslib"]

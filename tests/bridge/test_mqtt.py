@@ -72,12 +72,12 @@ def test_topics_without_a_prefix_and_the_last_will(buses: Buses, folder: str) ->
             async with AioBridge(buses[0], url, export=[b"device/"], options=device) as one, Client(buses[0]) as here:
                 await one.ready()
                 await here.publish_many([(b"device/1/t", b"21"), (b"device/1/h", b"40")])
-                assert (await there.receive(PATIENCE)).key == b"device/1/t"
+                assert (await there.receive(timeout=PATIENCE)).key == b"device/1/t"
             one = await AioBridge(buses[0], url, export=[b"x"], options=options).__aenter__()
             await one.ready()
-            assert (await there.receive(PATIENCE)).payload == b"here"
+            assert (await there.receive(timeout=PATIENCE)).payload == b"here"
             one._engine._client.socket().shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
-            assert (await there.receive(PATIENCE)).payload == b"away"
+            assert (await there.receive(timeout=PATIENCE)).payload == b"away"
             await one.close()
 
     try:

@@ -136,7 +136,7 @@ def test_what_others_publish_in_another_form_does_not_end_the_reading(
             for header in headers:
                 writer.write(b"HPUB sbus.a %d %d\r\n%b\r\n" % (len(header), len(header), header))
             writer.write(b"PUB sbus.\xff 0\r\n\r\nPUB sbus.a 4\r\nlast\r\n")
-            while (await there.receive(PATIENCE)).payload != b"last":
+            while (await there.receive(timeout=PATIENCE)).payload != b"last":
                 pass
             writer.close()
 
@@ -171,11 +171,11 @@ def test_a_server_that_stood_still_gets_what_it_did_not_confirm(
             await until(lambda: not one.statistics().connected)
             assert one.statistics().exported == 0
             server.resume()
-            assert (await there.receive(PATIENCE)).payload == b"waits"
+            assert (await there.receive(timeout=PATIENCE)).payload == b"waits"
             monkeypatch.setattr(nats, "_CONFIRM_SECONDS", PATIENCE)
             await until(lambda: one.statistics().exported == 1)
             await here.publish(b"a", b"later")
-            assert (await there.receive(PATIENCE)).payload == b"later"
+            assert (await there.receive(timeout=PATIENCE)).payload == b"later"
             await until(lambda: one.statistics().exported == 2)
 
     try:
@@ -227,14 +227,14 @@ def test_a_key_that_no_subject_can_hold_is_lost_and_told(
             await there.subscribe(b"a/")
             await here.subscribe(LOST, CONTROL)
             await here.publish_many([(b"a/" + b"k" * 3_100, b"too long"), (b"a/" + b"k" * 2_900, b"fits")])
-            assert (await there.receive(PATIENCE)).payload == b"fits"
+            assert (await there.receive(timeout=PATIENCE)).payload == b"fits"
             told = Message(b"", b"")
             while told.key != LOST:
-                told = await here.receive(PATIENCE)
+                told = await here.receive(timeout=PATIENCE)
             assert re.fullmatch(rb"too_long 1 [0-9.]+", told.payload)
             await here.publish(CONTROL, ASK)
             while (said := decode_here(told.payload)) is None:
-                told = await here.receive(PATIENCE)
+                told = await here.receive(timeout=PATIENCE)
             assert said.told.endswith("1 lost")
 
     try:
@@ -325,7 +325,7 @@ def test_a_user_is_known_by_a_seed(
             await ready(one, two)
             await there.subscribe(b"a")
             await here.publish(b"a", b"signed for")
-            assert (await there.receive(PATIENCE)).payload == b"signed for"
+            assert (await there.receive(timeout=PATIENCE)).payload == b"signed for"
             await until(lambda: "Authorization Violation" in caplog.text)
             assert not stranger.statistics().connected
 

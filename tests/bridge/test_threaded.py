@@ -15,7 +15,7 @@ from sbuslib.bridge import Bridge, EngineOptions
 from sbuslib.diagnosis import examine
 from sbuslib.errors import DisconnectedError, NoHubError, StateError, UsageError
 from sbuslib.matcher import SEPARATOR
-from sbuslib.patterns.last import CaughtUp
+from sbuslib.recipes.last import CaughtUp
 from sbuslib.services.retain import Retain
 
 from .servers import mosquitto, nats_server
@@ -46,7 +46,7 @@ def test_hubs_of_one_process_are_joined_and_go_on_meanwhile(folder: str) -> None
             into.wait_ready()
             assert turns > before  # waiting lets other greenlets run
             one.publish(b"room/1", b"later")
-            while client.receive(PATIENCE).payload != b"later":
+            while client.receive(timeout=PATIENCE).payload != b"later":
                 pass
             assert into.statistics().imported
         ticking.kill()
@@ -76,11 +76,11 @@ def test_retained_messages_become_last_values_and_back(folder: str, separator: b
             with Bridge(other, url, import_=[state]) as into:
                 into.wait_ready()
                 eventually(lambda: client.last(state))
-                client.subscribe(key, last=True)
-                assert client.receive(PATIENCE).payload == b"21"
-                assert isinstance(client.receive(PATIENCE), CaughtUp)
+                subscription = client.subscribe(key, last=True)
+                assert subscription.receive(timeout=PATIENCE).payload == b"21"
+                assert isinstance(subscription.receive(timeout=PATIENCE), CaughtUp)
                 one.publish(key, b"")
-                assert client.receive(PATIENCE).payload == b""
+                assert subscription.receive(timeout=PATIENCE).payload == b""
                 assert client.last(state) == []
             one.publish(separator.join((b"state", b"b")), b"new")
             eventually(lambda: out.statistics().exported == 3)

@@ -31,7 +31,7 @@ def carry(here: Client, there: Client, payload: bytes) -> None:
     while time.monotonic() < deadline:
         here.publish(b"room/1", payload)
         with suppress(TimeoutError):
-            if there.receive(0.05).payload == payload:
+            if there.receive(timeout=0.05).payload == payload:
                 return
     raise AssertionError(payload)
 
@@ -51,7 +51,7 @@ def test_two_buses_are_joined_and_doctor_tells_of_it(
         while True:  # until both are there
             here.publish_many([(b"log/1", b"not imported"), (b"room/1", b"crosses")])
             try:
-                message = there.receive(0.1)
+                message = there.receive(timeout=0.1)
             except TimeoutError:
                 continue
             if message.key != b"sbus/gateway":
@@ -110,7 +110,7 @@ def test_a_spare_takes_over_when_the_older_bridge_is_killed(
         bridge()
         heard: set[str] = set()
         while len(heard) < 2:  # until each has told the other of itself
-            if (told := decode_here(here.receive(PATIENCE).payload)) is not None:
+            if (told := decode_here(here.receive(timeout=PATIENCE).payload)) is not None:
                 heard.add(told.gateway)
         older.kill()
         older.wait()

@@ -14,7 +14,7 @@ import pytest
 from conformance.script import read_cases
 from conformance.script import run as play
 from docs.pages import blocks
-from support import PATIENCE, ROOT, TESTS
+from support import PATIENCE, ROOT, TESTS, choose
 
 from sbuslib.blocking import Client
 from sbuslib.cli import daemon, relay
@@ -182,7 +182,7 @@ def test_a_hub_serves_by_its_file(start: Start, file: Path, path: str) -> None:
     process.stdout.read()
     assert os.stat(path).st_mode & 0o777 == 0o750
     with Client(path) as client:
-        client.notices()
+        choose(client, b"notices/on")
         client.publish(b"a/x")
         client.sync()
         client.publish(b"b")

@@ -258,7 +258,7 @@ def test_messages_sent_before_the_signal_are_delivered(serve: Serve, path: str) 
         subscriber.subscribe(b"")
         publisher.publish_many((b"key", b"%d" % n) for n in range(200))
         process.terminate()
-        assert [int(subscriber.receive(PATIENCE).payload) for _ in range(200)] == list(range(200))
+        assert [int(subscriber.receive(timeout=PATIENCE).payload) for _ in range(200)] == list(range(200))
     assert process.wait(PATIENCE) == 0
 
 

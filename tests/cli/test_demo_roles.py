@@ -47,7 +47,7 @@ def test_a_publisher_publishes_figures_of_this_machine(start: Start, bus: HubThr
         assert reported(process) == {"event": "ready"}
         go_on(process)
         for name, words in (("cpu", "% busy"), ("memory", "GiB in use"), ("network", "KiB/s out")):
-            message = client.receive(PATIENCE)
+            message = client.receive(timeout=PATIENCE)
             assert message.key == f"machine/{name}".encode()
             assert message.payload.decode().endswith(words)
             told = reported(process)

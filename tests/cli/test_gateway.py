@@ -25,7 +25,7 @@ def test_what_is_exported_and_imported_crosses(listening: Listening, bus: HubThr
         while True:  # a gateway does not tell when the other one knows what it wants
             here.publish_many([(b"hall/1", b"not exported"), (b"log/1", b"not imported"), (b"room/1", b"crosses")])
             try:
-                message = there.receive(0.1)
+                message = there.receive(timeout=0.1)
                 break
             except TimeoutError:
                 continue

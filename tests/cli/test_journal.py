@@ -73,7 +73,7 @@ def test_what_cat_writes_as_json_can_be_published(run: Run, journal: str, bus: H
     with Client(path) as client:
         client.subscribe(b"")
         assert run("sbuslib", "pub", "-a", path, "--json", input=lines).returncode == 0
-        found = [client.receive(PATIENCE) for _ in range(6)]
+        found = [client.receive(timeout=PATIENCE) for _ in range(6)]
     rows = [row for segment in EXAMPLE for block in segment for row in block if row.key is not None]
     assert [(one.key, one.payload) for one in found] == [(row.key, row.payload) for row in rows]
 

@@ -30,7 +30,7 @@ def receiver(bus: HubThread, path: str) -> Iterator[Client]:
 
 
 def received(receiver: Client, count: int) -> list[tuple[bytes, bytes]]:
-    messages = [receiver.receive(PATIENCE) for _ in range(count)]
+    messages = [receiver.receive(timeout=PATIENCE) for _ in range(count)]
     return [(message.key, message.payload) for message in messages]
 
 

@@ -42,7 +42,7 @@ def test_jobs_outlive_the_program_unless_they_are_in_memory(
         with Client(path) as client, client.work("mail", room=2) as worker:
             client.publish(b"mail/x", b"1")
             client.publish(b"post/x", b"2")
-            jobs = [worker.next(PATIENCE), worker.next(PATIENCE)]
+            jobs = [worker.next(timeout=PATIENCE), worker.next(timeout=PATIENCE)]
             assert [(job.key, job.payload, job.attempt) for job in jobs if job is not None] == [
                 (b"mail/x", b"1", 1),
                 (b"post/x", b"2", 1),

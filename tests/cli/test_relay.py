@@ -36,9 +36,9 @@ def test_a_relay_joins_and_ends(start: Start, folder: str) -> None:
         assert client.sync("tree") == "tree"
         above.publish(b"b/1", b"not imported")
         above.publish(b"a/1", b"imported")
-        assert client.receive(PATIENCE).key == b"a/1"
+        assert client.receive(timeout=PATIENCE).key == b"a/1"
         above.publish(client.whoami() + b"/box", b"secret")
-        assert client.receive(PATIENCE).payload == b"secret"
+        assert client.receive(timeout=PATIENCE).payload == b"secret"
     slave.terminate()
     assert slave.wait(PATIENCE) == 0
     assert not os.path.exists(below)

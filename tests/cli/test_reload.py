@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support import PATIENCE, WHOAMI
+from support import PATIENCE, WHOAMI, choose
 
 from sbuslib.blocking import Client
 from sbuslib.errors import StateError
@@ -53,7 +53,7 @@ def line(process: subprocess.Popen[bytes]) -> str:
 
 def refused(path: str, key: bytes) -> bool:
     with Client(path) as client:
-        client.notices()
+        choose(client, b"notices/on")
         client.publish(key)
         try:
             client.sync()
@@ -75,7 +75,7 @@ def test_a_changed_file_is_taken_up(
         assert (done.returncode, done.stdout, done.stderr) == (0, f"{file} was read again\n", "")
         assert not refused(path, b"b")
         assert refused(path, b"a")
-        assert client.receive(PATIENCE).key == b"b", "a client from before is still there"
+        assert client.receive(timeout=PATIENCE).key == b"b", "a client from before is still there"
     assert "publishing refused" in line(process)
     assert line(process) == f"sbusd: {file} was read again\n"
 
@@ -194,21 +194,21 @@ def test_a_relay_takes_up_other_bounds_and_another_hub_above(start: Start, file:
         assert below.sync("tree") == "tree"
         for key in (b"b/1", b"a/1"):
             below.publish(key)
-        assert one.receive(PATIENCE).key == b"a/1"
+        assert one.receive(timeout=PATIENCE).key == b"a/1"
         write(above[0], "b/")
         below.reload()
         below.sync("tree")
         for key in (b"a/2", b"b/2"):
             below.publish(key)
-        assert one.receive(PATIENCE).key == b"b/2"
+        assert one.receive(timeout=PATIENCE).key == b"b/2"
         write(above[1], "b/")
         below.reload()
         below.publish(b"b/3")
-        assert two.receive(PATIENCE).key == b"b/3"
+        assert two.receive(timeout=PATIENCE).key == b"b/3"
         file.write_text("upstream = 3")
         process.send_signal(signal.SIGHUP)
         below.publish(b"b/4")
-        assert two.receive(PATIENCE).key == b"b/4", "it still runs"
+        assert two.receive(timeout=PATIENCE).key == b"b/4", "it still runs"
 
 
 # -- under load -----------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ def test_keys_get_other_prefixes(run: Run, journal: str, bus: HubThread, path: s
         done = run("sbuslib", "replay", journal, "--to", path, "--remap", "room/2=new", "--remap", "room/=k/")
         assert (done.returncode, done.stdout) == (0, "")
         assert done.stderr == "sbus: 6 messages published; 8 were lost when it was recorded\n"
-        found = [client.receive(PATIENCE).key for _ in range(6)]
+        found = [client.receive(timeout=PATIENCE).key for _ in range(6)]
     assert found == [b"k/1/temp", b"log/a", b"k/1/temp", b"new/temp", b"new/temp", b"k"]
 
 
@@ -34,7 +34,7 @@ def test_keys_that_become_one_stay_in_order(run: Run, journal: str, bus: HubThre
         client.subscribe(b"")
         arguments = ["--flat-out", "--remap", "room/1=room/2", "--remap", "log/a=room/2/temp"]
         assert run("sbuslib", "replay", journal, "--to", path, *arguments).returncode == 0
-        found = [client.receive(PATIENCE) for _ in range(6)]
+        found = [client.receive(timeout=PATIENCE) for _ in range(6)]
     assert [one.key for one in found] == [b"room/2/temp"] * 5 + [b"k"]
     assert [one.payload for one in found][:3] == [b"21.5", b"", b"\0\xff" * 20]
 
@@ -53,7 +53,7 @@ def test_a_loop_begins_again_at_the_end(start: Start, journal: str, bus: HubThre
     with Client(path) as client:
         client.subscribe(b"k", b"log/a")
         player = start("sbuslib", "replay", journal, "--to", path, "--loop", "--flat-out")
-        assert [client.receive(PATIENCE).key for _ in range(6)] == [b"log/a", b"k"] * 3
+        assert [client.receive(timeout=PATIENCE).key for _ in range(6)] == [b"log/a", b"k"] * 3
         player.terminate()
         assert player.wait(PATIENCE) < 0
 
@@ -121,5 +121,5 @@ def test_a_sealed_journal_is_replayed_whole(run: Run, journal: str, bus: HubThre
         done = run("sbuslib", "replay", journal, "--to", path, "--flat-out")
         assert done.returncode == 0, done.stderr
         expected = [(one.key, one.payload) for blocks in EXAMPLE for rows in blocks for one in rows if one.key]
-        received = [client.receive(PATIENCE) for _ in expected]
+        received = [client.receive(timeout=PATIENCE) for _ in expected]
         assert [(one.key, one.payload) for one in received] == expected

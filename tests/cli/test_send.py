@@ -92,7 +92,7 @@ def test_nothing_is_left_of_a_file_when_the_receiver_is_killed(
         word = {"large": "0" * 32, "size": 500_000, "part": 100_000}
         sender.subscribe(b"k/" + b"0" * 32 + b"/to")
         sender.publish(b"k", json.dumps(word).encode())
-        sender.receive(20)  # the receiver asks for the first part: it has made its file
+        sender.receive(timeout=20)  # the receiver asks for the first part: it has made its file
     receiver.kill()
     receiver.wait()
     assert os.listdir(tmp_path) == []

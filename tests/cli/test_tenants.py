@@ -106,7 +106,7 @@ def test_a_client_is_disconnected_for_what_belongs_to_others(master: Client, pat
     assert packets[-1] == b""
     assert packets[-2].startswith(b"CMSG notice/kicked\0")
     master.publish(b"end")
-    assert master.receive(PATIENCE).key == b"end", "nothing was delivered"
+    assert master.receive(timeout=PATIENCE).key == b"end", "nothing was delivered"
 
 
 def test_a_client_may_do_what_is_its_own(master: Client, path: str) -> None:
@@ -114,7 +114,7 @@ def test_a_client_may_do_what_is_its_own(master: Client, path: str) -> None:
     own = [b"tenants/daemon/status", b"public/x"]
     packets = [b"SUB " + pattern for pattern in (b"tenants/daemon/", b"public/", b"host/*")]
     assert as_user(ANN, path, [*packets, *(b"MSG %b\0" % key for key in own)]) == [b"MSG %b\0" % key for key in own]
-    assert [master.receive(PATIENCE).key for _ in own] == own
+    assert [master.receive(timeout=PATIENCE).key for _ in own] == own
 
 
 def test_a_relay_gets_nothing_of_others_and_its_messages_in_their_name_are_dropped(master: Client, path: str) -> None:
@@ -125,9 +125,9 @@ def test_a_relay_gets_nothing_of_others_and_its_messages_in_their_name_are_dropp
     assert packets[0] == b"CMSG interest/on\0prune"
     assert b"" not in packets, "it stays"
     assert not [packet for packet in packets if b"bin" in packet or b"reboot" in packet]
-    assert master.receive(PATIENCE).key == b"tenants/daemon/mine"
+    assert master.receive(timeout=PATIENCE).key == b"tenants/daemon/mine"
     statistics = master.statistics()
     assert statistics.dropped["publishing refused"] == 3
     assert statistics.dropped["subscription refused"] == 1, "of the other patterns it gets a part"
     master.publish(b"end")
-    assert master.receive(PATIENCE).key == b"end"
+    assert master.receive(timeout=PATIENCE).key == b"end"

@@ -64,7 +64,7 @@ def test_rates_are_what_passed_between_two_looks(programs: Programs) -> None:
         before = survey(top)
         publisher.publish_many([(b"room/1", b"")] * 100)
         for _ in range(100):
-            client.receive(20)
+            client.receive(timeout=20)
         lines = list(draw(survey(top), before, 4.0))
         assert "down 100 (25.0/s)" in lines[1]
         assert "down 100 (25.0/s)" in lines[3]

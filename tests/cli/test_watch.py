@@ -27,7 +27,7 @@ def test_alerts_are_published_until_a_signal_ends_the_process_group(start: Start
         for number in range(round(PATIENCE / PAUSE)):
             client.publish(b"room/%d" % number)
             try:
-                alert = client.receive(PAUSE)
+                alert = client.receive(timeout=PAUSE)
             except TimeoutError:
                 continue
             told[alert.key] = json.loads(alert.payload)

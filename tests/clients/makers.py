@@ -7,13 +7,14 @@ import contextlib
 import errno
 import logging
 import socket
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeAlias
 
 import gevent
 from support import PATIENCE, FakeHub, HubThread, Peer
 
-from sbuslib import Client
+from sbuslib import Client, blocking
 from sbuslib.clients.endpoint import Endpoint
 
 Make: TypeAlias = Callable[..., Endpoint]
@@ -63,6 +64,15 @@ class Starved:
             raise OSError(errno.ENOBUFS, "no memory")
         sent: int = self._socket.send(packet, flags)
         return sent
+
+
+def spawn(client: Endpoint, function: Callable[[], object]) -> Any:
+    """Run a function beside the caller, in what a client of this kind waits in."""
+    if not isinstance(client, blocking.Client):
+        return gevent.spawn(function)
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    return thread
 
 
 def greeted(fake: FakeHub, client: MakeClient, features: bytes = b"", **options: Any) -> tuple[Client, Peer]:

@@ -9,13 +9,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from clients.makers import StartsHub, Starved, run
+from clients.makers import StartsHub, run
 from support import PATIENCE, HubThread, own_key
 
-from sbuslib import Limits, aio, blocking
+from sbuslib import aio, blocking
 from sbuslib.errors import (
     DisconnectedError,
-    NoHubError,
 )
 from sbuslib.limits import ClientLimits
 from sbuslib.wire.packets import Message
@@ -51,7 +50,7 @@ def test_a_cancelled_task_leaves_the_client_usable(server: HubThread, address: s
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
                 await client.publish(b"a", b"%d" % steps)
-                assert (await client.receive(PATIENCE)).payload == b"%d" % steps
+                assert (await client.receive(timeout=PATIENCE)).payload == b"%d" % steps
                 assert await client.whoami() == own_key()
 
     run(test())
@@ -63,7 +62,7 @@ def test_the_lead_passes_on_when_its_holder_is_cancelled(server: HubThread, addr
             await client.subscribe(b"a")
             leader = asyncio.create_task(client.receive())
             await asyncio.sleep(0)
-            others = [asyncio.create_task(client.receive(PATIENCE)) for _ in range(3)]
+            others = [asyncio.create_task(client.receive(timeout=PATIENCE)) for _ in range(3)]
             await asyncio.sleep(0)
             leader.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -104,7 +103,7 @@ def test_a_timeout_of_the_caller_reaches_the_caller(server: HubThread, address: 
         async with aio.Client(address) as client:
             with pytest.raises(TimeoutError) as caught:
                 async with asyncio.timeout(0.01):
-                    await client.receive(PATIENCE)
+                    await client.receive(timeout=PATIENCE)
             assert str(caught.value) == ""
             assert await client.whoami() == own_key()
 
@@ -189,62 +188,6 @@ def test_close_wakes_tasks_that_wait_for_room(address: str) -> None:
     run(test())
 
 
-SAYING: dict[str, tuple[bytes, Callable[[aio.Client], Awaitable[object]]]] = {
-    "publish": (b"MSG", lambda client: client.publish(b"k", b"x")),
-    "publish_many": (b"MSG", lambda client: client.publish_many([(b"k", b"x")])),
-    "unsubscribe": (b"UNSUB", lambda client: client.unsubscribe(b"j")),
-}
-
-
-@pytest.mark.parametrize("verb", SAYING)
-def test_sending_waits_while_the_kernel_has_no_memory(server: HubThread, address: str, verb: str) -> None:
-    async def test() -> None:
-        async with aio.Client(address) as client:
-            await client.subscribe(b"j", b"k")
-            about, say = SAYING[verb]
-            client._socket = Starved(client._socket, about, 3)  # type: ignore[assignment]
-            await say(client)
-            await client.publish(b"k", b"x")
-            assert (await client.receive(PATIENCE)).payload == b"x"
-            client.timeout = 0.01
-            client._socket = Starved(client._socket, about, 1e9)  # type: ignore[assignment]
-            with pytest.raises(TimeoutError, match="takes no more"):
-                await say(client)
-
-    run(test())
-
-
-def test_sending_times_out_if_the_hub_does_not_read(address: str) -> None:
-    async def test() -> None:
-        with listening(address) as listener:
-            connecting = asyncio.ensure_future(opened(address))
-            peer = await greet(listener)
-            client = await connecting
-            client.timeout = 0.01
-            with peer:
-                with pytest.raises(TimeoutError, match="takes no more"):
-                    await client.publish_many([(b"k", bytes(10_000))] * 10_000)
-                with pytest.raises(TimeoutError, match="takes no more"):
-                    await client.unsubscribe(b"j")
-                client.close()
-
-    run(test())
-
-
-def test_a_client_that_reconnects_waits_for_its_first_hub(address: str) -> None:
-    async def test() -> None:
-        with StartsHub(address):
-            async with aio.Client(address, reconnect=True, limits=SWIFT) as client:
-                assert client.connected
-                assert await client.whoami() == own_key()
-        with pytest.raises(NoHubError):
-            await aio.Client(address, reconnect=True, limits=SWIFT, timeout=0.02)
-        with pytest.raises(NoHubError):
-            await aio.Client(address)
-
-    run(test())
-
-
 def test_tasks_that_use_a_client_before_its_first_hub_wait_with_it(address: str) -> None:
     async def test() -> None:
         client = aio.Client(address, reconnect=True, limits=SWIFT)
@@ -279,99 +222,6 @@ def test_a_client_that_waits_for_its_first_hub_can_be_closed(address: str) -> No
     run(test())
 
 
-def test_the_state_of_the_connection_is_told(address: str) -> None:
-    told: list[object] = []
-
-    async def on_disconnect(client: aio.Client, error: DisconnectedError) -> None:
-        told.append((client.connected, str(error)))
-
-    async def test() -> None:
-        with HubThread(address):
-            client = await aio.Client(
-                address,
-                reconnect=True,
-                limits=SWIFT,
-                on_reconnect=lambda client: told.append((client.connected, client.epoch)),
-                on_disconnect=on_disconnect,
-            )
-            assert client.connected
-        with HubThread(address):
-            assert await client.whoami() == own_key()
-            assert told == [(False, f"{address}: the hub closed the connection"), (True, 2)]
-            client.close()
-            assert not client.connected
-        assert len(told) == 2
-
-    run(test())
-
-
-def test_a_refused_subscription(server: HubThread, address: str) -> None:
-    async def test() -> None:
-        async with aio.Client(address) as client:
-            with pytest.raises(DisconnectedError):
-                await client.subscribe(b"!/cred/*/*/*/x")
-        async with aio.Client(address, reconnect=True, limits=SWIFT) as client:
-            await client.subscribe(b"a")
-            with pytest.raises(DisconnectedError, match="refused"):
-                await client.subscribe(b"b", b"!/cred/*/*/*/x")
-            assert await client.whoami() == own_key()
-            await client.publish(b"a", b"x")
-            assert (await client.receive(PATIENCE)).payload == b"x"
-            assert server.call(server.hub.statistics).patterns == 1
-            assert server.call(server.hub.statistics).breaches == {"secret pattern of another": 2}
-
-    run(test())
-
-
-def test_the_client_counts_messages_that_the_hub_lost(address: str) -> None:
-    async def test() -> None:
-        with HubThread(address, limits=Limits(queued_packets=10)) as server:
-            async with aio.Client(address) as client:
-                await client.notices()
-                await client.subscribe(b"k")
-                publish = [(b"k", bytes(4_000))] * 2_000
-
-                def publish_all() -> None:
-                    with blocking.Client(address) as publisher:
-                        publisher.publish_many(publish)
-                        publisher.sync()
-
-                await asyncio.to_thread(publish_all)
-                lost = server.call(server.hub.statistics).lost
-                for _ in range(2_000 - lost["overflow"]):
-                    await client.receive(PATIENCE)
-                await client.sync()
-                assert client.lost == lost
-
-    run(test())
-
-
-def test_reconnect_restores_everything(address: str) -> None:
-    async def test() -> None:
-        epochs: list[int] = []
-
-        async def on_reconnect(client: aio.Client) -> None:
-            assert await client.whoami() == own_key()
-            epochs.append(client.epoch)
-
-        with HubThread(address):
-            client = await aio.Client(address, reconnect=True, limits=SWIFT, on_reconnect=on_reconnect)
-            await client.subscribe(b"a", client.credentials + b"/x")
-            await client.flood_control(hard="block")
-        for epoch in (2, 3):
-            with HubThread(address) as server:
-                await client.sync()
-                assert epochs[-1] == client.epoch == epoch
-                await client.publish(b"a", b"1")
-                await client.publish(client.credentials + b"/x", b"2")
-                assert [(await client.receive(PATIENCE)).payload for _ in range(2)] == [b"1", b"2"]
-                (told,) = server.call(server.hub.statistics).per_client
-                assert (told.patterns, told.hard) == (2, "block")
-        client.close()
-
-    run(test())
-
-
 def test_a_callback_is_not_cancelled_when_the_verb_that_calls_it_times_out(address: str) -> None:
     async def test() -> None:
         ended: list[str] = []
@@ -379,7 +229,7 @@ def test_a_callback_is_not_cancelled_when_the_verb_that_calls_it_times_out(addre
         async def on_reconnect(client: aio.Client) -> None:
             try:
                 with contextlib.suppress(TimeoutError):
-                    await client.receive(0.1)
+                    await client.receive(timeout=0.1)
             except asyncio.CancelledError:
                 ended.append("cancelled")
                 raise
@@ -390,53 +240,8 @@ def test_a_callback_is_not_cancelled_when_the_verb_that_calls_it_times_out(addre
         with HubThread(address):
             while not ended:
                 with contextlib.suppress(TimeoutError):
-                    await client.receive(0.05)
+                    await client.receive(timeout=0.05)
         assert ended == ["by itself"]
-        client.close()
-
-    run(test())
-
-
-def test_secrets_are_renewed_when_the_prefix_changes(server: HubThread, address: str) -> None:
-    async def test() -> None:
-        async with aio.Client(address, reconnect=True, limits=SWIFT) as client:
-            await client.subscribe(client.credentials + b"/x")
-            for prefix in (b"!/cred/1/2/3/", b""):
-                server.call(server.hub.tree.set_prefix, prefix)
-                await client.sync()
-                await client.sync()  # by now what it said on hearing of that is in force
-                await client.publish(client.credentials + b"/x", prefix)
-                assert (await client.receive(PATIENCE)).payload == prefix
-
-    run(test())
-
-
-def test_without_reconnect_a_client_does_not_connect_again(address: str) -> None:
-    async def test() -> None:
-        with HubThread(address):
-            client = await aio.Client(address)
-        with HubThread(address):
-            with pytest.raises(DisconnectedError):
-                await client.receive(PATIENCE)
-            with pytest.raises(DisconnectedError):
-                await client.publish(b"a")
-        client.close()
-
-    run(test())
-
-
-def test_a_hub_that_stays_away(address: str) -> None:
-    async def test() -> None:
-        with pytest.raises(NoHubError):
-            await aio.Client(address)
-        with HubThread(address):
-            client = await aio.Client(address, reconnect=True, limits=SWIFT, timeout=0.05)
-        for verb in (client.receive(0.05), client.whoami(), client.publish(b"a")):
-            with pytest.raises(TimeoutError):
-                await verb
-        with HubThread(address):
-            client.timeout = PATIENCE
-            assert await client.whoami() == own_key()
         client.close()
 
     run(test())
@@ -463,49 +268,3 @@ async def greet(listener: socket.socket) -> socket.socket:
         pass
     peer.send(b"CMSG !/cred/whoami\0" + own_key())
     return peer
-
-
-def test_a_full_backlog_is_waited_out(address: str) -> None:
-    async def test() -> None:
-        with listening(address, 0) as listener, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
-            first.connect(address)
-            connecting = asyncio.create_task(opened(address))
-            await asyncio.sleep(0.02)
-            assert not connecting.done()
-            await asyncio.get_running_loop().sock_accept(listener)
-            with await greet(listener):
-                client = await connecting
-                assert client.features is None
-                client.close()
-
-    run(test())
-
-
-def test_a_backlog_that_stays_full(address: str) -> None:
-    async def test() -> None:
-        with listening(address, 0), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
-            first.connect(address)
-            with pytest.raises(TimeoutError):
-                await aio.Client(address, timeout=0.02)
-
-    run(test())
-
-
-def test_a_hub_that_says_nothing(address: str) -> None:
-    async def test() -> None:
-        with listening(address), pytest.raises(TimeoutError):
-            await aio.Client(address, timeout=0.02)
-
-    run(test())
-
-
-def test_a_hub_that_hangs_up_at_once(address: str) -> None:
-    async def test() -> None:
-        with listening(address) as listener:
-            connecting = asyncio.create_task(opened(address))
-            peer, _ = await asyncio.get_running_loop().sock_accept(listener)
-            peer.close()
-            with pytest.raises(DisconnectedError):
-                await connecting
-
-    run(test())

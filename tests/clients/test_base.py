@@ -22,34 +22,31 @@ import os, sys
 from sbuslib import Client, blocking
 from sbuslib.errors import StateError
 client = {"gevent": Client, "blocking": blocking.Client}[sys.argv[2]](sys.argv[1], reconnect=sys.argv[3] == "1")
-client.subscribe(b"k")
+subscription = client.subscribe(b"k")
 for number in range(5):
     client.publish(b"k", b"%d" % number)
 client.sync()  # they are in this process now
 client.publish(b"k", b"5")  # this one is in the kernel
-prepared, batch, iterating = client.prepare_message(b"k"), client.batch().__enter__(), iter(client)
+batch, iterating = client.batch().__enter__(), iter(client)
 batch.publish(b"k", b"of the child")
 verbs = {
     "publish": lambda: client.publish(b"k"),
     "publish of a new key": lambda: client.publish(b"new"),
     "publish_many": lambda: client.publish_many([(b"k", b"")]),
     "batch": lambda: batch.__exit__(None, None, None),
-    "prepared": lambda: prepared.send(0),
-    "send_packets": lambda: client.send_packets([b"MSG k\\0"]),
     "subscribe": lambda: client.subscribe(b"j"),
     "unsubscribe": lambda: client.unsubscribe(b"k"),
     "sync": client.sync,
     "whoami": client.whoami,
-    "echo": client.echo,
-    "senders": client.senders,
-    "notices": client.notices,
     "flood_control": lambda: client.flood_control(soft="block"),
     "statistics": client.statistics,
     "receive": client.receive,
     "receive with flags": lambda: client.receive(flags=64),
     "receive_many": client.receive_many,
     "iteration": lambda: next(iterating),
-    "run": lambda: client.run(1),
+    "subscription": lambda: subscription.receive(),
+    "request": lambda: client.request(b"k"),
+    "drain": client.drain,
 }
 child = os.fork()
 if not child:
@@ -64,7 +61,7 @@ if not child:
     del client
     sys.exit()  # with all that an interpreter does at its end
 assert os.waitpid(child, 0)[1] == 0
-print([client.receive(10).payload for _ in range(6)], client.sync())
+print([client.receive(timeout=10).payload for _ in range(6)], client.sync())
 client.close()
 """
 
@@ -92,7 +89,7 @@ async def main():
     verbs = [
         lambda: client.publish(b"k"), lambda: client.publish_many([(b"k", b"")]), lambda: client.subscribe(b"j"),
         lambda: batch.__aexit__(None, None, None), lambda: client.unsubscribe(b"k"), client.sync, client.whoami,
-        client.echo, client.senders, client.notices, lambda: client.flood_control(soft="block"), client.statistics,
+        client.drain, lambda: client.request(b"k"), lambda: client.flood_control(soft="block"), client.statistics,
         client.receive, client.receive_many, lambda: anext(aiter(client)), lambda: client.__aenter__(),
     ]
     child = os.fork()
@@ -106,7 +103,7 @@ async def main():
         client.close()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    print([(await client.receive(10)).payload for _ in range(6)], await client.sync())
+    print([(await client.receive(timeout=10)).payload for _ in range(6)], await client.sync())
     client.close()
 asyncio.run(main())
 """
@@ -151,7 +148,7 @@ from sbuslib.errors import StateError
 client = blocking.Client(sys.argv[1])
 client.subscribe(b"k")
 got = []
-thread = threading.Thread(target=lambda: got.append(client.receive(20).payload))
+thread = threading.Thread(target=lambda: got.append(client.receive(timeout=20).payload))
 thread.start()
 while not client._lead.taken:
     pass
@@ -186,7 +183,7 @@ with blocking.Client(sys.argv[1]) as client:
             own.publish(b"k", b"from the child")
             own.sync()
         os._exit(0)
-    print(client.receive(10).payload)
+    print(client.receive(timeout=10).payload)
     os.wait()
 """
     assert python("-c", code, address) == "b'from the child'\n"
@@ -198,14 +195,12 @@ with blocking.Client(sys.argv[1]) as client:
 VERBS: dict[str, Callable[[Endpoint], object]] = {
     "publish": lambda client: client.publish(b"k", b"x"),
     "publish_many": lambda client: client.publish_many([(b"k", b"x")]),
-    "prepared": lambda client: client.prepare_message(b"k").send(0),
     "subscribe": lambda client: client.subscribe(b"j"),
     "unsubscribe": lambda client: client.unsubscribe(b"k"),
     "sync": lambda client: client.sync(),
     "receive": lambda client: client.receive(),
     "receive_many": lambda client: client.receive_many(),
     "iteration": lambda client: next(iter(client)),
-    "run": Endpoint.run,
     "close": Endpoint.close,
 }
 
@@ -220,7 +215,7 @@ def test_a_gevent_client_belongs_to_its_thread(server: HubThread, address: str, 
         assert isinstance(error, StateError), error
         assert "thread" in str(error)
         client.publish(b"k", b"1")
-        assert [client.receive(PATIENCE).payload for _ in range(2)] == [b"0", b"1"]
+        assert [client.receive(timeout=PATIENCE).payload for _ in range(2)] == [b"0", b"1"]
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -264,7 +259,7 @@ def test_an_asyncio_client_belongs_to_its_event_loop(server: HubThread, address:
             with pytest.raises(StateError, match="event loop"):
                 await asyncio.to_thread(client.close)
             await client.publish(b"k", b"1")
-            assert [(await client.receive(PATIENCE)).payload for _ in range(2)] == [b"0", b"1"]
+            assert [(await client.receive(timeout=PATIENCE)).payload for _ in range(2)] == [b"0", b"1"]
 
     asyncio.run(test())
 
@@ -274,10 +269,10 @@ def test_memory_of_a_client_is_bounded_by_its_area(server: HubThread, address: s
     with blocking.Client(address) as client:
         client.subscribe(b"a")
         client.publish(b"a", b"x")
-        client.receive(PATIENCE)
+        client.receive(timeout=PATIENCE)
         area = client._area
         client.publish(b"a", b"x" * (PACKET_BYTES - 6))
-        assert len(client.receive(PATIENCE).payload) == PACKET_BYTES - 6
+        assert len(client.receive(timeout=PATIENCE).payload) == PACKET_BYTES - 6
         assert client._area is area
         assert area is not None
         assert len(area.data) < (SLOT_BYTES + 8_192) * client.limits.batch

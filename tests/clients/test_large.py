@@ -13,13 +13,13 @@ from typing import Any
 
 import gevent
 import pytest
-from clients.makers import Make, run
+from clients.makers import Make, run, spawn
 from programs import Programs
 from support import PATIENCE, HubThread
 
 from sbuslib import aio, blocking
 from sbuslib.errors import KeyFormatError, UsageError
-from sbuslib.patterns.large import Received
+from sbuslib.recipes.large import Received
 
 DATA = os.urandom(3_000_001)
 
@@ -27,7 +27,7 @@ DATA = os.urandom(3_000_001)
 def received_by(client: blocking.Client, pattern: bytes, folder: Path, ready: Callable[[], object]) -> Received:
     with client.receive_large(pattern, folder=folder, timeout=PATIENCE) as files:
         ready()
-        return files.receive(PATIENCE)
+        return files.receive(timeout=PATIENCE)
 
 
 def in_background(function: Callable[[], Any]) -> Callable[[], Any]:
@@ -53,9 +53,9 @@ def test_a_file_goes_to_several_receivers(server: HubThread, make: Make, tmp_pat
     def receive(client: Any, folder: Path) -> None:
         folder.mkdir()
         with client.receive_large(b"files/*", folder=folder) as files:
-            results.append(files.receive(PATIENCE))
+            results.append(files.receive(timeout=PATIENCE))
 
-    running = [one.spawn(partial(receive, one, tmp_path / str(id(one)))) for one in receivers]
+    running = [spawn(one, partial(receive, one, tmp_path / str(id(one)))) for one in receivers]
     sender.subscribe(b"other")
     assert sender.send_large(b"files/a", source, receivers=2, timeout=PATIENCE).receivers == 2
     for one in running:
@@ -65,7 +65,7 @@ def test_a_file_goes_to_several_receivers(server: HubThread, make: Make, tmp_pat
         assert result.file.read_bytes() == DATA
     assert len(results) == 2
     sender.publish(b"other")
-    assert sender.receive(PATIENCE).key == b"other"
+    assert sender.receive(timeout=PATIENCE).key == b"other"
 
 
 def test_asyncio_sends_and_receives_files(server: HubThread, address: str, tmp_path: Path) -> None:
@@ -76,12 +76,12 @@ def test_asyncio_sends_and_receives_files(server: HubThread, address: str, tmp_p
             receiver.receive_large(b"files/", folder=tmp_path) as files,
         ):
             sending = asyncio.create_task(sender.send_large(b"files/a", DATA, name="../../x"))
-            received = await files.receive(PATIENCE)
+            received = await files.receive(timeout=PATIENCE)
             assert (await sending).receivers == 1
             assert received.file.parent == tmp_path
             assert received.file.read_bytes() == DATA
             with pytest.raises(TimeoutError):
-                await files.receive(0.01)
+                await files.receive(timeout=0.01)
             sending = asyncio.create_task(sender.send_large(b"files/b", b""))
             async for one in files:
                 assert (one.key, one.file.read_bytes()) == (b"files/b", b"")

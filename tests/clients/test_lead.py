@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import nullcontext
 from time import monotonic
+from types import coroutine
 
 import pytest
+from clients.makers import run as run_in_event_loop
 from support import PATIENCE, HubThread, own_key
 
-from sbuslib import blocking
-from sbuslib.blocking import _Waiter
-from sbuslib.clients.lead import BlockingLead, Lead, time_left
+from sbuslib import aio, blocking
+from sbuslib.clients.channel import run
+from sbuslib.clients.lead import Lead, time_left
 from sbuslib.errors import DisconnectedError
 
 
 def nothing() -> None: ...
 
 
+def never() -> bool:
+    return False
+
+
+def blocking_lead() -> Lead:
+    return Lead(threading.RLock(), blocking._Waiter)
+
+
 def test_one_caller_takes_the_lead_and_the_next_waits_until_it_is_given_back() -> None:
-    lead = BlockingLead(threading.RLock(), _Waiter)
-    assert lead.take(lambda: False, nothing, None)
+    lead = blocking_lead()
+    assert run(lead.take(never, nothing, None))
     with pytest.raises(TimeoutError):
-        lead.take(lambda: False, nothing, monotonic())
+        run(lead.take(never, nothing, monotonic()))
     taken: queue.SimpleQueue[bool] = queue.SimpleQueue()
-    next_caller = threading.Thread(target=lambda: taken.put(lead.take(lambda: False, nothing, None)))
+    next_caller = threading.Thread(target=lambda: taken.put(run(lead.take(never, nothing, None))))
     next_caller.start()
     with lead.lock:
         lead.give_back()
@@ -36,8 +48,8 @@ def test_one_caller_takes_the_lead_and_the_next_waits_until_it_is_given_back() -
 
 
 def test_a_caller_that_has_what_it_waits_for_needs_no_lead() -> None:
-    lead = BlockingLead(threading.RLock(), _Waiter)
-    assert not lead.take(lambda: True, nothing, None)
+    lead = blocking_lead()
+    assert not run(lead.take(lambda: True, nothing, None))
     assert not lead.taken
 
 
@@ -45,47 +57,148 @@ def test_a_caller_is_told_when_there_is_nothing_to_wait_for() -> None:
     def ended() -> None:
         raise DisconnectedError("ended")
 
-    lead = BlockingLead(threading.RLock(), _Waiter)
+    lead = blocking_lead()
     with pytest.raises(DisconnectedError):
-        lead.take(lambda: False, ended, None)
+        run(lead.take(never, ended, None))
     assert not lead.taken
 
 
 class Woken:
-    """A waiter that only tells whether it was woken."""
+    """A waiter that only tells whether it was woken, and waits for ever."""
 
     was_woken = False
 
     def wake(self) -> None:
         self.was_woken = True
 
+    async def wait(self, timeout: float | None) -> bool:
+        return await suspended()
 
-def follow(lead: Lead[Woken], ready: Callable[[], bool]) -> Woken:
-    waiter = lead.look(None, ready, nothing)
-    assert isinstance(waiter, Woken)
-    return waiter
+
+@coroutine
+def suspended() -> Generator[None, bool, bool]:
+    return (yield)
+
+
+class Following:
+    """A caller that waits for the lead."""
+
+    def __init__(self, lead: Lead, ready: Callable[[], bool] = never) -> None:
+        self.work = lead.take(ready, nothing, None)
+        self.work.send(None)
+        self.waiter = [*lead._followers][-1]
+
+    @property
+    def was_woken(self) -> bool:
+        assert isinstance(self.waiter, Woken)
+        return self.waiter.was_woken
+
+    def go_on(self) -> bool:
+        """Whether it has the lead now."""
+        with pytest.raises(StopIteration) as end:
+            self.work.send(True)
+        return bool(end.value.value)
 
 
 def test_when_the_chosen_caller_gives_up_the_next_one_is_chosen() -> None:
-    lead = Lead(Woken)
-    assert lead.look(None, lambda: False, nothing) is True
-    first, second = follow(lead, lambda: False), follow(lead, lambda: False)
+    lead = Lead(nullcontext(), Woken)
+    assert run(lead.take(never, nothing, None))
+    first, second = Following(lead), Following(lead)
     lead.give_back()
     assert (first.was_woken, second.was_woken) == (True, False)
-    lead.leave(first)
+    first.work.close()
     assert second.was_woken
-    assert lead.look(second, lambda: False, nothing) is True
+    assert second.go_on()
 
 
 def test_a_chosen_caller_that_needs_no_lead_passes_it_on() -> None:
-    lead = Lead(Woken)
-    assert lead.look(None, lambda: False, nothing) is True
+    lead = Lead(nullcontext(), Woken)
+    assert run(lead.take(never, nothing, None))
     has_come: list[bool] = []
-    first, second = follow(lead, lambda: bool(has_come)), follow(lead, lambda: False)
+    first, second = Following(lead, lambda: bool(has_come)), Following(lead)
     lead.give_back()
     has_come.append(True)
-    assert lead.look(first, lambda: bool(has_come), nothing) is False
+    assert not first.go_on()
     assert second.was_woken
+    second.work.close()
+
+
+# -- deadlines of tasks -----------------------------------------------------------------------------
+
+
+def aio_lead() -> Lead:
+    deadlines = aio._Deadlines()
+    return Lead(nullcontext(), lambda: aio._Waiter(deadlines))
+
+
+def test_each_task_waits_until_its_own_deadline() -> None:
+    async def test() -> None:
+        lead = aio_lead()
+        assert await lead.take(never, nothing, None)
+
+        async def wait(seconds: float) -> None:
+            deadline = monotonic() + seconds
+            with pytest.raises(TimeoutError):
+                await lead.take(never, nothing, deadline)
+            assert monotonic() >= deadline
+
+        longest = asyncio.create_task(lead.take(never, nothing, monotonic() + 10 * PATIENCE))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*map(wait, (0.02, 0.01, 0.03, 0.01)))
+        lead.give_back()
+        assert await longest, "who gave up is not chosen to read"
+
+    run_in_event_loop(test())
+
+
+def test_a_deadline_that_is_far_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        deadlines = aio._Deadlines()
+        done: asyncio.Future[bool] = asyncio.Future()
+        done.set_result(True)
+        assert await deadlines.wait(done, 1e9)
+        assert deadlines._timer is not None
+        assert deadlines._timer.when() <= asyncio.get_running_loop().time() + aio.LONGEST
+        monkeypatch.setattr(aio, "LONGEST", 0.001)
+        deadline = monotonic() + 0.01
+        assert not await aio._Deadlines().wait(asyncio.Future(), 0.01)
+        assert monotonic() >= deadline
+
+    run_in_event_loop(test())
+
+
+def test_a_task_whose_time_is_over_waits_no_more_and_lets_others_run() -> None:
+    async def test() -> None:
+        others: list[str] = []
+        asyncio.get_running_loop().call_soon(others.append, "ran")
+        here: asyncio.Future[bool] = asyncio.Future()
+        here.set_result(True)
+        # Or packets for others, which come all the time, would keep a task for ever.
+        assert not await aio._Deadlines().wait(here, 0)
+        assert others == ["ran"]
+
+    run_in_event_loop(test())
+
+
+def test_a_task_that_is_cancelled_as_its_time_is_over() -> None:
+    async def test() -> None:
+        lead = aio_lead()
+        assert await lead.take(never, nothing, None)
+        deadline = monotonic() + 0.001
+        tasks = [asyncio.create_task(lead.take(never, nothing, deadline)) for _ in range(2)]
+        following = asyncio.create_task(lead.take(never, nothing, monotonic() + PATIENCE))
+        while not tasks[0].done():
+            await asyncio.sleep(0)
+            if monotonic() > deadline:
+                tasks[1].cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(results[0], TimeoutError)
+        assert isinstance(results[1], TimeoutError | asyncio.CancelledError)
+        lead.give_back()
+        assert await following
+
+    run_in_event_loop(test())
 
 
 def test_time_left_is_never_negative() -> None:
@@ -102,8 +215,8 @@ def test_one_of_several_waiting_threads_gets_the_message(
     """
     original = blocking.Client._until
 
-    def slowly(self: blocking.Client, *arguments: object) -> None:
-        original(self, *arguments)  # type: ignore[arg-type]
+    async def slowly(self: blocking.Client, *arguments: object) -> None:
+        await original(self, *arguments)  # type: ignore[arg-type]
         time.sleep(0.005)
 
     with blocking.Client(address) as client:
@@ -113,7 +226,7 @@ def test_one_of_several_waiting_threads_gets_the_message(
 
         def take() -> None:
             try:
-                results.put(client.receive(PATIENCE).payload)
+                results.put(client.receive(timeout=PATIENCE).payload)
             except Exception as error:
                 results.put(error)
 
@@ -141,7 +254,7 @@ def test_several_threads_that_switch_all_the_time(server: HubThread, address: st
                         client.publish(b"a", b"%d" % number)
                         client.publish_many([(b"a", b"x")] * 3)
                         for _ in range(4):
-                            client.receive(PATIENCE)
+                            client.receive(timeout=PATIENCE)
                         assert client.whoami() == own_key()
                         client.sync()
                     results.put(None)

@@ -7,7 +7,7 @@ import pytest
 from sbuslib.clients import mailboxes
 from sbuslib.clients.session import Session, Subscribing
 from sbuslib.limits import KNOWN_KEYS
-from sbuslib.patterns.steps import Mailbox
+from sbuslib.recipes.mailbox import Mailbox
 from sbuslib.wire.packets import Message
 
 
@@ -37,7 +37,7 @@ def subscribe(session: Session, *patterns: bytes) -> None:
 def test_a_message_goes_to_mailboxes_and_to_the_inbox_where_the_application_wants_it_too() -> None:
     session, one, other = Session(), Mailbox(b"a/", b"a/*"), Mailbox(b"a/1")
     for box in (one, other):
-        session.divert(box)
+        session.open(box)
         subscribe(session, *box.patterns)
     put(session, b"a/1", b"a/2", b"b")
     assert (keys(one), keys(other), inbox(session)) == ([b"a/1", b"a/2"], [b"a/1"], [b"b"])
@@ -49,7 +49,7 @@ def test_a_message_goes_to_mailboxes_and_to_the_inbox_where_the_application_want
     put(session, b"a/1")
     assert inbox(session) == []
     session.unsubscribe(other.patterns)
-    session.divert_no_more(other)
+    session.shut(other)
     put(session, b"a/1", b"a/2")
     assert (keys(one), keys(other), inbox(session)) == ([b"a/1", b"a/1", b"a/2"], [b"a/1"], [])
     assert session.is_for_inbox(b"b")
@@ -59,7 +59,7 @@ def test_a_message_goes_to_mailboxes_and_to_the_inbox_where_the_application_want
 def test_no_wildcard_of_a_mailbox_reaches_a_secret_key() -> None:
     session, everything, secret = Session(), Mailbox(b""), Mailbox(b"!/cred/1/2/3/r")
     for box in (everything, secret):
-        session.divert(box)
+        session.open(box)
         subscribe(session, *box.patterns)
     put(session, b"!/cred/1/2/3/r", b"r")
     assert (keys(everything), keys(secret), inbox(session)) == ([b"r"], [b"!/cred/1/2/3/r"], [])
@@ -69,7 +69,7 @@ def test_a_secret_mailbox_has_another_name_after_new_credentials() -> None:
     session, box = Session(), Mailbox(b"!/cred/1/2/3/r")
     session.credentials = b"!/cred/1/2/3"
     session.restore()
-    session.divert(box)
+    session.open(box)
     subscribe(session, *box.patterns)
     put(session, b"!/cred/9/9/9/!/cred/1/2/3/r")
     assert len(inbox(session)) == 1
@@ -82,7 +82,7 @@ def test_a_secret_mailbox_has_another_name_after_new_credentials() -> None:
 
 def test_what_is_remembered_of_keys_is_bounded() -> None:
     session, box = Session(), Mailbox(b"")
-    session.divert(box)
+    session.open(box)
     put(session, *(b"k%d" % number for number in range(3 * KNOWN_KEYS)), bytes(b"k" * 10_000))
     assert session.mailboxes is not None
     assert len(session.mailboxes._places) <= KNOWN_KEYS
@@ -94,7 +94,7 @@ def test_an_inbox_that_nobody_reads_is_bounded(bound: dict[str, int], monkeypatc
     for name, value in bound.items():
         monkeypatch.setattr(mailboxes, name, value)
     session = Session()
-    session.divert(Mailbox(b"a"))
+    session.open(Mailbox(b"a"))
     put(session, *[b"b"] * 5)
     assert (len(session.inbox), session.lost) == (3, {"unread": 2})
     for _ in range(10):

@@ -37,13 +37,13 @@ def test_messages_that_the_embedder_may_not_publish(hub: Hub) -> None:
     with pytest.raises(KeyFormatError):
         hub.publish(b"a\0b")
     with pytest.raises(KeyFormatError):
-        hub.publish("a")  # type: ignore[arg-type]
+        hub.publish(["a"])  # type: ignore[arg-type]
     with pytest.raises(PayloadError):
         hub.publish(b"a", b"x" * 409_600)
     with pytest.raises(KeyFormatError):
         hub.publish(b"!/x")
     with pytest.raises(KeyFormatError):
-        hub.subscribe("a")  # type: ignore[arg-type]
+        hub.subscribe(["a"])  # type: ignore[arg-type]
     with pytest.raises(KeyFormatError):
         hub.subscribe(b"ok", b"!/cred/*/*/*/x")
     with pytest.raises(SbusError):

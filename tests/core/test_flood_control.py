@@ -322,7 +322,7 @@ def test_a_client_is_told_of_losses_and_counts_them(address: str, kind: Any) -> 
             statistics = server.call(server.hub.statistics)
             (lost,) = statistics.lost.items()
             for _ in range(3_000 - lost[1]):
-                client.receive(PATIENCE)
+                client.receive(timeout=PATIENCE)
             client.sync()
             assert client.lost == dict([lost]) == statistics.lost
             assert lost[0] == "overflow"
@@ -336,7 +336,7 @@ def test_a_client_knows_why_it_was_kicked(address: str, kind: Any) -> None:
     with HubThread(address), kind(address, on_notice=told.append) as client:
         client.socket.send(b"nonsense")
         with pytest.raises(DisconnectedError, match="unknown verb"):
-            client.receive(PATIENCE)
+            client.receive(timeout=PATIENCE)
         assert told == [Kicked("unknown verb")]
 
 

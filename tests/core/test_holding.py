@@ -282,7 +282,7 @@ def test_a_clients_own_send_waits_while_it_is_held(address: str) -> None:
                 target=publisher.publish_many, args=([(b"k", b"%06d" % n + bytes(2_000)) for n in range(count)],)
             )
             sending.start()
-            got = [int(reader.receive(PATIENCE).payload[:6]) for _ in range(count)]
+            got = [int(reader.receive(timeout=PATIENCE).payload[:6]) for _ in range(count)]
             sending.join()
             assert got == list(range(count))
         assert server.call(server.hub.statistics).lost == {}

@@ -449,7 +449,7 @@ assert status == 0, status
 for number in range(3):
     with Peer(sys.argv[1]) as peer:
         peer.publish(b"k", b"%d" % number)
-        assert client.receive(10).payload == b"%d" % number
+        assert client.receive(timeout=10).payload == b"%d" % number
         assert inbox.get(10).payload == b"%d" % number
 statistics = hub.statistics()
 assert (statistics.received, statistics.breaches) == (3, {}), statistics
@@ -522,7 +522,7 @@ with blocking.Client(sys.argv[1]) as client:
         os._exit(0 if os.path.exists(sys.argv[1]) else 1)
     print(os.waitpid(child, 0)[1])
     client.publish(b"k", b"x")
-    print(client.receive(10).payload)
+    print(client.receive(timeout=10).payload)
 os._exit(0)
 """
     assert python("-u", "-c", code, address) == "0\nb'x'\n"
@@ -556,7 +556,7 @@ def test_a_hub_per_thread(folder: str) -> None:
             client.subscribe(b"k")
             for count in range(50):
                 client.publish(b"k", b"%d %d" % (number, count))
-                message = client.receive(PATIENCE)
+                message = client.receive(timeout=PATIENCE)
                 assert message.payload == b"%d %d" % (number, count)
             outcomes.append(message.payload)
         gevent.get_hub().destroy(destroy_loop=True)

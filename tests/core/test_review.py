@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from support import PATIENCE, Peer
+from support import PATIENCE, Peer, choose
 from worlds import World
 
 from sbuslib import Client, Hub
@@ -181,7 +181,7 @@ def test_a_client_that_is_told_does_not_ask_for_the_pattern_again(make_hub: Make
     hub = make_hub()
     notices: list[Notice] = []
     with Client(address, reconnect=True, on_notice=notices.append) as client:
-        client.notices()
+        choose(client, b"notices/on")
         client.subscribe(b"a", b"b")
         reconfigure(hub, authorize=everybody(subscribe=(b"a",)))
         client.sync()
@@ -190,7 +190,7 @@ def test_a_client_that_is_told_does_not_ask_for_the_pattern_again(make_hub: Make
         hub.start()
         client.sync()
         hub.publish(b"a")
-        assert client.receive(PATIENCE).key == b"a"
+        assert client.receive(timeout=PATIENCE).key == b"a"
     assert not [notice for notice in notices if isinstance(notice, Kicked)]
 
 

@@ -63,7 +63,7 @@ def test_the_tree_passes_on_what_the_drawing_shows(world: World) -> None:
         publisher.sync("tree")
     for _, name, pattern in drawings.CLIENTS:
         wanted = [key for key in drawings.PUBLISHED if key.startswith(pattern)]
-        assert [clients[name].receive(PATIENCE).key.decode() for _ in wanted] == wanted
+        assert [clients[name].receive(timeout=PATIENCE).key.decode() for _ in wanted] == wanted
     up, down = world.relays[drawings.PUBLISHER], world.relays[drawings.BESIDE]
     eventually(lambda: up.statistics().forwarded == len(drawings.GOES_UP))
     assert down.statistics().received == len(drawings.GOES_DOWN)

@@ -154,7 +154,7 @@ def test_ask_and_answer(bus: HubThread, example: Example) -> None:
     assert serving.stdout.readline() == "ready\n"
     assert finish(example("ask_and_answer.py", "ask", "21.5")) == "70.7\n"
     cold = example("ask_and_answer.py", "ask", "-300")
-    assert cold.communicate(timeout=PATIENCE) == ("", "ValueError: colder than possible\n")
+    assert cold.communicate(timeout=PATIENCE) == ("", "colder than possible\n")
 
 
 def test_handshake(bus: HubThread, example: Example) -> None:
@@ -172,9 +172,10 @@ def test_without_a_hub_each_says_how_to_start_one(example: Example, folder: str,
     process = example(name, *(["ask"] if name in ("ask_and_answer.py", "handshake.py") else []))
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
-    assert errors == (
-        f"no hub at {folder}/bus: No such file or directory\n"
-        "start one, sbus hub -a /tmp/bus, and say where it is: SBUS_ADDRESS=/tmp/bus\n"
+    assert re.fullmatch(
+        rf"no hub at {folder}/bus: No such file or directory; "
+        r"(sbus hub -a /tmp/bus starts one, for which: |one may be at another address: )export SBUS_ADDRESS=/\S+\n",
+        errors,
     )
 
 

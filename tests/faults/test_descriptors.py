@@ -174,23 +174,23 @@ def hostile(address: str) -> Iterator[HostileHub]:
 
 def receive_gevent(address: str) -> bytes:
     with Client(address) as client:
-        return client.receive(PATIENCE).payload
+        return client.receive(timeout=PATIENCE).payload
 
 
 def receive_blocking(address: str) -> bytes:
     with blocking.Client(address) as client:
-        return client.receive(PATIENCE).payload
+        return client.receive(timeout=PATIENCE).payload
 
 
 def receive_with_flags(address: str) -> bytes:
     with blocking.Client(address) as client:
-        return client.receive(PATIENCE, flags=socket.MSG_PEEK).payload
+        return client.receive(timeout=PATIENCE, flags=socket.MSG_PEEK).payload
 
 
 def receive_asyncio(address: str) -> bytes:
     async def receive() -> bytes:
         async with aio.Client(address) as client:
-            return (await client.receive(PATIENCE)).payload
+            return (await client.receive(timeout=PATIENCE)).payload
 
     return asyncio.run(receive())
 

@@ -230,6 +230,6 @@ def test_a_hub_that_is_stopped_and_continued(folder: str) -> None:
             os.kill(pid, signal.SIGCONT)
             publisher.timeout = 20
             publisher.publish(b"k", b"after")
-            assert [reader.receive(20).payload for _ in range(2)] == [b"while it sleeps", b"after"]
+            assert [reader.receive(timeout=20).payload for _ in range(2)] == [b"while it sleeps", b"after"]
     finally:
         end(pid)

@@ -18,8 +18,8 @@ from worlds import STRANGER, World
 
 from sbuslib import Client, Hub, blocking
 from sbuslib.errors import AnswerError, DisconnectedError, NoServerError, StateError
-from sbuslib.patterns import request as module
-from sbuslib.patterns.request import MOST_ANSWERS, Answer, Question
+from sbuslib.recipes import request as module
+from sbuslib.recipes.request import MOST_ANSWERS, Answer, Question
 
 SERVER = """
 import sys, time
@@ -77,7 +77,7 @@ def test_a_server_that_is_stopped_takes_nothing(server: HubThread, address: str,
 
 def test_the_hub_goes_away_while_questions_are_in_flight(address: str, client: MakeClient) -> None:
     with Hub(address):
-        one, other = client(), client()
+        one, other = client(), client(reconnect=False)
         never = gevent.event.Event()
         begun = gevent.event.Event()
 
@@ -86,30 +86,29 @@ def test_the_hub_goes_away_while_questions_are_in_flight(address: str, client: M
             never.wait()
             return b""
 
-        block = other.serve(b"svc", answer)
-        block.__enter__()
+        service = other.serve(b"svc", answer)
         asking = [gevent.spawn(one.request, b"svc", timeout=PATIENCE) for _ in range(5)]
         assert begun.wait(PATIENCE)
     for each in asking:
         with pytest.raises(DisconnectedError):
             each.get(timeout=PATIENCE)
     never.set()
+    service.stop()
     with pytest.raises(DisconnectedError):
-        block.__exit__(None, None, None)
-    (questions,) = one._askings.values()
+        service.wait()
+    (questions,) = one._core._askings.values()
     assert not questions._pending
 
 
 def test_clients_that_reconnect_ask_and_serve_on(address: str, client: MakeClient) -> None:
     with Hub(address):
         one, other = client(reconnect=True), client(reconnect=True)
-        block = other.serve(b"svc", upper)
-        block.__enter__()
+        service = other.serve(b"svc", upper)
         assert one.request(b"svc", b"x") == b"X"
     with Hub(address):
         eventually(lambda: one.request_many(b"svc", b"y", wait=0.05) == [Answer(b"Y", own_key())])
         assert one.request(b"svc", b"z") == b"Z"
-        block.__exit__(None, None, None)
+        service.stop()
 
 
 def test_over_two_relays(world: World) -> None:
@@ -234,7 +233,7 @@ def test_hostile_answers_are_bounded(hub: Hub, client: MakeClient, connect: Call
     assert len(answers) == MOST_ANSWERS
     assert answers[0].error == "\ufffd" * 4_096
     one.sync()
-    (questions,) = one._askings.values()
+    (questions,) = one._core._askings.values()
     assert not questions._pending
     assert not questions.messages
 

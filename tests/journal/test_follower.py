@@ -74,7 +74,7 @@ def test_all_messages_of_a_hub_are_recorded(address: str, journal: str) -> None:
             listener.subscribe(b"journal/durable")
             publisher.publish_many((b"room/%d" % (n % 3), b"%d" % n) for n in range(1000))
             publisher.publish(publisher.credentials + b"/secret", b"secret")
-            while int(listener.receive(PATIENCE).payload) < 1000:
+            while int(listener.receive(timeout=PATIENCE).payload) < 1000:
                 gevent.sleep(0.001)
             assert follower.durable_sequence == 1000
         hub_id = bus.hub.hub_id.decode()

@@ -182,7 +182,7 @@ def test_secrets_are_not_recorded(hub: Hub, client: MakeClient, journal: str, sc
         holder.subscribe(holder.credentials + b"/x")
         publisher.publish(holder.credentials + b"/x", b"secret")
         publisher.publish(b"k", b"plain")
-        assert holder.receive(10).payload == b"secret"
+        assert holder.receive(timeout=10).payload == b"secret"
     assert [record.payload for record in records_of(journal)] == [b"plain"]
     assert b"secret" not in b"".join(Path(one.path).read_bytes() for one in list_segments(journal))
 

@@ -91,7 +91,7 @@ def test_a_full_disk_ends_the_recording_and_the_hub_goes_on(
         recorder.stop()
     recorder.close()
     assert "ended, 1 messages are not in it" in caplog.text
-    received = [subscriber.receive(10) for _ in range(31)]  # the hub went on
+    received = [subscriber.receive(timeout=10) for _ in range(31)]  # the hub went on
     (notice,) = [message for message in received if message.key == b"journal/stopped"]
     assert b"File too large" in notice.payload
     written = recorder.statistics().written

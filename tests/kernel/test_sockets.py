@@ -197,6 +197,6 @@ import sbuslib
 with sbuslib.Hub({address!r}) as hub, sbuslib.Client({address!r}) as client:
     client.subscribe(b"a")
     hub.publish(b"a", b"b")
-    print(client.receive(10).payload)
+    print(client.receive(timeout=10).payload)
 """
     assert python("-c", code) == "b'b'\n"

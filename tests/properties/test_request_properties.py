@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from sbuslib import Hub
 from sbuslib.errors import AnswerError, NoServerError
-from sbuslib.patterns import request as module
-from sbuslib.patterns.request import Question
+from sbuslib.recipes import request as module
+from sbuslib.recipes.request import Question
 
 KEYS = [b"a", b"a/1", b"b"]
 PATTERNS = {b"a": [b"a"], b"a/": [b"a/1"], b"b": [b"b"]}

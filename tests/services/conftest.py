@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support import HubThread, eventually
 
-from sbuslib.patterns import queue as patterns
+from sbuslib.recipes import queue as patterns
 from sbuslib.services import queue_rules
 from sbuslib.services.queue import QueueService
 from sbuslib.services.queue_rules import Jobs

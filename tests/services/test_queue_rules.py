@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
-from sbuslib.patterns.queue import MOST_ROOM
+from sbuslib.recipes.queue import MOST_ROOM
 from sbuslib.services.queue_rules import GONE, HELD_BYTES, JOB_EXTRA, MOST_WORKERS, Jobs, Turn, Worker
 
 LIMIT = 20.0

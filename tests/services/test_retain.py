@@ -25,11 +25,11 @@ from support import PATIENCE, HubThread
 from worlds import STRANGER, World
 
 from sbuslib import Hub, aio, blocking
-from sbuslib.clients.endpoint import Endpoint
+from sbuslib.clients.endpoint import Subscription
 from sbuslib.errors import NoServerError, StateError
 from sbuslib.matcher import matches
-from sbuslib.patterns import request
-from sbuslib.patterns.last import CaughtUp
+from sbuslib.recipes import request
+from sbuslib.recipes.last import CaughtUp
 from sbuslib.services import retain
 from sbuslib.services.retain import Kept, Retain, Told
 from sbuslib.wire.packets import Message
@@ -183,11 +183,11 @@ class Process:
             return self._process.wait(PATIENCE)
 
 
-def until_marker(client: Endpoint, count: int = 1) -> list[tuple[bytes, bytes]]:
-    """What a client receives before the marker."""
+def until_marker(subscription: Subscription, count: int = 1) -> list[tuple[bytes, bytes]]:
+    """What comes before the marker."""
     came: list[tuple[bytes, bytes]] = []
     while count:
-        message = client.receive(PATIENCE)
+        message = subscription.receive(timeout=PATIENCE)
         if isinstance(message, CaughtUp):
             count -= 1
         else:
@@ -217,17 +217,15 @@ def test_a_subscription_begins_with_what_is_kept(service: Retain, make: Make) ->
         [(b"a/1", b"old"), (b"a/1", b"x"), (b"a/2", b"y"), (b"b", b"z"), (b"c", b"c"), (b"a/3", b"")]
     )
     publisher.sync()
-    heard: list[Message] = []
-    client.subscribe(b"a/*", b"b", callback=heard.append, last=True)
-    publisher.publish(b"a/1", b"new")
-    assert until_marker(client, 2) == [(b"a/1", b"x"), (b"a/2", b"y"), (b"b", b"z")]
-    assert client.receive(PATIENCE).payload == b"new"
-    assert heard == []
+    with client.subscribe(b"a/*", b"b", last=True) as subscription:
+        publisher.publish(b"a/1", b"new")
+        assert until_marker(subscription, 2) == [(b"a/1", b"x"), (b"a/2", b"y"), (b"b", b"z")]
+        assert subscription.receive(timeout=PATIENCE).payload == b"new"
     assert [(message.key, message.payload) for message in client.last(b"a/")] == [(b"a/1", b"new"), (b"a/2", b"y")]
     assert client.last(b"a/7") == []
-    client.unsubscribe(b"a/*", b"b")
-    client.subscribe(b"b", callback=heard.append, last=True)
-    client.run(0.01)
+    heard: list[Message] = []
+    with client.subscribe(b"b", on_message=heard.append, last=True):
+        pass
     assert [(type(message), message.key) for message in heard] == [(Message, b"b"), (CaughtUp, b"b")]
 
 
@@ -235,22 +233,23 @@ def test_what_the_application_holds_as_well_comes_once(service: Retain, make: Ma
     client = make()
     client.subscribe(b"a/")
     client.publish(b"a/1", b"x")
-    assert client.receive(PATIENCE).payload == b"x"
-    client.subscribe(b"a/1", last=True)
+    assert client.receive(timeout=PATIENCE).payload == b"x"
+    subscription = client.subscribe(b"a/1", last=True)
     client.publish(b"a/1", b"y")
     client.publish(b"a/2", b"z")
-    assert until_marker(client) == [(b"a/1", b"x")]
-    assert [client.receive(PATIENCE).payload for _ in range(2)] == [b"y", b"z"]
+    assert until_marker(subscription) == [(b"a/1", b"x")]
+    assert subscription.receive(timeout=PATIENCE).payload == b"y"
+    assert [client.receive(timeout=PATIENCE).payload for _ in range(2)] == [b"y", b"z"]
     with pytest.raises(TimeoutError):
-        client.receive(0.01)
+        client.receive(timeout=0.01)
 
 
 def test_asyncio_subscribes_with_last_values(service: Retain, address: str) -> None:
     async def test() -> None:
         async with aio.Client(address) as client:
             await client.publish(b"a/1", b"x")
-            await client.subscribe(b"a/", last=True)
-            first, second = await client.receive(PATIENCE), await client.receive(PATIENCE)
+            subscription = await client.subscribe(b"a/", last=True)
+            first, second = [await subscription.receive(timeout=PATIENCE) for _ in range(2)]
             assert (first.payload, type(second)) == (b"x", CaughtUp)
             assert [message.payload for message in await client.last(b"a/*")] == [b"x"]
 
@@ -264,7 +263,7 @@ def test_without_a_service_there_is_an_error_and_no_subscription(server: HubThre
             ask()
     client.publish(b"a/1")
     with pytest.raises(TimeoutError):
-        client.receive(0.01)
+        client.receive(timeout=0.01)
 
 
 def test_a_service_is_not_asked_about_what_it_does_not_keep(service: Retain, make: Make, alone: None) -> None:
@@ -279,8 +278,7 @@ def test_many_values_come_in_pages(hub: Hub, alone: None) -> None:
     with hub.client() as client, retaining(hub.address, b"") as service:
         pairs = [(b"k/%05d" % number, bytes(300)) for number in range(3_000)]
         client.publish_many(pairs)
-        client.subscribe(b"k/", last=True)
-        assert until_marker(client) == pairs
+        assert until_marker(client.subscribe(b"k/", last=True)) == pairs
         assert list(service.kept.values) == [key for key, _ in pairs], "its own questions are not kept"
 
 
@@ -345,16 +343,13 @@ def test_subscriptions_over_relays_miss_nothing_while_many_publish(tmp_path: Pat
                 wait_until(lambda: len(near.last(b"n/")) == 4, "all have published")
                 got: list[tuple[blocking.Client, list[Message]]] = []
                 for client in (near, far) * 3:
-                    client.subscribe(b"n/", last=True)
-                    messages = [client.receive(PATIENCE)]
+                    subscription = client.subscribe(b"n/", last=True)
+                    messages = [subscription.receive(timeout=PATIENCE)]
                     while not isinstance(messages[-1], CaughtUp):
-                        messages.append(client.receive(PATIENCE))
-                    messages += [client.receive(PATIENCE) for _ in range(20)]
+                        messages.append(subscription.receive(timeout=PATIENCE))
+                    messages += [subscription.receive(timeout=PATIENCE) for _ in range(20)]
                     got.append((client, messages))
-                    client.unsubscribe(b"n/")
-                    client.sync()
-                    while client._session.inbox:
-                        client.receive(0)
+                    subscription.unsubscribe()
             stop.set()
             for thread in threads:
                 thread.join()

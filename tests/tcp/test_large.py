@@ -10,9 +10,9 @@ import gevent
 import pytest
 from support import PATIENCE
 
-from sbuslib.clients.large import Files
+from sbuslib.clients.endpoint import Files
 from sbuslib.errors import PeerError
-from sbuslib.patterns.large import Received
+from sbuslib.recipes.large import Received
 from sbuslib.tcp import Peer
 from sbuslib.tcp.large import receive_large, send_large
 
@@ -21,7 +21,7 @@ DATA = os.urandom(6_000_000)
 
 
 def received(files: Files) -> gevent.Greenlet[..., Received]:
-    return gevent.spawn(files.receive, PATIENCE)
+    return gevent.spawn(files.receive, timeout=PATIENCE)
 
 
 def test_a_file_goes_to_several_peers(make_peer: Make, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_file_goes_to_several_peers(make_peer: Make, tmp_path: Path) -> None:
             assert file.read() == DATA
         sender.publish("//docs/1", b"no offer")
         with pytest.raises(TimeoutError):
-            one.receive(0.01)
+            one.receive(timeout=0.01)
 
 
 def connected(make_peer: Make, to: Peer) -> Peer:

@@ -11,6 +11,7 @@ import pytest
 from support import PATIENCE, eventually
 from worlds import FAST, World, key_of, received, settle
 
+from sbuslib.clients.channel import run
 from sbuslib.secrets import Credentials
 from sbuslib.tree import above_role, tree
 
@@ -49,7 +50,7 @@ def test_patterns_are_told_again_after_the_link_broke(world: World) -> None:
     world.relays["below"].wait(PATIENCE)
     settle(client)
     world.client("top").publish(b"k", b"1")
-    assert client.receive(PATIENCE).payload == b"1"
+    assert client.receive(timeout=PATIENCE).payload == b"1"
 
 
 def joined(world: World) -> set[str]:
@@ -113,7 +114,7 @@ def test_secrets_reach_their_owner_from_every_hub_of_the_tree(world: World) -> N
         client.subscribe(keys[name])
     for sender, to in itertools.permutations(clients, 2):
         clients[sender].publish(keys[to], b"from " + sender.encode())
-        assert clients[to].receive(PATIENCE).payload == b"from " + sender.encode()
+        assert clients[to].receive(timeout=PATIENCE).payload == b"from " + sender.encode()
     for client in clients.values():
         assert received(client) == []
 
@@ -140,7 +141,7 @@ def test_a_secret_of_a_client_here_never_goes_up(world: World) -> None:
     client, other = world.client("left"), world.client("left")
     client.subscribe(key_of(client) + b"/box")
     other.publish(key_of(client) + b"/box", b"1")
-    assert client.receive(PATIENCE).payload == b"1"
+    assert client.receive(timeout=PATIENCE).payload == b"1"
     settle(other)
     assert len(tap) == 0
 
@@ -244,7 +245,7 @@ def test_all_patterns_are_told_again_however_many(world: World) -> None:
     client = world.client("left")
     count = 3 * FAST.queued_answers  # more than may wait for the hub above at a time
     for n in range(count):
-        client._say(lambda n=n: [b"SUB k/%d" % n], None)  # type: ignore[misc]
+        run(client._say(lambda n=n: [b"SUB k/%d" % n], None))  # type: ignore[misc]
     settle(client)
     world.hubs["top"].stop(0)
     top = world.hub("top")

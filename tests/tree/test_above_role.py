@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import PATIENCE, WHOAMI, FakeHub, eventually
+from support import PATIENCE, WHOAMI, FakeHub, choose, eventually
 from worlds import World, join, settle
 
 RUBBISH = {
@@ -32,7 +32,7 @@ def test_a_wrong_packet_from_above_is_logged_once_and_does_not_end_the_link(
         for _ in range(3):
             link.send(packet)
             link.send(b"MSG k\0")
-            client.receive(PATIENCE)
+            client.receive(timeout=PATIENCE)
         statistics = world.relays["left"].statistics()
         assert (statistics.state, statistics.epoch, statistics.mode) == ("joined", 1, "announce")
         assert statistics.dropped == {reason: 3}
@@ -61,11 +61,11 @@ def test_an_acknowledgement_counts_although_the_link_ends_right_after_it(world: 
 def test_the_longest_message_comes_down_with_its_sender(world: World) -> None:
     world.chain("top", "left")
     client = world.client("top")
-    client.senders()
+    choose(client, b"senders/on")
     client.subscribe(b"k")
     settle(client)
     payload = bytes(409_600 - len(b"MSG k\0"))
     world.client("left").publish(b"k", payload)
-    message = client.receive(PATIENCE)
+    message = client.receive(timeout=PATIENCE)
     assert message.payload == payload
     assert message.sender is not None

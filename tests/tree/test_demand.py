@@ -122,7 +122,7 @@ def test_all_messages_go_up_to_a_hub_that_announces_too_many_patterns(world: Wor
         # Nor does it reach anybody who did not ask.
         link.send(b"MSG !/cred/1/2/4/x\0stray", b"MSG !/cred/1/2/3/!/cred/9/9/9/x\0stray", b"MSG not/subscribed\0stray")
         link.send(b"MSG %b/box\0mine" % client.whoami())
-        assert client.receive(PATIENCE).payload == b"mine"
+        assert client.receive(timeout=PATIENCE).payload == b"mine"
         assert received(client) == []
 
 
@@ -147,7 +147,7 @@ def test_only_messages_that_the_hub_above_wants_go_up(world: World, uid: int | N
             publisher.publish_many([(b"key/%d" % n, b"") for n in range(1_000)])
         settle(*publishers)
     for _ in range(3 * rounds):
-        assert subscriber.receive(PATIENCE).key == b"key/500"
+        assert subscriber.receive(timeout=PATIENCE).key == b"key/500"
     keys = [tap.get(PATIENCE).key for _ in range(len(tap))]
     first = 3 * 1_000 if uid is not None else 3
     # Where keys are pruned, of each only what was sent before its prune arrived goes up: here, the first.

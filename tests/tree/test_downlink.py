@@ -9,7 +9,7 @@ from collections.abc import Callable
 import gevent
 import msgspec
 import pytest
-from support import PATIENCE, WHOAMI, Peer, eventually
+from support import PATIENCE, WHOAMI, Peer, choose, eventually
 from worlds import FAST, World, key_of_link, received, settle
 
 from sbuslib.secrets import Credentials
@@ -31,7 +31,7 @@ from sbuslib.wire.control import Notice
 )
 def test_a_forged_sender_ends_the_link(world: World, make_link: Callable[[], Peer], sender: bytes) -> None:
     victim = world.client("top")
-    victim.senders()
+    choose(victim, b"senders/on")
     victim.subscribe(b"k")
     link = make_link()
     key = key_of_link(link)
@@ -45,13 +45,13 @@ def test_a_sender_behind_a_link_has_the_key_of_the_link_in_front_of_its_own(
     world: World, make_link: Callable[[], Peer]
 ) -> None:
     client = world.client("top")
-    client.senders()
+    choose(client, b"senders/on")
     client.subscribe(b"k")
     link = make_link()
     key = key_of_link(link)
     link.send(b"CMSG from\0%b/!/cred/1/2/3\0MSG k\0a" % key, b"MSG k\0b")
-    assert client.receive(PATIENCE).sender == key + b"/!/cred/1/2/3"
-    assert client.receive(PATIENCE).sender == key
+    assert client.receive(timeout=PATIENCE).sender == key + b"/!/cred/1/2/3"
+    assert client.receive(timeout=PATIENCE).sender == key
 
 
 def test_a_wrong_packet_of_a_link_is_dropped_and_does_not_end_the_link(
@@ -78,9 +78,9 @@ def test_a_wrong_packet_of_a_link_is_dropped_and_does_not_end_the_link(
         link.send(packet)
     assert key_of_link(link) == key
     client.publish(client.whoami() + b"/box", b"mine")
-    assert client.receive(PATIENCE).payload == b"mine"
+    assert client.receive(timeout=PATIENCE).payload == b"mine"
     link.send(b"MSG k\0fine")
-    assert client.receive(PATIENCE).payload == b"fine"
+    assert client.receive(timeout=PATIENCE).payload == b"fine"
     assert not [packet for packet in link.pending() if b"mine" in packet]
     assert sum(world.hubs["top"].statistics().dropped.values()) >= 8
 
@@ -98,18 +98,18 @@ def test_a_packet_of_a_link_that_authorize_refuses_is_dropped(world: World) -> N
     relay = world.relay("left", "top")
     world.uids.clear()
     watcher, publisher = world.client("top"), world.client("left")
-    watcher.senders()
+    choose(watcher, b"senders/on")
     watcher.subscribe(b"no/", b"yes/")
     settle(watcher)
     publisher.subscribe(b"no/1", b"yes/1")
     settle(publisher)
     for key in (b"no/1", b"yes/1", b"no/1", b"yes/2"):
         publisher.publish(key)
-    watcher.senders(False)  # from here on without wrappers
+    choose(watcher, b"senders/off")  # from here on without wrappers
     settle(watcher)
     for key in (b"no/1", b"yes/3"):
         publisher.publish(key)
-    assert [watcher.receive(PATIENCE).key for _ in range(3)] == [b"yes/1", b"yes/2", b"yes/3"]
+    assert [watcher.receive(timeout=PATIENCE).key for _ in range(3)] == [b"yes/1", b"yes/2", b"yes/3"]
     watcher.publish(b"no/1")
     watcher.publish(b"yes/1")
     settle(watcher)
@@ -148,7 +148,7 @@ def test_only_the_link_that_sends_too_many_patterns_is_subscribed_to_everything(
     client = world.client("top")
     client.subscribe(*(b"mine/%d" % n for n in range(50)))
     client.publish(b"mine/7", b"x")
-    assert client.receive(PATIENCE).payload == b"x"
+    assert client.receive(timeout=PATIENCE).payload == b"x"
     assert world.hubs["top"].context.quotas.account(12_345).patterns <= 101
 
 
@@ -243,9 +243,9 @@ def test_a_relay_of_an_unknown_user_works_as_a_plain_client(world: World) -> Non
     assert publisher.sync("tree") == "tree"
     publisher.publish(b"a", b"1")
     subscriber.publish(b"b", b"2")
-    assert (subscriber.receive(PATIENCE).payload, publisher.receive(PATIENCE).payload) == (b"1", b"2")
+    assert (subscriber.receive(timeout=PATIENCE).payload, publisher.receive(timeout=PATIENCE).payload) == (b"1", b"2")
     publisher.publish(b"b", b"own")
-    assert publisher.receive(PATIENCE).payload == b"own"
+    assert publisher.receive(timeout=PATIENCE).payload == b"own"
     settle(publisher)
     assert received(publisher) == []
 
@@ -259,7 +259,7 @@ def test_a_link_with_too_many_patterns_still_receives_all_that_it_wants(world: W
     settle(client)
     publisher = world.client("top")
     publisher.publish_many([(b"%d" % n, b"") for n in range(50)])
-    assert [client.receive(PATIENCE).key for _ in range(50)] == [b"%d" % n for n in range(50)]
+    assert [client.receive(timeout=PATIENCE).key for _ in range(50)] == [b"%d" % n for n in range(50)]
     assert relay.statistics().epoch == 1
     eventually(lambda: relay.statistics().interest_up == 1)
 

@@ -30,10 +30,10 @@ def test_messages_pass_in_both_directions_below_a_daemon_that_refuses_secrets(wo
         for n in range(100):
             clients[0].publish(b"k", b"%d" % n)
         for client in clients:
-            assert [client.receive(PATIENCE).payload for _ in range(100)] == [b"%d" % n for n in range(100)]
+            assert [client.receive(timeout=PATIENCE).payload for _ in range(100)] == [b"%d" % n for n in range(100)]
         assert [above.receive() for _ in range(100)] == [b"MSG k\0%d" % n for n in range(100)]
         above.publish(b"k", b"down")
-        assert [client.receive(PATIENCE).payload for client in clients] == [b"down", b"down"]
+        assert [client.receive(timeout=PATIENCE).payload for client in clients] == [b"down", b"down"]
         assert [received(client) for client in clients] == [[], []]
         assert daemon.accepted == 3
         for relay in world.relays.values():
@@ -54,7 +54,7 @@ def test_secrets_stay_below_a_daemon_that_refuses_them(world: World) -> None:
         other.publish(client.whoami() + b"/box", b"secret")
         other.publish(b"!/cred/1/2/3/box", b"secret of another")
         other.publish(b"k", b"plain")
-        assert client.receive(PATIENCE).payload == b"secret"
+        assert client.receive(timeout=PATIENCE).payload == b"secret"
         assert everything.receive() == b"MSG k\0plain"
         assert daemon.published == [b"MSG k\0plain"]
         everything.publish(client.whoami() + b"/box", b"from above")
@@ -76,7 +76,7 @@ def test_another_daemon_at_the_same_address_is_asked_for_secrets_again(world: Wo
     client.subscribe(key_of(client) + b"/box")
     settle(client)
     world.client("top").publish(key_of(client) + b"/box", b"found")
-    assert client.receive(PATIENCE).payload == b"found"
+    assert client.receive(timeout=PATIENCE).payload == b"found"
 
 
 @pytest.mark.parametrize("verb", ["subscribe", "publish"])
@@ -95,7 +95,7 @@ def test_a_hub_that_serves_the_relay_as_a_client_may_refuse_its_secrets(world: W
     client.subscribe(b"k")
     settle(client)
     above.publish(b"k", b"1")
-    assert client.receive(PATIENCE).payload == b"1"
+    assert client.receive(timeout=PATIENCE).payload == b"1"
 
 
 def test_a_hub_that_dies_while_it_is_asked_for_secrets_has_not_refused_them(world: World) -> None:
@@ -127,7 +127,7 @@ def test_a_hub_above_that_cannot_tell_our_process_is_joined_without_secrets(
     client.subscribe(b"k")
     settle(client)
     above.publish(b"k", b"1")
-    assert client.receive(PATIENCE).payload == b"1"
+    assert client.receive(timeout=PATIENCE).payload == b"1"
 
 
 def test_open_questions_of_the_hub_above_are_bounded(world: World) -> None:
@@ -214,9 +214,9 @@ def test_a_relay_joins_a_daemon_without_features(world: World) -> None:
         assert link.receive() == b"MSG x\x001"
         assert link.receive() == WHOAMI + b"\0", "the acknowledgement that such a daemon can give"
         link.send(WHOAMI + b"\0!/cred/1/2/3", b"MSG a/1\x002")
-        assert client.receive(PATIENCE) == Message(b"a/1", b"2")
+        assert client.receive(timeout=PATIENCE) == Message(b"a/1", b"2")
         link.send(b"MSG !/cred/1/2/4/x\0stray", b"MSG a/!/b\0odd", b"nonsense", b"MSG a/2\0")
-        assert client.receive(PATIENCE).key == b"a/2"
+        assert client.receive(timeout=PATIENCE).key == b"a/2"
         assert sum(relay.statistics().dropped.values()) == 3
         link.close()
         eventually(lambda: relay.state == "outage")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from support import PATIENCE, Peer
+from support import PATIENCE, Peer, choose
 from worlds import World, key_of_link, settle
 
 
@@ -17,7 +17,7 @@ def test_a_hostile_link_reads_nothing_and_does_not_disturb_other_links(
     world.uids.clear()
     alice, operator = world.client("left"), world.client("top")
     box = alice.whoami() + b"/box"
-    alice.senders()
+    choose(alice, b"senders/on")
     alice.subscribe(box, b"private/alice")
     operator.subscribe(b"alice/", operator.whoami() + b"/box")
     settle(alice, operator)
@@ -46,11 +46,11 @@ def test_a_hostile_link_reads_nothing_and_does_not_disturb_other_links(
         operator.publish(box, b"for alice")
         operator.publish(b"private/alice", b"%d" % n)
         alice.publish(operator.whoami() + b"/box", b"for the operator")
-    got = [alice.receive(PATIENCE) for _ in range(21)]
+    got = [alice.receive(timeout=PATIENCE) for _ in range(21)]
     assert [message.payload for message in got].count(b"for alice") == 10
     assert {message.sender for message in got if message.payload == b"anybody may"} == {key}
     assert {message.sender for message in got if message.payload != b"anybody may"} == {operator.whoami()}
-    assert [operator.receive(PATIENCE).payload for _ in range(20)] == [
+    assert [operator.receive(timeout=PATIENCE).payload for _ in range(20)] == [
         payload for n in range(10) for payload in (b"%d" % n, b"for the operator")
     ]
     learnt = hostile.pending()

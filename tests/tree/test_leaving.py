@@ -24,7 +24,7 @@ def test_messages_are_uncertain_if_the_hub_that_is_left_does_not_acknowledge_the
         client.subscribe(b"k")
         eventually(lambda: world.is_at("first"))
         publisher.publish(b"k", b"10")
-        assert client.receive(PATIENCE).payload == b"10"
+        assert client.receive(timeout=PATIENCE).payload == b"10"
         statistics = relay.statistics()
         assert (statistics.lost, statistics.uncertain) == (0, 10)
         while link.receive():  # until the end

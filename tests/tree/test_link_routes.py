@@ -21,7 +21,7 @@ def test_messages_reach_every_hub_of_the_tree_once_and_in_order(world: World) ->
     for client in clients.values():
         mine: dict[bytes, list[bytes]] = {}
         for _ in range(400):
-            message = client.receive(PATIENCE)
+            message = client.receive(timeout=PATIENCE)
             mine.setdefault(message.payload, []).append(message.key)
         assert all(keys == [b"room/%d" % n for n in range(100)] for keys in mine.values())
         assert len(mine) == 4

@@ -47,8 +47,8 @@ def test_both_ends_of_a_link_tell_the_same_of_it(world: World) -> None:
     for n in range(5):
         lower.publish(b"up/%d" % n)
     upper.publish(b"down/1")
-    assert [upper.receive(PATIENCE).key for _ in range(5)][-1] == b"up/4"
-    assert lower.receive(PATIENCE).key == b"down/1"
+    assert [upper.receive(timeout=PATIENCE).key for _ in range(5)][-1] == b"up/4"
+    assert lower.receive(timeout=PATIENCE).key == b"down/1"
     one, other = below(world, "top"), above(world, "left")
     assert (one.received, other.delivered) == (5, 5)
     assert (one.delivered, other.received) == (1, 1)

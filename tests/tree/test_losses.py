@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support import FakeHub, eventually
+from support import FakeHub, choose, eventually
 from worlds import FAST, World, join, settle
 
 from sbuslib import Hub
@@ -51,7 +51,7 @@ class Watched:
         self.notices: dict[str, list[Any]] = {name: [] for name in names}
         self.clients = {name: world.client(name, on_notice=told.append) for name, told in self.notices.items()}
         for client in self.clients.values():
-            client.notices()
+            choose(client, b"notices/on")
 
     def lost(self, cause: str) -> dict[str, int]:
         """What each knows of a cause of loss."""

@@ -113,7 +113,7 @@ def test_messages_outside_of_the_scope_are_dropped_and_the_link_stays(world: Wor
     tenant.publish(b"tenants/bob/status", b"in another's name")
     tenant.send(b"CMSG from\0%b/!/cred/1/2/3\0MSG tenants/bob/status\0x" % key)
     tenant.publish(b"tenants/ann/status", b"mine")
-    message = everybody.receive(PATIENCE)
+    message = everybody.receive(timeout=PATIENCE)
     assert (message.key, message.payload) == (b"tenants/ann/status", b"mine")
     assert received(everybody) == []
     assert world.hubs["top"].statistics().dropped == {"publishing refused": 3}
@@ -172,7 +172,7 @@ def test_secrets_pass_whatever_the_rules_say(world: World) -> None:
     settle(above, below)
     above.publish(below.whoami() + b"/box", b"down")
     below.publish(above.whoami() + b"/box", b"up")
-    assert (below.receive(PATIENCE).payload, above.receive(PATIENCE).payload) == (b"down", b"up")
+    assert (below.receive(timeout=PATIENCE).payload, above.receive(timeout=PATIENCE).payload) == (b"down", b"up")
 
 
 def test_a_slave_works_below_a_hub_with_rules(world: World) -> None:
@@ -187,10 +187,10 @@ def test_a_slave_works_below_a_hub_with_rules(world: World) -> None:
     settle(above, below)
     above.publish(b"tenants/bob/x")
     above.publish(b"host/load", b"1")
-    assert below.receive(PATIENCE).key == b"host/load"
+    assert below.receive(timeout=PATIENCE).key == b"host/load"
     below.publish(b"host/reboot")
     below.publish(b"tenants/ann/x")
-    assert [above.receive(PATIENCE).key for _ in range(3)] == [b"tenants/bob/x", b"host/load", b"tenants/ann/x"]
+    assert [above.receive(timeout=PATIENCE).key for _ in range(3)] == [b"tenants/bob/x", b"host/load", b"tenants/ann/x"]
     assert relay.statistics().epoch == 1
     below.unsubscribe(b"")
     eventually(lambda: held(world) == [])

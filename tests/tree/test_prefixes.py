@@ -55,7 +55,7 @@ def test_a_prefix_outlives_an_outage_and_clients_are_told_of_a_new_one(world: Wo
     assert told.credentials == key_of(told)
     told.subscribe(told.credentials + b"/box")
     world.client("top").publish(told.credentials + b"/box", b"found")
-    assert told.receive(PATIENCE).payload == b"found"
+    assert told.receive(timeout=PATIENCE).payload == b"found"
 
 
 def test_the_key_of_the_embedder_has_the_prefix(world: World) -> None:

@@ -66,11 +66,11 @@ def test_all_messages_lost_with_a_killed_master_are_counted(start: Start, folder
 
         load = threading.Thread(target=publish)
         load.start()
-        before = [int(subscriber.receive(PATIENCE).payload) for _ in range(500)]
+        before = [int(subscriber.receive(timeout=PATIENCE).payload) for _ in range(500)]
         master.kill()
         with contextlib.suppress(ConnectionError):
             while True:
-                before.append(int(subscriber.receive(PATIENCE).payload))
+                before.append(int(subscriber.receive(timeout=PATIENCE).payload))
         subscriber.close()
         assert before == list(range(len(before)))
         master.wait()
@@ -84,7 +84,7 @@ def test_all_messages_lost_with_a_killed_master_are_counted(start: Start, folder
             load.join()
             after: list[int] = []
             while not after or after[-1] != published - 1:
-                after.append(int(again.receive(PATIENCE).payload))
+                after.append(int(again.receive(timeout=PATIENCE).payload))
         publisher.sync()
     assert after == list(range(after[0], published)), "once, and in order"
     # What is missing was sent to the hub that was killed: it is uncertain, and told so.
@@ -119,6 +119,6 @@ def test_socket_activation(start: Start, folder: str, program: str) -> None:
         assert client.whoami().count(b"!/cred/") == (1 if program == "sbuslib.cli.daemon" else 2)
         client.subscribe(b"k")
         client.publish(b"k", b"1")
-        assert client.receive(PATIENCE).payload == b"1"
+        assert client.receive(timeout=PATIENCE).payload == b"1"
     process.terminate()
     assert process.wait(PATIENCE) == 0

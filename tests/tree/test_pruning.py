@@ -76,7 +76,7 @@ def test_a_pruned_key_that_somebody_wants_again_is_grafted(world: World) -> None
         world.settle(subscriber)
         assert world.relays["left"].statistics().pruned == 0
         publisher.publish(b"room/1", b"1")
-        assert subscriber.receive(PATIENCE).payload == b"1"
+        assert subscriber.receive(timeout=PATIENCE).payload == b"1"
         subscriber.unsubscribe(wanted)
         world.settle(subscriber)
 

@@ -184,7 +184,7 @@ class TreeMachine(RuleBasedStateMachine):
             }
             got: dict[bytes, list[tuple[bytes, bytes]]] = {name: [] for name in sent}
             for _ in range(sum(map(len, due.values()))):
-                message = client.receive(PATIENCE)
+                message = client.receive(timeout=PATIENCE)
                 got[message.payload.split()[0]].append((message.key, message.payload))
             assert got == due
         for client in self.clients:

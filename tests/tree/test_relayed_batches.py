@@ -7,7 +7,7 @@ from collections import Counter
 import gevent
 import msgspec
 import pytest
-from support import PATIENCE, WHOAMI, Peer, eventually
+from support import PATIENCE, WHOAMI, Peer, choose, eventually
 from worlds import FAST, World, key_of, received, settle
 
 from sbuslib.limits import PACKET_BYTES
@@ -30,7 +30,7 @@ def test_batches_cross_every_link(world: World, here: str, there: str, senders: 
     world.relay("right", "top")
     everything, some, publisher = world.client(there), world.client(there), world.client(here)
     if senders:
-        everything.senders()
+        choose(everything, b"senders/on")
     everything.subscribe(b"")
     some.subscribe(b"b/")
     plain = world.peer(there)
@@ -38,11 +38,11 @@ def test_batches_cross_every_link(world: World, here: str, there: str, senders: 
     settle(everything, some, publisher)
     publisher.publish_many(PAIRS)
     who = key_of(publisher) if senders else None
-    got = [everything.receive(PATIENCE) for _ in PAIRS]
+    got = [everything.receive(timeout=PATIENCE) for _ in PAIRS]
     assert [(message.key, message.payload) for message in got] == PAIRS
     if who is not None:
         assert {message.sender is not None and message.sender.endswith(who[-12:]) for message in got} == {True}
-    got = [some.receive(PATIENCE) for key, _ in PAIRS if key.startswith(b"b")]
+    got = [some.receive(timeout=PATIENCE) for key, _ in PAIRS if key.startswith(b"b")]
     assert [(message.key, message.payload) for message in got] == [pair for pair in PAIRS if pair[0][:1] == b"b"]
     expected = [b"MSG %b\0%b" % pair for pair in PAIRS if pair[0].startswith(b"a")]
     assert [plain.receive() for _ in expected] == expected
@@ -73,7 +73,7 @@ def test_messages_that_wait_for_the_next_turn_keep_their_order(world: World, her
     world.relay("left", "top")
     reader, told, publisher, other = world.peer(there), world.client(there), world.client(here), world.client(here)
     reader.subscribe(b"")
-    told.senders()
+    choose(told, b"senders/on")
     told.subscribe(b"")
     settle(told, publisher, other)
     for number in range(0, 200, 50):
@@ -83,7 +83,7 @@ def test_messages_that_wait_for_the_next_turn_keep_their_order(world: World, her
     for number in range(0, 200, 50):
         expected += [b"MSG %b\0%b" % pair for pair in PAIRS[number : number + 50]] + [b"MSG alone\0%d" % number]
     assert [reader.receive() for _ in expected] == expected
-    assert [b"MSG %b\0%b" % (m.key, m.payload) for m in (told.receive(PATIENCE) for _ in expected)] == expected
+    assert [b"MSG %b\0%b" % (m.key, m.payload) for m in (told.receive(timeout=PATIENCE) for _ in expected)] == expected
 
 
 def test_uncertain_messages_of_a_batch_are_counted_one_by_one(world: World) -> None:
@@ -118,7 +118,7 @@ def link_of(world: World, name: str) -> tuple[Peer, bytes]:
 def test_a_wrong_batch_of_a_link_is_dropped_and_counted(world: World) -> None:
     hub = world.hub("top")
     reader = world.client("top")
-    reader.senders()
+    choose(reader, b"senders/on")
     reader.subscribe(b"")
     link, key = link_of(world, "top")
     below = key + b"/!/cred/1/2/3"
@@ -126,7 +126,7 @@ def test_a_wrong_batch_of_a_link_is_dropped_and_counted(world: World) -> None:
     bad = [(b"k", b"3"), (b"!/x", b"4"), (b"!/x", b"5"), (b"l", b"6")]
     wrapper = b"CMSG from\0" + below + b"\0"
     link.send(wrapper + batch(good), wrapper + batch(bad), wrapper + batch(good)[:-1], batch(bad), b"MSG last\0")
-    got = [reader.receive(PATIENCE) for _ in range(7)]
+    got = [reader.receive(timeout=PATIENCE) for _ in range(7)]
     assert [(m.key, m.payload) for m in got] == [*good, bad[0], bad[3], bad[0], bad[3], (b"last", b"")]
     assert [m.sender for m in got] == [below] * 4 + [key] * 3
     assert hub.tree.dropped.counts == {"reserved token in a key": 4, "malformed batch": 1}
@@ -150,7 +150,7 @@ def test_authorize_is_asked_about_the_batches_of_a_link(world: World) -> None:
     reader.subscribe(b"")
     link, _ = link_of(world, "top")
     link.send(batch([(b"k", b"1"), (b"no", b"2"), (b"no", b"3"), (b"k", b"4")]), b"MSG last\0")
-    assert [reader.receive(PATIENCE).payload for _ in range(3)] == [b"1", b"4", b""]
+    assert [reader.receive(timeout=PATIENCE).payload for _ in range(3)] == [b"1", b"4", b""]
     assert hub.tree.dropped.counts == {"publishing refused": 2}
 
 
@@ -164,7 +164,7 @@ def test_of_a_batch_from_above_only_keys_that_were_asked_for_are_taken(world: Wo
     settle(reader)
     world.client("top").publish_many(PAIRS)
     expected = [pair for pair in PAIRS if pair[0].startswith(b"a")]
-    assert [(m.key, m.payload) for m in (reader.receive(PATIENCE) for _ in expected)] == expected
+    assert [(m.key, m.payload) for m in (reader.receive(timeout=PATIENCE) for _ in expected)] == expected
     assert received(reader) == []
     assert len(tap) == len(expected)
     assert relay.statistics().received == len(expected)
@@ -179,7 +179,7 @@ def test_secrets_in_a_batch_from_above_reach_only_their_client(world: World) -> 
     holder.subscribe(box)
     settle(holder)
     world.client("top").publish_many([(b"open", b"1"), (box, b"hush"), (b"open", b"2"), (box, b"hush!")])
-    assert [holder.receive(PATIENCE).payload for _ in range(2)] == [b"hush", b"hush!"]
+    assert [holder.receive(timeout=PATIENCE).payload for _ in range(2)] == [b"hush", b"hush!"]
     with gevent.Timeout(PATIENCE):
         got: list[bytes] = []
         while len(got) < 2:

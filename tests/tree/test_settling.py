@@ -115,7 +115,7 @@ def test_messages_that_were_kept_and_are_not_wanted_any_more_are_lost_and_told(w
     subscriber.subscribe(b"k")
     settle(publisher)
     publisher.publish(b"k", b"before")
-    assert subscriber.receive(PATIENCE).payload == b"before"
+    assert subscriber.receive(timeout=PATIENCE).payload == b"before"
     eventually(lambda: relay.up is not None and relay.up.acknowledged == 1)
     world.hubs["top"].stop(0)
     eventually(lambda: relay.state != "joined")
@@ -155,8 +155,8 @@ def test_messages_that_were_kept_reach_subscribers_on_other_hubs_below(world: Wo
     publisher.sync()
     world.hub("top", limits=limits)
     for subscriber in subscribers:
-        assert [subscriber.receive(PATIENCE).payload for _ in range(1_000)] == [b"%d" % n for n in range(1_000)]
+        assert [subscriber.receive(timeout=PATIENCE).payload for _ in range(1_000)] == [b"%d" % n for n in range(1_000)]
     publisher.publish(b"k", b"after")
-    assert [subscriber.receive(PATIENCE).payload for subscriber in subscribers] == [b"after"] * 2
+    assert [subscriber.receive(timeout=PATIENCE).payload for subscriber in subscribers] == [b"after"] * 2
     statistics = world.relays["left"].statistics()
     assert (statistics.epoch, statistics.lost, statistics.uncertain) == (2, 0, 0)

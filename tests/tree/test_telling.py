@@ -136,7 +136,7 @@ def test_a_flood_of_interest_from_a_trusted_link_is_bounded_for_its_siblings(wor
     flooder.barrier()
     client.publish(b"wanted", b"1")
     above.publish(b"mine", b"2")
-    assert (above.receive(PATIENCE).payload, client.receive(PATIENCE).payload) == (b"1", b"2")
+    assert (above.receive(timeout=PATIENCE).payload, client.receive(timeout=PATIENCE).payload) == (b"1", b"2")
     eventually(lambda: 0 < relay.statistics().interest_down <= 100)
     flooder.close()
     eventually(lambda: set(relay.above.demand._announced) == {b"wanted"})

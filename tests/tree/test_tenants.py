@@ -118,7 +118,7 @@ def received(client: Client) -> list[bytes]:
     keys = []
     with contextlib.suppress(TimeoutError):
         while True:
-            keys.append(client.receive(0).key)
+            keys.append(client.receive(timeout=0).key)
     return keys
 
 
@@ -130,9 +130,9 @@ def test_honest_tenants_and_the_host_speak_with_each_other(host: Host) -> None:
     tenant.subscribe(b"host/")
     assert tenant.sync("tree") == "tree"
     operator.publish(b"host/reboot", b"at noon")
-    assert tenant.receive(PATIENCE).key == b"host/reboot"
+    assert tenant.receive(timeout=PATIENCE).key == b"host/reboot"
     tenant.publish(b"tenants/bin/status", b"fine")
-    assert operator.receive(PATIENCE).key == b"tenants/bin/status"
+    assert operator.receive(timeout=PATIENCE).key == b"tenants/bin/status"
 
 
 def test_it_cannot_make_the_sync_of_others_late_or_partial(host: Host) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import PATIENCE, eventually
+from support import PATIENCE, choose, eventually
 from worlds import World, key_of, settle
 
 from sbuslib.errors import PacketError
@@ -26,22 +26,22 @@ def test_a_link_is_never_held_back(world: World) -> None:
     publisher = world.client("left")
     publisher.publish_many([(b"k", bytes(10_000)) for _ in range(300)])
     publisher.publish(b"other", b"on time")
-    assert other.receive(PATIENCE).payload == b"on time"
+    assert other.receive(timeout=PATIENCE).payload == b"on time"
 
 
 def test_receivers_on_every_hub_see_the_same_sender(world: World) -> None:
     world.chain("top", "left", "below")
     clients = {name: world.client(name) for name in ("top", "left", "below")}
     for client in clients.values():
-        client.senders()
+        choose(client, b"senders/on")
         client.subscribe(b"room/")
     settle(*clients.values())
     for publisher in clients.values():
         publisher.publish(b"room/1", b"x")
         for client in clients.values():
-            assert client.receive(PATIENCE).sender == key_of(publisher)
+            assert client.receive(timeout=PATIENCE).sender == key_of(publisher)
     for client in clients.values():
-        client.senders(False)
+        choose(client, b"senders/off")
     settle(*clients.values())
     assert all(not hub.context.senders for hub in world.hubs.values())
 
@@ -63,17 +63,17 @@ def test_senders_are_told_over_hubs_whose_own_clients_do_not_ask_for_them(world:
     world.relay("beside", "h1")
     reader = world.client(names[here])
     reader.subscribe(b"k")
-    reader.senders()
+    choose(reader, b"senders/on")
     publishers = {name: world.client(name) for name in [*names, "beside"]}
     settle(reader)
     for publisher in publishers.values():
         publisher.publish(b"k")
-        assert reader.receive(PATIENCE).sender == key_of(publisher)
-    reader.senders(False)
+        assert reader.receive(timeout=PATIENCE).sender == key_of(publisher)
+    choose(reader, b"senders/off")
     settle(reader)
     eventually(lambda: not any(hub.context.senders for hub in world.hubs.values()))
     publishers["h3"].publish(b"k", b"plain")
-    assert reader.receive(PATIENCE).sender is None
+    assert reader.receive(timeout=PATIENCE).sender is None
 
 
 def test_two_that_ask_for_senders_do_not_keep_each_other_asking(world: World) -> None:
@@ -82,15 +82,15 @@ def test_two_that_ask_for_senders_do_not_keep_each_other_asking(world: World) ->
     publisher = world.client("h1")
     for client in (first, last):
         client.subscribe(b"k")
-        client.senders()
+        choose(client, b"senders/on")
     settle(first, last)
     publisher.publish(b"k")
-    assert [client.receive(PATIENCE).sender is not None for client in (first, last)] == [True, True]
-    first.senders(False)
+    assert [client.receive(timeout=PATIENCE).sender is not None for client in (first, last)] == [True, True]
+    choose(first, b"senders/off")
     settle(first, last)
     world.client("h0").publish(b"k")
-    assert (first.receive(PATIENCE).sender, last.receive(PATIENCE).sender is not None) == (None, True)
-    last.senders(False)
+    assert (first.receive(timeout=PATIENCE).sender, last.receive(timeout=PATIENCE).sender is not None) == (None, True)
+    choose(last, b"senders/off")
     settle(first, last)
     eventually(lambda: not any(hub.context.senders for hub in world.hubs.values()))
 

@@ -1,27 +1,67 @@
-"""A network without sockets, in which patterns run step by step: it loses messages, and has a clock of its own."""
+"""A network without sockets, in which recipes run step by step: it loses messages, and has a clock of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
-from typing import Any
+from types import coroutine
+from typing import Any, TypeAlias
 
 from sbuslib.matcher import matches
-from sbuslib.patterns.steps import Close, Mailbox, Open, Publish, Steps, Wait
+from sbuslib.recipes.mailbox import Mailbox
 from sbuslib.wire.packets import Message
 
+Step: TypeAlias = tuple[Any, ...]
+"""What a recipe asks of its client: the name of the verb, and its arguments."""
 
-class Party:
-    """One pattern at work, as if a client carried out its steps."""
 
-    def __init__(self, network: Network, steps: Steps[Any]) -> None:
+@coroutine
+def _step(*what: Any) -> Generator[Step, Any, Any]:
+    return (yield what)
+
+
+class Stepping:
+    """A client that carries out nothing: each verb of a recipe comes out of the coroutine as a :data:`Step`."""
+
+    async def publish(self, key: bytes, payload: bytes = b"", /) -> None:
+        await _step("publish", key, payload)
+
+    async def post(self, key: bytes, payload: bytes) -> None:
+        await _step("publish", key, payload)
+
+    async def publish_many(self, messages: Any) -> int:
+        for key, payload in messages:
+            await _step("publish", key, payload)
+        return len(messages)
+
+    async def sync(self, scope: str = "local") -> str:
+        await _step("sync", scope)
+        return scope
+
+    async def tell_senders(self) -> None: ...
+
+    async def open_mailbox(self, mailbox: Mailbox) -> None:
+        await _step("open", mailbox)
+
+    async def close_mailbox(self, mailbox: Mailbox) -> None:
+        await _step("close", mailbox)
+
+    async def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool:
+        result: bool = await _step("wait", ready, timeout)
+        return result
+
+
+class Party(Stepping):
+    """One recipe at work, as if a client carried out its steps."""
+
+    def __init__(self, network: Network, recipe: Callable[[Party], Coroutine[Any, Any, Any]]) -> None:
         self.mailboxes: list[Mailbox] = []
         self.result: Any = None
         self.error: Exception | None = None
         self.ended = self.killed = False
         self._network = network
-        self._steps = steps
-        self._waits: Wait | None = None
+        self._steps = recipe(self)
+        self._waits: Callable[[], bool] | None = None
         self.until: float | None = None
         self._go(None)
 
@@ -33,15 +73,15 @@ class Party:
         with suppress(StopIteration, RuntimeError):
             self._steps.throw(RuntimeError("killed"))
             while True:  # what it would say at its end
-                next(self._steps)
+                self._steps.send(None)
 
     def is_ready(self) -> bool:
         late = self.until is not None and self.until <= self._network.now
-        return not self.ended and self._waits is not None and (self._waits.ready() or late)
+        return not self.ended and self._waits is not None and (self._waits() or late)
 
     def go(self) -> None:
         assert self._waits is not None
-        self._go(self._waits.ready())
+        self._go(self._waits())
 
     def _go(self, result: Any) -> None:
         self._waits = None
@@ -50,16 +90,16 @@ class Party:
                 step = self._steps.send(result)
                 result = None
                 match step:
-                    case Open():
-                        self.mailboxes.append(step.mailbox)
-                    case Close():
-                        self.mailboxes.remove(step.mailbox)
-                        step.mailbox.closed = True
-                    case Publish():
-                        self._network.publish(self, Message(step.key, step.payload))
-                    case Wait():
-                        self._waits = step
-                        self.until = None if step.timeout is None else self._network.now + step.timeout
+                    case ("open", mailbox):
+                        self.mailboxes.append(mailbox)
+                    case ("close", mailbox):
+                        self.mailboxes.remove(mailbox)
+                        mailbox.closed = True
+                    case ("publish", key, payload):
+                        self._network.publish(self, Message(key, payload))
+                    case ("wait", ready, timeout):
+                        self._waits = ready
+                        self.until = None if timeout is None else self._network.now + timeout
                         return
                     case _:
                         raise AssertionError(step)
@@ -83,8 +123,8 @@ class Network:
     def clock(self) -> float:
         return self.now
 
-    def start(self, steps: Steps[Any]) -> Party:
-        party = Party(self, steps)
+    def start(self, recipe: Callable[[Party], Coroutine[Any, Any, Any]]) -> Party:
+        party = Party(self, recipe)
         self.parties.append(party)
         return party
 

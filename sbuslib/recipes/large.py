@@ -25,7 +25,7 @@ from ..limits import PACKET_BYTES
 from ..secrets import Namespace
 from ..wire.packets import Message
 from ..wire.text import plainly, printable
-from .steps import Close, Mailbox, Open, Publish, Steps, Wait
+from .mailbox import Mailbox, Party
 
 __all__ = ["MOST_BYTES", "PART_BYTES", "Offer", "Received", "Receiving", "Sending", "Sent", "Sink", "Word"]
 
@@ -124,8 +124,15 @@ class Sending:
     """
 
     def __init__(
-        self, key: bytes, separator: bytes, offer: Offer, words: Mailbox, read: Callable[[int, int], bytes]
+        self,
+        party: Party,
+        key: bytes,
+        separator: bytes,
+        offer: Offer,
+        words: Mailbox,
+        read: Callable[[int, int], bytes],
     ) -> None:
+        self._party = party  # what it publishes and waits with
         self._key = key
         self._parts_key = key + separator + offer.large.encode()
         self._offer = offer
@@ -137,40 +144,40 @@ class Sending:
         self._next = self._hashed = self._furthest = 0
         self._digest = sha256()
 
-    def run(self, receivers: int, timeout: float, clock: Callable[[], float]) -> Steps[Sent]:
+    async def run(self, receivers: int, timeout: float, clock: Callable[[], float]) -> Sent:
         """Wait for so many receivers, then until each has it all or is given up.
 
         Raises :exc:`TimeoutError` when not so many come within ``timeout`` seconds, and
         :exc:`~sbuslib.errors.PeerError` when none of them has it in the end.
         """
         began, offered = clock(), -PAUSE
-        yield from Open(self._words)
+        await self._party.open_mailbox(self._words)
         try:
             while (joined := len(self._taking) + len(self._done) + len(self._failed)) < receivers or self._taking:
                 now = clock()
                 if joined < receivers and now - began > timeout:
                     raise TimeoutError(f"{joined} of {receivers} receivers took the file within {timeout:g} s")
                 if now - offered >= PAUSE:
-                    yield from self._publish_offer()
+                    await self._publish_offer()
                     offered = now
                 if joined >= receivers and self._has_room():
-                    yield from Publish(self._parts_key, self._next_part())
+                    await self._party.publish(self._parts_key, self._next_part())
                     continue
-                yield from Wait(self._words.is_ready, PAUSE)
+                await self._party.wait_until(self._words.is_ready, PAUSE)
                 now = clock()
                 while (message := self._words.take()) is not None:
                     self._hear(message.payload, now)
                 self._give_up(now, timeout)
         finally:
-            yield from Close(self._words)
+            await self._party.close_mailbox(self._words)
         if not self._done:
             raise PeerError(f"nobody has {printable(self._key)}: {', '.join(set(self._failed.values()))}")
         return Sent(len(self._done), tuple(self._failed.values()))
 
-    def _publish_offer(self) -> Steps[None]:
+    async def _publish_offer(self) -> None:
         to = self._words.patterns[0]
         secret = {"to": to.decode()} if to.startswith(b"!") else {}
-        yield from Publish(self._key, msgspec.json.encode(msgspec.structs.replace(self._offer, **secret)))
+        await self._party.publish(self._key, msgspec.json.encode(msgspec.structs.replace(self._offer, **secret)))
 
     def _has_room(self) -> bool:
         if not self._taking or self._next > self._offer.parts:
@@ -276,6 +283,7 @@ class Receiving:
 
     def __init__(
         self,
+        party: Party,
         patterns: tuple[bytes, ...],
         separator: bytes,
         who: str,
@@ -284,6 +292,7 @@ class Receiving:
         timeout: float,
         clock: Callable[[], float],
     ) -> None:
+        self._party = party  # what it publishes and waits with
         self._offers = Mailbox(*patterns)
         self._separator = separator
         self._who = who
@@ -294,19 +303,19 @@ class Receiving:
         self._incoming: dict[tuple[bytes, str], _Incoming] = {}
         self._ended: dict[tuple[bytes, str], str] = {}  # why a file does not come; empty for one that came
 
-    def open(self) -> Steps[None]:
+    async def open(self) -> None:
         """Begin: offers are seen from now on."""
-        yield from Open(self._offers)
+        await self._party.open_mailbox(self._offers)
 
-    def close(self) -> Steps[None]:
+    async def close(self) -> None:
         """End. Nothing is left of what did not come whole."""
         for incoming in self._incoming.values():
             incoming.sink.discard()
-        yield from Close(self._offers)
+        await self._party.close_mailbox(self._offers)
         for incoming in list(self._incoming.values()):
-            yield from self._end(incoming, "the receiver left")
+            await self._end(incoming, "the receiver left")
 
-    def next(self, timeout: float | None = None) -> Steps[Received]:
+    async def next(self, timeout: float | None = None) -> Received:
         """The next file that is whole, after :meth:`open`.
 
         Raises :exc:`TimeoutError` after ``timeout`` seconds, and :exc:`~sbuslib.errors.PeerError` and :exc:`OSError`
@@ -315,28 +324,28 @@ class Receiving:
         deadline = None if timeout is None else self._clock() + timeout
         while True:
             while (message := self._offers.take()) is not None:
-                yield from self._take_offer(message)
+                await self._take_offer(message)
             for incoming in list(self._incoming.values()):
-                if (received := (yield from self._take_parts(incoming))) is not None:
+                if (received := (await self._take_parts(incoming))) is not None:
                     return received
             left = None if deadline is None else deadline - self._clock()
             if left is not None and left <= 0:
                 raise TimeoutError(f"no file within {timeout:g} s")
             if self._incoming:
                 left = PAUSE if left is None else min(left, PAUSE)
-            yield from Wait(self._is_ready, left)
+            await self._party.wait_until(self._is_ready, left)
 
     def _is_ready(self) -> bool:
         return self._offers.is_ready() or any(incoming.parts.messages for incoming in self._incoming.values())
 
-    def _take_offer(self, message: Message) -> Steps[None]:
+    async def _take_offer(self, message: Message) -> None:
         offer = _decode(message.payload, Offer)
         if offer is None or not self._may_answer(offer):
             return
         known = (message.key, offer.large)
         if known in self._ended:  # and the sender has not heard it
             why = self._ended[known]
-            yield from self._say(message.key, offer, offer.parts + (not why), refused=why)
+            await self._say(message.key, offer, offer.parts + (not why), refused=why)
         elif known in self._incoming:
             incoming = self._incoming[known]
             if incoming.is_from(message):  # whose secret key may have changed
@@ -344,16 +353,16 @@ class Receiving:
                 incoming.heard = self._clock()
         elif offer.size > self._most:
             why = f"{offer.size:,} bytes are more than {self._most:,}"
-            yield from self._say(message.key, offer, 0, refused=why)
+            await self._say(message.key, offer, 0, refused=why)
         elif len(self._incoming) < MOST_AT_ONCE:
             try:
                 sink = self._sink(offer)
             except OSError as error:
-                yield from self._say(message.key, offer, 0, refused=f"cannot write: {error.strerror}")
+                await self._say(message.key, offer, 0, refused=f"cannot write: {error.strerror}")
                 raise
             incoming = self._incoming[known] = _Incoming(message, offer, self._separator, sink, self._clock())
-            yield from Open(incoming.parts)
-            yield from self._ask(incoming)
+            await self._party.open_mailbox(incoming.parts)
+            await self._ask(incoming)
 
     def _may_answer(self, offer: Offer) -> bool:
         """Whether words may go where an offer wants them: to nobody but a sender of large messages."""
@@ -361,7 +370,7 @@ class Receiving:
         to = offer.to.encode()
         return not to or (to.endswith(end) and Namespace(self._separator).is_credential(to[: -len(end)]))
 
-    def _take_parts(self, incoming: _Incoming) -> Steps[Received | None]:
+    async def _take_parts(self, incoming: _Incoming) -> Received | None:
         """Take what came of one file; the file, if it is whole."""
         now = self._clock()
         while (message := incoming.parts.take()) is not None:
@@ -371,35 +380,35 @@ class Receiving:
             if number > incoming.have:
                 if not incoming.gap:  # one word for all parts after a gap
                     incoming.gap = True
-                    yield from self._ask(incoming)
+                    await self._ask(incoming)
                 continue
             try:
                 received = incoming.add(memoryview(message.payload)[_INDEX:])
             except (OSError, PeerError) as error:
-                yield from self._end(incoming, plainly(error))
+                await self._end(incoming, plainly(error))
                 raise
             if received is not None:
-                yield from self._end(incoming)
+                await self._end(incoming)
                 return received
             incoming.heard = incoming.asked = now
             incoming.gap = False
             if (incoming.have - incoming.told) * incoming.offer.part * 8 >= WINDOW_BYTES:
                 incoming.told = incoming.have
-                yield from self._say(incoming.key, incoming.offer, incoming.have)
+                await self._say(incoming.key, incoming.offer, incoming.have)
         if now - incoming.heard > self._timeout:
             why = f"{printable(incoming.key)}: nothing came for {self._timeout:g} s"
-            yield from self._end(incoming, why)
+            await self._end(incoming, why)
             raise PeerError(why)
         if now - incoming.asked > PAUSE:
-            yield from self._ask(incoming)
+            await self._ask(incoming)
         return None
 
-    def _ask(self, incoming: _Incoming) -> Steps[None]:
+    async def _ask(self, incoming: _Incoming) -> None:
         """Ask the sender to go on from the first part that is missing."""
         incoming.asked = self._clock()
-        yield from self._say(incoming.key, incoming.offer, incoming.have, again=True)
+        await self._say(incoming.key, incoming.offer, incoming.have, again=True)
 
-    def _end(self, incoming: _Incoming, why: str = "") -> Steps[None]:
+    async def _end(self, incoming: _Incoming, why: str = "") -> None:
         """No more of this file: it is whole, or does not come, and why."""
         if why:
             incoming.sink.discard()
@@ -408,9 +417,9 @@ class Receiving:
         if len(self._ended) >= MOST_ENDED:
             del self._ended[next(iter(self._ended))]
         self._ended[known] = why
-        yield from Close(incoming.parts)
-        yield from self._say(incoming.key, incoming.offer, incoming.offer.parts + (not why), refused=why)
+        await self._party.close_mailbox(incoming.parts)
+        await self._say(incoming.key, incoming.offer, incoming.offer.parts + (not why), refused=why)
 
-    def _say(self, key: bytes, offer: Offer, have: int, *, again: bool = False, refused: str = "") -> Steps[None]:
+    async def _say(self, key: bytes, offer: Offer, have: int, *, again: bool = False, refused: str = "") -> None:
         to = offer.to.encode() or self._separator.join((key, offer.large.encode(), b"to"))
-        yield from Publish(to, msgspec.json.encode(Word(self._who, have, again, refused[:200])))
+        await self._party.publish(to, msgspec.json.encode(Word(self._who, have, again, refused[:200])))

@@ -14,8 +14,9 @@ process that took the question. ``docs/patterns.md`` has the bytes.
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import lru_cache
 from secrets import randbits
@@ -28,9 +29,9 @@ from ..errors import AnswerError, NoServerError, PacketError, UsageError
 from ..limits import PACKET_BYTES
 from ..secrets import Namespace
 from ..shares import Turns
-from ..wire.packets import Message
+from ..wire.packets import Message, check_payload
 from ..wire.text import printable
-from .steps import MAILBOX_BYTES, Call, Mailbox, Open, Post, Publish, PublishMany, Steps, TellSenders, Wait
+from .mailbox import MAILBOX_BYTES, Mailbox, Party, called
 
 __all__ = ["Answer", "Asking", "Question", "Server", "request", "request_many"]
 
@@ -49,6 +50,8 @@ MOST_ANSWERS: Final = 4_096
 MOST_NUMBERS: Final = 512
 """Questions that one word takes."""
 MOST_MILLISECONDS: Final = 2**32 - 1
+
+logger = logging.getLogger("sbuslib.recipes")
 
 _QUESTION = Struct("<4sQIH")
 _ANSWER = Struct("<4sBQ")
@@ -71,15 +74,23 @@ class Question(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
-    """One answer: ``payload``, or what went wrong in ``error``; and who gave it, if the hub tells."""
+    """One answer: its ``payload``, or what went wrong in ``error``; and who gave it, if the hub tells."""
 
-    payload: bytes
+    value: bytes
     sender: bytes | None = None
     error: str | None = None
+
+    @property
+    def payload(self) -> bytes:
+        """The answer. Raises :exc:`~sbuslib.errors.AnswerError` if the server failed."""
+        if self.error is not None:
+            raise AnswerError(self.error)
+        return self.value
 
 
 def encode_question(number: int, timeout: float | None, reply_to: bytes, payload: bytes) -> bytes:
     """The payload of a question. A caller that waits for less than a millisecond says one."""
+    check_payload(payload)
     left = 0 if timeout is None else min(max(1, round(timeout * 1000)), MOST_MILLISECONDS)
     return _QUESTION.pack(ASKED, number, left, len(reply_to)) + reply_to + payload
 
@@ -162,16 +173,16 @@ class Asking(Mailbox):
         self._opener: dict[str, object] = {}
         self._opened = False
 
-    def open(self) -> Steps[None]:
+    async def open(self, party: Party) -> None:
         """Open the mailbox, unless it is open. Of several callers one does, and the others wait for it."""
         me = object()
         while not self._opened:
             if self._opener.setdefault("opener", me) is not me:
-                yield Wait(lambda: self._opened or not self._opener, None)
+                await party.wait_until(lambda: self._opened or not self._opener, None)
                 continue
             try:
-                yield TellSenders()
-                yield Open(self)
+                await party.tell_senders()
+                await party.open_mailbox(self)
                 self._opened = True
             finally:
                 self._opener.clear()
@@ -218,42 +229,43 @@ def _check_timeout(timeout: float | None, name: str) -> None:
         raise UsageError(f"{name} is seconds from 0 on, or None, not {timeout!r}")
 
 
-def request(asking: Asking, key: bytes, payload: bytes, timeout: float | None) -> Steps[bytes]:
+async def request(party: Party, asking: Asking, key: bytes, payload: bytes, timeout: float | None) -> bytes:
     """Ask, and wait for the answer of the first server that takes the question."""
     _check_timeout(timeout, "timeout")
     if not asking._opened:
-        yield from asking.open()
+        await asking.open(party)
     started = asking.clock()
     number, pending = asking.ask(1)
     try:
-        yield Post(key, encode_question(number, timeout, asking.patterns[0], payload))
+        await party.post(key, encode_question(number, timeout, asking.patterns[0], payload))
         short = TAKEN_WITHIN if timeout is None else min(timeout, TAKEN_WITHIN)
-        taken: bool = yield Wait(pending.is_taken, short)
+        taken: bool = await party.wait_until(pending.is_taken, short)
+        if not taken and short < TAKEN_WITHIN:
+            raise TimeoutError(f"{printable(key)}: no answer within {timeout:g} s, and no server took the question")
         if not taken:
             raise NoServerError(f"nobody serves {printable(key)}: no server took the question within {short:g} s")
         if not pending.answers:
             left = None if timeout is None else max(0.0, timeout + started - asking.clock())
-            answered: bool = yield Wait(pending.is_answered, left)
+            answered: bool = await party.wait_until(pending.is_answered, left)
             if not answered:
                 raise TimeoutError(f"{printable(key)}: a server took the question and did not answer in {timeout:g} s")
     finally:
         asking.forget(number)
-    answer = pending.answers[0]
-    if answer.error is not None:
-        raise AnswerError(answer.error)
-    return answer.payload
+    return pending.answers[0].payload
 
 
-def request_many(asking: Asking, key: bytes, payload: bytes, wait: float, most: int | None) -> Steps[list[Answer]]:
+async def request_many(
+    party: Party, asking: Asking, key: bytes, payload: bytes, wait: float, most: int | None
+) -> list[Answer]:
     """Ask all servers, and collect answers for ``wait`` seconds, or until there are ``most``."""
     _check_timeout(wait, "wait")
     if most is not None and not 1 <= most <= MOST_ANSWERS:
         raise UsageError(f"most is 1 to {MOST_ANSWERS:,}, not {most!r}")
-    yield from asking.open()
+    await asking.open(party)
     number, pending = asking.ask(most or MOST_ANSWERS)
     try:
-        yield Post(key, encode_question(number, wait, asking.patterns[0], payload))
-        yield Wait(pending.is_answered, wait)
+        await party.post(key, encode_question(number, wait, asking.patterns[0], payload))
+        await party.wait_until(pending.is_answered, wait)
     finally:
         asking.forget(number)
     return pending.answers
@@ -270,6 +282,7 @@ class Server:
 
     def __init__(
         self,
+        party: Party,
         mailbox: Mailbox,
         function: Callable[[Question], Any],
         workers: int,
@@ -280,6 +293,7 @@ class Server:
         """``user_of`` tells who is charged for what a sender asks."""
         if not isinstance(workers, int) or workers < 1:
             raise UsageError(f"workers is at least 1, not {workers!r}")
+        self._party = party  # what it publishes and waits with
         self._mailbox = mailbox
         self._function = function
         self._workers = workers
@@ -292,8 +306,7 @@ class Server:
         self._running = 0
         self._slow = True  # until the first answer shows otherwise
 
-    @property
-    def runners(self) -> list[Steps[None]]:
+    def runners(self) -> list[Coroutine[Any, Any, None]]:
         """What is to run side by side until the mailbox is closed."""
         return [self._run() for _ in range(self._workers + 1)]
 
@@ -303,26 +316,26 @@ class Server:
     def _has_work(self) -> bool:
         return self._mailbox.is_ready() or bool(self._untaken) or self._may_work()
 
-    def _run(self) -> Steps[None]:
+    async def _run(self) -> None:
         with suppress(TimeoutError):  # the hub is away: then all count as one user
-            yield from TellSenders()
+            await self._party.tell_senders()
         while True:
-            yield Wait(self._has_work, None)
+            await self._party.wait_until(self._has_work, None)
             closed = self._mailbox.closed
             if not closed:
-                yield from self._read()
+                await self._read()
             if self._may_work():
-                yield from self._work()
+                await self._work()
             elif closed:
                 return
             elif self._untaken:
                 # Another runner is in the function, and this one has its turn meanwhile: so the function takes long.
-                yield Wait(self._mailbox.is_ready, SLOW)
-                yield from self._read()
-                yield from self._say_taken()
-                yield from self._send()
+                await self._party.wait_until(self._mailbox.is_ready, SLOW)
+                await self._read()
+                await self._say_taken()
+                await self._send()
 
-    def _read(self) -> Steps[None]:
+    async def _read(self) -> None:
         now = self._clock()
         refused = False
         while (message := self._mailbox.take()) is not None:
@@ -336,15 +349,15 @@ class Server:
                 self._answers.append((question.reply_to, busy))
                 refused = True
         if refused:
-            yield from self._send()
+            await self._send()
 
-    def _send(self) -> Steps[None]:
+    async def _send(self) -> None:
         answers, self._answers = self._answers, []
         if answers:
             with suppress(TimeoutError):  # the hub is away for long: the callers have given up
-                yield PublishMany(answers) if len(answers) > 1 else Publish(*answers[0])  # quicker for one
+                await self._party.publish_many(answers)
 
-    def _say_taken(self) -> Steps[None]:
+    async def _say_taken(self) -> None:
         """Say that questions are taken: one word for many of the same caller."""
         untaken, self._untaken = self._untaken, {}
         numbers: dict[bytes, list[int]] = {}
@@ -358,9 +371,9 @@ class Server:
         ]
         if words:
             with suppress(TimeoutError):  # as above
-                yield PublishMany(words)
+                await self._party.publish_many(words)
 
-    def _work(self) -> Steps[None]:
+    async def _work(self) -> None:
         """Answer what waits.
 
         An answer waits for others only while the next question is not taken yet: then there is a runner that looks
@@ -370,32 +383,35 @@ class Server:
         since = self._clock()
         try:
             if self._slow:
-                yield from self._say_taken()
+                await self._say_taken()
             while (question := self._jobs.take()) is not None:
                 if id(question) not in self._untaken:
-                    yield from self._send()
+                    await self._send()
                 started = self._clock()
                 if question.until is None or started < question.until:
-                    answer = yield from self._answer(question)
+                    answer = await self._answer(question)
                     self._answers.append((question.reply_to, answer))  # another list by now, if some were sent
                 self._untaken.pop(id(question), None)
                 now = self._clock()
                 self._slow = now - started > SLOW
                 if len(self._answers) >= TOGETHER or now - since > TOGETHER_SECONDS:
-                    yield from self._send()
+                    await self._send()
                     since = now
-            yield from self._send()
+            await self._send()
         finally:
             self._running -= 1
 
-    def _answer(self, question: Question) -> Steps[bytes]:
+    async def _answer(self, question: Question) -> bytes:
         try:
-            result = yield Call(self._function, question)
+            result = await called(self._function, question)
             if not isinstance(result, bytes):
                 raise TypeError(f"the server's function returned {type(result).__name__}, not bytes")
             if len(result) + len(question.reply_to) + 18 > PACKET_BYTES:
                 raise ValueError(f"the answer has {len(result):,} bytes, which do not fit a packet")
+        except AnswerError as error:
+            return encode_answer(FAILED, question.number, str(error).encode("utf-8", "replace")[:_LONGEST_TEXT])
         except (Exception, SystemExit) as error:  # the latter would end this thread alone
-            text = f"{type(error).__name__}: {error}".encode("utf-8", "replace")[:_LONGEST_TEXT]
-            return encode_answer(FAILED, question.number, text)
+            # Its text is the server's own: it may name what a caller is not to know.
+            logger.exception("a question under %s failed", printable(question.key))
+            return encode_answer(FAILED, question.number, type(error).__name__.encode())
         return encode_answer(REPLY, question.number, result)

@@ -7,9 +7,11 @@ from time import monotonic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recipes.networks import Stepping
 
 from sbuslib.errors import PayloadError, UsageError
-from sbuslib.patterns.queue import (
+from sbuslib.recipes.mailbox import Mailbox
+from sbuslib.recipes.queue import (
     JOB_BYTES,
     Acknowledgement,
     Announcement,
@@ -25,8 +27,7 @@ from sbuslib.patterns.queue import (
     queue_key,
     submit,
 )
-from sbuslib.patterns.request import Asking
-from sbuslib.patterns.steps import Mailbox, Publish, Wait
+from sbuslib.recipes.request import Asking
 from sbuslib.secrets import Namespace, stranger
 from sbuslib.wire.packets import Message
 
@@ -96,7 +97,7 @@ def test_parts_are_bounded_and_whole(sizes: list[int], most: int) -> None:
 def test_a_job_that_fits_nowhere_is_not_submitted() -> None:
     asking = Asking(OWN + b"/reply/" + b"0" * 32, lambda: 0.0)
     with pytest.raises(PayloadError):
-        next(submit(asking, b"q", [(b"k", bytes(JOB_BYTES))], b"/", 1.0))
+        submit(Stepping(), asking, b"q", [(b"k", bytes(JOB_BYTES))], b"/", 1.0).send(None)
 
 
 def words(*jobs: Job, token: bytes = b"token", sender: bytes = OWN) -> Message:
@@ -104,7 +105,7 @@ def words(*jobs: Job, token: bytes = b"token", sender: bytes = OWN) -> Message:
 
 
 def test_a_worker_takes_jobs_once_and_forgets_those_of_an_earlier_service() -> None:
-    work = Work(OWN, b"/", b"k", "q", 2, monotonic)
+    work = Work(Stepping(), OWN, b"/", b"k", b"q", 2, monotonic)
     assert work.mailbox.patterns == [KEY]
     for message in (
         words(Job(1, 1, b"a", b""), Job(1, 2, b"a", b""), Job(2, 1, b"a", b""), Job(3, 1, b"a", b"no room")),
@@ -116,38 +117,37 @@ def test_a_worker_takes_jobs_once_and_forgets_those_of_an_earlier_service() -> N
     work.mailbox.put(words(Job(9, 1, b"a", b""), token=b"new"))
     assert _next(work).number == 9
     keeping = work.keep()
-    step = next(keeping)
-    assert isinstance(step, Publish)
-    announced = decode(Announcement, step.payload)
-    assert (step.key, announced) == (b"queue/q/work", Announcement(KEY, 2, [9]))
+    verb, key, payload = keeping.send(None)
+    announced = decode(Announcement, payload)
+    assert (verb, key, announced) == ("publish", b"queue/q/work", Announcement(KEY, 2, [9]))
 
 
 def _next(work: Work) -> Job:
     """The next job, which is there already."""
     with pytest.raises(StopIteration) as end:
-        next(work.next())
+        work.next().send(None)
     job: Job = end.value.value
     return job
 
 
 def test_what_a_worker_could_not_tell_it_tells_later() -> None:
-    work = Work(OWN, b"/", b"k", "q", 2, monotonic)
+    work = Work(Stepping(), OWN, b"/", b"k", b"q", 2, monotonic)
     work.mailbox.put(words(Job(1, 1, b"a", b"")))
     work.done(_next(work))
     steps = work.next()
-    assert isinstance(next(steps), Publish)
-    assert isinstance(steps.throw(TimeoutError()), Wait)  # the hub is away
+    assert steps.send(None)[0] == "publish"
+    assert steps.throw(TimeoutError())[0] == "wait"  # the hub is away
     work.mailbox.closed = True
     with pytest.raises(StopIteration):
         steps.send(True)
     (telling,) = work.parts(None, 1)
-    step = next(telling)
-    assert isinstance(step, Publish)
-    assert decode(Acknowledgement, step.payload) == Acknowledgement(KEY, b"token", [1], [], True)
+    verb, _, payload = telling.send(None)
+    assert verb == "publish"
+    assert decode(Acknowledgement, payload) == Acknowledgement(KEY, b"token", [1], [], True)
 
 
 def test_the_end_of_an_old_job_says_nothing_about_a_new_one_of_the_same_number() -> None:
-    work = Work(OWN, b"/", b"k", "q", 2, monotonic)
+    work = Work(Stepping(), OWN, b"/", b"k", b"q", 2, monotonic)
     work.mailbox.put(words(Job(1, 1, b"a", b"old")))
     old = _next(work)
     work.mailbox.put(words(Job(1, 1, b"a", b"new"), token=b"new"))
@@ -157,19 +157,18 @@ def test_the_end_of_an_old_job_says_nothing_about_a_new_one_of_the_same_number()
     work.done(new)
     (telling,) = work.parts(None, 1)
     work.mailbox.closed = True
-    step = next(telling)
-    assert isinstance(step, Publish)
-    assert decode(Acknowledgement, step.payload) == Acknowledgement(KEY, b"new", [1], [], True)
+    verb, _, payload = telling.send(None)
+    assert verb == "publish"
+    assert decode(Acknowledgement, payload) == Acknowledgement(KEY, b"new", [1], [], True)
 
 
 def test_words_of_the_service_do_not_begin_a_timeout_anew() -> None:
     now = [10.0]
-    work = Work(OWN, b"/", b"k", "q", 2, lambda: now[0])
+    work = Work(Stepping(), OWN, b"/", b"k", b"q", 2, lambda: now[0])
     steps = work.next(5.0)
     for left in (5.0, 2.0, 0.0):
-        step = next(steps) if left == 5.0 else steps.send(True)
-        assert isinstance(step, Wait)
-        assert step.timeout == left
+        verb, _, timeout = steps.send(None if left == 5.0 else True)
+        assert (verb, timeout) == ("wait", left)
         now[0] += 3.0
         work.mailbox.put(words())
 
@@ -179,8 +178,8 @@ def test_a_nested_word_is_none() -> None:
 
 
 def test_a_mailbox_of_a_worker_is_its_own() -> None:
-    assert isinstance(Work(OWN, b".", b"k", "q", 1, monotonic).mailbox, Mailbox)
+    assert isinstance(Work(Stepping(), OWN, b".", b"k", b"q", 1, monotonic).mailbox, Mailbox)
     for room in (0, 4_097, True):
         if room is not True:
             with pytest.raises(UsageError):
-                Work(OWN, b"/", b"k", "q", room, monotonic)
+                Work(Stepping(), OWN, b"/", b"k", b"q", room, monotonic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from hashlib import sha256
 from random import Random
 from typing import Any
@@ -10,12 +11,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from patterns.networks import Network, Party
+from recipes.networks import Network, Party
 
 from sbuslib.errors import PeerError, UsageError
-from sbuslib.patterns import large
-from sbuslib.patterns.large import Offer, Received, Receiving, Sending, Sent, Word
-from sbuslib.patterns.steps import Mailbox, Steps
+from sbuslib.recipes import large
+from sbuslib.recipes.large import Offer, Received, Receiving, Sending, Sent, Word
+from sbuslib.recipes.mailbox import Mailbox
 from sbuslib.wire.packets import Message
 
 ID = "0" * 32
@@ -44,30 +45,34 @@ class Memory:
 
 def send(network: Network, data: bytes, part: int = 7, receivers: int = 1, timeout: float = 30.0) -> Party:
     offer = Offer(ID, len(data), part, "a file")
-    sending = Sending(b"f/a", b"/", offer, Mailbox(WORDS), lambda at, size: data[at : at + size])
-    return network.start(sending.run(receivers, timeout, network.clock))
+
+    def run(party: Party) -> Coroutine[Any, Any, Sent]:
+        sending = Sending(party, b"f/a", b"/", offer, Mailbox(WORDS), lambda at, size: data[at : at + size])
+        return sending.run(receivers, timeout, network.clock)
+
+    return network.start(run)
 
 
-def receiving(network: Network, who: str = "r", sink: Any = None, most: int = 1_000_000) -> Receiving:
+def receiving(party: Party, network: Network, who: str = "r", sink: Any = None, most: int = 1_000_000) -> Receiving:
     make = Memory if sink is None else (lambda: sink)
-    return Receiving((b"f/*",), b"/", who, lambda offer: make(), most, 30.0, network.clock)
+    return Receiving(party, (b"f/*",), b"/", who, lambda offer: make(), most, 30.0, network.clock)
 
 
 def receive(network: Network, who: str = "r", **options: Any) -> Party:
     """Receives one file, and stays for a while, in which it tells again that it has it."""
 
-    def steps() -> Steps[Received]:
-        one = receiving(network, who, **options)
-        yield from one.open()
+    async def run(party: Party) -> Received:
+        one = receiving(party, network, who, **options)
+        await one.open()
         try:
-            received = yield from one.next(600)
+            received = await one.next(600)
             with pytest.raises(TimeoutError):
-                yield from one.next(10)
+                await one.next(10)
             return received
         finally:
-            yield from one.close()
+            await one.close()
 
-    return network.start(steps())
+    return network.start(run)
 
 
 def under_way(network: Network) -> int:
@@ -153,14 +158,14 @@ def test_nothing_is_left_when_a_receiver_leaves() -> None:
         patch.setattr(large, "WINDOW_BYTES", 20)
         network = Network(lambda message: message.payload[:1] == b"\5")
 
-        def steps() -> Steps[None]:
-            one = receiving(network, sink=sink)
-            yield from one.open()
+        async def run(party: Party) -> None:
+            one = receiving(party, network, sink=sink)
+            await one.open()
             with pytest.raises(TimeoutError):
-                yield from one.next(5)
-            yield from one.close()
+                await one.next(5)
+            await one.close()
 
-        network.start(steps())
+        network.start(run)
         sender = send(network, bytes(100))
         network.run()
     assert sink.data
@@ -201,8 +206,9 @@ def test_a_file_that_changes_while_it_is_sent_is_found_out() -> None:
         data[at] += 1
         return bytes(data[at : at + size])
 
-    sending = Sending(b"f/a", b"/", Offer(ID, 100, 7), Mailbox(WORDS), read)
-    sender = network.start(sending.run(1, 30, network.clock))
+    sender = network.start(
+        lambda party: Sending(party, b"f/a", b"/", Offer(ID, 100, 7), Mailbox(WORDS), read).run(1, 30, network.clock)
+    )
     network.run()
     assert isinstance(receiver.error, PeerError)
     assert sink.discarded
@@ -212,8 +218,10 @@ def test_a_file_that_changes_while_it_is_sent_is_found_out() -> None:
 def test_a_file_that_becomes_shorter_is_an_error_of_the_sender() -> None:
     network = Network()
     receive(network)
-    sending = Sending(b"f/a", b"/", Offer(ID, 100, 7), Mailbox(WORDS), lambda at, size: b"")
-    sender = network.start(sending.run(1, 30, network.clock))
+    words, offer = Mailbox(WORDS), Offer(ID, 100, 7)
+    sender = network.start(
+        lambda party: Sending(party, b"f/a", b"/", offer, words, lambda at, size: b"").run(1, 30, network.clock)
+    )
     network.run()
     assert isinstance(sender.error, UsageError)
 
@@ -306,22 +314,25 @@ def test_more_files_than_are_taken_at_once_all_come() -> None:
         network = Network()
         came: list[bytes] = []
 
-        def steps() -> Steps[None]:
-            one = receiving(network)
-            yield from one.open()
-            while len(came) < 5:
-                came.append((yield from one.next(100)).file)
-            with pytest.raises(TimeoutError):
-                yield from one.next(5)
-            yield from one.close()
-
-        network.start(steps())
-        for number in range(5):
+        def send_number(party: Party, number: int) -> Coroutine[Any, Any, Sent]:
             offer = Offer(f"{number:032}", 50, 7)
             words = Mailbox(b"!/cred/1/2/3/large/" + offer.large.encode())
             data = bytes([number]) * 50
-            sending = Sending(b"f/%d" % number, b"/", offer, words, lambda at, size, data=data: data[at : at + size])  # type: ignore[misc]
-            network.start(sending.run(1, 30, network.clock))
+            sending = Sending(party, b"f/%d" % number, b"/", offer, words, lambda at, size: data[at : at + size])
+            return sending.run(1, 30, network.clock)
+
+        async def run(party: Party) -> None:
+            one = receiving(party, network)
+            await one.open()
+            while len(came) < 5:
+                came.append((await one.next(100)).file)
+            with pytest.raises(TimeoutError):
+                await one.next(5)
+            await one.close()
+
+        network.start(run)
+        for number in range(5):
+            network.start(lambda party, number=number: send_number(party, number))  # type: ignore[misc]
         network.run()
     assert sorted(came) == [bytes([number]) * 50 for number in range(5)]
     assert [party.error for party in network.parties] == [None] * 6

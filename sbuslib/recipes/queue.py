@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from itertools import repeat, starmap
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
@@ -23,9 +23,10 @@ import msgspec
 
 from ..errors import PacketError, PayloadError, UsageError
 from ..secrets import RESERVED, Namespace, stranger
+from ..wire.packets import check_payload
 from ..wire.text import printable
+from .mailbox import Mailbox, Party, called
 from .request import Asking, request
-from .steps import Call, Mailbox, Publish, Steps, Wait
 
 __all__ = [
     "ANNOUNCE_SECONDS",
@@ -47,7 +48,7 @@ __all__ = [
     "submit",
 ]
 
-logger = logging.getLogger("sbuslib.patterns")
+logger = logging.getLogger("sbuslib.recipes")
 
 ANNOUNCE_SECONDS: Final = 1.0
 """How often a worker announces itself. A service that is started again knows its workers after that time."""
@@ -185,15 +186,18 @@ def in_parts(items: Iterable[T], size: Callable[[T], int], most: int, most_bytes
         yield part
 
 
-def submit(asking: Asking, name: bytes, jobs: Iterable[Pair], separator: bytes, timeout: float | None) -> Steps[None]:
+async def submit(
+    party: Party, asking: Asking, name: bytes, jobs: Iterable[Pair], separator: bytes, timeout: float | None
+) -> None:
     """Have the service of a queue accept jobs, and wait until it has."""
     check_name(name, separator)
     for part in in_parts(jobs, _pair_bytes, SUBMITTED, _SUBMITTED_BYTES):
-        yield from request(asking, queue_key(name, separator, b"submit"), encode((part,)), timeout)
+        await request(party, asking, queue_key(name, separator, b"submit"), encode((part,)), timeout)
 
 
 def _pair_bytes(pair: Pair) -> int:
     key, payload = pair
+    check_payload(payload)
     size = len(key) + len(payload)
     if size > JOB_BYTES:
         raise PayloadError(f"a job has at most {JOB_BYTES:,} bytes of key and payload, not {size:,}")
@@ -201,7 +205,7 @@ def _pair_bytes(pair: Pair) -> int:
 
 
 class Work:
-    """A worker of one queue, as patterns: :meth:`keep` beside any number of :meth:`run`, or of calls of :meth:`next`.
+    """A worker of one queue, as recipes: :meth:`keep` beside any number of :meth:`run`, or of calls of :meth:`next`.
 
     :param own: the worker's credential key. :param tag: what tells it from other workers of its process.
     :param room: how many jobs it takes at once.
@@ -210,15 +214,17 @@ class Work:
 
     def __init__(
         self,
+        party: Party,
         own: bytes,
         separator: bytes,
         tag: bytes,
-        name: str,
+        name: bytes,
         room: int,
         clock: Callable[[], float],
         trusted: Iterable[int] = (),
     ) -> None:
-        self._name = name.encode()
+        self._party = party  # what it publishes and waits with
+        self._name = name
         check_name(self._name, separator)
         if not 1 <= room <= MOST_ROOM:
             raise UsageError(f"a worker has room for 1 to {MOST_ROOM:,} jobs, not {room!r}")
@@ -235,7 +241,7 @@ class Work:
         self._failed: deque[int] = deque()
         self._working: list[None] = []  # one for each part at work
 
-    def parts(self, function: Callable[[Job], object] | None, at_once: int) -> list[Steps[None]]:
+    def parts(self, function: Callable[[Job], object] | None, at_once: int) -> list[Coroutine[Any, Any, None]]:
         """What works in the background: one part that announces the worker, and ``at_once`` that call ``function``."""
         return [self.keep(), *(self.run(function) for _ in range(at_once) if function is not None)]
 
@@ -249,7 +255,7 @@ class Work:
         if self._held.get(job.number) is job:
             self._failed.append(job.number)
 
-    def next(self, timeout: float | None = None) -> Steps[Job | None]:
+    async def next(self, timeout: float | None = None) -> Job | None:
         """The next job; ``None`` after ``timeout`` seconds, and when the mailbox was closed."""
         deadline = None if timeout is None else self._clock() + timeout
         while not self.mailbox.closed:
@@ -257,21 +263,21 @@ class Work:
             with suppress(IndexError):  # another caller may have taken it
                 job = self._jobs.popleft()
                 if len(self._done) * _SOME > self._room:
-                    yield from self._tell()
+                    await self._tell()
                 return job
-            yield from self._tell()
+            await self._tell()
             left = None if deadline is None else max(0.0, deadline - self._clock())
-            if not (yield from Wait(self.mailbox.is_ready, left)):
+            if not (await self._party.wait_until(self.mailbox.is_ready, left)):
                 break
         return None
 
-    def run(self, function: Callable[[Job], object]) -> Steps[None]:
+    async def run(self, function: Callable[[Job], object]) -> None:
         """Call a function with each job: a job is done when it returns, and given back when it raises."""
         self._working.append(None)
         try:
-            while (job := (yield from self.next())) is not None:
+            while (job := (await self.next())) is not None:
                 try:
-                    yield from Call(function, job)
+                    await called(function, job)
                 except (Exception, SystemExit):  # the latter would end this thread alone
                     logger.exception("queue %s: job %d failed", printable(self._name), job.number)
                     self.failed(job)
@@ -279,25 +285,25 @@ class Work:
                     self.done(job)
         finally:
             self._working.pop()
-        yield from self._leave()
+        await self._leave()
 
-    def keep(self) -> Steps[None]:
+    async def keep(self) -> None:
         """Announce this worker until the mailbox is closed."""
         self._working.append(None)
         try:
             while not self.mailbox.closed:
-                yield from self._tell()
+                await self._tell()
                 with suppress(TimeoutError):  # the hub is away
-                    yield from Publish(self._key, encode((self.mailbox.patterns[0], self._room, [*self._held])))
-                yield from Wait(lambda: self.mailbox.closed, ANNOUNCE_SECONDS)
+                    await self._party.publish(self._key, encode((self.mailbox.patterns[0], self._room, [*self._held])))
+                await self._party.wait_until(lambda: self.mailbox.closed, ANNOUNCE_SECONDS)
         finally:
             self._working.pop()
-        yield from self._leave()
+        await self._leave()
 
-    def _leave(self) -> Steps[None]:
+    async def _leave(self) -> None:
         """The last part to end gives all back that was not done."""
         if not self._working:
-            yield from self._tell(leaving=True)
+            await self._tell(leaving=True)
 
     def _read(self) -> None:
         separator = self._namespace.separator
@@ -317,13 +323,13 @@ class Work:
                     self._held[job.number] = job
                     self._jobs.append(job)
 
-    def _tell(self, *, leaving: bool = False) -> Steps[None]:
+    async def _tell(self, *, leaving: bool = False) -> None:
         """Acknowledge what is done and give back what failed."""
         done, failed = _drain(self._done), _drain(self._failed)
         if self._token and (done or failed or leaving):
             word = encode((self.mailbox.patterns[0], self._token, done, failed, leaving))
             try:
-                yield from Publish(self._service, word)
+                await self._party.publish(self._service, word)
             except TimeoutError:  # the hub is away
                 self._done.extend(done)
                 self._failed.extend(failed)

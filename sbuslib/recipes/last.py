@@ -19,7 +19,7 @@ Publishers of one key that do not know of each other may be seen in another orde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -28,16 +28,16 @@ from ..errors import NoServerError, PeerError
 from ..matcher import matches
 from ..wire.packets import Message
 from ..wire.text import printable
-from .steps import Close, Mailbox, Open, Steps, Sync
+from .mailbox import Mailbox, Party
 
-__all__ = ["Ask", "CaughtUp", "Page", "Seam", "fetch", "question_key", "subscribe"]
+__all__ = ["Ask", "CaughtUp", "Page", "fetch", "question_key", "subscribe"]
 
 MOST_BYTES: Final = 268_435_456
 """Bytes of values that a client takes from a service: four times what one keeps unless told otherwise."""
 TRIES: Final = 5
 """How often a client begins anew when its connection broke meanwhile, or more came than it holds."""
 
-Ask: TypeAlias = Callable[[bytes, bytes], Steps[bytes]]
+Ask: TypeAlias = Callable[[bytes, bytes], Awaitable[bytes]]
 """Asks a question under a key, and gets the answer."""
 
 
@@ -52,20 +52,6 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
     kept: list[tuple[bytes, bytes]]
 
 
-class Seam(Mailbox):
-    """Where messages go until the last values are there."""
-
-    def drop(self) -> None:
-        """Forget what came until now."""
-        while self.take() is not None:
-            pass
-        self.lost = 0
-
-    def hand_over(self, kept: dict[bytes, bytes]) -> None:
-        """Give the application what was kept, what came, and a marker; from now on what comes is the application's."""
-        raise NotImplementedError
-
-
 def question_key(pattern: bytes, separator: bytes) -> bytes:
     """Where the last values of a pattern are asked for.
 
@@ -75,7 +61,7 @@ def question_key(pattern: bytes, separator: bytes) -> bytes:
     return separator.join((b"sbus", b"last", pattern))
 
 
-def fetch(ask: Ask, patterns: Sequence[bytes], separator: bytes) -> Steps[dict[bytes, bytes]]:
+async def fetch(ask: Ask, patterns: Sequence[bytes], separator: bytes) -> dict[bytes, bytes]:
     """The last value of each key that matches. Raises :exc:`~sbuslib.errors.PeerError` for what no service answers."""
     kept: dict[bytes, bytes] = {}
     for pattern in patterns:
@@ -83,7 +69,7 @@ def fetch(ask: Ask, patterns: Sequence[bytes], separator: bytes) -> Steps[dict[b
         more, size = True, 0
         while more:
             try:
-                answer = yield from ask(question_key(pattern, separator), msgspec.msgpack.encode(after))
+                answer = await ask(question_key(pattern, separator), msgspec.msgpack.encode(after))
             except NoServerError:
                 raise NoServerError(f"nobody keeps {printable(pattern)}: start sbus retain with this pattern") from None
             try:
@@ -99,24 +85,25 @@ def fetch(ask: Ask, patterns: Sequence[bytes], separator: bytes) -> Steps[dict[b
     return kept
 
 
-def subscribe(seam: Seam, ask: Ask, separator: bytes, epoch: Callable[[], int]) -> Steps[None]:
-    """Subscribe to the patterns of ``seam``, and hand over the last values first.
+async def subscribe(party: Party, mailbox: Mailbox, ask: Ask, separator: bytes, epoch: Callable[[], int]) -> None:
+    """Subscribe for a mailbox, which has the last values first, then a :class:`CaughtUp` for each pattern.
 
     :param epoch: which connection the client has: what came over an earlier one is not complete.
     """
-    yield from Open(seam)
+    await party.open_mailbox(mailbox)
     try:
         for _ in range(TRIES):
             began = epoch()
-            yield from Sync("tree")
-            seam.drop()
-            kept = yield from fetch(ask, seam.patterns, separator)
-            yield from Sync("tree")
-            if epoch() == began and not seam.lost:
-                seam.hand_over(kept)
-                yield from Sync()  # wakes callers that wait for messages
+            await party.sync("tree")
+            mailbox.clear()
+            kept = await fetch(ask, mailbox.patterns, separator)
+            await party.sync("tree")
+            if epoch() == began and not mailbox.lost:
+                came = {message.key for message in list(mailbox.messages)}
+                mailbox.put_first([Message(key, payload) for key, payload in kept.items() if key not in came])
+                mailbox.messages.extend(CaughtUp(pattern, b"") for pattern in mailbox.patterns)
                 return
         raise TimeoutError(f"the connection broke {TRIES} times, or more came than fits")
     except BaseException:
-        yield from Close(seam)
+        await party.close_mailbox(mailbox)
         raise

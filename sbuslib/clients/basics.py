@@ -1,0 +1,177 @@
+"""The verbs that all others are built on, and recipes, and what verbs begin: publish, subscribe, sync, wait.
+
+As coroutines, for :class:`sbuslib.recipes.mailbox.Party`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from ..errors import DisconnectedError, SbusError
+from ..recipes.mailbox import Mailbox
+from ..wire import control
+from ..wire.columns import Columns
+from ..wire.packets import Key, as_key
+from .batch import Pair, encode_many, in_parts
+from .channel import Channel
+from .questions import Scope, Sync, Whoami
+from .session import Subscribing
+
+__all__ = ["Basics"]
+
+
+class Basics:
+    """What one client can do at least. ``channel`` is its connection."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self._session = channel._session
+        self._posted: list[Pair] = []  # to be sent together
+
+    # -- publishing ---------------------------------------------------------------------------------
+
+    async def publish(self, key: Key, payload: bytes = b"", *, flags: int = 0) -> None:
+        """Publish one message; waits while the hub has no room for it. When it returns, the kernel has the message.
+
+        ``flags`` are those of send(2). Raises :exc:`~sbuslib.errors.KeyFormatError`,
+        :exc:`~sbuslib.errors.PayloadError`, :exc:`~sbuslib.errors.DisconnectedError`, :exc:`TimeoutError`,
+        and :exc:`BlockingIOError` with ``MSG_DONTWAIT``.
+        """
+        await self.channel._send_one(self._session.encode(key, payload), flags)
+
+    async def publish_many(self, messages: Iterable[tuple[Key, bytes]]) -> int:
+        """Publish pairs of key and payload in order, many at once; how many there were.
+
+        Many go in one packet to a hub that takes such, else many with each system call. They are sent whenever there
+        are ``ClientLimits.batch_messages``, and at the end. Raises as :meth:`publish`; what came before the pair at
+        fault was published.
+        """
+        count = 0
+        for part in in_parts(messages, self.channel.limits.batch_messages):
+            await self.publish_some(part)
+            count += len(part)
+        return count
+
+    async def publish_some(self, pairs: list[Pair]) -> None:
+        """Publish as many messages as one batch may have. What comes before a pair at fault is published."""
+        packets: list[bytes] = []
+        try:
+            packets.extend(encode_many(self._session, pairs, self.channel.limits.batch_bytes))
+        finally:
+            await self.channel._send(packets)
+
+    async def send_columns(self, columns: Columns) -> None:
+        """Send messages that lie as columns, as a journal has them, in order.
+
+        Nothing is checked. Where the hub takes batches, this costs no work for each single message.
+        """
+        limits = self.channel.limits
+        for packet, _ in columns.pack(limits.batch_messages, limits.batch_bytes):
+            await self.channel._send([packet])
+
+    # -- subscribing --------------------------------------------------------------------------------
+
+    async def _subscribe(self, patterns: list[bytes], mailbox: Mailbox | None = None) -> None:
+        """Subscribe, with messages into the inbox or a mailbox."""
+        client = self.channel
+        with Subscribing(self._session, tuple(patterns), client.address, mailbox) as asked:
+            await client._say(asked.ask, client._deadline(client.timeout))
+            await self.sync()
+
+    async def unsubscribe(self, *patterns: Key) -> None:
+        """Take one subscription to each pattern back that no object has."""
+        client, keys = self.channel, [as_key(pattern, "pattern") for pattern in patterns]
+        await client._say(lambda: self._session.unsubscribe(keys), client._deadline(client.timeout))
+
+    async def sync(self, scope: str = "local") -> Scope:
+        """Wait until all that this client said is in force. Returns how far: ``local``, ``tree`` or ``partial``.
+
+        With ``tree``, hubs below of users that are not trusted are not waited for: ``trusted_only`` of the answer tells
+        whether there are any.
+
+        Raises :exc:`TimeoutError` and :exc:`~sbuslib.errors.DisconnectedError`.
+        """
+        with Sync(self._session, scope) as question:
+            if not self._session.can(control.SYNC):
+                await self.whoami()
+                return Scope("local")
+            await self.channel._ask(question.ask, question.is_answered)
+            return question.answer
+
+    async def whoami(self) -> bytes:
+        """Ask the hub for this client's credential key, ``!/cred/<gid>/<uid>/<pid>``."""
+        question = Whoami(self._session)
+        await self.channel._ask(question.ask, question.is_answered)
+        return self._session.credentials
+
+    async def _choose(self, *keys: bytes) -> None:
+        client = self.channel
+        await client._say(lambda: self._session.choose(*keys), client._deadline(client.timeout))
+
+    async def answer_to(self, key: bytes, what: str, payload: bytes = b"") -> bytes | None:
+        """What the hub answers to a question."""
+        session, answers = self._session, self._session.answers
+        self.channel._require(key, what)
+        await self.channel._ask(lambda: session.ask(key, payload), lambda: answers[key] is not None)
+        return answers[key]
+
+    # -- what recipes are built on: Party -----------------------------------------------------------
+
+    async def post(self, key: bytes, payload: bytes) -> None:
+        """Publish a message, in one packet with what other greenlets or tasks post before anybody reads."""
+        client = self.channel
+        if not client._SHARES_TURNS or not client._lead.is_wanted:
+            await self.publish(key, payload)
+            return
+        client._check_caller()
+        self._session.encode(key, payload)  # what cannot be published is told to its caller
+        self._posted.append((key, payload))
+        if len(self._posted) == 1:
+            client._start(self._send_posted())
+
+    async def _send_posted(self) -> None:
+        pairs, self._posted = self._posted, []
+        with suppress(OSError, SbusError):  # who waits for an answer finds out that there is no connection
+            await self.publish_many(pairs)
+
+    async def tell_senders(self) -> None:
+        """Have messages carry their senders, if the hub can tell."""
+        if self._session.can(control.SENDERS_ON) and not self.channel.senders:
+            await self._choose(control.SENDERS_ON)
+
+    async def open_mailbox(self, mailbox: Mailbox) -> None:
+        """Subscribe for a mailbox. Raises as ``subscribe`` does."""
+        try:
+            await self._subscribe(mailbox.patterns, mailbox)
+        except BaseException:
+            self._shut(mailbox)
+            raise
+
+    async def close_mailbox(self, mailbox: Mailbox) -> None:
+        """Unsubscribe what a mailbox has. What was on its way to it does not come into the inbox."""
+        mailbox.closed = True  # whoever waits for it may be the one that reads: the answer to sync lets them look
+        try:
+            with suppress(DisconnectedError):
+                await self.unsubscribe(*mailbox.patterns)
+                await self.sync()
+        finally:
+            self._shut(mailbox)
+
+    def take_over(self, mailbox: Mailbox) -> None:
+        """From now on, messages go into a mailbox for whose patterns the client has subscribed already."""
+        with self.channel._lead.lock:
+            self._session.take_over(mailbox)
+
+    def _shut(self, mailbox: Mailbox) -> None:
+        with self.channel._lead.lock:
+            self._session.shut(mailbox)
+            self.channel._lead.wake_all()
+
+    async def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool:
+        """Receive until ``ready()`` holds; ``False`` after ``timeout`` seconds."""
+        try:
+            await self.channel._until(ready, self.channel._deadline(timeout), "")
+        except TimeoutError:
+            return ready()
+        return True

@@ -1,0 +1,266 @@
+"""What the verbs of a client begin, and what ends it: subscriptions, services, workers, receivers of large messages.
+
+For asyncio as they are; the other clients carry out their coroutines.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from itertools import repeat, starmap
+from typing import Any, Self
+
+from ..errors import DisconnectedError, UsageError
+from ..recipes.large import Received, Receiving
+from ..recipes.mailbox import Mailbox, called, take
+from ..recipes.queue import Job, Work
+from ..wire.packets import Message
+from ..wire.text import printable
+from .basics import Basics
+
+__all__ = ["AioFiles", "AioService", "AioSubscription", "AioWorker"]
+
+logger = logging.getLogger("sbuslib.clients")
+
+
+class _Background:
+    """Works in the background until its mailbox is closed. An error of the work is raised where its end is awaited."""
+
+    def __init__(self, verbs: Basics, mailbox: Mailbox) -> None:
+        self._verbs = verbs
+        self._mailbox = mailbox  # what the work reads
+        self._running: list[Any] = []  # greenlets, threads or tasks
+        self._errors: list[Exception] = []  # what ended some of them
+
+    def _begin(self, works: Sequence[Coroutine[Any, Any, None]]) -> None:
+        client = self._verbs.channel
+        client._begun.add(self)
+        self._running = [client._start(self._run(work)) for work in works]
+
+    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as error:
+            self._errors.append(error)
+            if not self._verbs.channel.closed:
+                logger.error("what a client had begun has ended: %s", error)
+
+    async def _end(self) -> None:
+        """Close the mailbox, and wait until the work has ended."""
+        # While the hub is away nothing ends: then this raises, and the work ends by itself once it is back.
+        if not self._mailbox.closed:
+            await self._verbs.close_mailbox(self._mailbox)
+        self._verbs.channel._begun.discard(self)
+        for running in self._running:
+            await self._verbs.channel._join(running)
+
+    async def stop(self) -> None:
+        """End it: nothing more is taken, and what was taken is finished. A second call does nothing."""
+        await self._end()
+
+    async def wait(self) -> None:
+        """Wait until it has ended. Raises the error that ended it."""
+        for running in self._running:
+            await self._verbs.channel._join(running)
+        if self._errors and not self._verbs.channel.closed:
+            raise self._errors[0]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await self.stop()
+        if error is None:
+            await self.wait()
+
+
+class AioSubscription(_Background):
+    """What a client subscribed to. ``client.subscribe`` makes it, and the end of its ``with`` takes it back.
+
+    From the first use on it has a queue of its own, of 65,536 messages and 64 MiB; what comes while that is full is
+    lost, and counted. Until then its messages are :meth:`receive`'s of the client.
+    """
+
+    def __init__(self, verbs: Basics, mailbox: Mailbox) -> None:
+        super().__init__(verbs, mailbox)
+        self._has_queue = False  # whether messages go into the mailbox
+        self._is_taken_back = False
+
+    def start(self, on_message: Callable[[Message], object] | None) -> None:
+        """Messages go into the mailbox, and from there to a function, if there is one."""
+        self._has_queue = True
+        if on_message is not None:
+            self._verbs.channel._stay()
+            self._begin([self._call(on_message)])
+
+    @property
+    def patterns(self) -> tuple[bytes, ...]:
+        """What is subscribed to. A secret pattern changes with the credentials of the client."""
+        return tuple(self._mailbox.patterns)
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """Messages that came while the queue was full, by cause. What the hub lost is in ``lost`` of the client."""
+        return {"unread": self._mailbox.lost} if self._mailbox.lost else {}
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was taken back. What came before can still be received."""
+        return self._is_taken_back
+
+    def _take_over(self) -> Mailbox:
+        if not self._has_queue:
+            self._has_queue = True
+            if not self._is_taken_back:
+                self._verbs.take_over(self._mailbox)
+        return self._mailbox
+
+    async def receive(self, *, timeout: float | None = None) -> Message:
+        """The next message, oldest first.
+
+        Raises :exc:`TimeoutError` after ``timeout`` seconds, and :exc:`~sbuslib.errors.DisconnectedError` when the
+        subscription was taken back or the connection ended, and nothing is left.
+        """
+        mailbox = self._take_over()
+        message = mailbox.take()
+        if message is None:
+            message = await take(self._verbs, mailbox, timeout)
+        if message is None:
+            if mailbox.closed:
+                raise DisconnectedError("the subscription was taken back")
+            raise TimeoutError(f"no message within {timeout} s")
+        return message
+
+    async def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[Message]:
+        """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
+        if most is not None and most < 1:
+            raise UsageError(f"most is at least 1, not {most!r}")
+        messages = [await self.receive(timeout=timeout)]
+        count = len(self._mailbox.messages) if most is None else min(most - 1, len(self._mailbox.messages))
+        messages += (message for message in starmap(self._mailbox.take, repeat((), count)) if message is not None)
+        return messages
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Messages as they come, until the subscription is taken back or the client closed.
+
+        Raises :exc:`~sbuslib.errors.DisconnectedError` when the hub closes the connection.
+        """
+        while (message := await self.next()) is not None:
+            yield message
+
+    async def next(self) -> Message | None:
+        """The next message; ``None`` when no more will come."""
+        mailbox = self._take_over()
+        try:
+            return await take(self._verbs, mailbox)
+        except DisconnectedError:
+            if self._verbs.channel.closed:
+                return None
+            raise
+
+    async def unsubscribe(self) -> None:
+        """Take the subscription back: nothing more comes. A second call does nothing."""
+        if self._is_taken_back:
+            return
+        self._is_taken_back = True
+        if self._has_queue:
+            await self._end()
+            return
+        self._mailbox.closed = True
+        if not self._verbs.channel.closed:
+            await self._verbs.unsubscribe(*self._mailbox.patterns)
+
+    async def stop(self) -> None:
+        """As :meth:`unsubscribe`. With ``on_message``, what came is handed over before it returns."""
+        await self.unsubscribe()
+
+    async def __aenter__(self) -> Self:
+        self._take_over()
+        return self
+
+    async def _call(self, on_message: Callable[[Message], object]) -> None:
+        while (message := await self.next()) is not None:
+            try:
+                await called(on_message, message)
+            except (Exception, SystemExit):  # the latter would end this thread alone
+                logger.exception("on_message failed at a message under %s", printable(message.key))
+
+
+class AioService(_Background):
+    """Answers questions in the background. What ``client.serve`` returns."""
+
+    def __init__(
+        self, verbs: Basics, mailbox: Mailbox, works: Callable[[], Sequence[Coroutine[Any, Any, None]]]
+    ) -> None:
+        super().__init__(verbs, mailbox)
+        self._works = works  # what runs side by side
+
+    async def start(self) -> None:
+        """Begin. Raises as ``subscribe`` does."""
+        self._verbs.channel._stay()
+        await self._verbs.open_mailbox(self._mailbox)
+        self._begin(self._works())
+
+
+class AioWorker(AioService):
+    """A worker of a queue. What ``client.work`` returns. Iterate over it where it has no function."""
+
+    def __init__(self, verbs: Basics, work: Work, function: Callable[[Job], object] | None, at_once: int) -> None:
+        super().__init__(verbs, work.mailbox, lambda: work.parts(function, at_once))
+        self._work = work
+
+    async def start(self) -> None:
+        """Begin: announce the worker."""
+        await self._verbs.tell_senders()
+        await super().start()
+
+    def done(self, job: Job) -> None:
+        """A job is done. The service is told with others, a second later at the latest."""
+        self._work.done(job)
+
+    def failed(self, job: Job) -> None:
+        """A job is given back, for this worker or another."""
+        self._work.failed(job)
+
+    async def next(self, *, timeout: float | None = None) -> Job | None:
+        """The next job; ``None`` after ``timeout`` seconds, and when the worker was stopped."""
+        return await self._work.next(timeout)
+
+    async def __aiter__(self) -> AsyncIterator[Job]:
+        while (job := await self.next()) is not None:
+            yield job
+
+
+class AioFiles:
+    """The files that a client receives. What ``client.receive_large`` returns. For one caller."""
+
+    def __init__(self, receiving: Receiving) -> None:
+        self._receiving = receiving
+
+    async def start(self) -> None:
+        """Begin: offers are seen from now on."""
+        await self._receiving.open()
+
+    async def stop(self) -> None:
+        """Take no more files. Nothing is left of what did not come whole."""
+        await self._receiving.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def receive(self, *, timeout: float | None = None) -> Received:
+        """The next file that came whole.
+
+        Raises :exc:`TimeoutError` after ``timeout`` seconds; :exc:`~sbuslib.errors.PeerError` and :exc:`OSError` when a
+        file that was coming fails. Call it again for the others.
+        """
+        received: Received = await self._receiving.next(timeout)
+        return received
+
+    async def __aiter__(self) -> AsyncIterator[Received]:
+        """Files as they come. Raises as :meth:`receive`."""
+        while True:
+            yield await self.receive()

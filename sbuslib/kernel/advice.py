@@ -1,0 +1,36 @@
+"""What to say where no hub is: it may be elsewhere on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from shlex import quote
+
+__all__ = ["advise_address"]
+
+
+def advise_address(address: str | None) -> str:
+    """What would help where no hub is at the address, or at those where all look. It names a hub that listens."""
+    if address is not None and re.search(r"://|:[0-9]+$", address):
+        return "an address is the path of a socket on this machine; sbus gateway joins the buses of two"
+    if address is not None and os.path.exists(address):
+        return f"sbus doctor -a {quote(address)} says why"
+    found = {}
+    with suppress(OSError), open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            words = line.rstrip("\n").split(None, 7)
+            if len(words) < 8:
+                continue  # a socket without a path, or a line of a path with a newline
+            *_, flags, kind, _, _, path = words
+            # One that listens, for sequenced packets. Those in these two folders are on most machines, and are no hubs.
+            if (flags, kind) == ("00010000", "0005") and not path.startswith(("/run/udev/", "/run/systemd/")):
+                with suppress(OSError):
+                    if os.access(path, os.W_OK):
+                        found[os.stat(path).st_mtime] = path
+    if found:
+        option = "export SBUS_ADDRESS=" if address is None else "-a "
+        return f"one may be at another address: {option}{quote(found[max(found)])}"
+    if address is not None:
+        return f"sbus hub -a {quote(address)} starts one"
+    return "sbus hub -a /tmp/bus starts one, for which: export SBUS_ADDRESS=/tmp/bus"

@@ -1,0 +1,116 @@
+"""Where a recipe, a pattern of use such as asking and answering, receives; and what it asks of its client.
+
+A recipe is a coroutine that does no input or output and reads no clock: it awaits verbs of its client. With asyncio
+they are awaited; a client that blocks its caller carries the coroutine out, and it never suspends::
+
+    async def ask(party: Party, mailbox: Mailbox, key: bytes) -> Message | None:
+        await party.open_mailbox(mailbox)
+        try:
+            await party.publish(key, b"?")
+            return await take(party, mailbox, timeout=1.0)
+        finally:
+            await party.close_mailbox(mailbox)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol
+
+from ..wire.packets import Message
+
+__all__ = ["MAILBOX_BYTES", "Mailbox", "Party", "called", "take"]
+
+MAILBOX_MESSAGES: Final = 65_536
+"""Messages that a mailbox keeps. Whoever waits reads until it has what it waits for, so it is mostly near empty."""
+MAILBOX_BYTES: Final = 67_108_864
+"""Bytes of payload that a mailbox keeps: more than 100 of the longest messages."""
+
+
+class Mailbox:
+    """Messages that a client diverts from its inbox: those that match one of ``patterns``, oldest first.
+
+    A message that the application subscribed to as well comes into the inbox, too. A full mailbox drops what comes, and
+    counts it in ``lost``.
+    """
+
+    def __init__(self, *patterns: bytes, messages: int = MAILBOX_MESSAGES, size: int = MAILBOX_BYTES) -> None:
+        self.patterns = list(patterns)
+        """The client keeps it true: a secret pattern changes its name with the client's credentials."""
+        self.messages: deque[Message] = deque()
+        self.lost = 0
+        self.closed = False
+        """Whether nothing more will come. A recipe that works in the background ends then."""
+        self._most = messages  # how many are kept
+        self._room = size  # bytes of payload that are still taken
+
+    def put(self, message: Message) -> None:
+        """Take a message in; called by the client while it reads, so it must neither wait nor raise."""
+        size = len(message.payload)
+        if size > self._room or len(self.messages) >= self._most:
+            self.lost += 1
+            return
+        self._room -= size
+        self.messages.append(message)
+
+    def take(self) -> Message | None:
+        """The oldest message; ``None`` without one. Of several callers each gets another."""
+        try:
+            message = self.messages.popleft()
+        except IndexError:
+            return None
+        self._room += len(message.payload)
+        return message
+
+    def clear(self) -> None:
+        """Forget what came until now."""
+        while self.take() is not None:
+            pass
+        self.lost = 0
+
+    def put_first(self, messages: list[Message]) -> None:
+        """Put messages before those that came, whatever room there is."""
+        self._room -= sum(len(message.payload) for message in messages)
+        self.messages.extendleft(reversed(messages))
+
+    def is_ready(self) -> bool:
+        """Whether there is something to take, or nothing to wait for."""
+        return self.closed or bool(self.messages)
+
+
+class Party(Protocol):
+    """What recipes use of a client."""
+
+    async def publish(self, key: bytes, payload: bytes = b"", /) -> None: ...
+
+    async def post(self, key: bytes, payload: bytes) -> None: ...
+
+    async def publish_many(self, messages: Sequence[tuple[bytes, bytes]]) -> int: ...
+
+    async def sync(self, scope: str = "local") -> str: ...
+
+    async def tell_senders(self) -> None: ...
+
+    async def open_mailbox(self, mailbox: Mailbox) -> None: ...
+
+    async def close_mailbox(self, mailbox: Mailbox) -> None: ...
+
+    async def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool: ...
+
+
+async def called(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of the application returns, which with asyncio may be a coroutine function."""
+    result = function(*arguments)
+    return await result if isinstance(result, Awaitable) else result
+
+
+async def take(party: Party, mailbox: Mailbox, timeout: float | None = None) -> Message | None:
+    """The next message of a mailbox; ``None`` after ``timeout`` seconds, and when the mailbox is closed and empty.
+
+    There may be more, which ``mailbox.take()`` gives without waiting.
+    """
+    while (message := mailbox.take()) is None:
+        if mailbox.closed or not await party.wait_until(mailbox.is_ready, timeout):
+            return None
+    return message

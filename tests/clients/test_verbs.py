@@ -1,0 +1,815 @@
+"""The verbs of a client: a table of scripts that the three clients play, each against a hub in another thread."""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import os
+import socket
+import threading
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+from clients.drivers import Bus, FakeHub, script, without_hub
+from clients.makers import StartsHub, Starved
+from support import PATIENCE, HubThread, own_key
+
+from sbuslib import Client, Limits, aio, blocking
+from sbuslib.clients import channel, session
+from sbuslib.errors import (
+    AddressError,
+    DisconnectedError,
+    KeyFormatError,
+    NoHubError,
+    PayloadError,
+    PeerError,
+    RefusedError,
+    UsageError,
+)
+from sbuslib.limits import PACKET_BYTES, ClientLimits
+from sbuslib.wire.packets import Message
+
+SWIFT = ClientLimits(reconnect_pause=0.001, reconnect_pause_most=0.002)
+
+# -- publishing and receiving -----------------------------------------------------------------------
+
+
+@script
+async def test_publish_and_receive(bus: Bus, server: HubThread) -> None:
+    one, other = await bus.client(), await bus.client()
+    await one.subscribe(b"a/*", "b")
+    await other.publish(b"a/1", b"x")
+    await other.publish(b"c")
+    await other.publish("b")
+    assert await one.receive(timeout=PATIENCE) == Message(b"a/1", b"x")
+    assert await one.receive(timeout=PATIENCE) == Message(b"b", b"")
+    with pytest.raises(TimeoutError, match=r"0\.01"):
+        await one.receive(timeout=0.01)
+    with pytest.raises(TimeoutError):
+        await one.receive(timeout=0)
+    await one.unsubscribe("b")
+    await one.sync()
+    await other.publish(b"b", b"no")
+    await other.publish(b"a/2", b"yes")
+    assert (await one.receive(timeout=PATIENCE)).payload == b"yes"
+
+
+@script
+async def test_a_client_knows_its_credentials_and_its_hub(bus: Bus, server: HubThread) -> None:
+    client = await bus.client()
+    assert client.credentials == await client.whoami() == own_key()
+    assert (client.address, client.epoch, client.closed, client.connected) == (bus.address, 1, False, True)
+    assert client.features.hub_id == server.hub.hub_id
+    assert bus.address in repr(bus.core(client))
+    assert bus.core(client).fileno() == client.socket.fileno() >= 0
+    assert [await client.sync(), await client.sync("tree")] == ["local", "tree"]
+    assert (await client.statistics()).hub_id.encode() == server.hub.hub_id
+    assert client.separator == b"/"
+    assert bus.core(client).can("senders")
+    assert not bus.core(client).can("fly")
+
+
+@script
+async def test_subscribe_is_in_force_when_it_returns(bus: Bus, server: HubThread) -> None:
+    client = await bus.client()
+    for number in range(50):
+        await client.subscribe(b"k%d" % number)
+        server.call(server.hub.publish, b"k%d" % number, b"")
+        assert (await client.receive(timeout=PATIENCE)).key == b"k%d" % number
+
+
+@script
+async def test_subscriptions_are_counted(bus: Bus, server: HubThread) -> None:
+    client = await bus.client()
+    await client.subscribe(b"a", b"a")
+    await client.unsubscribe(b"a")
+    await client.publish(b"a", b"1")
+    await client.sync()
+    await client.unsubscribe(b"a")
+    await client.publish(b"a", b"2")
+    await client.sync()
+    assert (await client.receive(timeout=PATIENCE)).payload == b"1"
+    with pytest.raises(TimeoutError):
+        await client.receive(timeout=0)
+
+
+@script
+async def test_many_are_published_in_order_whatever_their_sizes(bus: Bus, server: HubThread) -> None:
+    client = await bus.client()
+    await client.subscribe(b"")
+    sizes = [100_000, 100_000, 10, 10, 100_000, 10, 10, 10, 130_000, 10, 10]
+    pairs = [(b"k", b"%d " % number + bytes(size)) for number, size in enumerate(sizes)]
+    assert await client.publish_many(pairs) == len(pairs)
+    assert [(await client.receive(timeout=PATIENCE)).payload for _ in sizes] == [payload for _, payload in pairs]
+    pairs = [(b"k%d" % (number % 7), b"%d" % number) for number in range(1_000)]
+    text = [(key.decode() if number % 2 else key, payload) for number, (key, payload) in enumerate(pairs)]
+    assert await client.publish_many(iter(text)) == 1_000
+    got: list[Message] = []
+    while len(got) < 1_000:
+        some = await client.receive_many(most=300, timeout=PATIENCE)
+        assert 0 < len(some) <= 300
+        got += some
+    assert [(message.key, message.payload) for message in got] == pairs
+    assert await client.publish_many([]) == 0
+
+
+@script
+async def test_what_comes_before_a_wrong_message_is_published(bus: Bus, server: HubThread) -> None:
+    client = await bus.client()
+    await client.subscribe(b"")
+    with pytest.raises(KeyFormatError):
+        await client.publish_many([(b"a", b"1"), (b"b", b"2"), (b"\0", b"3"), (b"c", b"4")])
+    await client.sync()
+    assert [message.key for message in await client.receive_many(timeout=PATIENCE)] == [b"a", b"b"]
+
+
+@script
+async def test_receive_many(bus: Bus, server: HubThread) -> None:
+    client = await bus.client()
+    await client.subscribe(b"")
+    for number in range(5):
+        await client.publish(b"k", b"%d" % number)
+    await client.sync()
+    assert [message.payload for message in await client.receive_many(most=2)] == [b"0", b"1"]
+    with pytest.raises(UsageError):
+        await client.receive_many(most=0)
+    assert len(await client.receive_many()) == 3
+    with pytest.raises(TimeoutError):
+        await client.receive_many(timeout=0)
+
+
+@script
+async def test_the_longest_message_is_sent_and_a_longer_one_is_refused(bus: Bus, server: HubThread) -> None:
+    client, told = await bus.client(), await bus.client(senders=True)
+    await client.subscribe(b"k")
+    await told.subscribe(b"k")
+    payload = bytes(range(256)) * (PACKET_BYTES // 256)
+    await client.publish(b"k", payload[: PACKET_BYTES - 6])
+    assert (await client.receive(timeout=PATIENCE)).payload == payload[: PACKET_BYTES - 6]
+    assert await told.receive(timeout=PATIENCE) == Message(b"k", payload[: PACKET_BYTES - 6], own_key())
+    with pytest.raises(PayloadError):
+        await client.publish(b"k", payload[: PACKET_BYTES - 5])
+
+
+@script
+async def test_flags_of_send_and_recv(bus: Bus, server: HubThread) -> None:
+    client = await bus.client(senders=True)
+    await client.subscribe(b"a")
+    with pytest.raises(BlockingIOError):
+        await client.receive(flags=socket.MSG_DONTWAIT)
+    await client.publish(b"a", b"1", flags=socket.MSG_DONTWAIT)
+    await client.publish(b"a", b"2")
+    for _ in range(2):
+        peeked = await client.receive(timeout=PATIENCE, flags=socket.MSG_PEEK)
+        assert peeked == Message(b"a", b"1", own_key())
+    assert (await client.receive(timeout=PATIENCE)).payload == b"1"
+    await client.sync()
+    assert (await client.receive(timeout=PATIENCE, flags=socket.MSG_PEEK)).payload == b"2"
+    assert (await client.receive(flags=socket.MSG_DONTWAIT)).payload == b"2"
+    with pytest.raises(TimeoutError):
+        await client.receive(timeout=0.01, flags=socket.MSG_PEEK)
+
+
+@script
+async def test_choices_are_made_with_the_client(bus: Bus, server: HubThread) -> None:
+    plain, quiet = await bus.client(), await bus.client(echo=False, senders=True, notices=False)
+    assert (plain.echo, plain.senders, plain.notices) == (True, False, True)
+    assert (quiet.echo, quiet.senders, quiet.notices) == (False, True, False)
+    await quiet.subscribe(b"a")
+    await quiet.flood_control(soft="discard", hard="error", order="stack")
+    await quiet.publish(b"a", b"own")
+    await plain.publish(b"a", b"other")
+    assert await quiet.receive(timeout=PATIENCE) == Message(b"a", b"other", own_key())
+    rows = server.call(server.hub.statistics).per_client
+    assert ("discard", "error", "stack") in {(row.soft, row.hard, row.order) for row in rows}
+
+
+@script
+async def test_secrets(bus: Bus, server: HubThread) -> None:
+    one, other = await bus.client(), await bus.client()
+    await one.subscribe(one.credentials + b"/x")
+    await other.subscribe(b"")
+    await other.publish(one.credentials + b"/x", b"secret")
+    assert (await one.receive(timeout=PATIENCE)).payload == b"secret"
+    await other.sync()
+    with pytest.raises(TimeoutError):
+        await other.receive(timeout=0)
+
+
+# -- errors -----------------------------------------------------------------------------------------
+
+
+@script
+async def test_a_refused_subscription_is_an_error_of_that_call_and_the_others_stay(bus: Bus, server: HubThread) -> None:
+    for reconnect in (False, True):
+        client = await bus.client(reconnect=reconnect, limits=SWIFT)
+        kept = await client.subscribe(b"a")
+        with pytest.raises(RefusedError, match="secret pattern of another"):
+            await client.subscribe(b"b", b"!/cred/*/*/*/x")
+        await client.publish(b"a", b"x")
+        assert (await kept.receive(timeout=PATIENCE)).payload == b"x"
+        assert await client.whoami() == own_key()
+        assert server.call(server.hub.statistics).patterns == 1
+        await client.close()
+        while server.call(server.hub.statistics).clients:
+            pass
+    assert server.call(server.hub.statistics).breaches == {"secret pattern of another": 2}
+
+
+@script
+async def test_a_wrong_pattern_changes_nothing(bus: Bus, server: HubThread) -> None:
+    client = await bus.client()
+    for pattern in (b"\0", "\0", None, b"x" * PACKET_BYTES, "\ud800", 5):
+        for verb in (client.subscribe, client.unsubscribe):
+            with pytest.raises(KeyFormatError):
+                await verb(b"a", pattern)
+    await client.publish(b"a", b"x")
+    await client.sync()
+    with pytest.raises(TimeoutError):
+        await client.receive(timeout=0)
+    assert server.call(server.hub.statistics).patterns == 0
+
+
+@script
+async def test_wrong_arguments_are_told_in_the_words_of_the_verb(bus: Bus, server: HubThread) -> None:
+    client = await bus.client()
+    wrong: list[tuple[Any, tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
+        (client.subscribe, (), {}, UsageError, "at least one pattern"),
+        (client.subscribe, (b"a",), {"on_message": 5}, UsageError, "on_message is called with each message"),
+        (client.sync, ("world",), {}, UsageError, "scope"),
+        (client.publish, (b"a\0", b""), {}, KeyFormatError, "NUL"),
+        (client.publish, (b"a", "text"), {}, PayloadError, "payload is bytes, not str"),
+        (client.request, (b"x", "y"), {}, PayloadError, "payload is bytes, not str"),
+        (client.request, (5,), {}, KeyFormatError, "key is bytes or str, not int"),
+        (client.last, (5,), {}, KeyFormatError, "pattern is bytes or str, not int"),
+        (client.submit, (5, b"k"), {}, KeyFormatError, "name is bytes or str, not int"),
+        (client.submit, ("q", b"k", "text"), {}, PayloadError, "payload is bytes, not str"),
+        (client.work, ("q", 5), {}, UsageError, "called with each job: 5"),
+        (client.serve, ("q", None), {}, UsageError, "called with each question: None"),
+        (client.flood_control, (), {"soft": "never"}, UsageError, "soft is one of"),
+        (client.receive_many, (), {"most": 0}, UsageError, "most"),
+    ]
+    for verb, arguments, options, error, text in wrong:
+        with pytest.raises(error, match=text):
+            await verb(*arguments, **options)
+    for options, error in (({"to": ""}, AddressError), ({"hub_user": "no such user"}, UsageError)):
+        with pytest.raises(error):
+            await bus.client(**options)
+    await client.sync()
+
+
+@script
+async def test_a_wrong_payload_is_refused_under_a_key_that_was_used_before(bus: Bus, server: HubThread) -> None:
+    client = await bus.client()
+    await client.subscribe(b"a")
+    wrong: list[tuple[Any, Any, type[Exception]]] = [
+        (b"a", bytes(PACKET_BYTES - 5), PayloadError),
+        ("a", bytes(PACKET_BYTES - 5), PayloadError),
+        (b"a", "text", PayloadError),
+        (b"a", None, PayloadError),
+        ([b"a"], b"", KeyFormatError),
+    ]
+    for key, payload, error in wrong:
+        await client.publish(b"a", b"good")
+        with pytest.raises(error):
+            await client.publish(key, payload)
+    for payload in (bytearray(b"1"), memoryview(b"2"), bytes(PACKET_BYTES - 6)):
+        await client.publish(b"a", payload)
+    got = [(await client.receive(timeout=PATIENCE)).payload for _ in range(8)]
+    assert got == [b"good"] * 5 + [b"1", b"2", bytes(PACKET_BYTES - 6)]
+
+
+@script
+async def test_a_wildcard_of_another_broker_is_warned_of(bus: Bus, server: HubThread) -> None:
+    client = await bus.client()
+    session._warned_of.clear()
+    for pattern in ("mqtt/#", "nats/>", "files/**"):
+        with pytest.warns(UserWarning, match="is no wildcard here"):
+            await client.subscribe(pattern)
+        await client.subscribe(pattern)  # once
+    await client.subscribe("a#b/c")
+
+
+@without_hub
+async def test_what_no_hub_sends_ends_the_connection(bus: Bus) -> None:
+    """Neither reading nor publishing goes on as if nothing had happened."""
+    for packet in (b"SUB a", b"MSG a", b"nonsense", b"CMSG from\0x\0y"):
+        with FakeHub(bus.address) as fake:
+            client = await bus.client(reconnect=False)
+            fake.say(packet)
+            with pytest.raises(PeerError):
+                await client.receive(timeout=PATIENCE)
+            for _ in range(2):
+                with pytest.raises(DisconnectedError, match="no hub sends"):
+                    await client.receive(timeout=PATIENCE)
+                with pytest.raises(DisconnectedError):
+                    await client.publish(b"a")
+                with pytest.raises(DisconnectedError):
+                    await client.whoami()
+        os.unlink(bus.address)
+
+
+@without_hub
+async def test_a_hub_that_says_nothing_or_hangs_up(bus: Bus) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(bus.address)
+        listener.listen()
+        with pytest.raises(TimeoutError):
+            await bus.client(timeout=0.02)
+
+        def hang_up() -> None:
+            for _ in range(2):  # the first has given up
+                listener.accept()[0].close()
+
+        hanging_up = threading.Thread(target=hang_up)
+        hanging_up.start()
+        with pytest.raises(DisconnectedError):
+            await bus.client()
+        hanging_up.join()
+
+
+@without_hub
+async def test_a_backlog_that_stays_full(bus: Bus) -> None:
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first,
+    ):
+        listener.bind(bus.address)
+        listener.listen(0)
+        first.connect(bus.address)
+        with pytest.raises(TimeoutError, match="backlog"):
+            await bus.client(timeout=0.02)
+
+
+# -- subscriptions ----------------------------------------------------------------------------------
+
+
+@script
+async def test_a_subscription_has_a_queue_of_its_own(bus: Bus, server: HubThread) -> None:
+    client = await bus.client()
+    await client.subscribe(b"other")
+    async with client.subscribe("room/") as rooms, client.subscribe(b"room/1") as first:
+        await client.publish_many([(b"room/1", b"a"), (b"room/2", b"b"), (b"other", b"c"), (b"room/1", b"d")])
+        assert [(await rooms.receive(timeout=PATIENCE)).payload for _ in range(3)] == [b"a", b"b", b"d"]
+        assert [message.payload for message in await first.receive_many(most=1)] == [b"a"]
+        assert [message.payload for message in await first.receive_many(timeout=PATIENCE)] == [b"d"]
+        with pytest.raises(UsageError):
+            await first.receive_many(most=0)
+        with pytest.raises(TimeoutError, match=r"no message within 0\.01 s"):
+            await rooms.receive(timeout=0.01)
+        assert (rooms.patterns, rooms.lost, rooms.closed) == ((b"room/",), {}, False)
+    assert rooms.closed
+    with pytest.raises(DisconnectedError, match="taken back"):
+        await rooms.receive(timeout=PATIENCE)
+    await rooms.unsubscribe()
+    assert server.call(server.hub.statistics).patterns == 1
+    assert (await client.receive(timeout=PATIENCE)).payload == b"c"
+    with pytest.raises(TimeoutError):
+        await client.receive(timeout=0)
+
+
+@script
+async def test_what_no_object_takes_is_the_clients(bus: Bus, server: HubThread) -> None:
+    client = await bus.client()
+    both, second = await client.subscribe(b"a", b"b"), await client.subscribe(b"b")
+    await client.publish_many([(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"b", b"4")])
+    await client.sync()
+    assert (await client.receive(timeout=PATIENCE)).payload == b"1"
+    assert (await second.receive(timeout=PATIENCE)).payload == b"2", "what was here goes to the object that is used"
+    assert [(await client.receive(timeout=PATIENCE)).payload for _ in range(3)] == [b"2", b"3", b"4"]
+    assert (await second.receive(timeout=PATIENCE)).payload == b"4"
+    await client.publish(b"a", b"5")
+    await client.sync()
+    assert (await both.receive(timeout=PATIENCE)).payload == b"5"
+    with pytest.raises(TimeoutError):
+        await client.receive(timeout=0)
+    unused = await client.subscribe(b"c")
+    await unused.unsubscribe()
+    await client.publish(b"c")
+    await client.sync()
+    with pytest.raises(TimeoutError):
+        await client.receive(timeout=0)
+
+
+@script
+async def test_a_queue_is_bounded_and_counts_what_is_lost(bus: Bus, server: HubThread) -> None:
+    client = await bus.client()
+    async with client.subscribe(b"a") as subscription:
+        core = bus.core(subscription)
+        getattr(core, "_core", core)._mailbox._most = 5
+        await client.publish_many([(b"a", b"%d" % number) for number in range(8)])
+        await client.sync()
+        assert subscription.lost == {"unread": 3}
+        assert len(await subscription.receive_many()) == 5
+        await client.publish(b"a", b"later")
+        assert (await subscription.receive(timeout=PATIENCE)).payload == b"later"
+
+
+@script
+async def test_iteration_ends_with_the_subscription_and_with_the_client(bus: Bus, server: HubThread) -> None:
+    client = await bus.client()
+    subscription = await client.subscribe(b"a")
+    got: list[bytes] = []
+    await client.publish_many([(b"a", b"%d" % number) for number in range(5)])
+    async for message in subscription:
+        got.append(message.payload)
+        if len(got) == 5:
+            await subscription.unsubscribe()
+    await client.subscribe(b"b")
+    await client.publish_many([(b"b", b"%d" % number) for number in range(5)])
+    async for message in client:
+        got.append(message.payload)
+        if len(got) == 10:
+            await client.close()
+    assert got == [b"%d" % number for number in range(5)] * 2
+
+
+@script
+async def test_on_message_calls_back_and_its_errors_are_logged(bus: Bus, server: HubThread) -> None:
+    client, other = await bus.client(), await bus.client()
+    heard: list[bytes] = []
+
+    def hear(message: Message) -> None:
+        heard.append(message.payload)
+        if message.payload == b"bad":
+            raise ValueError("the handler's own")
+
+    logged: SimpleQueue[logging.LogRecord] = SimpleQueue()
+    handler = logging.handlers.QueueHandler(logged)
+    handler.prepare = lambda record: record  # type: ignore[method-assign]
+    logging.getLogger("sbuslib.clients").addHandler(handler)
+    try:
+        async with client.subscribe("a", on_message=hear):
+            await other.publish_many([(b"a", b"1"), (b"a", b"bad"), (b"a", b"2")])
+            while len(heard) < 3:
+                await client.sync()
+        await other.publish(b"a", b"late")
+        await other.sync()
+    finally:
+        logging.getLogger("sbuslib.clients").removeHandler(handler)
+    assert heard == [b"1", b"bad", b"2"]
+    record = logged.get(timeout=PATIENCE)
+    assert record.getMessage() == "on_message failed at a message under a"
+    assert record.exc_info
+    with pytest.raises(TimeoutError):
+        await client.receive(timeout=0)
+
+
+@script
+async def test_a_handler_may_take_its_own_subscription_back(bus: Bus, server: HubThread) -> None:
+    client = await bus.client()
+    heard: list[bytes] = []
+    made: list[Any] = []
+
+    async def once(message: Message) -> None:
+        heard.append(message.payload)
+        await made[0].unsubscribe()
+
+    made.append(await client.subscribe(b"a", on_message=lambda message: bus.carried_out(once(message))))
+    await client.publish(b"a", b"1")
+    await made[0].wait()
+    await client.publish(b"a", b"2")
+    await client.sync()
+    assert heard == [b"1"]
+
+
+@script
+async def test_drain_finishes_what_was_taken_and_closes(bus: Bus, server: HubThread) -> None:
+    client, other = await bus.client(), await bus.client()
+    heard: list[bytes] = []
+    await client.subscribe(b"a", on_message=lambda message: heard.append(message.payload))
+    await client.serve(b"svc", lambda question: question.payload.upper())
+    assert await other.request(b"svc", b"x") == b"X"
+    await other.publish_many([(b"a", b"%d" % number) for number in range(100)])
+    await other.sync()
+    await client.sync()
+    await client.drain()
+    assert client.closed
+    assert heard == [b"%d" % number for number in range(100)]
+
+
+# -- the end, and reconnection ----------------------------------------------------------------------
+
+
+@script
+async def test_close(bus: Bus, server: HubThread) -> None:
+    client, other = await bus.client(), await bus.client()
+    await other.subscribe(b"")
+    for number in range(100):
+        await client.publish(b"a", b"%d" % number)
+    await client.close()
+    await client.close()
+    assert client.closed
+    for verb in (client.receive, client.whoami, client.sync, client.receive_many):
+        with pytest.raises(DisconnectedError, match="closed"):
+            await verb()
+    for verb in (client.publish, client.subscribe, client.request):
+        with pytest.raises(DisconnectedError, match="closed"):
+            await verb(b"a")
+    assert [message async for message in client] == []
+    assert [(await other.receive(timeout=PATIENCE)).payload for _ in range(100)] == [b"%d" % n for n in range(100)]
+
+
+@script
+async def test_close_wakes_those_who_wait(bus: Bus, server: HubThread) -> None:
+    client = await bus.client(timeout=None)
+    subscription = await client.subscribe(b"a")
+
+    async def fails(verb: Any) -> bool:
+        with pytest.raises(DisconnectedError):
+            await verb()
+        return True
+
+    async def iterate(over: Any) -> bool:
+        return [message async for message in over] == []
+
+    waiting = [bus.spawn(fails(client.receive)), bus.spawn(fails(subscription.receive)), bus.spawn(iterate(client))]
+    await client.sync()
+    await client.sync()
+    await client.close()
+    assert [await each for each in waiting] == [True] * 3
+
+
+@script
+async def test_what_came_before_the_hub_closed_is_received(bus: Bus, server: HubThread) -> None:
+    client = await bus.client()
+    await client.subscribe(b"a")
+    for number in range(100):
+        server.call(server.hub.publish, b"a", b"%d" % number)
+    server.stop()
+    assert [(await client.receive(timeout=PATIENCE)).payload for _ in range(100)] == [b"%d" % n for n in range(100)]
+    with pytest.raises(DisconnectedError, match="hub closed"):
+        await client.receive(timeout=PATIENCE)
+    with pytest.raises(DisconnectedError):
+        async for _ in client:
+            pass
+    for _ in range(2):
+        with pytest.raises(DisconnectedError):
+            await client.publish(b"a")
+
+
+@script
+async def test_several_share_one_client(bus: Bus, server: HubThread) -> None:
+    """Each answer and each message reaches one of them."""
+    client = await bus.client()
+    await client.subscribe(b"a")
+
+    async def take() -> list[bytes]:
+        return [(await client.receive(timeout=PATIENCE)).payload for _ in range(250)]
+
+    async def ask() -> list[bytes]:
+        for _ in range(50):
+            assert await client.whoami() == own_key()
+            assert await client.sync() == "local"
+        return []
+
+    async def say() -> list[bytes]:
+        for number in range(500):
+            await client.publish(b"a", b"%d" % number)
+        return []
+
+    running = [bus.spawn(work()) for work in (take, take, take, take, ask, ask, say, say)]
+    got = [payload for each in running for payload in await each]
+    assert sorted(got, key=int) == sorted([b"%d" % number for number in range(500)] * 2, key=int)
+
+
+@without_hub
+async def test_reconnect_restores_everything(bus: Bus) -> None:
+    epochs: list[int] = []
+    with HubThread(bus.address):
+        client = await bus.client(
+            reconnect=True, limits=SWIFT, echo=False, senders=True, on_reconnect=lambda who: epochs.append(who.epoch)
+        )
+        plain = await client.subscribe(b"a", b"a")
+        secret = await client.subscribe(client.credentials + b"/x")
+        await secret.unsubscribe()
+        secret = await client.subscribe(client.credentials + b"/x")
+        with pytest.raises(TimeoutError):
+            await secret.receive(timeout=0)
+        await client.flood_control(hard="block")
+        await client.unsubscribe(b"a")
+    for epoch in (2, 3):
+        with HubThread(bus.address) as server, blocking.Client(bus.address) as other:
+            await client.sync()
+            assert epochs[-1] == client.epoch == epoch
+            await client.publish(b"a", b"own")
+            other.publish(b"a", b"1")
+            other.publish(client.credentials + b"/x", b"2")
+            assert await client.receive(timeout=PATIENCE) == Message(b"a", b"1", own_key())
+            assert (await secret.receive(timeout=PATIENCE)).payload == b"2"
+            rows = server.call(server.hub.statistics).per_client
+            assert (2, "block") in {(row.patterns, row.hard) for row in rows}
+    assert plain.patterns == (b"a", b"a")
+
+
+@script
+async def test_secrets_are_renewed_when_the_prefix_changes(bus: Bus, server: HubThread) -> None:
+    notices: list[object] = []
+    client, other = await bus.client(reconnect=True, on_notice=notices.append), await bus.client()
+    subscription = await client.subscribe(client.credentials + b"/x")
+    for prefix in (b"!/cred/1/2/3/", b"!/cred/4/5/6/!/cred/1/2/3/", b""):
+        server.call(server.hub.tree.set_prefix, prefix)
+        await client.sync()
+        await client.sync()  # by now what it said on hearing of that is in force
+        assert client.credentials == prefix + own_key()
+        assert subscription.patterns == (prefix + own_key() + b"/x",)
+        await other.publish(client.credentials + b"/x", prefix)
+        await other.publish(b"!/cred/7/8/9/x", b"nobody's")
+        assert (await subscription.receive(timeout=PATIENCE)).payload == prefix
+    assert len(notices) == 3
+
+
+@without_hub
+async def test_a_client_that_reconnects_waits_for_its_first_hub(bus: Bus) -> None:
+    with StartsHub(bus.address) as starter:
+        client = await bus.client(reconnect=True, limits=SWIFT)
+        assert (client.connected, client.epoch) == (True, 1)
+        assert await client.whoami() == own_key()
+    first = f"client of {bus.address}: waiting for a hub: no hub at {bus.address}: No such file or directory"
+    assert starter.logged[0].startswith(first)
+    with pytest.raises(NoHubError, match="No such file or directory"):
+        await bus.client(reconnect=True, limits=SWIFT, timeout=0.02)
+    with pytest.raises(NoHubError):
+        await bus.client()
+    with pytest.raises(AddressError):
+        await bus.client(to="x" * 200, reconnect=True, timeout=None)
+
+
+@without_hub
+async def test_the_state_of_the_connection_is_told(bus: Bus) -> None:
+    told: list[object] = []
+    options: dict[str, Any] = {
+        "limits": SWIFT,
+        "on_reconnect": lambda client: told.append((client.connected, client.epoch)),
+        "on_disconnect": lambda client, error: told.append((client.connected, str(error))),
+    }
+    with HubThread(bus.address):
+        client, other = await bus.client(reconnect=True, **options), await bus.client(**options)
+        assert (client.connected, told) == (True, [])
+    with HubThread(bus.address):
+        assert await client.whoami() == own_key()
+        assert told == [(False, f"{bus.address}: the hub closed the connection"), (True, 2)]
+        told.clear()
+        for verb in (other.whoami, other.whoami):
+            with pytest.raises(DisconnectedError):
+                await verb()
+        assert not other.connected
+        assert told == [(False, f"{bus.address}: the hub closed the connection")], "once"
+        told.clear()
+        await client.close()
+        assert not client.connected
+        assert told == [], "the application knows that it closed the client"
+
+
+@without_hub
+async def test_a_hub_that_stays_away(bus: Bus) -> None:
+    with HubThread(bus.address):
+        client, other = await bus.client(reconnect=True, limits=SWIFT, timeout=0.05), await bus.client()
+    for verb in (client.whoami, lambda: client.publish(b"a"), lambda: client.receive(timeout=0.05)):
+        with pytest.raises(TimeoutError):
+            await verb()
+    with pytest.raises(BlockingIOError):
+        await client.receive(flags=socket.MSG_DONTWAIT)
+    with HubThread(bus.address):
+        client.timeout = PATIENCE
+        assert await client.whoami() == own_key()
+        with pytest.raises(DisconnectedError):
+            await other.receive(timeout=PATIENCE)
+        with pytest.raises(DisconnectedError):
+            await other.publish(b"a")
+
+
+@without_hub
+async def test_what_serves_or_watches_outlives_its_hub(bus: Bus) -> None:
+    heard: list[bytes] = []
+    with HubThread(bus.address):
+        serving, watching = await bus.client(limits=SWIFT), await bus.client(limits=SWIFT)
+        told, once = await bus.client(limits=SWIFT, reconnect=False), await bus.client(limits=SWIFT)
+        await serving.serve(b"svc", lambda question: question.payload.upper())
+        await watching.subscribe(b"a", on_message=lambda message: heard.append(message.payload))
+        await told.subscribe(b"a", on_message=lambda message: heard.append(b"never"))
+    assert (serving._reconnect, told._reconnect) == (True, False)
+    with HubThread(bus.address) as server:
+        while server.call(server.hub.statistics).patterns < 2:
+            await serving.sync()
+            await watching.sync()
+        asking = await bus.client()
+        assert await asking.request(b"svc", b"x") == b"X"
+        await asking.publish(b"a", b"1")
+        while not heard:
+            await watching.sync()
+        for client in (told, once):
+            with pytest.raises(DisconnectedError):
+                await client.sync()
+        await serving.drain()
+        await watching.drain()
+    assert heard == [b"1"]
+
+
+@without_hub
+async def test_the_epoch_tells_whether_a_hub_took_what_was_published(bus: Bus) -> None:
+    with HubThread(bus.address):
+        client = await bus.client(reconnect=True, limits=SWIFT)
+        before = client.epoch
+        await client.publish(b"a")
+        await client.sync()
+        assert client.epoch == before
+        await client.publish(b"a")
+    with HubThread(bus.address):
+        await client.sync()
+        assert client.epoch == before + 1, "the second may be lost"
+
+
+@script
+async def test_the_client_counts_messages_that_the_hub_lost(bus: Bus, server: HubThread) -> None:
+    server.stop()
+    with HubThread(bus.address, limits=Limits(queued_packets=10)) as small:
+        client = await bus.client()
+        await client.subscribe(b"k")
+
+        def publish_all() -> None:
+            with blocking.Client(bus.address) as publisher:
+                publisher.publish_many([(b"k", bytes(4_000))] * 2_000)
+                publisher.sync()
+
+        thread = threading.Thread(target=publish_all)
+        thread.start()
+        thread.join()
+        lost = small.call(small.hub.statistics).lost
+        for _ in range(2_000 - lost["overflow"]):
+            await client.receive(timeout=PATIENCE)
+        await client.sync()
+        assert client.lost == lost
+
+
+SAYING: dict[str, tuple[bytes, Any]] = {
+    "publish": (b"MSG", lambda client: client.publish(b"k", b"x")),
+    "publish_many": (b"MSG", lambda client: client.publish_many([(b"k", b"x")])),
+    "unsubscribe": (b"UNSUB", lambda client: client.unsubscribe(b"j")),
+}
+
+
+@script
+async def test_sending_waits_while_the_kernel_has_no_memory(bus: Bus, server: HubThread) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(channel, "MEMORY_PAUSE", 0.001)
+        for verb, (about, say) in SAYING.items():
+            reader, client = await bus.client(), await bus.client()
+            await reader.subscribe(b"k")
+            await client.subscribe(b"j")
+            core = bus.core(client)
+            core._socket = Starved(core._socket, about, 3)
+            await say(client)
+            await client.publish(b"k", b"after")
+            if verb != "unsubscribe":
+                assert (await reader.receive(timeout=PATIENCE)).payload == b"x"
+            assert (await reader.receive(timeout=PATIENCE)).payload == b"after"
+            client.timeout = 0.01
+            core._socket = Starved(core._socket, about, 1e9)
+            with pytest.raises(TimeoutError, match="takes no more"):
+                await say(client)
+            if verb == "publish":
+                with pytest.raises(BlockingIOError):
+                    await client.publish(b"k", b"x", flags=socket.MSG_DONTWAIT)
+
+
+@without_hub
+async def test_sending_times_out_if_the_hub_does_not_read(bus: Bus) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(bus.address)
+        listener.listen()
+        peers: list[socket.socket] = []
+
+        def greet() -> None:
+            peers.append(listener.accept()[0])
+            while not peers[0].recv(1_000).startswith(b"CMSG !/cred/whoami"):
+                pass
+            peers[0].send(b"CMSG !/cred/whoami\0" + own_key())
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        client = await bus.client()
+        thread.join()
+        client.timeout = 0.01
+        with peers[0]:
+            with pytest.raises(TimeoutError, match="takes no more"):
+                await client.publish_many([(b"k", bytes(10_000))] * 10_000)
+            with pytest.raises(TimeoutError, match="takes no more"):
+                await client.unsubscribe(b"j")
+
+
+@script
+async def test_a_client_with_a_small_batch_limit_sends_and_receives_the_same(bus: Bus, server: HubThread) -> None:
+    client = await bus.client(limits=ClientLimits(batch=1))
+    await client.subscribe(b"")
+    pairs = [(b"k", b"%d" % number) for number in range(20)]
+    await client.publish_many(pairs)
+    assert [(await client.receive(timeout=PATIENCE)).payload for _ in pairs] == [payload for _, payload in pairs]
+
+
+def test_clients_show_no_more_than_is_to_be_used() -> None:
+    """What recipes are built on is not among it."""
+    for kind in (blocking.Client, Client, aio.Client):
+        shown = {name for name in dir(kind) if not name.startswith("_")}
+        assert not shown & {"open_mailbox", "close_mailbox", "wait_until", "post", "tell_senders", "spawn", "perform"}
