@@ -306,7 +306,7 @@ def _serve(
 
     from ..hub import Hub
     from . import supervision
-    from .heap import HeapTrimmer
+    from .heap import trimmer_of
 
     logging.basicConfig(format=f"{program}: %(message)s")
     hub = Hub(
@@ -336,7 +336,7 @@ def _serve(
     ready()
     supervision.tell(b"READY=1")
     beat = supervision.watchdog(hub.context.loop)
-    trimmer = HeapTrimmer(hub.context)
+    trimmer = trimmer_of(hub.context)
     hub.serve_forever()
     trimmer.close()
     if metrics is not None:

@@ -1,8 +1,8 @@
-"""Gives memory back to the system after many clients have left or much has waited.
+"""Gives memory back to the system after many clients or peers have left, or much has waited.
 
 The C library keeps what a program frees, for what the program asks for next. So a hub that queued megabytes for a
-moment, or served a thousand clients, would keep its size. glibc gives free memory back when it is asked, by
-``malloc_trim(3)``. That takes milliseconds, so a :class:`HeapTrimmer` asks only when nothing waits in the hub and
+moment, or served a thousand clients, would keep its size; a peer over TCP likewise. glibc gives free memory back when
+it is asked, by ``malloc_trim(3)``. That takes milliseconds, so a :class:`HeapTrimmer` asks only when nothing waits and
 something has probably been freed. With another C library it does nothing.
 """
 
@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final
 
 from ..core.context import Context
 
-__all__ = ["HeapTrimmer", "give_back"]
+__all__ = ["HeapTrimmer", "give_back", "trimmer_of"]
 
 LOOK_SECONDS: Final = 3.0
 """Seconds between two looks at the hub. A look takes some twenty microseconds."""
@@ -31,6 +32,16 @@ GROWN: Final = 1024 * 1024
 
 _PAGE: Final = os.sysconf("SC_PAGESIZE")
 _TRIM: Final[Any] = getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
+def trimmer_of(context: Context) -> HeapTrimmer:
+    """For a hub that is started, with this context."""
+    quotas = context.quotas
+
+    def held() -> int:
+        return sum(account.connections + account.patterns for account in quotas.accounts())
+
+    return HeapTrimmer(context.loop, held, quotas.waiting)
 
 
 def give_back() -> None:
@@ -49,14 +60,20 @@ def resident_bytes() -> int:
 
 
 class HeapTrimmer:
-    """Looks at a hub, which has to be started, every :data:`LOOK_SECONDS`, until it is closed."""
+    """Looks at what a program holds every :data:`LOOK_SECONDS`, until it is closed.
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._most = 0  # clients and patterns seen at one look since memory was given back
+    :param loop: the event loop, as gevent has it.
+    :param held: how many things with some memory each, such as clients and patterns, are there.
+    :param waiting: bytes that wait for clients that are slow.
+    """
+
+    def __init__(self, loop: Any, held: Callable[[], int], waiting: Callable[[], int]) -> None:
+        self._held = held
+        self._waiting = waiting
+        self._most = 0  # things seen at one look since memory was given back
         self._resident = resident_bytes()  # what was left when memory was given back
         self._not_before = 0.0
-        self._timer: Any = context.loop.timer(LOOK_SECONDS, LOOK_SECONDS)
+        self._timer: Any = loop.timer(LOOK_SECONDS, LOOK_SECONDS)
         self._timer.start(self.look)
 
     def close(self) -> None:
@@ -65,12 +82,11 @@ class HeapTrimmer:
         self._timer.close()
 
     def look(self) -> None:
-        """Give memory back if nothing waits in the hub and something has probably been freed."""
-        quotas = self._context.quotas
-        held = sum(account.connections + account.patterns for account in quotas.accounts())
+        """Give memory back if nothing waits and something has probably been freed."""
+        held = self._held()
         self._most = max(self._most, held)
         began = monotonic()
-        if began < self._not_before or quotas.waiting():
+        if began < self._not_before or self._waiting():
             return
         if self._most - held < GONE and resident_bytes() - self._resident < GROWN:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 from .console import EXIT_SUCCESS, EXIT_USAGE, complain, explain, on_stop, tell
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gevent.event import Event
 
     from ..tcp import Peer
+    from .heap import HeapTrimmer
 
 __all__ = ["CERTIFICATES", "add_peer_arguments", "run"]
 
@@ -89,6 +90,14 @@ def _peer(arguments: Namespace) -> Peer:
     )
 
 
+def _trimmer_of(peer: Peer) -> HeapTrimmer:
+    import gevent
+
+    from .heap import HeapTrimmer
+
+    return HeapTrimmer(gevent.get_hub().loop, lambda: len(peer.links), lambda: peer.statistics().queued_bytes)
+
+
 def run(arguments: Namespace, serve: Callable[[Peer, Event, ExitStack], Callable[[], str | None] | None]) -> int:
     """Start the peer, call ``serve`` with it, and wait for a signal or the event. Returns the exit status.
 
@@ -112,6 +121,7 @@ def run(arguments: Namespace, serve: Callable[[Peer, Event, ExitStack], Callable
             for address in arguments.connect:
                 peer.connect(address, wait=False)
             trouble = serve(peer, end, stack)
+            stack.enter_context(closing(_trimmer_of(peer)))
             if peer.address:
                 tell(f"listening at {peer.address} (Ctrl-C ends it)")
             end.wait()

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from ipaddress import ip_address
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 import gevent
 from gevent import socket
@@ -24,10 +24,11 @@ from ..errors import StateError, UsageError
 from ..kernel.hosts import HostPort, is_loopback
 from ..wire.text import plainly
 from .link import Link, Owner
-from .quota import AddressQuotas, Usage
 from .tls import TLS
 
-__all__ = ["Connections"]
+__all__ = ["HOLDS_THE_MOST", "Connections"]
+
+HOLDS_THE_MOST: Final = "holds the most while all hold too much"
 
 logger = logging.getLogger("sbuslib")
 
@@ -63,7 +64,6 @@ class Connections:
         self._shaking_hands: set[Any] = set()
         self._links: dict[Link, None] = {}
         self._dialling: dict[HostPort, gevent.Greenlet[..., Any]] = {}
-        self._quotas = AddressQuotas(self.limits)
         self.breaches = Violations(self.limits.logged_breaches)
         self.watchers: dict[Callable[[Link], None], None] = {}
         """Called with each connection that has ended."""
@@ -133,25 +133,18 @@ class Connections:
         if self._accepted >= self.limits.links:
             self._note_violation("too many connections", remote.host)
             return
-        usage = self._quotas.enter(remote.host)
-        if usage is None:
-            self._note_violation("too many connections of one address", remote.host)
-            return
         self._accepted += 1
         greenlet = gevent.getcurrent()
         try:
             self._shaking_hands.add(greenlet)
             try:
                 sock = self._secure(sock, None)
-            except BaseException as error:
-                self._quotas.leave(usage)
-                if not isinstance(error, (OSError, Timeout)):
-                    raise
+            except (OSError, Timeout):
                 self._note_violation("TLS handshake failed", remote.host)
                 return
             finally:
                 self._shaking_hands.discard(greenlet)
-            self._serve(sock, remote, usage, None)
+            self._serve(sock, remote, None)
         finally:
             self._accepted -= 1
 
@@ -175,13 +168,12 @@ class Connections:
             raise
         return secured
 
-    def _serve(self, sock: Any, remote: HostPort, usage: Usage, dialled: HostPort | None) -> None:
+    def _serve(self, sock: Any, remote: HostPort, dialled: HostPort | None) -> None:
         """Serve this connection until it ends."""
         if self._stopping:
             sock.close()
-            self._quotas.leave(usage)
             return
-        link = Link(self._owner, sock, remote, usage, dialled)
+        link = Link(self._owner, sock, remote, dialled)
         self._links[link] = None
         self.total += 1
         self._greet(link)
@@ -254,10 +246,8 @@ class Connections:
                         told = True
                 if sock is not None:
                     told = False
-                    usage = self._quotas.enter(remote.host, invited=True)
-                    assert usage is not None
                     began = monotonic()
-                    self._serve(sock, remote, usage, remote)
+                    self._serve(sock, remote, remote)
                     sock = None
                     # Only a connection that lasted resets the pause: a peer may accept and close again and again.
                     if monotonic() - began > self.limits.reconnect_pause_most:
@@ -289,15 +279,19 @@ class Connections:
             self._note_violation(reason, link.remote.host)
         self._forget(link)
 
+    def make_room(self) -> None:
+        """Let those go that hold the most, while all hold too much."""
+        while self._links and self._owner.memory.used > self.limits.all_bytes:
+            self.end(max(self._links, key=lambda link: link.held), HOLDS_THE_MOST, True)
+
     def _note_violation(self, reason: str, host: str) -> None:
-        if self.breaches.note(reason, self._quotas.group(host)):
+        if self.breaches.note(reason, host):
             logger.warning("peer at %s disconnected %s: %s (further ones are only counted)", self.address, host, reason)
 
     def _forget(self, link: Link) -> None:
         del self._links[link]
         self._forget_link(link)
         link.close()
-        self._quotas.leave(link.usage)
         self.received += link.received
         self.unwanted += link.unwanted
         self.sent += link.sent

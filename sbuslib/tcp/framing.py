@@ -8,10 +8,9 @@ Either end of a connection may say, at any time::
 UTF-8 without space, CR and LF. A name is not empty; the empty substring is in every name. Source: the
 protocol's own page, "Simplest pubsub".
 
-Pure: no socket, no clock, no event loop. **The theory of the parser:** nearly every message is like the one before
-but for its data, so the header of the last one is tried first, those seen before second, and a regular expression
-third; no byte is looked at by Python code. Only what none of them knows goes to :meth:`Parser._diagnose`, which
-finds out whether it may still become a command. What has not come whole is kept until it has, and a length beyond
+Pure: no socket, no clock, no event loop. **The theory of the parser:** a regular expression knows the start of each
+command; no byte is looked at by Python code. Only what it does not know goes to :meth:`Parser._diagnose`, which finds
+out whether it may still become a command. What has not come whole is kept until it has, and a length beyond
 the limit is refused before any of its data is waited for. So what a parser holds is bounded by the limits: one
 header, or one message and one piece.
 """
@@ -33,6 +32,7 @@ __all__ = [
     "Publish",
     "Subscribe",
     "Unsubscribe",
+    "check_data",
     "encode_publish",
     "encode_subscribe",
     "encode_unsubscribe",
@@ -42,11 +42,6 @@ __all__ = [
 _LF = 0x0A
 _LENGTH_DIGITS = 19
 """Most digits of a length, leading zeros included: those of any 64-bit number."""
-
-_HEADERS = 1_024
-_HEADER_NAME_BYTES = 128
-"""Headers that each connection remembers, for speed, and the longest name among them: half a megabyte for each
-connection, as one address may have many."""
 
 _END_OF_NAME = re.compile(rb"[ \r\n]")
 _DIGITS = re.compile(rb"[0-9]*")
@@ -93,9 +88,8 @@ class Parser:
 
     def __init__(self, limits: TcpLimits | None = None) -> None:
         self._limits = limits if limits is not None else TcpLimits()
-        self._header_bytes = len(b"unsub ") + self._limits.name_bytes + 1 + _LENGTH_DIGITS + 1  # no start is longer
+        self._start_bytes = len(b"unsub ") + self._limits.name_bytes + 1 + _LENGTH_DIGITS + 1  # no start is longer
         self._publish, self._line = _expressions(self._limits.name_bytes)
-        self._headers: dict[bytes, tuple[str, int]] = {}
         self._held = bytearray()
         self._need = 0  # bytes of the command at hand, from its start, without which it cannot go on
         self._failed: FramingError | None = None
@@ -136,60 +130,31 @@ class Parser:
 
     def _take(self, data: bytes, commands: list[Command]) -> int:
         """Add the whole commands of ``data`` to ``commands``; where the first that is not whole starts."""
-        end = len(data)
-        position = length = size = 0
-        header: bytes | None = None
-        name = ""
-        find = data.find
+        position, end = 0, len(data)
+        text, name = b"", ""
         while position < end:
-            if header is None or not data.startswith(header, position):
-                bound = position + self._header_bytes
-                header = data[position : find(b" ", find(b" ", position + 4, bound) + 1, bound) + 1]
-                known = self._headers.get(header)
-                if known is None:
-                    found = self._publish.match(data, position)
-                    if found is None:
-                        header = None
-                        position = self._take_line(data, position, commands)
-                        if position < 0:
-                            return -position - 1
-                        continue
-                    header = found[0]
-                    known = self._learn(header, found[1], int(found[2]))
-                name, length = known
-                size = len(header)
-            start = position + size
-            stop = start + length
-            if stop >= end:
-                self._need = stop + 1 - position
-                return position
-            if data[stop] != _LF:
-                raise FramingError("no LF after the data")
-            commands.append(Publish(name, data[start:stop]))
-            position = stop + 1
+            if (found := self._publish.match(data, position)) is not None:
+                stop = found.end() + int(found[2])
+                if stop - found.end() > self._limits.data_bytes:
+                    raise FramingError("data too long")
+                if found[1] != text:  # messages of one name come in runs
+                    text = found[1]
+                    name = self._decode(text)
+                if stop >= end:
+                    self._need = stop + 1 - position
+                    break
+                if data[stop] != _LF:
+                    raise FramingError("no LF after the data")
+                commands.append(Publish(name, data[found.end() : stop]))
+                position = stop + 1
+            elif (found := self._line.match(data, position)) is not None:
+                commands.append((Unsubscribe if found[1] else Subscribe)(self._decode(found[2])))
+                position = found.end()
+            else:
+                self._diagnose(data[position : position + self._start_bytes])
+                self._need = end - position + 1
+                break
         return position
-
-    def _take_line(self, data: bytes, position: int, commands: list[Command]) -> int:
-        """Take a ``sub`` or ``unsub``; the position after it, or ``-1 - position`` when it is not whole."""
-        found = self._line.match(data, position)
-        if found is None:
-            self._diagnose(data[position : position + self._header_bytes])
-            self._need = len(data) - position + 1
-            return -1 - position
-        substring = self._decode(found[2])
-        commands.append(Unsubscribe(substring) if found[1] else Subscribe(substring))
-        return found.end()
-
-    def _learn(self, header: bytes, text: bytes, length: int) -> tuple[str, int]:
-        """The name and length of a ``pub``, checked, and remembered by its whole header."""
-        if length > self._limits.data_bytes:
-            raise FramingError("data too long")
-        known = self._decode(text), length
-        if len(text) <= _HEADER_NAME_BYTES:
-            if len(self._headers) >= _HEADERS:
-                self._headers.clear()
-            self._headers[header] = known
-        return known
 
     def _decode(self, text: bytes) -> str:
         try:
@@ -259,13 +224,16 @@ def encode_publish(name: str, data: bytes, limits: TcpLimits = _DEFAULTS) -> byt
     Raises :exc:`~sbuslib.errors.NameFormatError` and :exc:`~sbuslib.errors.PayloadError`.
     """
     prefix = publish_prefix(name, limits)
-    try:
-        command = b"%b%d %b\n" % (prefix, len(data), data)
-    except TypeError:
-        raise PayloadError(f"data is bytes, not {type(data).__name__}") from None
+    check_data(data, limits)
+    return b"%b%d %b\n" % (prefix, len(data), data)
+
+
+def check_data(data: bytes, limits: TcpLimits = _DEFAULTS) -> None:
+    """Raise :exc:`~sbuslib.errors.PayloadError` for what is no data of a message."""
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise PayloadError(f"data is bytes, not {type(data).__name__}")
     if len(data) > limits.data_bytes:
         raise PayloadError(f"data of {len(data):,} bytes: the limit is {limits.data_bytes:,}")
-    return command
 
 
 def encode_subscribe(substring: str, limits: TcpLimits = _DEFAULTS) -> bytes:

@@ -26,12 +26,12 @@ class TcpLimits(_Numbers, frozen=True, kw_only=True):
     """Names whose receivers are remembered. A remembered name saves the matching."""
     queued_bytes: int = 16_777_216
     """Bytes that may wait for one peer that reads slowly, before new messages are lost."""
-    address_queued_bytes: int = 67_108_864
-    """Bytes that may wait for all peers of one address together."""
-    address_links: int = 64
-    """Connections that one address (of IPv6: one /64) may have here."""
-    address_substrings: int = 65_536
-    """Distinct substrings that all peers of one address may hold together."""
+    all_bytes: int = 134_217_728
+    """Bytes that all peers may hold here together: what waits for them, their unfinished commands and their substrings.
+    Beyond it the one that holds the most is let go."""
+    all_substrings: int = 32_768
+    """Distinct substrings that all peers may hold together. Beyond it the one that holds the most is let go. A new name
+    is compared with each of them, which takes some 40 ns."""
     links: int = 1_024
     """Connections that others may have made to this peer."""
     inbox_messages: int = 65_536

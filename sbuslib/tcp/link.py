@@ -20,7 +20,6 @@ from ..errors import FramingError
 from ..kernel.hosts import HostPort
 from .framing import Command, Parser, Publish, Subscribe, Unsubscribe
 from .limits import TcpLimits
-from .quota import Usage
 
 __all__ = ["Link", "Owner", "Receiver"]
 
@@ -45,6 +44,7 @@ class Owner(Protocol):
     """What a link needs of its peer."""
 
     limits: TcpLimits
+    memory: Memory
     area: memoryview
     greenlets: ServiceGreenlets
 
@@ -60,9 +60,19 @@ class Owner(Protocol):
         """Take a subscription or its end. May raise :exc:`~sbuslib.errors.FramingError`."""
         ...
 
+    def make_room(self) -> None:
+        """Let those go that hold the most, while all hold too much."""
+        ...
+
     def end_link(self, link: Link, reason: str, violation: bool) -> None:
         """Called when the link has ended by itself."""
         ...
+
+
+class Memory:
+    """Bytes that all connections of a peer hold together. Each charges its own, and gives them back."""
+
+    used = 0
 
 
 class Link:
@@ -77,13 +87,10 @@ class Link:
     them that no receiver here wants, ``lost`` those that a full queue or the end of the connection cost.
     """
 
-    def __init__(
-        self, owner: Owner, sock: Any, remote: HostPort, usage: Usage, dialled: HostPort | None = None
-    ) -> None:
+    def __init__(self, owner: Owner, sock: Any, remote: HostPort, dialled: HostPort | None = None) -> None:
         self._owner = owner
         self._limits = owner.limits
         self._socket = sock
-        self._usage = usage
         self._parser = Parser(owner.limits)
         self._waiting = bytearray()
         self._waiting_count = 0
@@ -104,6 +111,8 @@ class Link:
         """Whether the other end understands numbered names."""
         self.slow = False
         """Whether a publisher has waited in vain for the other end since its queue was last empty."""
+        self.held = 0
+        """Bytes that wait for the other end, of its unfinished command, and of its substrings."""
         self.substring_bytes = 0
         self.closed = False
         self.received = self.unwanted = self.sent = self.lost = 0
@@ -116,11 +125,6 @@ class Link:
         if not self.closed:
             self._writer = self._owner.greenlets.spawn(self._write)
             self._read()
-
-    @property
-    def usage(self) -> Usage:
-        """What all connections of the other end's address hold here."""
-        return self._usage
 
     @property
     def queued_bytes(self) -> int:
@@ -137,17 +141,12 @@ class Link:
     def push(self, commands: bytes, count: int) -> bool:
         """Queue ``count`` whole messages. Without room they are lost, and this is ``False``."""
         size = len(commands)
-        usage = self._usage
-        if (
-            self._mute
-            or len(self._waiting) + self._sending + size > self._limits.queued_bytes
-            or usage.queued + size > self._limits.address_queued_bytes
-        ):
+        if self._mute or len(self._waiting) + self._sending + size > self._limits.queued_bytes:
             self.lost += count
             return False
-        usage.queued += size
         self._waiting += commands
         self._waiting_count += count
+        self.charge(size)
         if not self._ready.is_set():
             self._ready.set()
         return True
@@ -155,9 +154,16 @@ class Link:
     def say(self, command: bytes) -> None:
         """Queue a subscription or its end. They are never lost while the connection lasts."""
         if not self._mute:
-            self._usage.queued += len(command)
             self._waiting += command
+            self.charge(len(command))
             self._ready.set()
+
+    def charge(self, size: int) -> None:
+        """Hold so many bytes more, or less. Whoever holds the most may have to go, which may be this link."""
+        self.held += size
+        self._owner.memory.used += size
+        if size > 0 and self._owner.memory.used > self._limits.all_bytes:
+            self._owner.make_room()
 
     def wait_for_room(self, most: int, timeout: float | None) -> bool:
         """Wait until at most ``most`` bytes are queued, or the connection is gone; ``False`` after ``timeout``."""
@@ -196,9 +202,11 @@ class Link:
         at, end = 0, len(view)
         while at < end:
             sent = self._socket.send(view[at : at + piece])
+            if self._mute:
+                return  # it was closed meanwhile, and nothing is charged any more
             at += sent
             self._sending -= sent
-            self._usage.queued -= sent
+            self.charge(-sent)
             self._progress = monotonic()
             if not self._moved.is_set():
                 self._moved.set()
@@ -206,7 +214,7 @@ class Link:
     def _fall_silent(self) -> None:
         """Stop sending, and release the reserved bytes."""
         self._mute = True
-        self._usage.queued -= self.queued_bytes
+        self.charge(-self.queued_bytes)
         self.lost += self.queued
         self._waiting = bytearray()
         self._waiting_count = self._sending = self._sending_count = 0
@@ -220,12 +228,14 @@ class Link:
             while not self.closed:
                 size = receive(area)
                 # No other greenlet runs between the receive and this copy, so all links share one area.
+                before = parser.pending
                 commands = parser.feed(bytes(area[:size])) if size else None
                 if commands is None:
                     parser.finish()
                     self._end("closed", violation=False)
                     return
                 self._note_progress(bool(commands))
+                self.charge(parser.pending - before)
                 self._act(commands)
                 gevent.sleep(0)
         except FramingError as error:
@@ -301,6 +311,7 @@ class Link:
             return
         self.closed = True
         self._fall_silent()
+        self.charge(-self.held)
         # The mesh remembers this link for a while. It must not keep the received bytes with it.
         self._parser = Parser(self._limits)
         self._socket.close()  # which wakes the reader

@@ -21,7 +21,7 @@ from gevent.timeout import Timeout
 from ..core.service import ServiceGreenlets
 from ..errors import FramingError, StateError, UsageError
 from ..kernel.hosts import parse_host_port
-from .connections import Connections
+from .connections import HOLDS_THE_MOST, Connections
 from .discovery import Discoverer, Discovery
 from .forwarding import NUMBERED, Forwarding
 from .framing import (
@@ -34,7 +34,7 @@ from .framing import (
 )
 from .inbox import PeerInbox
 from .limits import TcpLimits
-from .link import Link, Receiver
+from .link import Link, Memory, Receiver
 from .mesh import Mesh
 from .publishing import Publisher
 from .statistics import LinkStatistics, PeerStatistics
@@ -106,6 +106,7 @@ class Peer:
         self._inboxes: set[PeerInbox] = set()
         self._ignored = 0
         self._running = self._stopping = False
+        self.memory = Memory()
         self.area = memoryview(bytearray(_RECEIVE_BYTES))
         for substring in forwarding.substrings():
             self._want(substring)
@@ -247,6 +248,10 @@ class Peer:
         else:
             self._connections.watchers.pop(watcher, None)
 
+    def make_room(self) -> None:
+        """Let those go that hold the most, while all hold too much. Called by :class:`~sbuslib.tcp.link.Link`."""
+        self._connections.make_room()
+
     def end_link(self, link: Link, reason: str, violation: bool) -> None:
         """End a link, or note that it has ended. Called by :class:`~sbuslib.tcp.link.Link`."""
         self._connections.end(link, reason, violation)
@@ -257,7 +262,6 @@ class Peer:
             link.say(encode_subscribe(substring, self.limits))
 
     def _forget(self, link: Link) -> None:
-        link.usage.substrings -= self._remote.count(link)
         self._remote.discard(link)
 
     # -- what others say ----------------------------------------------------------------------------
@@ -271,7 +275,7 @@ class Peer:
             gone = self._remote.remove(substring, link)
             if gone:
                 link.substring_bytes -= len(substring)
-                link.usage.substrings -= 1
+                link.charge(-len(substring))
                 link.numbered = link.numbered and substring != NUMBERED
             elif gone is None:
                 self._ignored += 1
@@ -283,12 +287,14 @@ class Peer:
                 or link.substring_bytes + len(substring) > limits.substring_bytes
             ):
                 raise FramingError("too many substrings")
-            if link.usage.substrings >= limits.address_substrings:
-                raise FramingError("too many substrings of one address")
             link.substring_bytes += len(substring)
-            link.usage.substrings += 1
         missed = self.mesh.wanted_before(link, substring)
-        self._remote.add(substring, link)
+        if self._remote.add(substring, link):
+            link.charge(len(substring))  # which may end this link
+        while self._remote.distinct > self.limits.all_substrings:
+            self._connections.end(max(self.links, key=self._remote.count), HOLDS_THE_MOST, True)
+        if link not in self._connections:
+            return
         if substring == NUMBERED:
             link.numbered = True
         self.mesh.catch_up(link, missed)

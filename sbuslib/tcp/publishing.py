@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..errors import PayloadError
-from .framing import encode_publish, publish_prefix
+from .framing import check_data, publish_prefix
 from .limits import TcpLimits
 from .link import Link
 from .mesh import Mesh
 from .substrings import CACHED_NAME_BYTES, Substrings
 
 __all__ = ["Publisher"]
-
-_RUN_BYTES = 65_536  # messages under one name are joined up to here before they are queued: what may be lost at once
 
 
 class Publisher:
@@ -44,93 +41,30 @@ class Publisher:
             self._names[name] = known
         return known
 
-    def publish(self, name: str, data: bytes) -> None:
+    def publish(self, name: str, data: bytes, leave_out: frozenset[Link] = frozenset()) -> None:
         """See :meth:`~sbuslib.tcp.peer.Peer.publish`."""
         start = self.start_of(name)
-        self.published += 1
         if start is None:
+            self.published += 1
             self._mesh.publish(name, data)
             return
+        check_data(data, self._limits)
+        self.published += 1
         links = self._remote.subscribers(name)
         if links:
-            command = encode_publish(name, data, self._limits)
+            command = b"%b%d %b\n" % (start, len(data), data)
             for link in links:
-                link.push(command, 1)
+                if link not in leave_out:
+                    link.push(command, 1)
 
     def publish_many(self, messages: Iterable[tuple[str, bytes]], patience: float, leave_out: frozenset[Link]) -> int:
         """See :meth:`~sbuslib.tcp.peer.Peer.publish_many`."""
-        run = _Run(patience, self._limits)
-        add = run.add
-        count = 0
-        name: str | None = None
-        start: bytes | None = b""
-        try:
-            for new_name, data in messages:
-                if new_name != name:
-                    name = new_name
-                    start = self.start_of(name)
-                    run.go_to(self._wanting(name, leave_out) if start is not None else (), start or b"")
-                if start is None:
-                    self._mesh.publish(new_name, data)
-                elif add(data):
-                    name = None  # the links are looked up again, as sending may have waited
-                count += 1
-        finally:
-            run.send()
-            self.published += count
+        count, limit = 0, self._limits.queued_bytes
+        for name, data in messages:
+            if patience:
+                for link in self._remote.subscribers(name):
+                    if link.queued_bytes > limit // 2 and not link.slow and link not in leave_out:
+                        link.slow = not link.wait_for_room(limit // 4, patience)
+            self.publish(name, data, leave_out)
+            count += 1
         return count
-
-    def _wanting(self, name: str, leave_out: frozenset[Link]) -> tuple[Link, ...]:
-        found = self._remote.subscribers(name)
-        return tuple([link for link in found if link not in leave_out]) if leave_out else found
-
-
-class _Run:
-    """Messages for the same connections, one after another, which are queued together."""
-
-    __slots__ = ("_header", "_length", "_limits", "_links", "_parts", "_patience", "_size", "_start")
-
-    def __init__(self, patience: float, limits: TcpLimits) -> None:
-        self._patience = patience
-        self._limits = limits
-        self._links: tuple[Link, ...] = ()
-        self._start = self._header = b""
-        self._length = -1
-        self._parts: list[bytes] = []
-        self._size = 0
-
-    def go_to(self, links: tuple[Link, ...], start: bytes) -> None:
-        """Let messages that are added later start with ``start`` and go to ``links``."""
-        if links != self._links:
-            self.send()
-            self._links = links
-        self._start, self._length = start, -1
-
-    def add(self, data: bytes) -> bool:
-        """Add one message; whether all were sent, as there is enough. Raises :exc:`~sbuslib.errors.PayloadError`."""
-        length = len(data)
-        if length != self._length:
-            if not isinstance(data, bytes):
-                raise PayloadError(f"data is bytes, not {type(data).__name__}")
-            if length > self._limits.data_bytes:
-                raise PayloadError(f"data of {length:,} bytes: the limit is {self._limits.data_bytes:,}")
-            self._length = length
-            self._header = b"%b%d " % (self._start, length)
-        self._parts += (self._header, data, b"\n")
-        self._size += length
-        if self._size <= _RUN_BYTES:
-            return False
-        self.send()
-        return True
-
-    def send(self) -> None:
-        """Queue the added messages for each connection; wait for slow connections first, if that was asked for."""
-        parts, self._parts, self._size = self._parts, [], 0
-        if not parts or not self._links:
-            return
-        commands = b"".join(parts)
-        limit = self._limits.queued_bytes
-        for link in self._links:
-            if self._patience and link.queued_bytes > limit // 2 and not link.slow:
-                link.slow = not link.wait_for_room(limit // 4, self._patience)
-            link.push(commands, len(parts) // 3)

@@ -2,13 +2,8 @@
 
 Pure. A substring is text, and text contains text exactly if its UTF-8 contains the other's.
 
-**The theory.** A few substrings are tried one by one. More of them go into Aho-Corasick automata (the package
-``pyahocorasick``). An automaton finds all of its texts in one pass over the name, however many it holds. But it cannot
-be changed, only built again, which takes a tenth of a second for 10,000 random texts. So texts are kept in generations,
-as in a log-structured store. The newest texts are in a plain list. When that is full, it joins the *young* automaton,
-which is small enough to be built again in a millisecond or two. When the young automaton is full, it becomes a
-*settled* one. Settled automata have a size limit that keeps the time for building them short. A text that is removed
-only loses its holders, and goes when its automaton is built again. Without ``pyahocorasick`` all texts are in the list.
+Each name is compared with each substring, which takes some 40 ns: peers hold a handful, and
+:class:`~sbuslib.tcp.limits.TcpLimits` bounds how many all hold together.
 
 Names repeat, so the subscribers found for a name are remembered. When substrings have changed since, the remembered
 name is checked against these few substrings only.
@@ -17,27 +12,13 @@ name is checked against these few substrings only.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Hashable
 from itertools import islice
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from .limits import TcpLimits
 
-try:
-    import ahocorasick as _ahocorasick
-except ImportError:  # the extra [tcp] is not installed
-    _ahocorasick = None
-
 __all__ = ["CACHED_NAME_BYTES", "Substrings"]
-
-PLAIN_SUBSTRINGS: Final = 32
-"""Substrings that are tried one by one. More are put into an automaton."""
-
-YOUNG_SUBSTRINGS: Final = 512
-"""Most substrings of the young automaton. Each new list builds it again, which takes a millisecond at this size."""
-
-AUTOMATON_SUBSTRINGS: Final = 4_096
-"""Most substrings of a settled automaton. Building it takes some ten milliseconds at this size."""
 
 RECENT_CHANGES: Final = 64
 """Changes of substrings that a remembered name is checked against. After more changes it is looked up anew."""
@@ -46,81 +27,6 @@ CACHED_NAME_BYTES: Final = 512
 """Longest name that is remembered. With ``TcpLimits.cached_names`` it bounds the memory."""
 
 S = TypeVar("S", bound=Hashable)
-
-
-class _Automaton:
-    """A set of texts that can be found all at once."""
-
-    __slots__ = ("search", "texts")
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        assert _ahocorasick is not None
-        self.texts = set(texts)
-        automaton: Any = _ahocorasick.Automaton()
-        for text in self.texts:
-            automaton.add_word(text, text)
-        automaton.make_automaton()
-        self.search: Callable[[str], Iterator[tuple[int, str]]] = automaton.iter
-
-
-class _Texts:
-    """Texts, and which of them a name contains."""
-
-    def __init__(self, alive: Any) -> None:
-        self._alive = alive  # a container of the texts that still have holders
-        self._newest: dict[str, None] = {}
-        self._automata: list[_Automaton] = []  # the young one last
-        self._placed: dict[str, _Automaton] = {}
-
-    def add(self, text: str) -> None:
-        """Find ``text`` from now on."""
-        if text in self._placed:
-            return
-        self._newest[text] = None
-        if len(self._newest) > PLAIN_SUBSTRINGS and _ahocorasick is not None:
-            self._merge()
-
-    def remove(self, text: str) -> None:
-        """``text`` has lost its last holder."""
-        self._newest.pop(text, None)
-        if not self._alive:
-            self._automata.clear()
-            self._placed.clear()
-
-    def _merge(self) -> None:
-        """Put the newest texts into the young automaton; once that is full, settle it."""
-        texts = set(self._newest)
-        self._newest.clear()
-        if self._automata and len(self._automata[-1].texts) < YOUNG_SUBSTRINGS:
-            texts |= self._take_out(self._automata.pop())
-        if len(texts) >= YOUNG_SUBSTRINGS:
-            # Texts of old automata may have lost their holders. Automata that became small are merged with this one.
-            for automaton in list(self._automata):
-                if len(texts) >= AUTOMATON_SUBSTRINGS:
-                    break
-                living = sum(map(self._alive.__contains__, automaton.texts))
-                if living + len(texts) <= AUTOMATON_SUBSTRINGS:
-                    self._automata.remove(automaton)
-                    texts |= self._take_out(automaton)
-        merged = _Automaton(texts)
-        # The young automaton is always the last, so the last one tells whether it may still grow.
-        self._automata.append(merged)
-        for text in texts:
-            self._placed[text] = merged
-
-    def _take_out(self, automaton: _Automaton) -> set[str]:
-        """The texts of ``automaton`` that are still held; it is about to be forgotten."""
-        for text in automaton.texts:
-            del self._placed[text]
-        return {text for text in automaton.texts if text in self._alive}
-
-    def find(self, name: str) -> list[str]:
-        """The texts that ``name`` contains. Some may come twice, and some may have no holders."""
-        found = [text for text in self._newest if text in name]
-        for automaton in self._automata:
-            for _, text in automaton.search(name):
-                found.append(text)
-        return found
 
 
 class Substrings(Generic[S]):
@@ -134,7 +40,6 @@ class Substrings(Generic[S]):
         self._limits = limits if limits is not None else TcpLimits()
         self._held: dict[S, dict[str, int]] = {}
         self._holders: dict[str, dict[S, None]] = {}
-        self._texts = _Texts(self._holders)
         self._remembered: dict[str, tuple[int, tuple[S, ...]]] = {}
         self._changes: deque[str] = deque(maxlen=RECENT_CHANGES)
         self._version = 0
@@ -142,6 +47,11 @@ class Substrings(Generic[S]):
     def __len__(self) -> int:
         """How many pairs of subscriber and distinct substring are in force."""
         return sum(map(len, self._held.values()))
+
+    @property
+    def distinct(self) -> int:
+        """How many distinct substrings all subscribers hold together."""
+        return len(self._holders)
 
     def held(self, subscriber: S) -> dict[str, int]:
         """A copy of what ``subscriber`` holds: substring to count."""
@@ -163,8 +73,6 @@ class Substrings(Generic[S]):
         if count:
             return False
         holders = self._holders.setdefault(substring, {})
-        if not holders and substring:
-            self._texts.add(substring)
         holders[subscriber] = None
         self._changed(substring)
         return True
@@ -195,8 +103,6 @@ class Substrings(Generic[S]):
         del holders[subscriber]
         if not holders:
             del self._holders[substring]
-            if substring:
-                self._texts.remove(substring)
         self._changed(substring)
 
     def _changed(self, substring: str) -> None:
@@ -227,9 +133,8 @@ class Substrings(Generic[S]):
         return not any(text in name for text in islice(reversed(self._changes), behind))
 
     def _search(self, name: str) -> tuple[S, ...]:
-        holders = self._holders
-        found = dict(holders[""]) if "" in holders else {}
-        for text in self._texts.find(name):
-            if text in holders:
-                found.update(holders[text])
+        found: dict[S, None] = {}
+        for text, holders in self._holders.items():
+            if text in name:
+                found.update(holders)
         return tuple(found)

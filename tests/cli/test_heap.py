@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from support import PATIENCE, Peer, eventually, python
 from sbuslib import Hub
 from sbuslib.blocking import Client
 from sbuslib.cli import heap
-from sbuslib.cli.heap import GONE, GROWN, SHARE, HeapTrimmer
+from sbuslib.cli.heap import GONE, GROWN, SHARE, HeapTrimmer, trimmer_of
 
 Connect = Callable[..., Peer]
 
@@ -36,7 +37,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.fixture
 def trimmer(hub: Hub, machine: SimpleNamespace) -> Iterator[HeapTrimmer]:
-    with contextlib.closing(HeapTrimmer(hub.context)) as trimmer:
+    with contextlib.closing(trimmer_of(hub.context)) as trimmer:
         yield trimmer
 
 
@@ -149,5 +150,32 @@ def test_sbusd_gives_memory_back(path: str, environment: dict[str, str]) -> None
         client.sync()
         client.close()
         assert process.stderr.read(len(b"given back")) == b"given back"
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
+
+
+PEER = """
+import os, sys
+from sbuslib.cli import heap, main
+heap.LOOK_SECONDS = 0.005
+heap.give_back = lambda: os.write(1, b"given back")
+sys.exit(main.main(["peer", "--listen", "127.0.0.1:0", "--sub", "a"]))
+"""
+
+
+def test_a_peer_gives_memory_back_when_many_have_left(environment: dict[str, str]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PEER], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    with process, contextlib.ExitStack() as stack:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        address = process.stderr.readline().split()[3].decode()
+        host, _, port = address.rpartition(":")
+        for _ in range(GONE + 1):
+            peer = stack.enter_context(socket.create_connection((host, int(port)), PATIENCE))
+            assert peer.recv(100) == b"sub a\n"
+        stack.close()
+        assert process.stdout.read(len(b"given back")) == b"given back"
         process.terminate()
         assert process.wait(PATIENCE) == 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import gevent
 import pytest
 from msgspec import structs
-from support import eventually
+from support import PATIENCE, eventually
 
 from sbuslib.errors import StateError, UsageError
 from sbuslib.tcp import Peer, TcpLimits
@@ -101,3 +102,49 @@ def test_a_peer_listens_on_ipv6(make_peer: Make) -> None:
     other.connect(peer.address)
     eventually(lambda: peer.links and other.links)
     assert peer.address.startswith("[::1]:")
+
+
+def test_slow_readers_cost_no_more_than_all_may_hold(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
+    """Whatever addresses they come from. Those that keep up stay, and lose nothing."""
+    most = 16_000_000
+    peer = make_peer(limits=structs.replace(limits, all_bytes=most))
+    slow = [raw(peer, f"127.0.0.{1 + number % 17}") for number in range(60)]
+    for connection in slow:
+        connection.send(b"sub a\n")
+    peer.wait_for_subscriber("a", len(slow), timeout=PATIENCE)
+    quick = raw(peer)
+    quick.send(b"sub a\n")
+    peer.wait_for_subscriber("a", len(slow) + 1, timeout=PATIENCE)
+    data = bytes(500_000)
+    for _ in range(40):
+        peer.publish("a", data)
+        assert peer.memory.used <= most
+        quick.expect(b"pub a 500000 " + data + b"\n")
+    statistics = peer.statistics()
+    assert statistics.breaches["holds the most while all hold too much"] > 20
+    assert statistics.queued_bytes <= most
+    quick.send(b"sub b\n")
+    peer.wait_for_subscriber("b", timeout=PATIENCE)
+
+
+def test_unfinished_commands_cost_no_more_than_all_may_hold(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
+    peer = make_peer(limits=structs.replace(limits, all_bytes=1_000_000))
+    connections = [raw(peer) for _ in range(10)]
+    for connection in connections:
+        with suppress(ConnectionError):
+            connection.send(b"pub a 400000 " + bytes(300_000))
+    eventually(lambda: sum(peer.statistics().breaches.values()) == 7)
+    assert 900_000 < peer.memory.used < 1_000_000
+
+
+def test_substrings_of_all_are_bounded_and_who_holds_the_most_has_to_go(
+    make_peer: Make, raw: Connect, limits: TcpLimits
+) -> None:
+    peer = make_peer(limits=structs.replace(limits, all_substrings=100))
+    modest, greedy = raw(peer), raw(peer)
+    modest.send(b"sub modest\n")
+    peer.wait_for_subscriber("modest", timeout=PATIENCE)
+    greedy.send(b"".join(b"sub %d\n" % number for number in range(200)))
+    greedy.expect_end()
+    assert peer.statistics().breaches == {"holds the most while all hold too much": 1}
+    assert peer.statistics().substrings == 1

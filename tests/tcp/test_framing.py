@@ -178,14 +178,6 @@ def test_commands_mean_the_same_however_the_bytes_are_cut(parts: list[bytes], at
     assert feed(cuts_of(script, at)) == feed([script])
 
 
-def test_a_connection_remembers_a_bounded_number_of_short_headers() -> None:
-    parser = Parser()
-    for number in range(5_000):
-        parser.feed(b"pub name/%d 1 x\npub %b%d 1 x\n" % (number, b"long" * 100, number))
-    assert 0 < len(parser._headers) <= 1_024
-    assert max(map(len, parser._headers)) < 200
-
-
 def test_long_data_that_is_not_whole_costs_little_more_than_its_size() -> None:
     limits = TcpLimits(data_bytes=1_000_000)
     parser = Parser(limits)

@@ -1,4 +1,4 @@
-"""The index of substrings against a plain model, with automata and without."""
+"""The index of substrings against a plain model."""
 
 from __future__ import annotations
 
@@ -11,20 +11,13 @@ from sbuslib.tcp.limits import TcpLimits
 from sbuslib.tcp.substrings import Substrings
 
 SMALL = {
-    "PLAIN_SUBSTRINGS": 2,
-    "YOUNG_SUBSTRINGS": 5,
-    "AUTOMATON_SUBSTRINGS": 12,
     "CACHED_NAME_BYTES": 20,
     "RECENT_CHANGES": 4,
 }
 
 
-@pytest.fixture(params=["automata", "plain"])
-def index(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Substrings[str]:
-    if request.param == "plain":
-        monkeypatch.setattr(substrings, "_ahocorasick", None)
-    else:
-        pytest.importorskip("ahocorasick")
+@pytest.fixture
+def index(monkeypatch: pytest.MonkeyPatch) -> Substrings[str]:
     for name, value in SMALL.items():
         monkeypatch.setattr(substrings, name, value)
     return Substrings(TcpLimits(cached_names=8))
