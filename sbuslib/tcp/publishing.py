@@ -7,6 +7,9 @@ peers want.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import groupby
+from operator import itemgetter
+from typing import Final
 
 from .framing import check_data, publish_prefix
 from .limits import TcpLimits
@@ -15,6 +18,9 @@ from .mesh import Mesh
 from .substrings import CACHED_NAME_BYTES, Substrings
 
 __all__ = ["Publisher"]
+
+_RUN_BYTES: Final = 65_536
+"""Bytes of messages under one name that are joined before they are queued: what may be lost at once."""
 
 
 class Publisher:
@@ -41,30 +47,48 @@ class Publisher:
             self._names[name] = known
         return known
 
-    def publish(self, name: str, data: bytes, leave_out: frozenset[Link] = frozenset()) -> None:
+    def publish(self, name: str, data: bytes) -> None:
         """See :meth:`~sbuslib.tcp.peer.Peer.publish`."""
-        start = self.start_of(name)
-        if start is None:
-            self.published += 1
-            self._mesh.publish(name, data)
-            return
-        check_data(data, self._limits)
-        self.published += 1
-        links = self._remote.subscribers(name)
-        if links:
-            command = b"%b%d %b\n" % (start, len(data), data)
-            for link in links:
-                if link not in leave_out:
-                    link.push(command, 1)
+        self.publish_many(((name, data),))
 
-    def publish_many(self, messages: Iterable[tuple[str, bytes]], patience: float, leave_out: frozenset[Link]) -> int:
+    def publish_many(
+        self, messages: Iterable[tuple[str, bytes]], patience: float = 0.0, leave_out: frozenset[Link] = frozenset()
+    ) -> int:
         """See :meth:`~sbuslib.tcp.peer.Peer.publish_many`."""
-        count, limit = 0, self._limits.queued_bytes
-        for name, data in messages:
-            if patience:
-                for link in self._remote.subscribers(name):
-                    if link.queued_bytes > limit // 2 and not link.slow and link not in leave_out:
-                        link.slow = not link.wait_for_room(limit // 4, patience)
-            self.publish(name, data, leave_out)
-            count += 1
-        return count
+        before, limits = self.published, self._limits
+        for name, run in groupby(messages, itemgetter(0)):
+            start = self.start_of(name)
+            if start is None:
+                for _, data in run:
+                    self._mesh.publish(name, data)
+                    self.published += 1
+                continue
+
+            # Messages under one name are queued together, which is much faster.
+            commands: list[bytes] = []
+            size = 0
+            try:
+                for _, data in run:
+                    check_data(data, limits)
+                    commands.append(b"%b%d %b\n" % (start, len(data), data))
+                    size += len(data)
+                    if size > _RUN_BYTES:
+                        commands, size, whole = [], 0, commands
+                        self._push(name, whole, patience, leave_out)
+            finally:
+                self._push(name, commands, patience, leave_out)
+        return self.published - before
+
+    def _push(self, name: str, commands: list[bytes], patience: float, leave_out: frozenset[Link]) -> None:
+        """Queue messages for each connection that wants them; wait for slow ones first, if that was asked for."""
+        if not commands:
+            return
+        self.published += len(commands)
+        links, limit = self._remote.subscribers(name), self._limits.queued_bytes
+        joined = b"".join(commands) if links else b""
+        for link in links:
+            if link in leave_out:
+                continue
+            if patience and link.queued_bytes > limit // 2 and not link.slow:
+                link.slow = not link.wait_for_room(limit // 4, patience)
+            link.push(joined, len(commands))
