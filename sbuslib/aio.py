@@ -347,6 +347,7 @@ class Client(Channel):
     receive_many = awaited(Verbs.receive_many)
     sync = awaited(Verbs.sync)
     whoami = awaited(Verbs.whoami)
+    is_wanted = awaited(Verbs.is_wanted)
     flood_control = awaited(Verbs.flood_control)
     statistics = awaited(Verbs.statistics)
     client_statistics = awaited(Verbs.client_statistics)

@@ -105,6 +105,33 @@ class Basics:
         await self.channel._ask(question.ask, question.is_answered)
         return self._session.credentials
 
+    async def is_wanted(self, key: Key, *, timeout: float | None = None) -> bool | None:
+        """Whether anybody receives ``key`` now, as far as the hub knows; ``None`` where it cannot tell.
+
+        A hub knows what is wanted in its whole tree, and tells nothing of keys that this client may not publish to.
+        Raises as :meth:`sync`.
+        """
+        key, client = as_key(key), self.channel
+        self._session.check_publishable(key)
+        if not self._session.can(control.WANTED):
+            return None
+        if timeout is None:
+            timeout = client.timeout
+        tokens: list[bytes] = []
+
+        def ask() -> list[bytes]:
+            token, packet = self._session.ask_wanted(key)
+            tokens.append(token)
+            return [packet]
+
+        await client._say(ask, client._deadline(timeout))
+        scopes, token = self._session.scopes, tokens[-1]
+        try:
+            await self.wait_until(lambda: bool(scopes.get(token, b"lost")), timeout)  # a reconnection loses it
+            return {b"yes": True, b"no": False}.get(scopes.get(token, b""))
+        finally:
+            scopes.pop(token, None)
+
     async def _choose(self, *keys: bytes) -> None:
         client = self.channel
         await client._say(lambda: self._session.choose(*keys), client._deadline(client.timeout))

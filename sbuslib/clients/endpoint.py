@@ -184,6 +184,7 @@ class Endpoint(Channel):
     receive_many = blocking(Verbs.receive_many)
     sync = blocking(Verbs.sync)
     whoami = blocking(Verbs.whoami)
+    is_wanted = blocking(Verbs.is_wanted)
     flood_control = blocking(Verbs.flood_control)
     statistics = blocking(Verbs.statistics)
     client_statistics = blocking(Verbs.client_statistics)

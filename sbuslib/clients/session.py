@@ -163,7 +163,8 @@ class Session:
         self.batches = False
         """Whether many messages may be sent in one packet: the hub was told so on this connection."""
         self.scopes: dict[bytes, bytes] = {}
-        """What the hub answered to each sync that is waited for (``local``, ``tree`` or ``partial``); empty before."""
+        """What the hub answered to each sync that is waited for (``local``, ``tree`` or ``partial``), and to each
+        question whether a key is wanted (``yes``, ``no`` or ``unknown``); empty before."""
         self._held_as = b""  # the credentials under which secrets stand in held
         self.unconfirmed: list[Subscribing] = []
         """Patterns that are asked for, and of which it is not known whether they are in force."""
@@ -289,6 +290,13 @@ class Session:
         self.scopes[token] = b""
         payload = token if scope == b"local" else token + b"\0" + scope
         return token, encode_control(control.SYNC, payload)
+
+    def ask_wanted(self, key: bytes) -> tuple[bytes, bytes]:
+        """As :meth:`sync`: whether anybody receives a key; for hubs with ``hub/wanted``."""
+        self._token += 1
+        token = b"%x" % self._token
+        self.scopes[token] = b""
+        return token, encode_control(control.WANTED, token + b"\0" + key)
 
     def check_publishable(self, key: bytes) -> None:
         """Raise :exc:`~sbuslib.errors.KeyFormatError` for a key under which nobody may publish."""
@@ -477,7 +485,7 @@ class Session:
                 self._whoami_answered += 1
             case control.FEATURES:
                 self.features = control.Features.decode(payload)
-            case control.SYNC:
+            case control.SYNC | control.WANTED:
                 token, _, scope = payload.partition(b"\0")
                 if token in self.scopes:
                     self.scopes[token] = scope or b"local"

@@ -27,7 +27,7 @@ MOST_DIGITS: Final = 18
 """Most digits of the number of a client."""
 
 TOKEN_BYTES: Final = 64
-"""Longest token of a ``hub/sync``. The hub sends it back, so it must not be long."""
+"""Longest token of a ``hub/sync`` and ``hub/wanted``. The hub sends it back, so it must not be long."""
 
 WITHDRAWN_BYTES: Final = 16_384
 """Bytes of patterns that go into one notice of their withdrawal. All of a user's patterns fit into the answers that may
@@ -46,6 +46,11 @@ class Neighbours(Protocol):
 
     def sync(self, client: Outgoing, token: bytes, scope: bytes) -> None:
         """Answer a ``hub/sync``. Raises :exc:`~sbuslib.errors.PacketError` where too many wait."""
+
+    @property
+    def has_settled(self) -> bool:
+        """Whether the hub knows what is wanted in its tree."""
+        ...
 
     def add_link(self, publisher: Publisher, said: bytes) -> None:
         """A client says that it is the relay of a hub below, and of which."""
@@ -125,6 +130,11 @@ class ClientRole:
                 if len(token) > TOKEN_BYTES:
                     raise PacketError("token too long")
                 self._neighbours.sync(client, token, scope)
+            case control.WANTED:
+                token, _, key = (packet.payload or b"").partition(b"\0")
+                if len(token) > TOKEN_BYTES:
+                    raise PacketError("token too long")
+                client.answer(encode_control(control.WANTED, token + b"\0" + self._is_wanted(client, key)))
             case control.RELOAD if client.credentials.uid in context.trusted:
                 context.on_reload(client.answer)
             case control.RELOAD:
@@ -138,6 +148,15 @@ class ClientRole:
             case key:
                 if not self._choose_mode(client, key):
                     context.ignored += 1
+
+    def _is_wanted(self, client: Outgoing, key: bytes) -> bytes:
+        """Whether anybody receives a key, as far as this hub knows. Nobody is told of keys that it may not use."""
+        context = self._context
+        if not context.authorization.allows(client.account, client.credentials, "publish", key):
+            return b"unknown"
+        if context.router.is_wanted(key):
+            return b"yes"
+        return b"no" if self._neighbours.has_settled else b"unknown"
 
     def _tell(self, client: Outgoing, packet: Control) -> bytes:
         """What a client that is trusted is told; anybody else is told nothing."""

@@ -200,6 +200,12 @@ class Router(Generic[S]):
             self.routes[header] = found
         return found
 
+    def is_wanted(self, key: bytes) -> bool:
+        """Whether anybody receives a key, taps aside. Raises as :meth:`route`."""
+        secret = self.namespace.check_key(key)
+        found = (self._secret if secret else self._plain).subscribers(key)
+        return bool(found if self.adjust is None else self.adjust(key, secret, found))
+
     def _look_up(self, key: bytes) -> tuple[S, ...]:
         secret = self.namespace.check_key(key)
         found = (self._secret if secret else self._plain).subscribers(key)

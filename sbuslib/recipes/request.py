@@ -37,6 +37,8 @@ __all__ = ["Answer", "Asking", "Question", "Server", "request", "request_many"]
 
 TAKEN_WITHIN: Final = 2.0
 """Seconds within which a server takes a question, also on a busy machine; after that nobody serves it."""
+ANSWERED_WITHIN: Final = 0.05
+"""Seconds after which a caller without an answer asks the hub whether anybody receives such questions."""
 SLOW: Final = 0.01
 """Seconds after which an answer counts as slow. Then the server says before the next one that it has taken it."""
 TOGETHER: Final = 64
@@ -239,7 +241,7 @@ async def request(party: Party, asking: Asking, key: bytes, payload: bytes, time
     try:
         await party.post(key, encode_question(number, timeout, asking.patterns[0], payload))
         short = TAKEN_WITHIN if timeout is None else min(timeout, TAKEN_WITHIN)
-        taken: bool = await party.wait_until(pending.is_taken, short)
+        taken = await _is_taken(party, key, pending, short)
         if not taken and short < TAKEN_WITHIN:
             raise TimeoutError(f"{printable(key)}: no answer within {timeout:g} s, and no server took the question")
         if not taken:
@@ -254,6 +256,20 @@ async def request(party: Party, asking: Asking, key: bytes, payload: bytes, time
     return pending.answers[0].payload
 
 
+async def _is_taken(party: Party, key: bytes, pending: _Pending, timeout: float) -> bool:
+    """Whether a server takes a question. Raises :exc:`~sbuslib.errors.NoServerError` when the hub knows of none.
+
+    The hub acts on what it is sent in order. So where it says that nobody receives the key, nobody has got the
+    question, but for one that has just left.
+    """
+    quick = min(timeout, ANSWERED_WITHIN)
+    if await party.wait_until(pending.is_taken, quick):
+        return True
+    if timeout > quick and await party.is_wanted(key, timeout=timeout) is False and not pending.is_taken():
+        raise NoServerError(f"nobody serves {printable(key)}: no client of this bus receives it")
+    return await party.wait_until(pending.is_taken, timeout - quick)
+
+
 async def request_many(
     party: Party, asking: Asking, key: bytes, payload: bytes, wait: float, most: int | None
 ) -> list[Answer]:
@@ -262,10 +278,13 @@ async def request_many(
     if most is not None and not 1 <= most <= MOST_ANSWERS:
         raise UsageError(f"most is 1 to {MOST_ANSWERS:,}, not {most!r}")
     await asking.open(party)
+    started = asking.clock()
     number, pending = asking.ask(most or MOST_ANSWERS)
     try:
         await party.post(key, encode_question(number, wait, asking.patterns[0], payload))
-        await party.wait_until(pending.is_answered, wait)
+        with suppress(NoServerError):
+            if await _is_taken(party, key, pending, wait):
+                await party.wait_until(pending.is_answered, wait + started - asking.clock())
     finally:
         asking.forget(number)
     return pending.answers

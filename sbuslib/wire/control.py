@@ -54,6 +54,7 @@ __all__ = [
     "SYNC",
     "UNCERTAIN",
     "UP_CAUSES",
+    "WANTED",
     "WHOAMI",
     "Away",
     "Features",
@@ -74,6 +75,7 @@ ECHO_ON = b"echo/on"
 ECHO_OFF = b"echo/off"
 FEATURES = b"hub/features"
 SYNC = b"hub/sync"
+WANTED = b"hub/wanted"
 SENDERS_ON = b"senders/on"
 SENDERS_OFF = b"senders/off"
 FROM = b"from"
@@ -148,6 +150,7 @@ SUPPORTED = (
     b"hub/reload",
     b"hub/statistics",
     b"hub/sync",
+    b"hub/wanted",
     b"interest/on",
     b"notices/on",
     b"senders/on",

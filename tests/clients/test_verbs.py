@@ -22,6 +22,7 @@ from sbuslib.errors import (
     DisconnectedError,
     KeyFormatError,
     NoHubError,
+    NoServerError,
     PayloadError,
     PeerError,
     RefusedError,
@@ -340,6 +341,47 @@ async def test_a_backlog_that_stays_full(bus: Bus) -> None:
         first.connect(bus.address)
         with pytest.raises(TimeoutError, match="backlog"):
             await bus.client(timeout=0.02)
+
+
+async def settled(server: HubThread) -> None:
+    """Wait until a hub that was just started knows what is wanted in its tree."""
+    while not server.call(lambda: server.hub.tree.has_settled):
+        pass
+
+
+@without_hub
+async def test_that_nobody_receives_a_key_is_said_at_once(bus: Bus) -> None:
+    with HubThread(bus.address, limits=Limits(settle=0.02)) as server:
+        client, other = await bus.client(), await bus.client()
+        server.record()  # does not count
+        await settled(server)
+        assert await client.is_wanted("svc") is False
+        with pytest.raises(NoServerError, match="no client of this bus receives it"):
+            await client.request("svc", b"x", timeout=2 * PATIENCE)
+        assert await client.request_many("svc", wait=2 * PATIENCE) == []
+        async with other.serve("svc", lambda question: question.payload):
+            assert await client.is_wanted(b"svc") is True
+            assert await client.request("svc", b"x") == b"x"
+        assert await client.is_wanted(b"svc") is False
+        await other.subscribe(b"")
+        with pytest.raises(TimeoutError, match="no answer within"):
+            await client.request("svc", timeout=0.1)
+        with pytest.raises(KeyFormatError):
+            await client.is_wanted(b"!/x")
+
+
+@without_hub
+async def test_a_client_is_told_nothing_of_keys_that_it_may_not_publish_to(bus: Bus) -> None:
+    def authorize(who: object, verb: str, key: bytes) -> bool:
+        return verb == "subscribe" or key != b"closed"
+
+    with HubThread(bus.address, authorize=authorize, limits=Limits(settle=0.02)) as server:
+        client, other = await bus.client(), await bus.client()
+        await other.subscribe(b"closed", b"open")
+        await settled(server)
+        assert [await client.is_wanted(key) for key in (b"closed", b"open", b"none")] == [None, True, False]
+        await client.sync()
+        assert server.call(server.hub.statistics).breaches == {}
 
 
 # -- subscriptions ----------------------------------------------------------------------------------

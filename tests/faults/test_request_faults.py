@@ -267,3 +267,18 @@ def test_a_fork_asks_with_a_client_of_its_own(server: HubThread, address: str) -
                 os._exit(status)
         assert os.waitpid(child, 0)[1] == 0
         assert client.request(b"svc", b"x") == b"X"
+
+
+def test_a_hub_knows_what_its_tree_wants(world: World) -> None:
+    world.chain("root", "middle", "leaf")
+    asking, serving = world.client("leaf"), world.client("root")
+    eventually(lambda: world.hubs["leaf"].tree.has_settled)
+    assert asking.is_wanted(b"svc") is False
+    with pytest.raises(NoServerError, match="no client of this bus receives it"):
+        asking.request(b"svc")
+    with serving.serve(b"svc", upper):
+        serving.sync("tree")
+        assert asking.is_wanted(b"svc") is True
+        assert asking.request(b"svc", b"x") == b"X"
+    serving.sync("tree")
+    assert asking.is_wanted(b"svc") is False

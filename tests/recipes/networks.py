@@ -38,6 +38,9 @@ class Stepping:
         await _step("sync", scope)
         return scope
 
+    async def is_wanted(self, key: bytes, *, timeout: float | None = None) -> bool | None:
+        return None
+
     async def tell_senders(self) -> None: ...
 
     async def open_mailbox(self, mailbox: Mailbox) -> None:

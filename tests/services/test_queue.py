@@ -275,8 +275,8 @@ def test_jobs_are_submitted_with_all_clients(bus: HubThread, serve: Serve) -> No
                 client.submit("mail", key)
         with pytest.raises(PayloadError, match="at most"):
             client.submit("mail", b"mail/x", bytes(JOB_BYTES))
-        with pytest.raises((NoServerError, TimeoutError)):
-            client.submit("another", b"mail/x", timeout=0.05)
+        with pytest.raises(NoServerError):
+            client.submit("another", b"mail/x")
     assert [job.payload for job in service.jobs.jobs.values()] == [b"1", b"2", b"3", b"4"]
 
 
