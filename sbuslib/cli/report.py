@@ -219,6 +219,7 @@ def _add_completeness(kinds: Any) -> None:
         "Tell what was published, routed, delivered, recorded, and lost by whom and why, and in one line whether every "
         "message is accounted for. It reads journals, and asks the hub at -a and those below it."
     )
+
     command.add_argument("journal", metavar="JOURNAL", nargs="*", help="directory of a journal")
     add_address(command)
     _add_output_arguments(command, "completeness.html")

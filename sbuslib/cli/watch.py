@@ -37,10 +37,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "Alerts are published at the hub that -a names, or where sbus pub would. What was lost is always told. For "
         "rates by key, see sbus hz."
     )
+
     parser.add_argument("journal", metavar="JOURNAL", nargs="?", help="directory of a journal; else the bus itself")
     add_address(parser, help="where the hub listens that is watched, and that gets the alerts")
     parser.add_argument("-q", "--quiet", action="store_true", help="publish alerts, and show only those")
     parser.add_argument("--dry", action="store_true", help="show alerts, and publish none")
+
     for kind in ("above", "below"):
         than = "more" if kind == "above" else "fewer"
         parser.add_argument(
@@ -51,6 +53,7 @@ def add_arguments(parser: ArgumentParser) -> None:
             metavar=("PATTERN", "RATE"),
             help=f"an alert when {than} messages a second than RATE match PATTERN",
         )
+
     parser.add_argument("--window", type=float, default=10.0, metavar="SECONDS", help="how long a window is (10)")
     parser.add_argument(
         "--delay",

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..spark.completeness import Account, Ledger, Loss
 from .exports import Table
-from .html import Column, Page, Report, human, losses, show
+from .html import Column, HtmlPage, Report, human, losses, show
 
 __all__ = ["completeness"]
 
@@ -34,7 +34,7 @@ def _known(one: Account | Loss) -> tuple[Any, ...]:
 
 def _page(tables: dict[str, Table], ledger: Ledger) -> str:
     verdict, accounts = ledger.verdict(), tables["accounts"]
-    page = Page("Completeness", f"{verdict[0].upper()}{verdict[1:]}.")
+    page = HtmlPage("Completeness", f"{verdict[0].upper()}{verdict[1:]}.")
     page.tile("yes" if ledger.complete else "no", "every message is accounted for", bad=not ledger.complete)
     page.tile(human(accounts.total("recorded")), "recorded")
     figure, _, bad = losses(accounts.total("lost"), accounts.total("unknown"), "")

@@ -98,6 +98,8 @@ def _curve(
 ) -> Markup:
     rates = {name: [counts[at] / steps.seconds for at in range(steps.count)] for name, counts in by_name.items()}
     top = _round_up(max(map(max, rates.values())), 1_024 if unit else 1_000)
+
+    # What is drawn, and in ``told`` the same for the script, which tells the values where the pointer is.
     return render(
         "curve.html",
         title=title,

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Column",
+    "HtmlPage",
     "Kind",
-    "Page",
     "Report",
     "check_page",
     "duration",
@@ -160,7 +160,7 @@ def render(template: str, **values: object) -> Markup:
     return _safe(_templates().get_template(template).render(**values))
 
 
-class Page:
+class HtmlPage:
     """A page, which is built from top to bottom.
 
     :param lead: one sentence below the title that says what the page shows.

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from ..errors import JournalError
+from ..errors import JournalError, StateError
 from ..reading import read
 
 if TYPE_CHECKING:
@@ -94,7 +94,10 @@ EVERYTHING = Choice()
 @contextmanager
 def in_duckdb(place: Place, choice: Choice = EVERYTHING) -> Iterator[InDuckDB]:
     """The rows of a lake or journal in a DuckDB of its own. Raises as :func:`sbuslib.read`."""
-    import duckdb
+    try:
+        import duckdb
+    except ImportError:
+        raise StateError("duckdb is missing: pip install 'sbuslib[report]'") from None
 
     # What does not fit into memory goes there, not below the directory that the user is in. Nothing is downloaded.
     with (

@@ -8,9 +8,9 @@ from pathlib import Path
 from ..errors import KeyFormatError, UsageError
 from ..matcher import SEPARATOR
 from ..wire.packets import check_key
+from .by_key import by_key, by_pattern, coverage
 from .exports import Table
-from .html import Column, Page, Report, human, show
-from .keys import by_key, by_pattern, coverage
+from .html import Column, HtmlPage, Report, human, show
 from .sql import Recorded
 
 __all__ = ["read_patterns", "subscriptions"]
@@ -58,7 +58,7 @@ def _page(patterns: Table, engine: str) -> str:
         )
     )
     lead = "What a client with each pattern would have received of the recorded messages."
-    page = Page("Subscriptions", lead, engine)
+    page = HtmlPage("Subscriptions", lead, engine)
     page.tile(human(len(patterns.rows)), "patterns")
     page.tile(human(len(idle.rows)), "match nothing", bad=bool(idle.rows))
     page.tile(human(len(covered.rows)), "are covered by others")

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from ..errors import UsageError
 from ..matcher import SEPARATOR
+from .by_key import by_key, by_level
 from .curves import curves
 from .exports import Table
-from .html import Column, Page, Report, duration, heading, human, losses, show
-from .keys import by_key, by_level
+from .html import Column, HtmlPage, Report, duration, heading, human, losses, show
 from .sql import Recorded
 
 __all__ = ["Span", "period", "span", "summaries", "traffic"]
@@ -186,7 +186,7 @@ _COUNTS: Sequence[Column] = (("messages", "messages", "count"), ("bytes", "paylo
 def _page(tables: dict[str, Table], covered: Span, length: int, levels: int, engine: str) -> str:
     over_time, by_first = tables["over_time"], [row for row in tables["by_level"].rows if row[0] == 1]
     messages = over_time.total("messages")
-    page = Page(
+    page = HtmlPage(
         "Traffic",
         f"Recorded from {_second(covered.first_ns)} to {_second(covered.last_ns)} UTC, "
         f"{duration(covered.seconds)} in all.",
@@ -244,6 +244,7 @@ def _levels(table: Table, levels: int) -> list[Any]:
 def _lost(gaps: Table) -> tuple[Any, ...]:
     if not gaps.rows:
         return ("The recorder knows of no loss.",)
+
     text = (
         "Messages that were published and are not recorded, as far as the recorder knows. Gaps of unknown size do not "
         "say how many messages are missing: the number of messages is without them."

@@ -23,7 +23,7 @@ from web.conftest import screenshots as screenshots
 from sbuslib.errors import StateError
 from sbuslib.reports.curves import curves
 from sbuslib.reports.exports import Table
-from sbuslib.reports.html import Page, check_page, duration, heading, human, losses, show, shown, table
+from sbuslib.reports.html import HtmlPage, check_page, duration, heading, human, losses, show, shown, table
 
 NASTY = [
     b"<script>alert(1)</script>",
@@ -74,7 +74,7 @@ def make(values: list[bytes]) -> str:
     hubs = [(shown(value), start, 1, 2, None, 1) for value in values[:2]]
     columns = dict.fromkeys(("hub", "start", "messages", "bytes", "lost", "unknown"), "")
     pictures = curves(Table(columns, hubs), 1)
-    page = Page(shown(values[0]), shown(values[-1]), shown(values[0]))
+    page = HtmlPage(shown(values[0]), shown(values[-1]), shown(values[0]))
     page.tile(shown(values[0]), shown(values[0]), bad=True)
     rows = [(value, [value, value], number) for number, value in enumerate(values)]
     listed = table(rows, ("key", "text"), ("others", "text"), ("messages", "count"), more=True, barred=2)
@@ -189,7 +189,7 @@ def visible(browser: Any) -> list[str]:
 
 
 def test_a_reader_searches_sorts_and_reads_a_curve(browser: Any, screenshots: str, tmp_path: Path) -> None:
-    page = Page("Machines", "A page with a table of sixty rows and two curves.")
+    page = HtmlPage("Machines", "A page with a table of sixty rows and two curves.")
     page.tile("60", "machines")
     columns = dict.fromkeys(("hub", "start", "messages", "bytes", "lost", "unknown"), "")
     start = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -226,7 +226,7 @@ def test_a_reader_searches_sorts_and_reads_a_curve(browser: Any, screenshots: st
 @pytest.mark.parametrize("width", [1_300, 390])
 def test_no_column_and_no_bar_is_cut_off(browser: Any, screenshots: str, tmp_path: Path, width: int) -> None:
     """On a screen, and on a phone."""
-    page = Page("Accounts", "A table of nine columns.")
+    page = HtmlPage("Accounts", "A table of nine columns.")
     rows = [("link", "9f2c41d07a55e8b3 \N{RIGHTWARDS ARROW} a hub below", *[1_234_567] * 7)]
     names = ("published", "routed", "delivered", "queued", "recorded", "lost", "unknown")
     numbers = [(name, "count") for name in names]

@@ -14,7 +14,7 @@ from reports.rows import in_memory, recording
 
 from sbuslib.lake.sealing import Sealing
 from sbuslib.reports import traffic
-from sbuslib.reports.keys import by_key, by_level, by_pattern
+from sbuslib.reports.by_key import by_key, by_level, by_pattern
 from sbuslib.reports.sql import Choice, InSpark, in_duckdb, in_spark
 from sbuslib.reports.sql import Recorded as Engine
 from sbuslib.reports.subscriptions import subscriptions

@@ -11,7 +11,7 @@ from support import vectors
 from sbuslib.covering import covers
 from sbuslib.errors import UsageError
 from sbuslib.matcher import matches
-from sbuslib.reports.keys import KeyCount, _witness, by_key, by_level, by_pattern, coverage
+from sbuslib.reports.by_key import KeyCount, _witness, by_key, by_level, by_pattern, coverage
 
 
 def counts(*keys: bytes) -> list[KeyCount]:

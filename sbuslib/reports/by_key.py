@@ -53,8 +53,9 @@ def by_level(counts: Iterable[KeyCount], levels: int = 3, separator: bytes = SEP
             sums[1] += size
             sums[2] += 1
             sums[3] = max(sums[3], largest)
-            if at < 0:
+            if at < 0:  # the key has no more segments
                 break
+
     rows: list[tuple[Any, ...]] = [(level, prefix, *sums) for (level, prefix), sums in found.items()]
     return sorted(rows, key=lambda row: (row[0], -row[2], -row[3], row[1]))
 
