@@ -17,10 +17,6 @@ __all__ = ["MISSING", "main"]
 MISSING = 3
 """The exit status where Java or an extra is missing."""
 
-_ATTEMPTS = 3
-"""Spark gives the process that reads a stream ten seconds to start, which may be too few on a busy machine. A second
-attempt takes no record in twice."""
-
 _SETTINGS = {
     # There are a few messages: compiling code and splitting work would take longer than the work.
     "spark.sql.shuffle.partitions": "1",

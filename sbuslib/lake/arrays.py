@@ -7,8 +7,7 @@ handles rows uses neither.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -17,7 +16,7 @@ import pyarrow
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["binary", "integers", "lists", "numbers", "same", "texts"]
+__all__ = ["binary", "numbers", "same", "texts"]
 
 
 def numbers(values: NDArray[Any], kind: Any, missing: NDArray[numpy.bool_] | None = None) -> Any:
@@ -48,14 +47,3 @@ def same(text: str, count: int) -> Any:
     """An array of one string, ``count`` times."""
     data = text.encode()
     return _strings(pyarrow.string(), numpy.full(count, len(data)), data * count)
-
-
-def integers(values: Iterable[int]) -> Any:
-    """An array of 32-bit numbers."""
-    column = array("i", values)
-    return pyarrow.Array.from_buffers(pyarrow.int32(), len(column), [None, pyarrow.py_buffer(column)])
-
-
-def lists(ends: Iterable[int], values: Any) -> Any:
-    """An array of lists. Each list is the part of ``values`` from the end of the list before it to its own end."""
-    return pyarrow.ListArray.from_arrays(integers([0, *ends]), values)

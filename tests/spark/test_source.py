@@ -66,7 +66,8 @@ def test_options_and_columns_apply_to_several_journals(spark: SparkSession, tmp_
 def test_the_example_prints_keys_rates_and_losses(
     spark: SparkSession, journal: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    segment(journal, 1, rows(80, keys=2), (START_NS + 1, "overflow", 3))
+    gaps = [(START_NS + 1, "overflow", 3), (START_NS + 2, "outage", None)]
+    segment(journal, 1, rows(80, keys=2), *gaps)
     runpy.run_path(str(ROOT / "examples" / "spark_read.py"))["main"](str(journal))
     assert capsys.readouterr().out.splitlines() == [
         "the busiest keys:",
@@ -76,7 +77,7 @@ def test_the_example_prints_keys_rates_and_losses(
         "  15:06 19",
         "  15:07 60",
         "  15:08 1",
-        "missing: 3",
+        "missing: 3, and 1 times nobody knows how many",
     ]
 
 
