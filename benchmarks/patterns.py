@@ -22,6 +22,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -140,10 +141,18 @@ def ask(kind: Any, address: str, count: int, flight: int) -> float:
             return rate(count, caller)
 
         def callers() -> None:
-            for running in [client.spawn(caller) for _ in range(flight)]:
+            for running in [_spawn(kind, caller) for _ in range(flight)]:
                 running.join()
 
         return rate(count, callers)
+
+
+def _spawn(kind: Any, function: Callable[[], None]) -> Any:
+    if kind is Client:
+        return gevent.spawn(function)
+    thread = threading.Thread(target=function)
+    thread.start()
+    return thread
 
 
 def ask_with_asyncio(address: str, count: int, flight: int) -> float:

@@ -38,7 +38,7 @@ def receive(pipe: Connection) -> None:
         while (count := hear(pipe)) is not None:
             started, left = time.perf_counter(), count
             while left > 0:
-                left -= len(inbox.get_many(timeout=60))
+                left -= len(inbox.receive_many(timeout=60))
             pipe.send((count / (time.perf_counter() - started), inbox.lost))
 
 

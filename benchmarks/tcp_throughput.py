@@ -22,10 +22,10 @@ def receive(pipe: Connection, count: int) -> None:
     with Peer("127.0.0.1:0") as peer:
         inbox = peer.subscribe("//bench/")
         pipe.send(peer.address)
-        inbox.get(60)
+        inbox.receive(timeout=60)
         started, left = time.perf_counter(), count
         while left > 0:
-            left -= len(inbox.get_many(timeout=60))
+            left -= len(inbox.receive_many(timeout=60))
         spent = time.perf_counter() - started
         pipe.send((spent, time.process_time(), inbox.lost))
         pipe.recv()

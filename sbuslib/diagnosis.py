@@ -239,20 +239,20 @@ def _bridges(client: Client) -> Iterator[Finding]:
     """The bridges of the bus, which say so when they are asked."""
     client.subscribe(CONTROL)
     client.publish(CONTROL, ASK)
-    for here, _ in bridges_heard(lambda left: client.receive(timeout=left)):
+    for here, _ in bridges_heard(client.receive):
         text = here.told
         away = ": away," in text or " 0 lost" not in text
         advice = "see docs/how-to/cluster.md" if away else ""
         yield Finding("warning" if away else "ok", "bridge", printable(text.encode()), advice)
 
 
-def bridges_heard(receive: Callable[[float], Message]) -> list[tuple[Here, bytes | None]]:
+def bridges_heard(receive: Callable[..., Message]) -> list[tuple[Here, bytes | None]]:
     """What each bridge says of itself, and as which sender, after ``ASK`` was published under ``CONTROL``."""
     heard: dict[str, tuple[Here, bytes | None]] = {}
     until = monotonic() + _BRIDGES_SECONDS
     while (left := until - monotonic()) > 0 and len(heard) < MEMBERS_MOST:
         try:
-            message = receive(left)
+            message = receive(timeout=left)
         except TimeoutError:
             break
         if (here := decode_here(message.payload)) is not None and here.told:

@@ -8,7 +8,8 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 import msgspec
 
 from .errors import KeyFormatError, PayloadError, UsageError
-from .wire.packets import Message
+from .matcher import SEPARATOR
+from .wire.packets import Key, Message
 
 __all__ = ["Asker", "AwaitedAsker", "Publisher", "Topic", "schemas"]
 
@@ -20,19 +21,19 @@ R = TypeVar("R", covariant=True)
 class Publisher(Protocol[R]):
     """A hub or a client."""
 
-    def publish(self, key: bytes, payload: bytes = b"") -> R: ...
+    def publish(self, key: Key, payload: bytes = b"") -> R: ...
 
 
 class Asker(Protocol):
     """A client that blocks its caller."""
 
-    def request(self, key: bytes, payload: bytes = b"", *, timeout: float | None = 10.0) -> bytes: ...
+    def request(self, key: Key, payload: bytes = b"", *, timeout: float | None = 10.0) -> bytes: ...
 
 
 class AwaitedAsker(Protocol):
     """A client for asyncio."""
 
-    def request(self, key: bytes, payload: bytes = b"", *, timeout: float | None = 10.0) -> Awaitable[bytes]: ...
+    def request(self, key: Key, payload: bytes = b"", *, timeout: float | None = 10.0) -> Awaitable[bytes]: ...
 
 
 class Topic(Generic[T]):
@@ -52,23 +53,42 @@ class Topic(Generic[T]):
         temperatures = Topic("room/{id}/temp", Reading)
         temperatures.key(id=1), temperatures.pattern()             # b"room/1/temp", b"room/*/temp"
 
-    ``encoding`` is ``"msgpack"`` or ``"json"``. Raises :exc:`~sbuslib.errors.UsageError` for a type that
+    A template is written with ``/``; keys are joined with ``separator``, which is ``client.separator`` where a hub has
+    another. ``encoding`` is ``"msgpack"`` or ``"json"``. Raises :exc:`~sbuslib.errors.UsageError` for a type that
     msgspec cannot encode, and for a template that cannot be one.
     """
 
     @overload
-    def __init__(self, template: type[T], /, *, encoding: Literal["msgpack", "json"] = "msgpack") -> None: ...
+    def __init__(
+        self, template: type[T], /, *, encoding: Literal["msgpack", "json"] = "msgpack", separator: bytes = SEPARATOR
+    ) -> None: ...
 
     @overload
     def __init__(
-        self, template: str, type: type[T], /, *, encoding: Literal["msgpack", "json"] = "msgpack"
+        self,
+        template: str,
+        type: type[T],
+        /,
+        *,
+        encoding: Literal["msgpack", "json"] = "msgpack",
+        separator: bytes = SEPARATOR,
     ) -> None: ...
 
-    def __init__(self, template: Any, type: Any = None, /, *, encoding: Literal["msgpack", "json"] = "msgpack") -> None:
+    def __init__(
+        self,
+        template: Any,
+        type: Any = None,
+        /,
+        *,
+        encoding: Literal["msgpack", "json"] = "msgpack",
+        separator: bytes = SEPARATOR,
+    ) -> None:
         if type is None:
             template, type = None, template
         self.template: str | None = template
         self.encoding = encoding
+        self.separator = separator
+        self._reserved = {"*", "\0", separator.decode("latin-1")}  # what no segment may have
         self._segments = [] if template is None else _parse(template)
         if encoding not in ("msgpack", "json"):
             raise UsageError(f"an encoding is 'msgpack' or 'json', not {encoding!r}")
@@ -97,7 +117,7 @@ class Topic(Generic[T]):
         except msgspec.MsgspecError as error:
             raise PayloadError(f"not a {self.type!r}: {error}") from error
 
-    def publish(self, publisher: Publisher[R], key: bytes, value: T) -> R:
+    def publish(self, publisher: Publisher[R], key: Key, value: T) -> R:
         """Publish ``value`` under ``key`` through a hub or a client; to be awaited where the client's own verb is."""
         return publisher.publish(key, self.encode(value))
 
@@ -139,14 +159,14 @@ class Topic(Generic[T]):
         segments = []
         for name, named in self._segments:
             segment = str(fields[name]) if name in fields and named else "*" if named else name
-            if named and name in fields and (not segment or segment == "!" or set(segment) & set("/*\0")):
+            if named and name in fields and (not segment or segment == "!" or set(segment) & self._reserved):
                 raise KeyFormatError(f"{name}={segment!r} cannot be a segment of a key")
             segments.append(segment)
-        return "/".join(segments).encode()
+        return self.separator.join(segment.encode() for segment in segments)
 
     def fields(self, key: bytes) -> dict[str, str] | None:
         """The fields of a key; ``None`` for one that the template does not make."""
-        segments = key.split(b"/")
+        segments = key.split(self.separator)
         if len(segments) != len(self._segments):
             return None
         found: dict[str, str] = {}
@@ -160,14 +180,14 @@ class Topic(Generic[T]):
     # -- with patterns ------------------------------------------------------------------------------
 
     @overload
-    def request(self, client: Asker, key: bytes, value: T, *, answer: Topic[A], timeout: float | None = 10.0) -> A: ...
+    def request(self, client: Asker, key: Key, value: T, *, answer: Topic[A], timeout: float | None = 10.0) -> A: ...
 
     @overload
     def request(
-        self, client: AwaitedAsker, key: bytes, value: T, *, answer: Topic[A], timeout: float | None = 10.0
+        self, client: AwaitedAsker, key: Key, value: T, *, answer: Topic[A], timeout: float | None = 10.0
     ) -> Awaitable[A]: ...
 
-    def request(self, client: Any, key: bytes, value: T, *, answer: Topic[Any], timeout: float | None = 10.0) -> Any:
+    def request(self, client: Any, key: Key, value: T, *, answer: Topic[Any], timeout: float | None = 10.0) -> Any:
         """Ask with a value, and decode the answer; to be awaited where ``client.request`` is. Raises as that, and
         :exc:`~sbuslib.errors.PayloadError`."""
         return _then(client.request(key, self.encode(value), timeout=timeout), answer.decode)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import pytest
 from clients.makers import run
 from support import PATIENCE, HubThread, own_key, python
 
-from sbuslib import aio
+from sbuslib import Client, aio
+from sbuslib.errors import StateError
 
 
 def test_sending_waits_for_room_while_the_event_loop_runs(server: HubThread, address: str) -> None:
@@ -32,6 +34,7 @@ def test_the_asyncio_client_never_imports_gevent(address: str) -> None:
     code = """
 import asyncio, sys
 from sbuslib import aio
+from sbuslib.errors import StateError
 async def main():
     async with aio.Client(sys.argv[1]) as client:
         await client.subscribe(b"a")
@@ -56,3 +59,33 @@ def test_event_loops_in_several_threads(server: HubThread, address: str) -> None
     for thread in threads:
         thread.join()
     assert outcome == [own_key()] * 3
+
+
+def test_a_client_that_was_never_entered_says_so(address: str) -> None:
+    async def test() -> None:
+        client = aio.Client(address)
+        for verb in (client.receive, client.whoami, client.sync):
+            with pytest.raises(StateError, match="not connected yet: use 'async with' the client, or await it"):
+                await verb()
+        with pytest.raises(StateError, match="not connected yet"):
+            await client.publish(b"a")
+        await client.close()
+
+    run(test())
+
+
+def test_a_gevent_client_in_an_event_loop_says_which_to_take(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        with pytest.raises(StateError, match=r"take sbuslib\.aio\.Client"):
+            Client(address)
+
+    run(test())
+
+
+def test_a_coroutine_that_is_neither_awaited_nor_entered_is_warned_of(server: HubThread, address: str) -> None:
+    async def test() -> None:
+        async with aio.Client(address) as client:
+            with pytest.warns(RuntimeWarning, match="was never awaited"):
+                client.serve(b"svc", lambda question: b"")
+
+    run(test())

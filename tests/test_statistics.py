@@ -178,7 +178,7 @@ def test_messages_that_the_embedder_takes_are_counted(bus: Bus, connect: Connect
     balance(hub)
     told = hub.statistics()
     assert (told.received, told.routed, told.delivered, told.queued, told.lost) == (5, 5, 0, 3, {"overflow": 2})
-    inbox.get(0)
+    inbox.receive(timeout=0)
     balance(hub)
     inbox.close()
     balance(hub)

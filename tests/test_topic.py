@@ -63,7 +63,7 @@ def test_a_topic_over_a_hub_and_clients(hub: Hub, client: Callable[..., Client])
         (b"room/1", 20.0),
         (b"room/2", 21.0),
     ]
-    assert {inbox.get(5).key, inbox.get(5).key} == {b"room/1", b"room/2"}
+    assert {inbox.receive(timeout=5).key, inbox.receive(timeout=5).key} == {b"room/1", b"room/2"}
 
 
 def test_values_stop_at_one_that_does_not_fit() -> None:
@@ -156,3 +156,13 @@ def test_json_schema_of_topics() -> None:
     assert schema["properties"]["Place"] == {"$ref": "#/$defs/Place"}
     assert schema["properties"]["list"] == {"type": "array", "items": {"type": "integer"}}
     msgspec.json.encode(schema)
+
+
+def test_keys_are_joined_with_the_separator_of_the_hub() -> None:
+    topic = Topic("room/{id}/temp", int, separator=b".")
+    assert (topic.key(id=1), topic.pattern()) == (b"room.1.temp", b"room.*.temp")
+    assert topic.fields(b"room.1.temp") == {"id": "1"}
+    assert topic.fields(b"room/1/temp") is None
+    assert topic.key(id="a/b") == b"room.a/b.temp"
+    with pytest.raises(KeyFormatError):
+        topic.key(id="a.b")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from gevent.event import Event
 from gevent.timeout import Timeout
 
-from ..errors import DisconnectedError
+from ..errors import DisconnectedError, UsageError
 from ..statistics import ClientStatistics
 from ..wire.control import Away, Lost
 from ..wire.packets import Message, parse
@@ -24,7 +24,7 @@ __all__ = ["Inbox"]
 
 
 class Inbox:
-    """Messages for the embedder: iterate, or :meth:`get`. What ``hub.subscribe`` and ``hub.tap`` return.
+    """Messages for the embedder: iterate, or :meth:`receive`. What ``hub.subscribe`` and ``hub.tap`` return.
 
     ``lost`` counts messages that came while the queue was full, by cause. Each
     :class:`~sbuslib.wire.packets.Message` carries its sender. ``with`` closes it at the end.
@@ -96,7 +96,7 @@ class Inbox:
             order="queue",
         )
 
-    def get(self, timeout: float | None = None) -> Message:
+    def receive(self, *, timeout: float | None = None) -> Message:
         """The next message, oldest first.
 
         Raises :exc:`TimeoutError` after ``timeout`` seconds, and
@@ -117,11 +117,24 @@ class Inbox:
         assert isinstance(message, Message)
         return Message(message.key, message.payload, sender)
 
+    def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[Message]:
+        """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
+        if most is not None and most < 1:
+            raise UsageError(f"most is at least 1, not {most!r}")
+        messages = [self.receive(timeout=timeout)]
+        while self._waiting and (most is None or len(messages) < most):
+            messages.append(self.receive())
+        return messages
+
+    def unsubscribe(self) -> None:
+        """As :meth:`close`."""
+        self.close()
+
     def __iter__(self) -> Iterator[Message]:
         """Messages as they come, until this inbox or its hub is closed."""
         while True:
             try:
-                message = self.get()
+                message = self.receive()
             except DisconnectedError:
                 return
             yield message

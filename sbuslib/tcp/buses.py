@@ -48,9 +48,9 @@ class _HubBus:
 
     def receive(self) -> list[Message]:
         inbox = self._inbox
-        messages = [inbox.get()]
+        messages = [inbox.receive()]
         while len(inbox) and len(messages) < _BATCH:
-            messages.append(inbox.get())
+            messages.append(inbox.receive())
         return messages
 
     def publish(self, messages: list[tuple[bytes, bytes]]) -> None:

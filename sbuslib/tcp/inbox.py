@@ -22,7 +22,7 @@ def _size(message: Publish) -> int:
 
 
 class PeerInbox:
-    """Messages for the application: iterate, :meth:`get`, or :meth:`get_many`. What ``peer.subscribe`` returns.
+    """Messages for the application: iterate, :meth:`receive`, or :meth:`receive_many`. What ``peer.subscribe`` returns.
 
     ``lost`` counts messages that came while the queue was full. ``with`` closes it at the end.
     """
@@ -71,16 +71,16 @@ class PeerInbox:
                 self.delivered += 1
         self._ready.set()
 
-    def get(self, timeout: float | None = None) -> Publish:
+    def receive(self, *, timeout: float | None = None) -> Publish:
         """The next message, oldest first.
 
         Raises :exc:`TimeoutError` after ``timeout`` seconds, and :exc:`~sbuslib.errors.DisconnectedError` when
         this inbox or its peer was closed and nothing is left.
         """
-        return self.get_many(1, timeout)[0]
+        return self.receive_many(most=1, timeout=timeout)[0]
 
-    def get_many(self, most: int | None = None, timeout: float | None = None) -> list[Publish]:
-        """At least one message, and all others that are here, up to ``most``. Raises as :meth:`get`."""
+    def receive_many(self, *, most: int | None = None, timeout: float | None = None) -> list[Publish]:
+        """At least one message, and all others that are here, up to ``most``. Raises as :meth:`receive`."""
         waiting = self._waiting
         while not waiting:
             if self.closed:
@@ -103,7 +103,7 @@ class PeerInbox:
         """Messages as they come, until this inbox or its peer is closed."""
         while True:
             try:
-                message = self.get()
+                message = self.receive()
             except DisconnectedError:
                 return
             yield message

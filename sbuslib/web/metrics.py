@@ -167,7 +167,7 @@ def _of_bridges(hub: Hub) -> Iterator[Metric]:
         with hub.subscribe(CONTROL) as inbox, suppress(DisconnectedError):
             own = inbox.statistics().credentials.encode()
             hub.publish(CONTROL, ASK)
-            for here, sender in bridges_heard(inbox.get):
+            for here, sender in bridges_heard(inbox.receive):
                 who = process_of(sender, own, router.namespace.separator)
                 if here.counts is not None:
                     for name, count in totals.items():

@@ -61,7 +61,7 @@ def test_retained_data_is_for_those_that_come_later(listening: Listening, make_p
     peer = make_peer()
     with peer.subscribe("//motd") as inbox:
         peer.connect(address)
-        assert inbox.get(20).data == b"closed on Monday"
+        assert inbox.receive(timeout=20).data == b"closed on Monday"
 
 
 def test_what_nobody_wants_is_an_error(run: Run, tmp_path: Path) -> None:

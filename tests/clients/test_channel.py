@@ -75,7 +75,7 @@ def test_reconnect_while_publishing(make: Make, address: str) -> None:
         client.publish(b"a", b"x")
         client.publish_many([(b"a", b"y")])
         client.sync()
-        assert [second.call(inbox.get, 5).payload for _ in range(2)] == [b"x", b"y"]
+        assert [second.call(inbox.receive).payload for _ in range(2)] == [b"x", b"y"]
 
 
 def test_a_full_backlog_is_waited_out(address: str, client: MakeClient) -> None:

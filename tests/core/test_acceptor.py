@@ -332,7 +332,7 @@ def test_a_hub_that_stops_serves_clients_that_were_accepted(
         connect().publish(b"k", b"x")
         eventually(lambda: bool(hub._acceptor._accepted))
         hub.stop()
-    assert inbox.get().payload == b"x"
+    assert inbox.receive().payload == b"x"
     assert hub.context.quotas.is_clear()
 
 

@@ -357,4 +357,4 @@ def test_no_client_receives_bytes_of_another(
         got = [packet.split(b"\0", 2)[2] if packet.startswith(b"CMSG") else packet for packet in received[key]]
         assert got == [b"MSG %b\0%b" % (key, payload) for payload in expected[key]]
     for key, inbox in inboxes.items():
-        assert [inbox.get(0).payload for _ in expected[key]] == expected[key]
+        assert [inbox.receive(timeout=0).payload for _ in expected[key]] == expected[key]

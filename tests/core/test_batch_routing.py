@@ -65,7 +65,7 @@ def test_each_receiver_gets_a_batch_in_the_form_that_it_asked_for(
     assert opened(some.pending()) == plain([pair for pair in pairs if pair[0].startswith(b"a")])
     assert plainly.pending() == [*plain(pairs), b"MSG last\0"]
     assert plainly_some.pending() == plain([pair for pair in pairs if pair[0][:1] == b"b" or pair[0] == b"a/1"])
-    got = [inbox.get(0) for _ in range(len(pairs) + 1)]
+    got = [inbox.receive(timeout=0) for _ in range(len(pairs) + 1)]
     assert [(message.key, message.payload) for message in got[:-1]] == pairs
     assert {message.sender for message in got} == {own_key()}
     statistics = hub.statistics()

@@ -99,7 +99,7 @@ def test_another_thread_is_told_so(hub: Hub, connect: Connect) -> None:
         hub.whoami,
         hub.stop,
         hub.close,
-        lambda: inbox.get(0),
+        lambda: inbox.receive(timeout=0),
         inbox.close,
     ):
         error = in_thread(verb)
@@ -108,4 +108,4 @@ def test_another_thread_is_told_so(hub: Hub, connect: Connect) -> None:
     peer = connect()
     peer.publish(b"a", b"x")
     peer.barrier()
-    assert inbox.get(5).payload == b"x"
+    assert inbox.receive(timeout=5).payload == b"x"

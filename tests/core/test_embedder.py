@@ -25,7 +25,7 @@ def test_the_embedder_publishes_and_receives(hub: Hub, connect: Connect) -> None
     assert peer.receive() == b"MSG a/1\0x"
     assert peer.receive() == b"MSG a/2\0y\0z"
     me = own_key()
-    assert [inbox.get(5) for _ in range(3)] == [
+    assert [inbox.receive(timeout=5) for _ in range(3)] == [
         Message(b"a/1", b"x", me),
         Message(b"b", b"", me),
         Message(b"a/2", b"y\0z", me),
@@ -60,5 +60,5 @@ def test_the_embedder_holds_secrets(hub: Hub, connect: Connect) -> None:
     inbox = hub.subscribe(hub.whoami() + b"/x")
     everything = hub.subscribe(b"")
     connect().publish(own_key() + b"/x", b"secret")
-    assert inbox.get(5).payload == b"secret"
+    assert inbox.receive(timeout=5).payload == b"secret"
     assert len(everything) == 0

@@ -17,7 +17,7 @@ MakeHub = Callable[..., Hub]
 
 def test_get_waits(hub: Hub, connect: Connect) -> None:
     inbox = hub.subscribe(b"a")
-    getting = gevent.spawn(inbox.get, 10)
+    getting = gevent.spawn(inbox.receive, timeout=10)
     gevent.sleep(0)
     assert not getting.ready()
     connect().publish(b"a", b"x")
@@ -28,23 +28,23 @@ def test_get_in_time(hub: Hub) -> None:
     inbox = hub.subscribe(b"a")
     for timeout in (0, 0.001):
         with pytest.raises(TimeoutError, match="no message"):
-            inbox.get(timeout)
+            inbox.receive(timeout=timeout)
 
 
 def test_the_callers_timeout_passes(hub: Hub) -> None:
     inbox = hub.subscribe(b"a")
-    waits: list[Callable[[], object]] = [inbox.get, lambda: inbox.get(30), lambda: next(iter(inbox))]
+    waits: list[Callable[[], object]] = [inbox.receive, lambda: inbox.receive(timeout=30), lambda: next(iter(inbox))]
     for get in waits:
         with pytest.raises(gevent.Timeout) as caught, gevent.Timeout(0.001) as mine:
             get()
         assert caught.value is mine
     hub.publish(b"a", b"x")
-    assert inbox.get(0).payload == b"x"
+    assert inbox.receive(timeout=0).payload == b"x"
 
 
 def test_several_greenlets_wait_for_one_inbox(hub: Hub) -> None:
     inbox = hub.subscribe(b"a")
-    getting = [gevent.spawn(inbox.get, 10) for _ in range(3)]
+    getting = [gevent.spawn(inbox.receive, timeout=10) for _ in range(3)]
     gevent.sleep(0)
     for number in range(3):
         hub.publish(b"a", b"%d" % number)
@@ -58,11 +58,11 @@ def test_a_full_inbox(make_hub: MakeHub) -> None:
     for number in range(5):
         hub.publish(b"a", b"%d" % number)
     assert (len(inbox), inbox.lost) == (2, {"overflow": 3})
-    assert [inbox.get().payload for _ in range(2)] == [b"0", b"1"]
+    assert [inbox.receive().payload for _ in range(2)] == [b"0", b"1"]
     hub.publish(b"a", b"x" * 80)
     hub.publish(b"a", b"y" * 80)
     hub.publish(b"a", b"z")
-    assert [message.payload[:1] for message in (inbox.get(), inbox.get())] == [b"x", b"z"]
+    assert [message.payload[:1] for message in (inbox.receive(), inbox.receive())] == [b"x", b"z"]
     statistics = hub.statistics()
     assert (statistics.received, statistics.delivered, statistics.lost) == (8, 4, {"overflow": 4})
 
@@ -70,13 +70,13 @@ def test_a_full_inbox(make_hub: MakeHub) -> None:
 def test_the_end_of_the_hub(hub: Hub) -> None:
     inbox = hub.subscribe(b"a")
     iterating = gevent.spawn(list, hub.subscribe(b"a"))
-    getting = gevent.spawn(hub.subscribe(b"b").get)
+    getting = gevent.spawn(hub.subscribe(b"b").receive)
     gevent.sleep(0)
     hub.publish(b"a", b"x")
     hub.stop()
-    assert inbox.get().payload == b"x"  # what waited can still be taken
+    assert inbox.receive().payload == b"x"  # what waited can still be taken
     with pytest.raises(DisconnectedError):
-        inbox.get()
+        inbox.receive()
     assert [message.payload for message in iterating.get(timeout=10)] == [b"x"]
     with pytest.raises(DisconnectedError):
         getting.get(timeout=10)
@@ -88,7 +88,7 @@ def test_an_inbox_of_an_earlier_start(hub: Hub) -> None:
     hub.start()
     hub.publish(b"a", b"x")
     with pytest.raises(DisconnectedError):
-        old.get()
+        old.receive()
     old.close()
     old.close()
     assert hub.statistics().patterns == 0
@@ -100,16 +100,16 @@ def test_a_message_to_the_embedder_is_a_copy(hub: Hub, connect: Connect) -> None
     for number in range(200):
         peer.publish(b"a", b"%03d" % number)
     peer.barrier()
-    assert [inbox.get(0).payload for _ in range(200)] == [b"%03d" % number for number in range(200)]
+    assert [inbox.receive(timeout=0).payload for _ in range(200)] == [b"%03d" % number for number in range(200)]
 
 
 def test_a_closed_inbox(hub: Hub) -> None:
     with hub.subscribe(b"a") as inbox:
         hub.publish(b"a", b"1")
     hub.publish(b"a", b"2")
-    assert inbox.get(0).payload == b"1"
+    assert inbox.receive(timeout=0).payload == b"1"
     with pytest.raises(DisconnectedError):
-        inbox.get()
+        inbox.receive()
     assert list(inbox) == []
     eventually(lambda: not hub.statistics().patterns)
 
@@ -120,8 +120,8 @@ def test_a_tap_is_no_interest(hub: Hub, connect: Connect) -> None:
     peer.publish(b"a", b"1")
     peer.publish(own_key() + b"/x", b"2")
     peer.barrier()
-    assert [message.payload for message in (tap.get(5),)] == [b"1"]
-    assert [secrets.get(5).payload for _ in range(2)] == [b"1", b"2"]
+    assert [message.payload for message in (tap.receive(timeout=5),)] == [b"1"]
+    assert [secrets.receive(timeout=5).payload for _ in range(2)] == [b"1", b"2"]
     assert (len(tap), hub.statistics().patterns) == (0, 0)
     tap.close()
     secrets.close()

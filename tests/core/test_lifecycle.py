@@ -68,7 +68,7 @@ def test_restart(hub: Hub, connect: Connect) -> None:
             inbox = hub.subscribe(b"k")
             peer.publish(b"k", b"%d" % number)
             assert peer.receive() == b"MSG k\0%d" % number
-            assert inbox.get(5).payload == b"%d" % number
+            assert inbox.receive(timeout=5).payload == b"%d" % number
             hub.stop()
             assert peer.is_disconnected()
         statistics = hub.statistics()
@@ -384,7 +384,7 @@ def test_another_separator(make_hub: MakeHub, connect: Connect) -> None:
     peer.publish(b"a/b", b"y")
     peer.publish(hub.whoami() + b".x", b"secret")
     assert peer.receive() == b"MSG room.1.temp\0x"
-    assert inbox.get(5).payload == b"secret"
+    assert inbox.receive(timeout=5).payload == b"secret"
     assert peer.pending() == []
     peer.send(b"SUB !.")
     assert peer.is_disconnected()
@@ -423,7 +423,7 @@ if not child:
             if "fork" not in str(error):
                 wrong.append(f"which tells nothing of the fork: {error}")
     try:
-        inbox.get(0)
+        inbox.receive(timeout=0)
         wrong.append("a message")
     except DisconnectedError:
         pass
@@ -450,7 +450,7 @@ for number in range(3):
     with Peer(sys.argv[1]) as peer:
         peer.publish(b"k", b"%d" % number)
         assert client.receive(timeout=10).payload == b"%d" % number
-        assert inbox.get(10).payload == b"%d" % number
+        assert inbox.receive(timeout=10).payload == b"%d" % number
 statistics = hub.statistics()
 assert (statistics.received, statistics.breaches) == (3, {}), statistics
 hub.stop()

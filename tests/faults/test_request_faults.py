@@ -182,7 +182,7 @@ def test_a_server_answers_under_no_other_keys(
         assert one.request(b"svc", b"x") == b"X"
     hub.publish(b"end")
     with tap:
-        while (message := tap.get(PATIENCE)).key != b"end":
+        while (message := tap.receive(timeout=PATIENCE)).key != b"end":
             assert message.key == b"svc" or message.key.startswith(own_key() + b"/reply/")
 
 

@@ -111,7 +111,7 @@ def test_what_is_recorded_and_played_back_is_what_was_published(
             done = replay(from_journal(f"{folder}/journal"), player, speed=None, wait=gevent.sleep)
             player.sync()
         assert done == Replayed(len(expected), 0)
-        assert [(message.key, message.payload) for message in (inbox.get(0) for _ in expected)] == expected
+        assert [(message.key, message.payload) for message in (inbox.receive(timeout=0) for _ in expected)] == expected
         assert len(inbox) == 0
 
 
@@ -331,7 +331,7 @@ def test_an_unforeseen_error_in_a_callback_ends_the_recording_and_not_the_hub(
     assert not recorder.recording
     assert isinstance(recorder.error, ServiceError)
     assert told == [recorder.error]
-    assert b"not foreseen" in inbox.get(PATIENCE).payload
+    assert b"not foreseen" in inbox.receive(timeout=PATIENCE).payload
     assert caplog.text.count("Traceback") == 1
     with pytest.raises(JournalError, match="not foreseen"):
         recorder.stop()

@@ -52,7 +52,7 @@ def test_a_row_is_durable_once_fdatasync_has_returned(hub: Hub, journal: str, di
         eventually(lambda: disk.syncs == 1)
         assert (recorder.written_sequence, recorder.durable_sequence) == (1, 0)
         disk.open.set()
-        message = inbox.get(timeout=20)
+        message = inbox.receive(timeout=20)
         assert (message.key, message.payload, recorder.durable_sequence) == (b"journal/durable", b"1", 1)
     assert [record.key for record in records_of(journal)] == [b"k"]  # the recorder's own notices are not recorded
 

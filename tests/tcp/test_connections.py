@@ -39,7 +39,7 @@ def test_a_lost_connection_is_made_again(make_peer: Make, limits: TcpLimits) -> 
     again = make_peer(address)
     again.wait_for_subscriber("a", timeout=20)
     again.publish("a", b"x")
-    assert inbox.get(10).data == b"x"
+    assert inbox.receive(timeout=10).data == b"x"
     other.disconnect(address)
     eventually(lambda: not again.links)
     assert not other.is_dialling(address)

@@ -96,7 +96,7 @@ def test_the_number_of_discovered_connections_is_bounded(make_peer: Make, raw: C
         data = target.address.replace(":", " ").encode()
         connection.send(b"pub //fwd/peers/myorg/p%d %d %b\n" % (number, len(data), data))
     connection.send(b"pub end 1 x\n")
-    inbox.get(10)
+    inbox.receive(timeout=10)
     eventually(lambda: sum(bool(target.links) for target in targets) == 2)
     assert peer._discoverer is not None
     assert len(peer._discoverer.directory) == 3

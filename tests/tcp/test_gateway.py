@@ -67,7 +67,7 @@ def join(make_peer: Make) -> Iterator[Join]:
 
 def drain(inbox: Inbox) -> list[tuple[bytes, bytes]]:
     """The received messages, without those of gateways to each other."""
-    found = [inbox.get() for _ in range(len(inbox))]
+    found = [inbox.receive() for _ in range(len(inbox))]
     return [(message.key, message.payload) for message in found if message.key != CONTROL]
 
 
@@ -88,7 +88,7 @@ def until(inbox: Inbox, last: bytes) -> list[tuple[bytes, bytes]]:
     """The messages before the one with key ``last``, without those of gateways to each other."""
     found: list[Message] = []
     while not found or found[-1].key != last:
-        found.append(inbox.get(20))
+        found.append(inbox.receive(timeout=20))
     return [(message.key, message.payload) for message in found[:-1] if message.key != CONTROL]
 
 
@@ -266,9 +266,9 @@ def test_secrets_never_cross(buses: list[Hub], join: Join) -> None:
     buses[0].publish(b"!/cred////x", b"secret")
     buses[0].publish(b"end", b"")
     assert until(inboxes[1], b"end") == []
-    assert own[0].get(10).payload == b"secret"
+    assert own[0].receive(timeout=10).payload == b"secret"
     assert len(own[1]) == 0
-    assert all(b"secret" not in message.payload for message in [taps[1].get() for _ in range(len(taps[1]))])
+    assert all(b"secret" not in message.payload for message in [taps[1].receive() for _ in range(len(taps[1]))])
     assert gateways[0].statistics().exported == 1
     for pattern in (b"!/cred/1/2/3/x", b"a/!/b"):
         with pytest.raises(UsageError):
@@ -309,12 +309,12 @@ def test_a_spare_gateway_takes_over(buses: list[Hub], join: Join) -> None:
     [spare] = [pair for pair in pairs if pair is not active]
     inbox = buses[1].subscribe(b"a", b"b")
     buses[0].publish(b"a", b"1")
-    assert inbox.get(20).payload == b"1"
+    assert inbox.receive(timeout=20).payload == b"1"
     assert spare[1].statistics().imported == 0
     active[0].stop()
     eventually(lambda: not spare[0]._leave_out)
     buses[0].publish(b"b", b"2")
-    assert inbox.get(20).payload == b"2"
+    assert inbox.receive(timeout=20).payload == b"2"
     assert spare[1].statistics().imported == 1
     assert len(inbox) == 0
 
@@ -329,7 +329,7 @@ def test_a_triangle_of_buses_makes_no_circle(buses: list[Hub], join: Join) -> No
     inboxes = [hub.subscribe(b"x") for hub in buses]
     a.publish(b"x", b"1")
     for inbox in inboxes:
-        assert inbox.get(20).payload == b"1"
+        assert inbox.receive(timeout=20).payload == b"1"
     quiet(gateways)
     assert [len(inbox) for inbox in inboxes] == [0, 0, 0]
 
@@ -345,7 +345,7 @@ def test_plain_peers_see_the_bus_and_speak_to_it(buses: list[Hub], make_peer: Ma
         stranger.expect(b"pub //sbus/home/out/1%202 5 hello\n")
         inbox = buses[0].subscribe(b"in/")
         stranger.send(b"pub //sbus/home/in/x 3 abc\n")
-        message = inbox.get(10)
+        message = inbox.receive(timeout=10)
         assert (message.key, message.payload) == (b"in/x", b"abc")
     stranger.expect(b"unsub //sbus/home/in/\nunsub //sbus-gateway/home\n")
 
@@ -386,7 +386,7 @@ def test_a_key_too_long_for_a_name_is_counted(buses: list[Hub], join: Join) -> N
     inbox = buses[1].subscribe(b"end")
     buses[0].publish(b"\xff" * 20_000, b"x")
     buses[0].publish(b"end", b"")
-    inbox.get(20)
+    inbox.receive(timeout=20)
     assert one.statistics().refused == {"name too long": 1}
 
 
@@ -482,7 +482,7 @@ def test_messages_cross_between_two_network_namespaces(
         while not crossed:
             buses[0].publish(b"ping/\xff \n", b"\x00\r\n")
             with contextlib.suppress(TimeoutError):
-                got = inboxes[1].get(0.1)
+                got = inboxes[1].receive(timeout=0.1)
                 crossed = (got.key, got.payload) == (b"ping/\xff \n", b"\x00\r\n")
             assert second.poll() is None
         crossed = False
@@ -491,7 +491,7 @@ def test_messages_cross_between_two_network_namespaces(
             buses[1].publish(b"pong/1", b"back")
             with contextlib.suppress(TimeoutError):
                 while not crossed:
-                    got = inboxes[0].get(0.1)
+                    got = inboxes[0].receive(timeout=0.1)
                     assert not got.key.startswith(b"other/")
                     crossed = (got.key, got.payload) == (b"pong/1", b"back")
     finally:

@@ -20,9 +20,9 @@ def test_a_full_inbox_counts_what_it_loses(make_peer: Make, raw: Connect, limits
     peer = make_peer(limits=structs.replace(limits, inbox_messages=3))
     inbox, other = peer.subscribe("a"), peer.subscribe("end")
     raw(peer).send(b"pub a 1 1\npub a 1 2\npub a 1 3\npub a 1 4\npub a 1 5\npub end 1 x\n")
-    other.get(10)
+    other.receive(timeout=10)
     assert inbox.lost == 2
-    assert [message.data for message in inbox.get_many()] == [b"1", b"2", b"3"]
+    assert [message.data for message in inbox.receive_many()] == [b"1", b"2", b"3"]
 
 
 def test_names_count_against_the_bytes_of_an_inbox(make_peer: Make, raw: Connect, limits: TcpLimits) -> None:
@@ -32,11 +32,11 @@ def test_names_count_against_the_bytes_of_an_inbox(make_peer: Make, raw: Connect
     for _ in range(10):
         connection.send(b"pub %b 1 x\n" % (b"a" * 999))
     connection.send(b"pub end 1 x\n")
-    other.get(10)
+    other.receive(timeout=10)
     assert (len(inbox), inbox.lost) == (5, 5)
-    inbox.get_many(2)
+    inbox.receive_many(most=2)
     assert inbox._bytes == 3_000
-    inbox.get_many()
+    inbox.receive_many()
     assert inbox._bytes == 0
 
 
@@ -49,9 +49,9 @@ def test_several_inboxes_subscribe_once_at_other_peers(make_peer: Make, raw: Con
     one.close()
     connection.expect(b"unsub b\n")
     connection.send(b"pub a 1 x\n")
-    assert two.get(10).data == b"x"
+    assert two.receive(timeout=10).data == b"x"
     two.close()
     connection.expect(b"unsub a\n")
     with pytest.raises(DisconnectedError):
-        two.get()
+        two.receive()
     assert list(two) == []

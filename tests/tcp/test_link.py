@@ -24,7 +24,7 @@ def test_the_three_commands_on_the_wire(make_peer: Make, raw: Connect) -> None:
     connection = raw(peer)
     connection.expect(b"sub //myorg/chat/\n")
     connection.send(b"pub //myorg/chat/main 5 hello\npub //other 1 x\nsub //myorg/\n")
-    assert inbox.get(10) == Publish("//myorg/chat/main", b"hello")
+    assert inbox.receive(timeout=10) == Publish("//myorg/chat/main", b"hello")
     peer.wait_for_subscriber("//myorg/news", timeout=10)
     peer.publish("//myorg/news", b"\x00 \n")
     peer.publish("//elsewhere", b"x")
@@ -42,7 +42,7 @@ def test_commands_that_come_byte_by_byte(make_peer: Make, raw: Connect) -> None:
     for byte in b"pub //chat 5 hello\nsub x\n":
         connection.send(bytes([byte]))
         gevent.sleep(0)
-    assert inbox.get(10) == Publish("//chat", b"hello")
+    assert inbox.receive(timeout=10) == Publish("//chat", b"hello")
     peer.wait_for_subscriber("x", timeout=10)
 
 
@@ -77,7 +77,7 @@ def test_a_message_is_neither_sent_back_nor_passed_on(make_peer: Make, raw: Conn
         connection.send(b"sub //a\n")
     peer.wait_for_subscriber("//a", 2, timeout=10)
     one.send(b"pub //a 1 x\n")
-    assert inbox.get(10).data == b"x"
+    assert inbox.receive(timeout=10).data == b"x"
     peer.publish("//a", b"own")
     for connection in (one, two):
         connection.expect(b"pub //a 3 own\n")
@@ -91,7 +91,7 @@ def test_commands_before_a_fault_are_carried_out(make_peer: Make, raw: Connect) 
     connection.expect(b"sub a\n")
     connection.send(b"pub a 1 x\npub a 1 y\nnonsense\npub a 1 z\n")
     connection.expect_end()
-    assert [inbox.get(10).data, inbox.get(10).data] == [b"x", b"y"]
+    assert [inbox.receive(timeout=10).data, inbox.receive(timeout=10).data] == [b"x", b"y"]
     assert len(inbox) == 0
     assert peer.statistics().breaches == {"unknown verb": 1}
 
@@ -167,7 +167,7 @@ def test_only_a_peer_that_does_not_read_loses_messages(make_peer: Make, raw: Con
         assert slow_link.queued_bytes <= 100_000
     got = 0
     while got < count:
-        got += len(inbox.get_many(timeout=10))
+        got += len(inbox.receive_many(timeout=10))
     assert got == count
     assert slow_link.slow
     assert sum(link.lost for link in peer.links) == slow_link.lost == peer.statistics().lost

@@ -55,7 +55,7 @@ def test_each_message_once_everywhere_and_then_silence(make_peer: Make, shape: s
     still(peers)
     before = [peer.statistics() for peer in peers]
     for number, inbox in enumerate(inboxes):
-        got = sorted(message.data for message in inbox.get_many())
+        got = sorted(message.data for message in inbox.receive_many())
         assert got == sorted([b"%d" % other for other in range(5) if other != number] + [b"equal"] * 8)
     still(peers)
     assert [peer.statistics() for peer in peers] == before
@@ -69,7 +69,7 @@ def test_the_hop_limit_ends_a_loop_that_nothing_else_ends(make_peer: Make, limit
     inboxes = [peer.subscribe("//fwd/myorg/chat", "//myorg/chat") for peer in peers]
     peers[0].publish(NAME, b"x")
     for inbox in inboxes[1:4]:
-        assert inbox.get(20).data == b"x"
+        assert inbox.receive(timeout=20).data == b"x"
     still(peers)
     assert len(inboxes[4]) == 0
     assert peers[3].statistics().hop_limit == 1
@@ -103,7 +103,7 @@ def test_equal_messages_of_two_plain_programs_are_two(make_peer: Make, raw: Conn
     inbox = peer.subscribe("//myorg/chat")
     for _ in range(2):
         raw(peer).send(b"pub //myorg/chat 2 hi\n")
-    assert [inbox.get(10), inbox.get(10)] == [Publish("//myorg/chat", b"hi")] * 2
+    assert [inbox.receive(timeout=10), inbox.receive(timeout=10)] == [Publish("//myorg/chat", b"hi")] * 2
 
 
 def test_plain_programs_that_send_everything_back_cause_no_circle(make_peer: Make, raw: Connect) -> None:
@@ -123,7 +123,7 @@ def test_plain_programs_that_send_everything_back_cause_no_circle(make_peer: Mak
     for a, b in wires:  # the programs pass on from the first to the second
         a.expect(copy)
         b.send(copy)
-    assert inboxes[1].get(10).data == b"hi"
+    assert inboxes[1].receive(timeout=10).data == b"hi"
     # The second passes on the first that came, to the program that it did not come from, which passes on to the first.
     eventually(lambda: peers[1].statistics().received == 2)
     assert peers[1].statistics().forwarded == 1
@@ -148,7 +148,7 @@ def test_a_publisher_at_two_peers_is_heard_once_by_each(make_peer: Make, raw: Co
             and not any(peer.statistics().queued_bytes for peer in peers)
         )
     )
-    assert [[message.data for message in inbox.get_many(timeout=10)] for inbox in inboxes] == [[b"hi"], [b"hi"]]
+    assert [[message.data for message in inbox.receive_many(timeout=10)] for inbox in inboxes] == [[b"hi"], [b"hi"]]
 
 
 def test_a_peer_that_wants_only_copies_gets_them_from_the_publisher_too(make_peer: Make) -> None:
@@ -157,4 +157,4 @@ def test_a_peer_that_wants_only_copies_gets_them_from_the_publisher_too(make_pee
     two.connect(one.address)
     one.wait_for_subscriber(COPY, timeout=10)
     one.publish("//myorg/chat", b"x")
-    assert inbox.get(10) == Publish("//fwd/myorg/chat", b"x")
+    assert inbox.receive(timeout=10) == Publish("//fwd/myorg/chat", b"x")

@@ -40,7 +40,7 @@ def test_stop_delivers_what_was_published(make_peer: Make) -> None:
     one.stop(10)
     got = 0
     while got < 2_000:
-        got += len(inbox.get_many(timeout=10))
+        got += len(inbox.receive_many(timeout=10))
     assert one.statistics().lost == 0
     one.stop()
     one.close()
@@ -65,7 +65,7 @@ def test_wrong_calls_raise_and_stop_ends_serve_forever(make_peer: Make) -> None:
         with pytest.raises(TimeoutError):
             peer.wait_for_subscriber("a", timeout=0.001)
         with pytest.raises(TimeoutError):
-            peer.subscribe("a").get(0.001)
+            peer.subscribe("a").receive(timeout=0.001)
     assert peer.closed
     waiting = gevent.spawn(peer.serve_forever)
     eventually(lambda: peer.started)

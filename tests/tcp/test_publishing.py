@@ -22,7 +22,7 @@ def test_messages_keep_their_order(make_peer: Make) -> None:
         one.publish(name, data)
     got: list[tuple[str, bytes]] = []
     while len(got) < len(sent):
-        got += [(message.name, message.data) for message in inbox.get_many(7, timeout=10)]
+        got += [(message.name, message.data) for message in inbox.receive_many(most=7, timeout=10)]
     assert got == sent
     assert one.flush(10)
     assert one.link_statistics()[0].sent == 2_000

@@ -33,7 +33,7 @@ def test_messages_go_both_ways_over_tls(make_peer: Make, certificates: Certifica
     for peer in (one, two):
         peer.publish_many([("a", payload)] * 5 + [("a", b"end")])
     for inbox in inboxes:
-        assert [inbox.get(20) for _ in range(6)] == [Publish("a", payload)] * 5 + [Publish("a", b"end")]
+        assert [inbox.receive(timeout=20) for _ in range(6)] == [Publish("a", payload)] * 5 + [Publish("a", b"end")]
 
 
 def test_a_peer_without_a_certificate_of_the_authority_gets_nothing(

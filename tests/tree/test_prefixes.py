@@ -64,8 +64,8 @@ def test_the_key_of_the_embedder_has_the_prefix(world: World) -> None:
     assert hub.whoami() == hub.context.router.namespace.prefix + own_key()
     inbox = hub.subscribe(hub.whoami() + b"/box")
     world.client("top").publish(hub.whoami() + b"/box", b"1")
-    assert inbox.get(PATIENCE).payload == b"1"
+    assert inbox.receive(timeout=PATIENCE).payload == b"1"
     world.relays.pop("left").stop()
     assert hub.whoami() == own_key()
     with pytest.raises(DisconnectedError):
-        inbox.get(PATIENCE)
+        inbox.receive(timeout=PATIENCE)

@@ -57,7 +57,7 @@ def test_messages_that_waited_for_a_master_go_up_in_batches(world: World) -> Non
         one.sync()
         other.sync()
     inbox = world.hub("top").subscribe(b"")  # before the link can be there
-    got = [inbox.get(PATIENCE) for _ in PAIRS]
+    got = [inbox.receive(timeout=PATIENCE) for _ in PAIRS]
     assert [(message.key, message.payload) for message in got] == PAIRS
     assert Counter(message.sender for message in got).most_common()[0][1] == len(PAIRS) // 2
     eventually(lambda: relay.up is not None and relay.up.acknowledged == len(PAIRS))

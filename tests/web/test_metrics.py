@@ -89,7 +89,7 @@ def test_a_relay_and_a_recorder(make_hub: MakeHub, folder: str, serve: Callable[
         inbox = above.subscribe(b"k")
         relay.wait(10)
         below.publish(b"k", b"x")
-        inbox.get(10)
+        inbox.receive(timeout=10)
         eventually(lambda: recorder.durable_sequence == 1)
         told = numbers_of(server)
         assert told["sbus_relay_joined",] == 1
