@@ -21,8 +21,8 @@ from .errors import NoHubError, SbusError, StateError, UsageError
 from .kernel.dialer import Dialer
 from .limits import ClientLimits
 from .statistics import RelayStatistics
-from .tree.above import HubAbove, State
-from .tree.uplink import Up
+from .tree.above import LinkAbove, LinkState
+from .tree.uplink import Uplink
 from .wire.packets import check_key
 from .wire.text import plainly
 
@@ -68,7 +68,7 @@ class Relay:
         self._client_limits = client_limits if client_limits is not None else ClientLimits()
         self._upstream_user = upstream_user
         self._dialers = self._make_dialers(upstream, upstream_user)
-        self.above = HubAbove(hub.tree, self, _patterns("export", export), _patterns("import_", import_))
+        self.above = LinkAbove(hub.tree, self, _patterns("export", export), _patterns("import_", import_))
         self._greenlet: gevent.Greenlet[..., object] | None = None
         self.service = ServiceGreenlets("relay", self.stop)
         self._address = self._dialers[0].address
@@ -78,7 +78,7 @@ class Relay:
         self._somebody = False  # whether anybody listened at one of the addresses, in the last round of them
 
     @property
-    def state(self) -> State:
+    def state(self) -> LinkState:
         """How the link is: one of :data:`~sbuslib.tree.above.STATES`."""
         return self.above.state
 
@@ -88,7 +88,7 @@ class Relay:
         return self.above.epoch
 
     @property
-    def up(self) -> Up | None:
+    def up(self) -> Uplink | None:
         """The sending half of the link; ``None`` before the first start."""
         return self.above.up
 
@@ -102,7 +102,7 @@ class Relay:
         if self._greenlet is not None:
             raise StateError("this relay is started already")
         self.hub.context.check_here()
-        self.above.begin()
+        self.above.start()
         self._baseline = self.hub.statistics().received
         self.service = ServiceGreenlets(f"relay to {self._address}", self.stop)
         self._greenlet = self.service.spawn(self._run)
@@ -183,10 +183,7 @@ class Relay:
     def _move(self, address: str) -> None:
         """Leave the hub above, for one that is configured now."""
         self._moving = True
-        talk = self.above.talk
         self.above.leave_for(address)
-        if talk is not None and self.above.talk is talk:  # it was about to join
-            self.above.end_link(f"on to {address}")
 
     def _run(self) -> None:
         limits = self.hub.limits
@@ -208,7 +205,7 @@ class Relay:
                 gevent.sleep(pause if self._somebody else min(pause, NOBODY_PAUSE_MOST))
 
     def _stay_at(self, dialer: Dialer) -> float | None:
-        """Join the hub at one of the addresses. Returns what :meth:`~sbuslib.tree.above.HubAbove.stay` does."""
+        """Join the hub at one of the addresses. Returns what :meth:`~sbuslib.tree.above.LinkAbove.stay` does."""
         try:
             sock = dialer.dial()
         except (OSError, SbusError) as error:
@@ -237,13 +234,13 @@ class Relay:
     def statistics(self) -> RelayStatistics:
         """What this relay did and holds at this instant."""
         above = self.above
-        up, talk = above.up, above.talk
+        up = above.up
         published = self.hub.statistics().received - self._baseline if self.hub.started else 0
         return RelayStatistics(
             state=above.state,
             upstream=self._address,
             epoch=above.epoch,
-            mode=talk.mode if talk is not None else "plain",
+            mode=above.mode,
             prefix=self.hub.context.router.namespace.prefix.decode(errors="replace"),
             path=tuple(hub_id.decode(errors="replace") for hub_id in self.hub.tree.path),
             interest_up=len(above.wanted),
@@ -251,14 +248,14 @@ class Relay:
             pruned=len(above.demand.pruned),
             forwarded=up.forwarded if up is not None else 0,
             suppressed=max(0, published - up.offered) + up.suppressed if up is not None else 0,
-            buffered=up.waiting.messages if up is not None else 0,
+            buffered=len(up.waiting) if up is not None else 0,
             buffered_bytes=up.waiting.bytes if up is not None else 0,
             lost=up.losses.lost if up is not None else 0,
             uncertain=up.losses.uncertain if up is not None else 0,
             secrets=above.secrets,
             received=above.received,
             lost_above=above.downstream.lost,
-            dropped=dict(above.dropped),
+            dropped=above.dropped,
         )
 
     def __repr__(self) -> str:

@@ -124,12 +124,21 @@ def join(world: World, above: FakeHub) -> Peer:
     world.hub("left", limits=msgspec.structs.replace(FAST, prefix_wait=0.001))
     relay = world.relay("left", "top", wait=False)
     link = above.accept()
-    link.send(FEATURES, OWN)
-    while not (packet := link.receive()).startswith(b"CMSG hub/sync\0root\0"):
-        pass
-    link.send(FEATURES, packet, b"CMSG interest/on\0announce", b"CMSG interest/complete")
+    greet_relay(link)
+    link.send(b"CMSG interest/complete")
     relay.wait(PATIENCE)
     return link
+
+
+def greet_relay(link: Peer) -> None:
+    """Have a fake hub, which knows relays, tell one that it is served in mode ``announce``."""
+    link.send(FEATURES, OWN)
+    while not link.receive().startswith(b"CMSG interest/on\0"):
+        pass
+    link.send(b"CMSG interest/on\0announce")
+    while not (packet := link.receive()).startswith(b"CMSG hub/sync\0root\0"):
+        pass
+    link.send(FEATURES, packet)
 
 
 def key_of_link(link: Peer) -> bytes:

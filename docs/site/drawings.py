@@ -11,6 +11,8 @@ from html import escape
 from itertools import pairwise, product
 from pathlib import Path
 
+from sbuslib.tree.states import EVENTS, STATES, STEPS, Action
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 IMAGES = ROOT / "docs" / "images"
 
@@ -249,6 +251,26 @@ PIPELINE = ["record", "seal", "report", "replay", "consume", "watch"]
 """The commands of ``sbus`` that the drawing of the journal names."""
 
 
+def link() -> Drawing:
+    """The states of the link to the hub above, and what each event does there: the table of the code."""
+    line, gap, top = 18, 14, 16
+    rows = [(state, [(event, *STEPS[state, event]) for event in EVENTS if (state, event) in STEPS]) for state in STATES]
+    heights = [max(46, line * len(steps) + 10) for _, steps in rows]
+    drawing = Drawing("The states of the link to the hub above", 900, 2 * top + sum(heights) + gap * (len(rows) - 1))
+    y = top
+    for (state, steps), height in zip(rows, heights, strict=True):
+        kind = "good" if state == "open" else "bad" if state in ("away", "apart") else "hub"
+        drawing.box(16, y, 300, height, f"*{state}\n{STATES[state]}", kind)
+        first = y + height / 2 - (len(steps) - 1) * line / 2 + 4.5
+        for number, (event, action, following) in enumerate(steps):
+            at = first + number * line
+            drawing.words(330, at, EVENTS[event])
+            drawing.words(660, at, f"{action.value}, then" if action is not Action.NOTHING else "then")
+            drawing.words(884, at, f"*{following}", "end")
+        y += height + gap
+    return drawing
+
+
 def journal() -> Drawing:
     """The journal's way to a report."""
     drawing = Drawing("From a bus through a journal to a report", 800, 236)
@@ -288,6 +310,7 @@ def made(table: list[str]) -> dict[str, Drawing]:
         "flood-control": flood_control(),
         "journal": journal(),
         "journey": journey(),
+        "link": link(),
         "tree": tree(),
     }
 

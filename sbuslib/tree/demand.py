@@ -2,12 +2,11 @@
 
 It holds that in the router of this hub, as any subscriber does, so that the links below are told of it as of any other.
 While the link is broken it goes on to hold what it held. What it has not announced anew, when it has said all that it
-wants, is taken back in small steps (:meth:`Demand.work`).
+wants, is taken back in small steps (:meth:`Demand.settle`).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
@@ -45,7 +44,6 @@ class Demand:
         self._all = self._too_many = False
         self._announced: dict[bytes, None] = {}
         self._former: dict[bytes, None] = {}  # of the last epoch, and not announced anew
-        self._jobs: deque[Iterator[None]] = deque()  # what is done in small steps
         self.pruned = KeyTable(context.limits.pruned_keys)
 
     def __len__(self) -> int:
@@ -57,11 +55,10 @@ class Demand:
         """Whether only some patterns may go up."""
         return self._export is not None
 
-    def set_export(self, export: list[bytes] | None) -> None:
-        """From now on other patterns may go up. What is held is narrowed anew, in small steps."""
+    def set_export(self, export: list[bytes] | None) -> Iterator[None]:
+        """From now on other patterns may go up. What is held is narrowed anew, one pattern a step."""
         self._export = export
-        if self._holds is not None:
-            self._jobs.append(self._holds.review())
+        return self._holds.review() if self._holds is not None else iter(())
 
     def _narrow(self, pattern: bytes) -> list[bytes]:
         return narrow(pattern, self._export, self._router.namespace.separator)
@@ -75,8 +72,8 @@ class Demand:
         """The relay has stopped: nothing is wanted above."""
         if self._holds is not None:
             self.begin_anew()
-            self.complete(False)
-            self.work(-1)
+            for _ in self.settle(everything=False):
+                pass
             self._holds.close()
             self._holds = None
 
@@ -85,7 +82,7 @@ class Demand:
 
         Returns whether there were such keys.
         """
-        pruned = self.pruned.keys()
+        pruned = self.pruned.all_keys()
         self._former.update(self._announced)
         self._announced.clear()
         self._too_many = False
@@ -93,16 +90,15 @@ class Demand:
             self.graft(key)
         return bool(pruned)
 
-    def complete(self, everything: bool) -> None:
-        """The hub above has said all that it wants; or it never will, and is sent everything."""
-        self.want_all(everything)
-        self._jobs.append(self._take_back_former())
+    def settle(self, everything: bool) -> Iterator[None]:
+        """The hub above has said all that it wants; or it never will, and is sent everything.
 
-    def _take_back_former(self) -> Iterator[None]:
-        while self._former:
+        What it has not announced anew is taken back, one pattern a step.
+        """
+        self.want_all(everything)
+        while self._former and self._holds is not None:
             pattern, _ = self._former.popitem()
-            if self._holds is not None:
-                self._holds.unsubscribe(pattern)
+            self._holds.unsubscribe(pattern)
             yield
 
     def want_all(self, everything: bool) -> None:
@@ -115,19 +111,6 @@ class Demand:
                     self._holds.subscribe(b"", anyway=True)
             else:
                 self._holds.unsubscribe(b"")
-
-    @property
-    def has_work(self) -> bool:
-        """Whether something is still to be done in small steps."""
-        return bool(self._jobs)
-
-    def work(self, steps: int) -> bool:
-        """Do some of what is done in small steps, all if ``steps`` is below 0; whether there is more."""
-        while steps and self._jobs:
-            steps -= 1
-            if next(self._jobs[0], self) is self:
-                self._jobs.popleft()
-        return self.has_work
 
     # -- what the hub above says --------------------------------------------------------------------
 

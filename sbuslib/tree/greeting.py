@@ -17,7 +17,6 @@ __all__ = [
     "DeepError",
     "LinkError",
     "LoopError",
-    "SecretsRefusedError",
     "check_features",
     "check_key",
     "is_unknown",
@@ -29,10 +28,6 @@ _SHOWN = 80
 
 class LinkError(PeerError):
     """This hub cannot join the hub above, or the hub above has gone."""
-
-
-class SecretsRefusedError(LinkError):
-    """The hub above disconnected this hub because it subscribed to its secrets."""
 
 
 class ApartError(LinkError):

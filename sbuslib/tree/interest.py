@@ -10,11 +10,13 @@ patterns, until half as many are wanted by anybody: then more comes from it than
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Hashable
 from typing import Final, Protocol
 
-__all__ = ["LOOKED_AT", "Interest", "Reader"]
+from ..covering import narrow
+
+__all__ = ["LOOKED_AT", "Interest", "Reader", "Wanted"]
 
 LOOKED_AT: Final = 4
 """How many patterns are looked at for each change that may be told, before the next turn."""
@@ -199,3 +201,77 @@ class Reader:
             return None
         self.place += 1
         return self._interest.change(self.place - 1)
+
+
+class Wanted:
+    """The subscriptions of this hub at the hub above.
+
+    :param bounds: patterns that may come down; ``None``: all.
+    """
+
+    def __init__(self, interest: Interest, bounds: list[bytes] | None, separator: bytes) -> None:
+        self._interest = interest
+        self._above: Hashable = None
+        self._bounds = bounds
+        self._separator = separator
+        self.reader: Reader | None = None
+        """What of it the hub above has still to be told, while the relay runs."""
+        self._parts: dict[bytes, list[bytes]] = {}  # of each pattern that is wanted here
+        self._held: Counter[bytes] = Counter()  # for how many of these each part is held above
+        self._anew: deque[bytes] = deque()  # patterns that have to be narrowed to other bounds
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def begin(self, above: Hashable) -> None:
+        """The hub above holds nothing as yet. What ``above`` holds here, it is not asked for."""
+        self.end()
+        self._above = above
+        self.reader = self._interest.reader(above)
+
+    def end(self) -> None:
+        """The relay has stopped."""
+        self.reader = None
+        self._interest.forget(self._above)
+        self._parts.clear()
+        self._held.clear()
+        self._anew.clear()
+
+    def widen(self) -> None:
+        """The hub above takes no more patterns: ask for everything."""
+        if self.reader is not None:
+            self.reader.widen()
+
+    def set_bounds(self, bounds: list[bytes] | None) -> None:
+        """From now on other patterns may come down."""
+        self._bounds = bounds
+        self._anew.extend(self._parts)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the hub above was told all."""
+        return self.reader is None or (self.reader.is_told and not self._anew)
+
+    def take(self, count: int) -> list[tuple[bool, bytes]]:
+        """Some ``count`` changes to tell, in order: whether it is wanted, and the pattern."""
+        changes: list[tuple[bool, bytes]] = []
+        while self._anew and len(changes) < count:
+            pattern = self._anew.popleft()
+            if pattern in self._parts:
+                self._set(pattern, True, changes)
+        if self.reader is not None:
+            for wanted, pattern in self.reader.take(max(0, count - len(changes))):
+                self._set(pattern, wanted, changes)
+        return changes
+
+    def _set(self, pattern: bytes, wanted: bool, changes: list[tuple[bool, bytes]]) -> None:
+        former = self._parts.pop(pattern, [])
+        if wanted:
+            parts = self._parts[pattern] = narrow(pattern, self._bounds, self._separator)
+            changes += ((True, part) for part in parts if not self._held[part])
+            self._held.update(parts)
+        self._held.subtract(former)
+        for part in former:
+            if self._held[part] <= 0 and part in self._held:
+                del self._held[part]
+                changes.append((False, part))

@@ -58,7 +58,7 @@ class KeyTable:
         self.bytes -= len(key)
         return True
 
-    def keys(self) -> list[bytes]:
+    def all_keys(self) -> list[bytes]:
         """All keys, oldest first."""
         return list(self._keys)
 

@@ -43,7 +43,8 @@ class Below(Protocol):
 class Above(Protocol):
     """The hub above."""
 
-    settled: bool
+    @property
+    def settled(self) -> bool: ...
 
     @property
     def stands_apart(self) -> bool:

@@ -12,12 +12,11 @@ from collections.abc import Hashable, Iterable
 from typing import Final, Protocol
 
 from ..core.context import Context
-from ..core.outgoing import Outgoing
 from ..core.protocols import Receiver
 from .interest import Interest, Reader
 from .pruning import Pruning
 
-__all__ = ["TOLD_PATTERNS", "Telling"]
+__all__ = ["TOLD_PATTERNS", "Telling", "Told"]
 
 TOLD_PATTERNS: Final = 1_048_576
 """Patterns that all links together are told, before they are replaced by wider ones. So many take some seconds to tell,
@@ -27,9 +26,9 @@ and some 500 MB in the hubs below. Up to 16 links are told as many each as ``Lim
 class Told(Protocol):
     """A link, as it is told."""
 
-    connection: Outgoing
-    reader: Reader | None
-    """What it has still to be told, in mode ``announce``."""
+    @property
+    def receiver(self) -> Receiver:
+        """What routes hold for the other end."""
 
     def __hash__(self) -> int: ...
 
@@ -46,13 +45,14 @@ class Told(Protocol):
 
 
 class Telling:
-    """The links below, and which of them have to be told something."""
+    """The links, and which of them have to be told something."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self.interest = Interest(context.router, context.limits.link_patterns)
         self.pruning = Pruning(context.router.namespace.separator)
-        self._links: dict[Hashable, Told] = {}  # those in mode "announce", by connection
+        self._links: dict[Hashable, Told] = {}  # all but those in mode "prune", by what routes hold for them
+        self._below: set[Told] = set()  # those of these that are below
         self._pruned: dict[Told, None] = {}  # links in mode "prune"
         self._behind: OrderedDict[Told, None] = OrderedDict()  # may have to be told something
         self._full: dict[Told, None] = {}  # have to read before they can be told more
@@ -60,19 +60,26 @@ class Telling:
 
     # -- links --------------------------------------------------------------------------------------
 
-    def add(self, link: Told, announce: bool) -> None:
-        """A link begins, in mode ``announce`` or ``prune``."""
-        if announce:
-            self._links[link.connection] = link
-            self._share_room()
-            link.reader = self.interest.reader(link.connection)
-        else:
-            self._pruned[link] = None
+    def announce_to(self, link: Told) -> Reader:
+        """A link in mode ``announce`` begins. Returns which patterns it has to be told."""
+        self._below.add(link)
+        self._share_room()
+        self.add(link)
+        return self.interest.reader(link.receiver)
+
+    def prune(self, link: Told) -> None:
+        """A link in mode ``prune`` begins."""
+        self._pruned[link] = None
+        self.mark([link])
+
+    def add(self, link: Told) -> None:
+        """A link begins that is told patterns."""
+        self._links[link.receiver] = link
         self.mark([link])
 
     def _share_room(self) -> None:
         """Choose how many patterns each link is told at most."""
-        most = min(self._context.limits.link_patterns, max(1, TOLD_PATTERNS // max(1, len(self._links))))
+        most = min(self._context.limits.link_patterns, max(1, TOLD_PATTERNS // max(1, len(self._below))))
         if most != self.interest.most:
             self.interest.most = most
             self.mark(self._links.values())
@@ -82,8 +89,10 @@ class Telling:
         self._behind.pop(link, None)
         self._full.pop(link, None)
         self._pruned.pop(link, None)
-        if self._links.pop(link.connection, None) is not None:
-            self.interest.forget(link.connection)
+        if self._links.pop(link.receiver, None) is not None:
+            self.interest.forget(link.receiver)
+        if link in self._below:
+            self._below.discard(link)
             self._share_room()
 
     # -- changes ------------------------------------------------------------------------------------
@@ -122,7 +131,7 @@ class Telling:
         noted = self.interest.noted
         while noted:
             link = self._links.get(noted.popitem()[0])
-            if link is not None:  # the hub above is told in each of these turns
+            if link is not None:
                 self.mark([link])
         while self._behind and most > 0:
             link, _ = self._behind.popitem(last=False)

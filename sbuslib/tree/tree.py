@@ -4,7 +4,8 @@ The parts:
 
 * :mod:`sbuslib.tree.interest` decides, without I/O, which patterns each link has to hold, and
   :mod:`sbuslib.tree.telling` which links have to be told something.
-* :class:`sbuslib.tree.downlink.Link` is what a hub knows of one relay below.
+* :class:`sbuslib.tree.below.LinkBelow` is the link to one hub below, :class:`sbuslib.tree.above.LinkAbove` that to the
+  hub above.
 * :mod:`sbuslib.tree.instances` knows which hub is behind a link, and retires the old link of one that comes back.
 * :mod:`sbuslib.tree.prefixes` knows which clients wait for the hub's prefix, and :mod:`sbuslib.tree.questions` which
   hubs have to answer before a ``hub/sync`` is answered.
@@ -20,7 +21,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Iterator
 from typing import Final, Protocol
 
 from ..core.client_role import ClientRole
@@ -38,12 +40,12 @@ from ..errors import PacketError, StateError
 from ..statistics import LinkStatistics
 from ..wire import control
 from ..wire.packets import encode_control
-from .downlink import Link, Mode
+from .below import LinkBelow, Mode
 from .instances import Instances, Said
 from .prefixes import Prefix
 from .questions import Questions, Reply
 from .settling import Settling
-from .telling import Telling
+from .telling import Telling, Told
 
 __all__ = ["LINKS_OF_A_USER", "STEPS_A_TURN", "Above", "Tree"]
 
@@ -61,18 +63,12 @@ TOLD_A_TURN: Final = 256
 """Changes that links are told in one such turn: about a millisecond, too."""
 
 
-class Above(Protocol):
-    """The relay of this hub, as the tree knows it."""
-
-    settled: bool
-    """Whether it has joined, or has failed to join."""
-
-    def pump(self, steps: int, user: int) -> bool:
-        """Do up to ``steps`` steps of a user's jobs, and tell what has changed. Returns whether the user has more."""
+class Above(Told, Protocol):
+    """The link to the hub above, as the tree knows it."""
 
     @property
-    def is_full(self) -> bool:
-        """Whether there is more to tell, but the hub above has to read first."""
+    def settled(self) -> bool:
+        """Whether it has joined, or has failed to join."""
 
     def ask(self, token: bytes) -> bool:
         """Ask the hub above to sync the rest of the tree; ``False`` when it cannot be asked."""
@@ -115,7 +111,7 @@ class Tree:
         self._relay_users, self._relay_groups = relays
         context.on_senders = self._on_senders
         self.above: Above | None = None
-        self.links: dict[Outgoing, Link] = {}
+        self.links: dict[Outgoing, LinkBelow] = {}
         self._links_of: Counter[int] = Counter()  # by user
         self.telling = Telling(context)
         self.dropped = Violations(context.limits.logged_breaches)
@@ -131,6 +127,7 @@ class Tree:
         self._own: Account = context.quotas.account(os.getuid())
         self._work: UserWork | None = None  # while the hub is started
         self._full: dict[int, Account] = {}  # users whose changes wait for room on a link
+        self._jobs: deque[Iterator[None]] = deque()  # what the hub itself does in small steps
         self._started = False
 
     # -- lifecycle ----------------------------------------------------------------------------------
@@ -144,7 +141,7 @@ class Tree:
         self.settling.begin()
 
     def _settle(self) -> None:
-        self.telling.mark(self.links.values())
+        self.telling.mark(self._all_links())
         self.wake()
 
     def stop(self) -> None:
@@ -167,6 +164,7 @@ class Tree:
             self._work.end()
             self._work = None
         self._full.clear()
+        self._jobs.clear()
         self.telling.clear()
         self._told_path.clear()
         self.addresses.clear()
@@ -224,10 +222,13 @@ class Tree:
         if mode == "plain":
             return
         self._links_of[connection.account.uid] += 1
-        link = self.links[connection] = Link(self, publisher, mode)
+        link = self.links[connection] = LinkBelow(self, publisher, mode)
         self.settling.links_changed()
         self._watch()
-        self.telling.add(link, mode == "announce")
+        if mode == "announce":
+            link.reader = self.telling.announce_to(link)
+        else:
+            self.telling.prune(link)
         self.wake(connection.account)
 
     def note_address(self, client: Outgoing, address: bytes) -> None:
@@ -294,7 +295,7 @@ class Tree:
     def _on_want(self, subscriber: Receiver, account: Account, pattern: bytes, wanted: bool) -> None:
         """A client here began or ceased to hold a pattern: tell the hub above and all other links."""
         self.telling.watch(subscriber, pattern, wanted, account.uid)
-        if self.above is not None or self.telling.has_work(account.uid):
+        if self.telling.has_work(account.uid):
             self.wake(account)
 
     def want_again(self, key: bytes) -> None:
@@ -311,14 +312,26 @@ class Tree:
 
     def _tell_some(self, account: Account) -> bool:
         """Work on a user's changes for one turn, and tell the links. Returns whether there is more to do."""
-        above = self.above
         more = self.telling.work(STEPS_A_TURN, account.uid)
-        if above is not None:
-            more = above.pump(STEPS_A_TURN, account.uid) or more
+        if account.uid == self._own.uid:
+            more = self._do_some(STEPS_A_TURN) or more
         more = self.telling.tell(TOLD_A_TURN) or more
-        if self.telling.is_full or (above is not None and above.is_full):
+        if self.telling.is_full:
             self._wait_for_room(account)
         return more and self._started
+
+    def do_later(self, job: Iterator[None]) -> None:
+        """Do something in small steps, in turns of the hub's own user."""
+        self._jobs.append(job)
+        self.wake()
+
+    def _do_some(self, steps: int) -> bool:
+        """Do some steps of what was put off. Returns whether there is more."""
+        while steps and self._jobs:
+            steps -= 1
+            if next(self._jobs[0], self) is self:
+                self._jobs.popleft()
+        return bool(self._jobs)
 
     def _wait_for_room(self, account: Account) -> None:
         if not self._full:
@@ -335,8 +348,12 @@ class Tree:
 
     def _on_senders(self) -> None:
         """Somebody wants messages with their sender, or nobody does any more: for some link, or for all."""
-        self.telling.mark(self.links.values())
+        self.telling.mark(self._all_links())
         self.wake()  # told only as often as there is room: a client that turns senders on and off floods no link
+
+    def _all_links(self) -> list[Told]:
+        """The links to the hubs below, and to the hub above."""
+        return [*self.links.values(), *([self.above] if self.above is not None else [])]
 
     def features(self) -> bytes:
         """What this hub answers to ``hub/features``."""

@@ -13,7 +13,7 @@ from worlds import FAST, World, key_of, received, settle
 
 from sbuslib.clients.channel import run
 from sbuslib.secrets import Credentials
-from sbuslib.tree import above_role, tree
+from sbuslib.tree import above, tree
 
 
 def test_only_exported_keys_go_up_and_only_imported_keys_come_down(world: World) -> None:
@@ -191,7 +191,7 @@ def test_changed_exports_are_told_to_hubs_below(world: World) -> None:
     relay = world.relays["left"]
     for export, up in ([b"a/"], [b"a/1"]), (None, [b"a/1", b"b/1"]), ([b"b/*"], [b"b/1"]), ([], []):
         relay.reconfigure(world.address("top"), export=export)
-        eventually(lambda: not relay.above.demand._jobs)
+        eventually(lambda: not world.hubs["left"].tree._jobs)
         settle(above, far)
         for key in (b"a/1", b"b/1"):
             far.publish(key)
@@ -228,7 +228,7 @@ def test_a_relay_without_exports_to_the_hub_of_another_user_logs_that_once(
     export: list[bytes] | None,
 ) -> None:
     if other:
-        monkeypatch.setattr(above_role, "peer_credentials", of_another_user)
+        monkeypatch.setattr(above, "peer_credentials", of_another_user)
     for name in ("top", "left"):
         world.hub(name)
     relay = world.relay("left", "top", export=export)

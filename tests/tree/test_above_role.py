@@ -38,7 +38,7 @@ def test_a_wrong_packet_from_above_is_logged_once_and_does_not_end_the_link(
         assert statistics.dropped == {reason: 3}
         told = [record.message for record in caplog.records]
         assert len(told) == 1
-        assert f"sent what means nothing: {reason}" in told[0]
+        assert f"dropped what the hub above at {world.address('top')} sent: {reason}" in told[0]
 
 
 def test_an_acknowledgement_counts_although_the_link_ends_right_after_it(world: World) -> None:
@@ -47,7 +47,7 @@ def test_an_acknowledgement_counts_although_the_link_ends_right_after_it(world: 
         relay = world.relay("left", "top", wait=False)
         link = master.accept()
         link.send(b"CMSG hub/features\0hub/sync id=1 path=1", WHOAMI + b"\0!/cred/1/2/3")
-        link.send(b"CMSG hub/sync\0secrets\0local")
+        link.send(b"CMSG hub/sync\0root\0local")
         relay.wait(PATIENCE)
         world.client("left").publish(b"k", b"1")
         while not (packet := link.receive()).endswith(b"\0passed"):

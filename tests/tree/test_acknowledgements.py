@@ -8,48 +8,6 @@ from worlds import World, settle
 
 from sbuslib.core import context
 from sbuslib.tree import uplink
-from sbuslib.tree.acknowledgements import Acknowledgements
-from sbuslib.wire import control
-from sbuslib.wire.packets import Control, parse
-
-
-def token_of(question: bytes) -> bytes:
-    packet = parse(question)
-    assert isinstance(packet, Control)
-    assert packet.key == control.SYNC
-    token, _, what = (packet.payload or b"").partition(b"\0")
-    assert what == b"passed"
-    return token
-
-
-def test_an_answer_acknowledges_all_that_was_sent_before_its_question() -> None:
-    open_ = Acknowledgements()
-    first, second, third = (token_of(open_.ask(sent, True)) for sent in (5, 8, 12))
-    assert (len(open_), open_.asked, open_.acknowledged) == (3, 12, 0)
-    open_.answered(second)
-    assert (len(open_), open_.acknowledged) == (1, 8)
-    for unknown in (first, second, b"", b"nonsense"):
-        open_.answered(unknown)
-    assert (len(open_), open_.acknowledged) == (1, 8)
-    open_.answered(third)
-    assert (len(open_), open_.acknowledged, open_.lag) == (0, 12, 0)
-
-
-def test_a_daemon_without_features_is_asked_whoami() -> None:
-    open_ = Acknowledgements()
-    assert [open_.ask(sent, False) for sent in (1, 2)] == [WHOAMI + b"\0"] * 2
-    open_.answered(control.WHOAMI)
-    assert (len(open_), open_.acknowledged) == (1, 1), "its answers come in order"
-
-
-def test_what_was_not_acknowledged_when_the_link_ends_is_uncertain_once() -> None:
-    open_ = Acknowledgements()
-    open_.answered(token_of(open_.ask(3, True)))
-    late = token_of(open_.ask(7, True))
-    assert open_.end(10) == 7
-    assert (len(open_), open_.asked, open_.acknowledged) == (0, 10, 10)
-    open_.answered(late)
-    assert open_.end(10) == 0
 
 
 def test_messages_without_acknowledgement_are_uncertain_and_not_sent_again(

@@ -1,4 +1,4 @@
-"""What is asked of the hub above, and whose answer an answer is."""
+"""What is asked of the hub at the other end of a link, and whose answer an answer is."""
 
 from __future__ import annotations
 
@@ -6,56 +6,49 @@ import gevent
 from support import PATIENCE, WHOAMI, FakeHub, eventually
 from worlds import World
 
-from sbuslib.tree.asking import Asking
-from sbuslib.wire.packets import encode_control
+from sbuslib.tree.open_questions import OpenQuestions
 
 OWN = WHOAMI + b"\0!/cred/1/2/3"
 
 
-class Wire:
-    """What sends to the hub above, with so many acknowledgements that were asked for."""
+class Asked:
+    """Open questions, and what was answered to them."""
 
-    def __init__(self) -> None:
-        self.open_questions = 0
-        self.said: list[bytes] = []
+    def __init__(self, *tokens: bytes) -> None:
+        self.answers: list[tuple[bytes, bytes | None]] = []
+        self.open = OpenQuestions()
+        for token in tokens:
+            self.ask(token)
 
-    def say(self, *packets: bytes) -> None:
-        self.said += packets
+    def ask(self, token: bytes) -> None:
+        self.open.add(token, lambda says: self.answers.append((token, says)))
 
 
 def test_answers_with_tokens_come_in_any_order() -> None:
-    wire = Wire()
-    asking = Asking(wire, 10)
-    assert asking.ask(b"1")
-    assert asking.ask(b"2")
-    asking.send(True)
-    assert wire.said == [encode_control(b"hub/sync", b"r%d\0tree" % n) for n in (1, 2)]
-    assert asking.take(b"r2") == b"2"
-    assert asking.take(b"r2") is asking.take(b"a1") is None
-    assert asking.unanswered() == [b"1"]
+    asked = Asked(b"1", b"2", b"3")
+    assert asked.open.answer(b"2", b"tree")
+    assert not asked.open.answer(b"2", b"tree")
+    assert not asked.open.answer(b"unknown", b"tree")
+    assert asked.open.answer(b"1", b"partial")
+    assert asked.answers == [(b"2", b"tree"), (b"1", b"partial")]
+    assert (len(asked.open), asked.open.lag > 0) == (1, True)
 
 
 def test_answers_without_tokens_belong_to_the_oldest_question() -> None:
-    wire = Wire()
-    asking = Asking(wire, 10)
-    assert asking.take_whoami() is None
-    wire.open_questions = 2
-    for token in (b"1", b"2"):
-        asking.ask(token)
-    asking.send(False)
-    assert wire.said == [WHOAMI + b"\0"] * 2
-    wire.open_questions = 3  # another acknowledgement is asked for after them
-    assert [asking.take_whoami() for _ in range(5)] == [None, None, b"1", b"2", None]
-    assert asking.unanswered() == []
+    asked = Asked(b"1", b"2")
+    for _ in range(3):
+        asked.open.answer_oldest(b"tree")
+    assert asked.answers == [(b"1", b"tree"), (b"2", b"tree")]
+    assert asked.open.lag == 0
 
 
-def test_questions_are_bounded() -> None:
-    for has_features in (True, False):
-        asking = Asking(Wire(), 3)
-        for n in range(10):
-            assert asking.ask(b"%d" % n) is (has_features or n < 6)
-            asking.send(has_features)
-        assert len(asking.unanswered()) == (3 if has_features else 6)
+def test_nobody_counts_on_questions_before_one_that_was_answered() -> None:
+    asked = Asked(b"1", b"2", b"3")
+    asked.open.forget_up_to(b"unknown")
+    asked.open.forget_up_to(b"2")
+    asked.open.close()
+    asked.open.close()
+    assert asked.answers == [(b"3", None)], "the link has ended, and there will be no answer"
 
 
 def test_below_a_plain_daemon_a_sync_waits_until_the_daemon_has_acted(world: World) -> None:

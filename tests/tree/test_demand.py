@@ -8,8 +8,8 @@ from typing import Any
 import gevent
 import msgspec
 import pytest
-from support import PATIENCE, WHOAMI, FakeHub, eventually
-from worlds import FAST, World, received, settle
+from support import PATIENCE, FakeHub, eventually
+from worlds import FAST, World, greet_relay, received, settle
 
 from sbuslib.core.quotas import Account
 from sbuslib.limits import Limits
@@ -37,8 +37,13 @@ class Demanded:
         self.above = Above(limits)
         self.demand = Demand(world.hubs["top"].context, export)
         self.demand.begin(self.above)  # type: ignore[arg-type]
-        self.demand.complete(False)
+        self.settle()
         self.router.watch = lambda subscriber, account, pattern, wanted: self.told.append((pattern, wanted))
+
+    def settle(self) -> None:
+        """The hub above has said all that it wants."""
+        for _ in self.demand.settle(everything=False):
+            pass
 
     def wants(self, key: bytes) -> bool:
         return self.above in self.router.route(b"MSG %b\0" % key)
@@ -87,10 +92,8 @@ def test_what_is_announced_anew_after_an_outage_changes_nothing(world: World) ->
     one.demand.begin_anew()
     one.demand.announce(b"room/1")
     one.demand.announce(b"*/x")
-    one.demand.complete(False)
     assert one.wants(b"room/2")
-    while one.demand.work(1):
-        pass
+    one.settle()
     assert one.told == [(b"room/2", False)]
     one.demand.end()
     assert one.above.account.is_clear()
@@ -102,10 +105,7 @@ def test_all_messages_go_up_to_a_hub_that_announces_too_many_patterns(world: Wor
         world.hub("left", limits=msgspec.structs.replace(FAST, user_patterns=50, pruned_keys=50))
         relay = world.relay("left", "c", wait=False)
         link = master.accept()
-        link.send(b"CMSG hub/features\0hub/sync interest/on id=1 path=1", WHOAMI + b"\0!/cred/1/2/3")
-        while not (packet := link.receive()).startswith(b"CMSG hub/sync"):
-            pass
-        link.send(b"CMSG hub/features\0hub/sync interest/on id=1 path=1", packet, b"CMSG interest/on\0announce")
+        greet_relay(link)
         for n in range(1_000):
             link.send(b"CMSG interest/add\0%d" % n)
             gevent.sleep(0)

@@ -8,48 +8,45 @@ from worlds import FAST, World, received, settle
 
 from sbuslib.core.protocols import Sender
 from sbuslib.secrets import Credentials
-from sbuslib.tree.outage import Kept
-from sbuslib.tree.vouchers import Voucher
+from sbuslib.tree.link import Voucher
+from sbuslib.tree.uplink import Kept
 
 SENDER: Sender = Voucher(bytes, Credentials(gid=1, uid=2, pid=3), b"")
+OTHER: Sender = Voucher(bytes, Credentials(gid=1, uid=2, pid=3), b"other")
 
 
 def test_messages_are_kept_in_order_within_both_bounds() -> None:
     kept = Kept(most=3, most_bytes=10)
-    assert [kept.add(SENDER, packet) for packet in (b"1234", b"567", b"89ab", b"c", b"d")] == [
-        True,
-        True,
-        False,
-        True,
-        False,
-    ]
-    assert (kept.messages, kept.bytes, bool(kept)) == (3, 8, True)
-    assert [kept.take()[1] for _ in range(3)] == [b"1234", b"567", b"c"]
-    assert (kept.messages, kept.bytes, bool(kept)) == (0, 0, False)
+    added = [kept.add(SENDER, packet) for packet in (b"1234", b"567", b"89ab", b"c", b"d")]
+    assert added == [True, True, False, True, False]
+    assert (len(kept), kept.bytes) == (3, 8)
+    assert kept.take(False) == [(SENDER, b"1234"), (SENDER, b"567"), (SENDER, b"c")]
+    assert (len(kept), kept.bytes) == (0, 0)
+    assert kept.take(False) == []
 
 
 def test_messages_that_could_not_be_sent_are_put_back_in_front() -> None:
     kept = Kept(most=10, most_bytes=100)
     for packet in (b"1", b"22", b"333"):
         kept.add(SENDER, packet)
-    kept.put_back([kept.take(), kept.take()])
-    assert (kept.messages, kept.bytes) == (3, 6)
-    assert [kept.take()[1] for _ in range(3)] == [b"1", b"22", b"333"]
+    taken = kept.take(False)
+    kept.add(SENDER, b"4444")
+    kept.put_back(taken[1:])
+    assert (len(kept), kept.bytes) == (3, 9)
+    assert [packet for _, packet in kept.take(False)] == [b"22", b"333", b"4444"]
 
 
-def test_a_question_is_sent_first_and_is_no_message() -> None:
-    kept = Kept(most=1, most_bytes=1)
-    kept.ask(b"first question")
-    assert kept.add(SENDER, b"1")
-    assert (kept.begins_with_question, kept.messages, kept.bytes) == (True, 1, 1)
-    question = kept.take()
-    assert question == (None, b"first question")
-    assert not kept.begins_with_question
-    kept.put_back([question])
-    assert (kept.begins_with_question, kept.messages, kept.bytes) == (True, 1, 1)
-    kept.forget_questions()
-    assert [kept.take()[1]] == [b"1"]
-    assert not kept
+def test_messages_are_taken_of_one_sender_where_that_matters_and_as_many_as_fit_one_packet() -> None:
+    kept = Kept(most=10, most_bytes=1_000_000)
+    for sender in (SENDER, SENDER, OTHER, SENDER):
+        kept.add(sender, b"x")
+    assert [len(kept.take(True)) for _ in range(4)] == [2, 1, 1, 0]
+    for sender in (SENDER, OTHER):
+        kept.add(sender, b"x")
+    assert len(kept.take(False)) == 2
+    for size in (100_000, 1, 60_000, 60_000):
+        kept.add(SENDER, bytes(size))
+    assert [len(kept.take(False)) for _ in range(4)] == [1, 2, 1, 0]
 
 
 def test_messages_beyond_the_bound_are_lost_counted_and_told(world: World) -> None:

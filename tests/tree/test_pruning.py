@@ -18,7 +18,7 @@ def test_the_table_of_keys_forgets_the_oldest(most: int, most_bytes: int) -> Non
     table = KeyTable(most, most_bytes)
     assert [table.add(key) for key in (b"a", b"b", b"a", b"c")] == [[], [], [], []]
     assert table.add(b"d") == [b"a"]
-    assert table.keys() == [b"b", b"c", b"d"]
+    assert table.all_keys() == [b"b", b"c", b"d"]
     assert table.discard(b"c")
     assert not table.discard(b"c")
     assert len(table) == table.bytes == 2
@@ -95,6 +95,6 @@ def test_the_oldest_key_of_a_full_table_is_grafted(world: World) -> None:
     def forgotten() -> bool:
         publisher.publish(b"3")
         publisher.sync()
-        return relay.above.demand.pruned.keys() == [b"1", b"2", b"3"]
+        return relay.above.demand.pruned.all_keys() == [b"1", b"2", b"3"]
 
     eventually(forgotten)

@@ -8,9 +8,9 @@ import gevent
 import msgspec
 import pytest
 from support import PATIENCE, WHOAMI, FakeHub, Peer, eventually
-from worlds import FAST, FEATURES, RELAY, STRANGER, World, settle
+from worlds import FAST, FEATURES, RELAY, STRANGER, World, greet_relay, settle
 
-from sbuslib.tree.downlink import Link
+from sbuslib.tree.below import LinkBelow
 
 TENANT = 12_345
 
@@ -31,10 +31,9 @@ def test_a_question_while_the_link_joins_is_answered_after_it_has_joined(world: 
         eventually(lambda: relay.state == "joining")
         asked = gevent.spawn(client.sync, "tree")
         world.client("left").sync()  # so that the question has come
-        link.send(FEATURES, WHOAMI + b"\0!/cred/1/2/3")
-        root = receive_until(link, b"CMSG hub/sync\0root\0")
-        link.send(FEATURES, root, b"CMSG interest/on\0announce", b"CMSG interest/complete")
-        token = receive_until(link, b"CMSG hub/sync\0r").split(b"\0")[1]
+        greet_relay(link)
+        link.send(b"CMSG interest/complete")
+        token = receive_until(link, b"CMSG hub/sync\0t").split(b"\0")[1]
         link.send(b"CMSG hub/sync\0%b\0tree" % token)
         assert asked.get(timeout=PATIENCE) == "tree"
 
@@ -45,15 +44,14 @@ def test_a_question_comes_after_what_is_kept_until_the_hub_above_knows_what_it_w
         relay = world.relay("left", "top", wait=False)
         client = world.client("left")
         link = master.accept()
-        link.send(FEATURES, WHOAMI + b"\0!/cred/1/2/3")
-        root = receive_until(link, b"CMSG hub/sync\0root\0")
-        link.send(FEATURES, root, b"CMSG interest/on\0announce", b"CMSG interest/add\0k")
+        greet_relay(link)
+        link.send(b"CMSG interest/add\0k")
         relay.wait(PATIENCE)
         client.publish(b"k", b"kept")
         asked = gevent.spawn(client.sync, "tree")
         world.client("left").sync()  # so that the question has come
         link.send(b"CMSG interest/complete")
-        while not (packet := link.receive()).startswith(b"CMSG hub/sync\0r"):
+        while not (packet := link.receive()).startswith(b"CMSG hub/sync\0t"):
             assert packet, "disconnected"
             came = packet
         assert came == b"MSG k\0kept"
@@ -86,8 +84,10 @@ def test_the_hub_above_is_answered_before_this_hub_has_joined(world: World) -> N
         relay = world.relay("left", "top", wait=False)
         link = master.accept()
         link.send(FEATURES, WHOAMI + b"\0!/cred/1/2/3")
+        receive_until(link, b"CMSG interest/on\0")
+        link.send(b"CMSG interest/on\0announce")
         root = receive_until(link, b"CMSG hub/sync\0root\0")
-        link.send(b"CMSG interest/on\0announce", b"CMSG interest/sync\0t")
+        link.send(b"CMSG interest/sync\0t")
         assert receive_until(link, b"CMSG interest/sync\0") == b"CMSG interest/sync\0t\0tree"
         assert relay.state == "joining"
         link.send(FEATURES, root)
@@ -132,10 +132,10 @@ def test_a_link_that_never_reads_has_one_question_waiting(world: World, monkeypa
     slave.receive()
     (link,) = top.tree.links.values()
     client = world.client("top")
-    monkeypatch.setattr(Link, "room", 0)
+    monkeypatch.setattr(LinkBelow, "room", 0)
     for _ in range(20):
         assert client.sync("tree") == "partial"
-    assert len(link._questions) == 1
+    assert len(link._to_ask) == 1
 
 
 def silent_link(world: World, uid: int | None = None) -> Peer:
@@ -172,7 +172,7 @@ def test_a_link_that_was_not_asked_yet_does_not_count_as_late(world: World, monk
     client = world.client("top")
     (link,) = world.hubs["top"].tree.links.values()
     with monkeypatch.context() as patched:
-        patched.setattr(Link, "is_told", False)  # as if there were ever more
+        patched.setattr(LinkBelow, "is_told", False)  # as if there were ever more
         client.subscribe(b"k")
         assert client.sync("tree") == "partial"
     assert (link.lagging, link.lag) == (False, 0)

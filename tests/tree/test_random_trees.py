@@ -91,8 +91,8 @@ class TreeMachine(RuleBasedStateMachine):
     @rule(n=st.integers(1, MOST_HUBS))
     def break_a_link(self, n: int) -> None:
         relay = self.world.relays.get(str(n))
-        if relay is not None and relay.up is not None and relay.up.socket is not None:
-            relay.up.socket.shutdown(2)
+        if relay is not None and relay.up is not None and relay.state == "joined":
+            relay.above.outgoing.socket.shutdown(2)
 
     @rule(n=st.integers(1, MOST_HUBS))
     def join_anew(self, n: int) -> None:

@@ -8,7 +8,7 @@ from support import PATIENCE, Peer, eventually
 from worlds import FAST, World, settle
 
 from sbuslib.tree import telling
-from sbuslib.tree.downlink import Link
+from sbuslib.tree.below import LinkBelow
 from sbuslib.tree.telling import Telling
 from sbuslib.wire import control
 
@@ -105,14 +105,14 @@ def test_a_pattern_that_another_client_holds_wakes_no_link(world: World, monkeyp
     eventually(lambda: all(held.read() == {b"room/", b"hall"} for held in links))
     eventually(lambda: all(link.complete for link in world.hubs["top"].tree.links.values()))
     eventually(lambda: not told(world)._behind)
-    visited: list[Link] = []
-    tell = Link.tell
+    visited: list[LinkBelow] = []
+    tell = LinkBelow.tell
 
-    def watched(self: Link, most: int) -> int:
+    def watched(self: LinkBelow, most: int) -> int:
         visited.append(self)
         return tell(self, most)
 
-    monkeypatch.setattr(Link, "tell", watched)
+    monkeypatch.setattr(LinkBelow, "tell", watched)
     world.peer("top").subscribe(b"hall")
     client.barrier()
     links[0].link.subscribe(b"attic")

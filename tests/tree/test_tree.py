@@ -11,7 +11,7 @@ from worlds import OTHER, RELAY, STRANGER, World, key_of_link, settle
 
 from sbuslib import Hub
 from sbuslib.tree import tree
-from sbuslib.tree.downlink import Link
+from sbuslib.tree.below import LinkBelow
 from sbuslib.tree.pruning import Pruning
 
 
@@ -49,13 +49,13 @@ def test_links_are_told_in_turns_of_the_user_who_changed_a_pattern(
     eventually(lambda: link.is_told)
     turns = Turns(world.hubs["top"])
     spent: list[tuple[int | None, int]] = []
-    tell = Link.tell
+    tell = LinkBelow.tell
 
-    def watched(self: Link, most: int) -> int:
+    def watched(self: LinkBelow, most: int) -> int:
         spent.append((turns.now, tell(self, most)))
         return spent[-1][1]
 
-    monkeypatch.setattr(Link, "tell", watched)
+    monkeypatch.setattr(LinkBelow, "tell", watched)
     stranger.subscribe(*(b"b/%d" % n for n in range(50)))
     stranger.send(b"UNSUB b/0")
     stranger.barrier()
@@ -75,13 +75,13 @@ def test_keys_are_grafted_in_turns_of_the_user_who_subscribes(
     assert sum(packet.startswith(b"CMSG interest/prune") for packet in link.pending()) == 50
     turns = Turns(world.hubs["top"])
     told: list[int | None] = []
-    tell_graft = Link._tell_graft
+    tell_graft = LinkBelow._tell_graft
 
-    def watched(self: Link, key: bytes) -> None:
+    def watched(self: LinkBelow, key: bytes) -> None:
         told.append(turns.now)
         tell_graft(self, key)
 
-    monkeypatch.setattr(Link, "_tell_graft", watched)
+    monkeypatch.setattr(LinkBelow, "_tell_graft", watched)
     stranger.subscribe(b"key/*")
     eventually(lambda: len(told) == 50)
     assert set(told) == {STRANGER}

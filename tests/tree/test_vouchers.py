@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 from support import PATIENCE, choose, eventually
-from worlds import World, key_of, settle
+from worlds import World, key_of, key_of_link, settle
 
-from sbuslib.errors import PacketError
 from sbuslib.secrets import Credentials
-from sbuslib.tree import vouchers
-from sbuslib.tree.vouchers import Voucher, Vouchers
+from sbuslib.tree import link
+from sbuslib.tree.link import Voucher
 from sbuslib.wire import control
 
 LINK = Credentials(gid=1, uid=2, pid=3)
@@ -95,23 +94,15 @@ def test_two_that_ask_for_senders_do_not_keep_each_other_asking(world: World) ->
     eventually(lambda: not any(hub.context.senders for hub in world.hubs.values()))
 
 
-def test_senders_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vouchers, "_REMEMBERED", 3)
-    made: list[bytes] = []
-
-    def make(name: bytes) -> Voucher:
-        if name == b"wrong":
-            raise PacketError("malformed sender")
-        made.append(name)
-        return Voucher(bytes, LINK, name)
-
-    known = Vouchers(make)
-    assert known.of(b"a") is known.of(b"a")
-    with pytest.raises(PacketError):
-        known.of(b"wrong")
-    for name in (b"b", b"c", b"a", b"d", b"a"):
-        assert known.of(name).key == name
-    assert made == [b"a", b"b", b"c", b"d", b"a"], "all are forgotten when the fourth comes"
-    known.clear()
-    known.of(b"d")
-    assert made[-1] == b"d"
+def test_senders_that_are_remembered_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "_SENDERS", 3)
+    world.hub("top")
+    raw = world.peer("top")
+    raw.send(b"CMSG interest/on")
+    key = key_of_link(raw)
+    (below,) = world.hubs["top"].tree.links.values()
+    for names, known in ((b"aab", b"ab"), (b"c", b"abc"), (b"d", b"d"), (b"ad", b"da")):
+        for name in names:
+            raw.send(b"CMSG from\0%b/!/cred/1/2/%d\0MSG k\0" % (key, name))
+        raw.barrier()
+        assert [int(name.rpartition(b"/")[2]) for name in below._vouchers] == sorted(known, key=known.index)

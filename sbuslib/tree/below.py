@@ -1,0 +1,305 @@
+"""The hubs below, as a hub knows them: their relays are clients that said ``interest/on``.
+
+A link is told which patterns all others want or, if its user must not learn that, which of its keys nobody wants. It
+may name only senders below its own credential key.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from time import monotonic
+from typing import Final, Literal, TypeAlias
+
+from ..core.outgoing import Outgoing
+from ..core.protocols import Routes
+from ..core.publisher import Publisher
+from ..errors import PacketError, ReservedKeyError
+from ..secrets import Credentials
+from ..wire import control
+from ..wire.packets import MSG, Control, Packet, Subscribe, Unsubscribe, encode_control
+from .interest import Reader
+from .link import ForgedError, HubTree, Link, Voucher
+from .losses import LinkLosses
+from .narrowing import Narrowed
+from .pruning import KeyTable
+
+__all__ = ["PRUNES_PER_SECOND", "LinkBelow", "Mode"]
+
+Mode: TypeAlias = Literal["announce", "prune", "plain"]
+
+PRUNES_PER_SECOND: Final = 8_192
+"""Most keys in a second that a link is told not to send, so that endless new keys cost little."""
+
+_UNANSWERED: Final = 64
+"""Questions of which a hub remembers when they were asked. The oldest tells how far the link lags."""
+
+
+class LinkBelow(Link):
+    """The role of the relay of a hub below."""
+
+    def __init__(self, tree: HubTree, publisher: Publisher, mode: Mode) -> None:
+        super().__init__(tree)
+        self.connection = connection = publisher.outgoing
+        """What sends to it, and what routes hold for it."""
+        self._publisher = publisher
+        self.mode = mode
+        self.trusted = mode == "announce"
+        self.losses = LinkLosses(self.context, lambda lost: tree.pass_notice(lost, connection))
+        """Losses on the way up that a trusted link reported."""
+        self.lagging = False
+        """Whether it let a question time out, and has not answered since."""
+        self.complete = False
+        """Whether it was told all that is wanted for the first time."""
+        self.reader: Reader | None = None
+        """Which patterns it has still to be told, in mode ``announce``."""
+        self.told_all = False
+        """Whether it has told all that is wanted below it."""
+        self.pruned = KeyTable(self.context.limits.pruned_keys) if mode == "prune" else None
+        """Keys that it was told not to send."""
+        self.narrowed = Narrowed(self.context, connection)
+        """What it asked for and may read only parts of."""
+        self._tuples: dict[Routes, Routes] = {}  # its receivers, each tuple once
+        self._old_key = self._key = connection.key  # its key under the hub's last prefix, and under that of now
+        self._grafts: deque[bytes] = deque()  # keys that it has to be told to send again
+        self._told_links = 0  # how many links it was told that there are
+        self._prunes = float(self.context.limits.pruned_keys)  # keys that it may be told now not to send
+        self._pruned_at = monotonic()  # when that was worked out
+        publisher.become(self)
+        connection.become_link(publisher.sender)
+
+    @property
+    def outgoing(self) -> Outgoing:
+        return self.connection
+
+    @property
+    def receiver(self) -> Outgoing:
+        return self.connection
+
+    @property
+    def name(self) -> str:
+        who = self.connection.credentials
+        return f"the relay {who.pid} of user {who.uid}"
+
+    @property
+    def asks(self) -> bool:
+        """Whether ``authorize=`` is asked about its keys."""
+        return self.context.authorization.is_asked
+
+    def review(self, publisher: Publisher) -> Iterator[None]:
+        """``authorize=`` has changed.
+
+        The link is told to send all keys again that it was told not to send. It may no longer publish some of them, and
+        must not learn later which of these are wanted.
+        """
+        if self.pruned is not None:
+            for key in self.pruned.all_keys():
+                self.graft(key)
+            self.tree.wake(self.connection.account)
+        return self.narrowed.review()
+
+    # -- what comes from the link -------------------------------------------------------------------
+
+    def key_of(self, credentials: Credentials) -> bytes:
+        """The credential key of the relay's process, as of any client."""
+        return self.connection.key
+
+    def look_up(self, publisher: Publisher, header: bytes, times: int) -> Routes:
+        """The receivers of ``times`` messages of this link: all but the link itself."""
+        try:
+            receivers = self.receivers_of(header)
+        except ReservedKeyError as error:
+            self.drop(error.reason, times)
+            return ()
+        is_tap = self.context.router.is_tap
+        wanted = self.pruned is None or any(not is_tap(receiver) for receiver in receivers)
+        if wanted or self._prune(header[len(MSG) : -1]):
+            if len(self._tuples) >= self.context.limits.cached_keys:
+                self._tuples.clear()
+            receivers = self._tuples.setdefault(receivers, receivers)
+            self.remember(publisher, header, receivers)
+        return receivers
+
+    def note_dropped(self, reason: str, times: int) -> bool:
+        return self.tree.dropped.note(reason, self.connection.account.uid, times)
+
+    def act_on(self, publisher: Publisher, packet: Packet) -> None:
+        """Act on a packet as on that of a client, but give the link what it may read of what it asks for."""
+        reserved = self.context.router.namespace.uses_reserved
+        match packet:
+            case Control(key=control.INTEREST_SYNC):
+                token, _, scope = (packet.payload or b"").partition(b"\0")
+                self.lagging = False
+                self.questions.forget_up_to(token)  # a link that left one out is not waited for
+                self.tree.answered(token, self, scope)
+            case Control(key=control.NOTICE_LOST):
+                self._note_lost(packet.payload or b"")
+            case Control(key=control.INTEREST_COMPLETE):
+                self.told_all = True
+                self.tree.told_all()
+            case Subscribe(pattern=pattern) if not reserved(pattern):
+                self._subscribe(pattern)
+                publisher.refresh()
+            case Unsubscribe(pattern=pattern) if not reserved(pattern):
+                self.context.ignored += not self.narrowed.unsubscribe(pattern)
+                publisher.refresh()
+            case _:
+                self.tree.client_role.act_on(publisher, packet)
+
+    def _subscribe(self, pattern: bytes) -> None:
+        """Hold a pattern for the link. Where that is one too many, everything is sent to it."""
+        try:
+            self.narrowed.subscribe(pattern)
+        except PacketError as error:
+            self.drop(error.reason)
+            if error.reason == "too many patterns":
+                self.connection.answer(encode_control(control.INTEREST_WIDEN))
+                if not self.narrowed.holds(b""):
+                    with suppress(PacketError):  # the link may read nothing at all
+                        self.narrowed.subscribe(b"", anyway=True)
+
+    def _note_lost(self, payload: bytes) -> None:
+        """Note a loss below, which others are told. A link that is not trusted could make losses up."""
+        if not self.trusted:
+            raise PacketError("notice of losses by a link that is not trusted")
+        try:
+            notice = control.decode_notice(control.NOTICE_LOST, payload)
+        except PacketError:
+            notice = None
+        if not isinstance(notice, control.Lost) or notice.cause not in control.UP_CAUSES:
+            raise PacketError("notice that no link gives")
+        room = control.MOST_LOST - self.losses.total[notice.cause]  # whoever reads the count reads 64 bits
+        self.losses.note(notice.cause, min(notice.count, room), notice.since)
+
+    def vouch(self, name: bytes) -> Voucher:
+        namespace = self.context.router.namespace
+        # Packets that were sent before our own prefix changed name the link by its old key.
+        above = self._key if name.startswith(self._key + namespace.separator) else self._old_key
+        if not namespace.is_below(name, above):
+            raise ForgedError("forged sender")
+        connection = self.connection
+        return Voucher(lambda: connection.key, connection.credentials, name[len(above) :])
+
+    def prefix_changed(self) -> None:
+        """This hub's own prefix changed."""
+        self._old_key, self._key = self._key, self.connection.key
+        self._vouchers.clear()
+
+    def violated(self, publisher: Publisher, reason: str) -> None:
+        """The link forged a sender, or sent a packet that is too long."""
+        self.context.members.kick(publisher.outgoing, reason)
+
+    def ended(self, publisher: Publisher, why: str) -> None:
+        """The link has ended."""
+        self.context.members.close(publisher.outgoing, why)
+
+    # -- keys that nobody wants ---------------------------------------------------------------------
+
+    def _prune(self, key: bytes) -> bool:
+        """Tell the link not to send a key; ``False`` when that has to wait."""
+        if key.startswith(self.context.router.namespace.start):
+            return True
+        assert self.pruned is not None
+        if key in self.pruned:
+            return True
+
+        # 1. Not more keys in a second than the link may be told.
+        now = monotonic()
+        most = float(self.context.limits.pruned_keys)
+        self._prunes = min(most, self._prunes + (now - self._pruned_at) * PRUNES_PER_SECOND)
+        self._pruned_at = now
+        if self._prunes < 1 or self.room <= 0:
+            return False
+        self._prunes -= 1
+
+        # 2. The oldest keys make room.
+        pruning = self.tree.telling.pruning
+        pruning.add(key, self)
+        forgotten = self.pruned.add(key)
+        self.connection.answer(encode_control(control.INTEREST_PRUNE, key))
+        for oldest in forgotten:
+            pruning.discard(oldest, self)
+            self._tell_graft(oldest)
+        return True
+
+    def _tell_graft(self, key: bytes) -> None:
+        self._publisher.forget_route(b"MSG %b\0" % key)
+        self.connection.answer(encode_control(control.INTEREST_GRAFT, key))
+
+    def graft(self, key: bytes) -> None:
+        """Somebody may want a pruned key again: tell the link to send it, as soon as there is room."""
+        assert self.pruned is not None
+        if self.pruned.discard(key):
+            self.tree.telling.pruning.discard(key, self)
+            self._grafts.append(key)
+            self.tree.telling.mark([self])
+
+    # -- what is told -------------------------------------------------------------------------------
+
+    @property
+    def asked_for_senders(self) -> bool:
+        return self.connection.wants_senders
+
+    @property
+    def room(self) -> int:
+        """How many more answers may wait for the link. Half of the room is kept for answers to its questions."""
+        return self.context.limits.queued_answers // 2 - self.connection.answers
+
+    @property
+    def has_changes(self) -> bool:
+        return bool(self._grafts) if self.reader is None else not self.reader.is_told
+
+    @property
+    def may_ask(self) -> bool:
+        return self.is_told and not (self.reader is None and self.tree.telling.pruning.searches)
+
+    def tell_changes(self, most: int) -> int:
+        if self.reader is not None:
+            changes = self.reader.take(most)
+            self.connection.answer_all(control.encode_changes(changes))
+            return len(changes) if self.reader.is_told else most
+        count = min(most, len(self._grafts))
+        for _ in range(count):
+            self._tell_graft(self._grafts.popleft())
+        return count
+
+    def tell_complete(self) -> None:
+        if not self.complete and self.tree.has_settled and self.may_ask:
+            self.complete = True
+            self.connection.answer(encode_control(control.INTEREST_COMPLETE))
+
+    def tell_links(self, count: int) -> None:
+        """Tell a trusted link how many of them this hub has."""
+        if count != self._told_links and self.room > 0:
+            self._told_links = count
+            self.connection.answer(encode_control(control.INTEREST_LINKS, b"%d" % count))
+
+    # -- questions ----------------------------------------------------------------------------------
+
+    def ask(self, token: bytes) -> None:
+        """Ask the link for an answer once all that others want is in force below. It is told all of that first.
+
+        A link that lags has at most one question that was not sent yet: it may never read. A link that nobody waits
+        for has one question open.
+        """
+        if (self.lagging and self._to_ask) or (not self.trusted and len(self.questions)):
+            return
+        if len(self.questions) < _UNANSWERED:
+            self.questions.add(token, lambda scope: None)  # what an answer means, the round of questions knows
+        self._to_ask.append(token)
+        self.tree.telling.mark([self])
+
+    def ask_now(self, token: bytes) -> None:
+        self.connection.answer(encode_control(control.INTEREST_SYNC, token))
+
+    def note_overdue(self, token: bytes) -> None:
+        """A question was not answered in time: until the link answers it, other questions do not wait for the link.
+
+        If the question was not sent although the link had room, this hub is late, and not the link.
+        """
+        if token in self._to_ask and self.room > 0:
+            self._to_ask.remove(token)
+            self.questions.answer(token, b"")
+        else:
+            self.lagging = True
