@@ -119,7 +119,7 @@ def named_functions() -> dict[str, set[str]]:
 
 ELSEWHERE = {
     "Connection._resume_reading": "several users",
-    "Up.deliver": "a relay",
+    "Uplink.deliver": "a relay",
     "Intake.deliver": "a recorder",
     "Group.deliver": "several users",
     "Members.kick_later": "a protocol, of Clients",
