@@ -18,7 +18,7 @@ import msgspec
 
 from .blocking import Client
 from .border.keys import CONTROL
-from .border.neighbours import ASK, MEMBERS_MOST, Here, decode_here
+from .border.neighbours import ASK, MEMBERS_MOST, TWO_PATHS, Here, decode_here
 from .errors import AddressError, SbusError, StateError
 from .kernel.sockets import connect, peer_credentials
 from .limits import PACKET_BYTES, ClientLimits
@@ -243,6 +243,8 @@ def _bridges(client: Client) -> Iterator[Finding]:
         text = here.told
         away = ": away," in text or " 0 lost" not in text
         advice = "see docs/how-to/cluster.md" if away else ""
+        if here.doubled:
+            away, text, advice = True, f"{text}; {TWO_PATHS}", "end one of the two, or keep their lists apart"
         yield Finding("warning" if away else "ok", "bridge", printable(text.encode()), advice)
 
 

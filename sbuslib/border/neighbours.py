@@ -10,6 +10,10 @@ nothing.
 **Spares.** Several that join the bus to the same place are each other's spares. Each says on the bus who it is, how it
 is set up, and to what it is connected. All of them hear that in the order of the bus. So for each message, those that
 are set up alike agree on the one that sends it: of those connected to the other place, the one whose id sorts first.
+
+**Two paths.** Those that are not set up alike may join the bus to the same other one all the same, such as a gateway
+beside a bridge. Then each message comes twice. Nobody can tell that beforehand, but it shows: what one announces,
+another has just brought. So each compares, and says so, see :class:`Doubled`.
 """
 
 from __future__ import annotations
@@ -28,8 +32,10 @@ __all__ = [
     "HERE",
     "MEMBERS_MOST",
     "REMOTES_MOST",
+    "TWO_PATHS",
     "USERS_MOST",
     "Counts",
+    "Doubled",
     "Expected",
     "Here",
     "Members",
@@ -46,6 +52,9 @@ ASK: Final = b"who is here"
 HERE: Final = b"here "
 """Before what one of them says of itself."""
 
+TWO_PATHS: Final = "most messages come twice: another bridge or gateway joins this bus to the same other one"
+"""What is logged, once, when :class:`Doubled` says so."""
+
 _DIGEST_BYTES: Final = 16
 
 # Any client of the bus may publish under CONTROL. What a gateway remembers of that is a few megabytes at most.
@@ -57,6 +66,12 @@ REMOTES_MOST = 256
 """Groups of gateways of other buses that one gateway may say it is connected to."""
 COUNT_MOST = 2**53 - 1
 """The highest number in what a bridge says of itself."""
+_COMPARED: Final = 16_384
+"""Messages that a gateway brought, and messages that others announced, which are compared."""
+_TWICE_SECONDS: Final = 2.0
+"""Seconds between two messages that are taken for one that came over two paths."""
+_ENOUGH: Final = 16
+"""Messages before it is said that they come twice."""
 _HERE_BYTES: Final = 65_536
 """Longest message in which a gateway says who it is."""
 
@@ -76,6 +91,57 @@ def digest(key: bytes, payload: bytes) -> bytes:
 def announcement_of(messages: Iterable[tuple[bytes, bytes]]) -> bytes:
     """What to publish under :data:`sbuslib.border.keys.CONTROL` before messages, given as pairs of key and payload."""
     return _IMPORT + b"".join([digest(key, payload) for key, payload in messages])
+
+
+def _digests(said: bytes) -> list[bytes]:
+    """The digests in an announcement."""
+    starts = range(len(_IMPORT), len(said) - _DIGEST_BYTES + 1, _DIGEST_BYTES)
+    return [said[start : start + _DIGEST_BYTES] for start in starts]
+
+
+class Doubled:
+    """Whether most of what a gateway brings is brought by another one of its bus as well, within two seconds.
+
+    It is a guess: equal messages under the same key may come from two places. Each of two tables has the newest
+    messages alone, some two megabytes.
+    """
+
+    def __init__(self) -> None:
+        self._brought: OrderedDict[bytes, float] = OrderedDict()  # when, by digest
+        self._announced: OrderedDict[bytes, float] = OrderedDict()  # by others, likewise
+        self._total = self._twice = 0  # of what was brought since the last look
+        self.is_so = False
+        """Whether it was so at the last look."""
+
+    def bring(self, said: bytes, now: float) -> None:
+        """This gateway announces messages."""
+        for one in _digests(said):
+            self._total += 1
+            self._note(one, now, self._brought, self._announced)
+
+    def hear(self, said: bytes, now: float) -> None:
+        """Another gateway has announced messages."""
+        if said.startswith(_IMPORT):
+            for one in _digests(said):
+                self._note(one, now, self._announced, self._brought)
+
+    def _note(self, one: bytes, now: float, here: OrderedDict[bytes, float], there: OrderedDict[bytes, float]) -> None:
+        before = there.pop(one, None)
+        if before is not None and now - before <= _TWICE_SECONDS:
+            self._twice += 1
+            return
+        here[one] = now
+        here.move_to_end(one)
+        if len(here) > _COMPARED:
+            here.popitem(last=False)
+
+    def look(self) -> bool:
+        """Look again; whether it has become so."""
+        if self._total < _ENOUGH:
+            return False
+        before, self.is_so = self.is_so, 2 * self._twice >= self._total
+        self._total = self._twice = 0
+        return self.is_so and not before
 
 
 class Expected:
@@ -111,8 +177,8 @@ class Expected:
         """Take what was said under :data:`sbuslib.border.keys.CONTROL`. Returns whether it was an announcement."""
         if not said.startswith(_IMPORT):
             return False
-        for start in range(len(_IMPORT), len(said) - _DIGEST_BYTES + 1, _DIGEST_BYTES):
-            self.announce(sender, said[start : start + _DIGEST_BYTES], now, user)
+        for what in _digests(said):
+            self.announce(sender, what, now, user)
         return True
 
     def take(self, sender: bytes | None, what: bytes) -> bool:
@@ -166,7 +232,7 @@ class Here(msgspec.Struct, frozen=True, tag="here"):
     ``group`` is the same for gateways that are set up alike. Each of ``remotes`` is another bus and the group of the
     gateways there. A gateway that leaves says so with ``leaving``. ``word`` is random and new each time: by it a
     gateway recognizes its own message, which it hears before any client can have copied it. ``told`` is what operators
-    are told of it, in one line, and ``counts`` what metrics are.
+    are told of it, in one line, and ``counts`` what metrics are. ``doubled`` says that another one brings the same.
     """
 
     gateway: _Id
@@ -175,6 +241,7 @@ class Here(msgspec.Struct, frozen=True, tag="here"):
     leaving: bool = False
     word: Annotated[str, Meta(max_length=64)] = ""
     told: Annotated[str, Meta(max_length=300)] = ""
+    doubled: bool = False
     counts: Counts | None = None
 
 

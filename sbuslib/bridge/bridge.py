@@ -168,7 +168,9 @@ class AioBridge:
         self._arrivals = Arrivals(engine.keeps)
         setup = repr((self._url_told(), sorted(self._export), sorted(self._import), options.prefix, options.stream))
         group = blake2b(setup.encode(), digest_size=8).hexdigest()
-        self._neighbours = Neighbours(client, self._id, group, separator, self._describe, self._settled, self._refused)
+        self._neighbours = Neighbours(
+            client, self._id, group, separator, self._describe, self._settled, self._refused, self._warn
+        )
         await client.subscribe(CONTROL)
         await self._neighbours.say_here()
         await asyncio.sleep(_SETTLE_SECONDS)

@@ -13,7 +13,9 @@ from ..aio import Client
 from ..border.keys import CONTROL, user_of
 from ..border.neighbours import (
     ASK,
+    TWO_PATHS,
     Counts,
+    Doubled,
     Expected,
     Here,
     Members,
@@ -43,6 +45,7 @@ class Neighbours:
     :param tell: what is told of this bridge, in one line and in numbers.
     :param settled: called when it may have changed who takes messages out.
     :param refused: counts what is not heard.
+    :param warn: logs what goes wrong.
     """
 
     def __init__(
@@ -54,7 +57,9 @@ class Neighbours:
         tell: Callable[[], tuple[str, Counts]],
         settled: Callable[[], None],
         refused: Counter[str],
+        warn: Callable[[str], object],
     ) -> None:
+        self._warn = warn
         self.leads = True
         """Whether this bridge takes messages out, and not a spare."""
         self._client = client
@@ -65,6 +70,7 @@ class Neighbours:
         self._settled = settled
         self._refused = refused
         self._expected = Expected(_EXPECTED, _EXPECTED_SECONDS)
+        self._doubled = Doubled()
         self._members = Members(me, group, 3 * _HEARTBEAT)
         self._changed = asyncio.Event()
 
@@ -79,13 +85,18 @@ class Neighbours:
 
     def announcement(self, messages: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """What to publish before messages that this bridge brings."""
-        return [(CONTROL, announcement_of(messages))] if self._members.others else []
+        if not self._members.others:
+            return []
+        said = announcement_of(messages)
+        self._doubled.bring(said, monotonic())
+        return [(CONTROL, said)]
 
     def hear(self, message: Message) -> None:
         """Take what was said under :data:`~sbuslib.border.keys.CONTROL`."""
         now, said = monotonic(), message.payload
         user = user_of(message.sender, self._client.credentials, self._separator)
         if self._expected.hear(message.sender, said, now, user):
+            self._doubled.hear(said, now)
             return
         if said == ASK:
             self._changed.set()
@@ -103,7 +114,15 @@ class Neighbours:
     async def say_here(self, leaving: bool = False) -> None:
         """Tell them that this bridge is here."""
         told, counts = self._tell()
-        here = Here(self._me, self._group, (_PLACE,), leaving, told="" if leaving else told, counts=counts)
+        here = Here(
+            self._me,
+            self._group,
+            (_PLACE,),
+            leaving,
+            told="" if leaving else told,
+            counts=counts,
+            doubled=self._doubled.is_so,
+        )
         if not leaving:  # one that leaves still takes out what the bus has sent to it before
             self._members.hear(here, monotonic())
             self._settle()
@@ -122,6 +141,8 @@ class Neighbours:
         has_changed = self._changed.is_set()
         self._changed.clear()
         now = monotonic()
+        if self._doubled.look():
+            self._warn(TWO_PATHS)
         self._expected.expire(now)
         if self._members.expire(before, now):
             self._settle()

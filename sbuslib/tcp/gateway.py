@@ -21,8 +21,12 @@ from gevent.event import Event
 from ..border.crossing import Crossing
 from ..border.keys import CONTROL, Border, fits_a_packet, user_of
 from ..border.neighbours import (
+    ASK,
     HERE,
     REMOTES_MOST,
+    TWO_PATHS,
+    Counts,
+    Doubled,
     Expected,
     Here,
     Members,
@@ -110,6 +114,8 @@ class Gateway:
         setup = repr((name, sorted(exported.patterns), sorted(imported.patterns)))
         self._group = blake2b(setup.encode(), digest_size=8).hexdigest()
         self._members = Members(self._id, self._group, 3 * self._limits.heartbeat_seconds)
+        self._doubled = Doubled()
+        self._asked = False  # whether somebody wants to know what this gateway does
         self._expected = Expected(self._limits.imports, _EXPECTED_SECONDS)
         self._incoming: deque[Publish] = deque()
         self._incoming_bytes = 0
@@ -286,7 +292,9 @@ class Gateway:
     def _announcement(self, coming: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """What to announce on the bus before these messages, so that no gateway sends them on."""
         if self._members.others or self._sender is None:
-            return [(CONTROL, announcement_of(coming))]
+            said = announcement_of(coming)
+            self._doubled.bring(said, monotonic())
+            return [(CONTROL, said)]
         now = monotonic()
         (sender,) = self._sender
         user = user_of(sender, sender, self._separator)
@@ -303,7 +311,12 @@ class Gateway:
         own = self._sender[0] if self._sender is not None else None
         user = user_of(message.sender, own, self._separator)
         if self._expected.hear(message.sender, message.payload, now, user):
+            if message.sender != own:
+                self._doubled.hear(message.payload, now)
             return
+        if message.payload == ASK:
+            self._asked = True
+            self._changed.set()
         here = decode_here(message.payload)
         if here is None:
             if message.payload.startswith(HERE):
@@ -325,7 +338,16 @@ class Gateway:
 
     def _say_here(self, bus: Bus) -> None:
         remotes = sorted({f"{where}.{group}" for where, group, _ in self._remotes.values()})[:REMOTES_MOST]
-        here = Here(self._id, self._group, tuple(remotes), word=secrets.token_hex(8))
+        told = f"gateway {self._name}: {'connected' if remotes else 'away'}"
+        told += f", {self._exported:,} out, {self._imported:,} in, {len(self._incoming):,} kept, {self._lost:,} lost"
+        counts = Counts(self._exported, self._imported, len(self._incoming), {"outage": self._lost})
+        here = Here(
+            *(self._id, self._group, tuple(remotes)),
+            word=secrets.token_hex(8),
+            told=told[:300],
+            counts=counts,
+            doubled=self._doubled.is_so,
+        )
         self._said.append(here.word)
         bus.publish([(CONTROL, encode_here(here))])
 
@@ -338,9 +360,12 @@ class Gateway:
             self._changed.clear()
             now = monotonic()
             self._expected.expire(now)
+            if self._doubled.look():
+                logger.warning("gateway %s: %s", self._name, TWO_PATHS)
             if self._members.expire(before, now):
                 self._settle(bus)
-            if self._members.others:
+            if self._members.others or self._asked:
+                self._asked = False
                 self._say_here(bus)
 
     def _meet(self, data: bytes, link: Link) -> None:

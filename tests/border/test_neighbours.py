@@ -5,7 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from sbuslib.border.neighbours import MEMBERS_MOST, REMOTES_MOST, USERS_MOST, Expected, Here, Members
+from sbuslib.border import neighbours
+from sbuslib.border.neighbours import (
+    MEMBERS_MOST,
+    REMOTES_MOST,
+    USERS_MOST,
+    Doubled,
+    Expected,
+    Here,
+    Members,
+    announcement_of,
+)
 
 
 def test_each_announcement_answers_for_one_message() -> None:
@@ -113,3 +123,51 @@ def test_a_gateway_that_repeats_itself_changes_nothing() -> None:
 def test_malformed_here_messages_are_refused(here: Here) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(msgspec.json.encode(here), type=Here)
+
+
+def said(*numbers: int) -> bytes:
+    return announcement_of([(b"k", b"%d" % number) for number in numbers])
+
+
+def test_what_two_bring_at_the_same_time_comes_twice() -> None:
+    doubled = Doubled()
+    doubled.hear(said(*range(10)), 0.0)
+    doubled.bring(said(*range(20)), 0.1)
+    doubled.hear(said(*range(10, 20)), 0.2)
+    assert doubled.look()
+    assert not doubled.look(), "it is told once"
+    assert doubled.is_so
+    doubled.bring(said(*range(100, 120)), 1.0)
+    assert not doubled.look()
+    assert not doubled.is_so
+
+
+def test_what_comes_again_later_or_over_one_path_does_not_come_twice() -> None:
+    doubled = Doubled()
+    for _ in range(2):
+        doubled.bring(said(*range(20)), 0.0)  # its publisher said it twice
+    doubled.hear(said(*range(20)), 5.0)  # a stream sent it again, to a spare
+    doubled.hear(said(*range(100, 120)), 5.0)
+    doubled.hear(b"here {}", 5.0)
+    assert not doubled.look()
+
+
+def test_few_messages_say_nothing() -> None:
+    doubled = Doubled()
+    for number in range(15):
+        doubled.hear(said(number), 0.0)
+        doubled.bring(said(number), 0.0)
+        assert not doubled.look()
+    doubled.hear(said(15), 0.0)
+    doubled.bring(said(15), 0.0)
+    assert doubled.look()
+
+
+def test_only_the_newest_messages_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "_COMPARED", 4)
+    doubled = Doubled()
+    doubled.hear(said(*range(100)), 0.0)
+    doubled.bring(said(*range(96)), 0.0)
+    assert not doubled.look()
+    doubled.hear(said(*range(92, 96)), 0.0)
+    assert len(doubled._brought) + len(doubled._announced) <= 8

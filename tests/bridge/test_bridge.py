@@ -26,6 +26,7 @@ from sbuslib.errors import DisconnectedError, UsageError
 from sbuslib.wire.packets import Message
 
 from .conftest import KINDS, Cluster
+from .servers import nats_server
 
 Buses = tuple[str, str]
 
@@ -488,3 +489,41 @@ def test_a_bridge_ends_with_its_bus(cluster: Cluster, folder: str) -> None:
                         await one.run()
 
     asyncio.run(run())
+
+
+def test_two_servers_between_two_buses_double_each_message_and_it_is_told(
+    buses: Buses, folder: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    servers = [nats_server(folder, streams=False) for _ in range(2)]
+    for server in servers:
+        server.start()
+
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            bridges = [
+                await stack.enter_async_context(
+                    AioBridge(address, f"nats://127.0.0.1:{server.port}", export=[b"a/"], import_=[b"a/"])
+                )
+                for address in buses
+                for server in servers
+            ]
+            await ready(*bridges)
+            here = await stack.enter_async_context(Client(buses[0]))
+            there = await stack.enter_async_context(Client(buses[1]))
+            await there.subscribe(b"a/", CONTROL)
+            told = False
+            number = 0
+            async with asyncio.timeout(PATIENCE):
+                while not told:
+                    number += 1
+                    await here.publish(b"a/1", b"%d" % number)
+                    for message in await there.receive_many(timeout=PATIENCE):
+                        said = decode_here(message.payload) if message.key == CONTROL else None
+                        told = told or (said is not None and said.doubled)
+
+    try:
+        asyncio.run(run())
+    finally:
+        for server in servers:
+            server.kill()
+    assert "most messages come twice" in caplog.text

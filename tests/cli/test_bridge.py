@@ -5,9 +5,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bridge.accounts import Operator
@@ -138,6 +140,34 @@ def test_a_bridge_that_writes_to_a_server_that_went_away_keeps_what_it_has(
         server.start()
         carry(here, there, b"after")
         assert exporting.poll() is None
+    server.kill()
+
+
+def test_a_gateway_beside_a_bridge_doubles_messages_and_doctor_tells(
+    start: Start, run: Run, listening: Callable[..., Any], bus: HubThread, path: str, folder: str
+) -> None:
+    server = nats_server(folder)
+    server.start()
+    url, lists = f"nats://127.0.0.1:{server.port}", ("--export", "room/", "--import", "room/")
+    with HubThread(f"{folder}/far") as far, Client(path) as here, Client(far.hub.address) as there:
+        _, place = listening("gateway", "-a", path, "--listen", ":0", *lists)
+        start("sbuslib", "gateway", "-a", far.hub.address, "--connect", place, *lists)
+        for address in (path, far.hub.address):
+            start("sbuslib", "bridge", url, "-a", address, *lists)
+        there.subscribe(b"room/")
+        came: Counter[bytes] = Counter()
+        deadline, number, told = time.monotonic() + 2 * PATIENCE, 0, ""
+        while "come twice" not in told:
+            assert time.monotonic() < deadline, (told, came)
+            for _ in range(50):
+                number += 1
+                here.publish(b"room/1", b"%d" % number)
+            with suppress(TimeoutError):
+                while True:
+                    came[there.receive(timeout=0.1).payload] += 1
+            told = run("sbuslib", "doctor", "-a", far.hub.address).stdout
+        assert 2 in came.values()
+        assert "gateway bus: connected, " in told
     server.kill()
 
 

@@ -49,7 +49,8 @@ def test_a_signal_ends_a_gateway_with_status_0(listening: Listening, bus: HubThr
 def test_a_missing_hub_is_an_error_of_one_line(run: Run, path: str) -> None:
     done = run("sbuslib", "gateway", "--bus", path, "--listen", ":0", "--export", "a")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"sbus: no hub at {path}: No such file or directory\n"
+    assert done.stderr.startswith(f"sbus: no hub at {path}: No such file or directory")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_reserved_key_is_not_exported(run: Run, bus: HubThread, path: str) -> None:
