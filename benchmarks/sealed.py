@@ -124,7 +124,7 @@ def journals(folder: str, rows: int) -> dict[str, str]:
     shutil.copytree(whole, live)
     last = max(Path(live).glob("*.sbj"))
     last.rename(f"{folder}/last")
-    seal(live, keep_segments=0)
+    seal(live)
     Path(f"{folder}/last").rename(last)
     for number in range(2):
         seconds, cpu, memory = sealed_by_itself(whole)

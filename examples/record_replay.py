@@ -11,7 +11,7 @@ import gevent
 from sbuslib import Client, Hub
 from sbuslib.journal.recorder import Recorder
 from sbuslib.journal.replay import from_journal, replay
-from sbuslib.segments.directory import read_records
+from sbuslib.lake.blocks import read_records
 
 
 def main() -> None:

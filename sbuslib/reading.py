@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal, TypeAlias, get_args
 
 from .errors import StateError, UsageError
-from .segments.directory import OnCorrupt
+from .segments.reading import OnCorrupt
 
 __all__ = ["Engine", "read"]
 
@@ -29,8 +29,8 @@ def read(
 ) -> Any:
     """The rows of journals and lakes, each once, also while they are recorded and sealed.
 
-    Sealed files are read by the engine itself. Rows that are not sealed yet come from the segments, and are read now by
-    all engines but Spark, which reads them when the frame is used.
+    What is missing comes as gap rows. Polars, DuckDB and Spark read when the frame or the relation is used, and read
+    sealed files themselves where all rows are wanted.
 
     :param paths: directories or URIs of journals, and of folders of sealed files.
     :param engine: ``"arrow"`` gives a ``pyarrow.Table``, ``"pandas"`` a ``DataFrame``, ``"polars"`` a ``LazyFrame``,
@@ -50,28 +50,23 @@ def read(
     if engine not in get_args(Engine):
         raise UsageError(f"engine is one of {', '.join(get_args(Engine))}, not {engine!r}")
     try:
+        from .lake import engines
         from .lake.places import absolute
-        from .lake.rows import SCHEMA, Filter, nanoseconds
+        from .lake.rows import SCHEMA
+        from .lake.selection import Selection, nanoseconds
 
-        if engine == "spark":
-            from .spark.lake import read_frame
-        else:
-            from .lake import engines
         unknown = set(columns or ()) - set(SCHEMA.names)
         if unknown:
             raise UsageError(f"there is no column {min(unknown)!r}: there are {', '.join(SCHEMA.names)}")
-        wanted = Filter(
-            nanoseconds("start", start),
-            nanoseconds("end", end),
-            pattern=pattern.encode() if isinstance(pattern, str) else pattern,
-        )
+        patterns = None if pattern is None else (pattern.encode() if isinstance(pattern, str) else pattern,)
+        wanted = Selection(nanoseconds("start", start), nanoseconds("end", end), patterns=patterns)
         places = [absolute(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
-        options |= {"columns": columns, "durable_only": durable_only, "on_corrupt": on_corrupt}
-        return (
-            read_frame(places, wanted, **options)
-            if engine == "spark"
-            else getattr(engines, f"read_{engine}")(places, wanted, **options)
-        )
+        wish = engines.Wish(places, wanted, columns, durable_only, on_corrupt)
+        if engine == "spark":
+            from .spark.lake import read_frame
+
+            return read_frame(wish, **options)
+        return getattr(engines, f"read_{engine}")(wish, **options)
     except ImportError as error:
         extra = "spark" if engine == "spark" else "query"
         raise StateError(

@@ -26,7 +26,8 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from ..blocking import Client
-from ..segments.directory import list_segments, read_records
+from ..lake.blocks import read_records
+from ..segments.directory import list_segments
 from ..wire.text import printable
 from .console import EXIT_FAILURE, EXIT_SUCCESS
 from .demo_roles import PATIENCE

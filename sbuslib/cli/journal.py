@@ -10,24 +10,32 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .arguments import Parser
-from .console import EXIT_FAILURE, EXIT_SUCCESS, advise, complain, explain, progress, tell, yield_to_signals
+from .arguments import Parser, add_address
+from .console import EXIT_FAILURE, EXIT_SUCCESS, advise, complain, explain, progress, yield_to_signals
 from .sub import add_forms
 from .values import count, moment
 
 if TYPE_CHECKING:
-    from ..segments.directory import Piece
+    from ..journal.account import Ledger
+    from ..lake.selection import Selection
     from ..segments.layout import Record, Skipped
+    from ..segments.reading import OnCorrupt
 
-__all__ = ["add_arguments", "add_selection", "is_sealed", "tell_gap", "tell_skipped"]
+__all__ = ["add_arguments", "add_selection", "selection", "tell_gap", "tell_skipped"]
 
 
 def add_arguments(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.description = "Look into a journal, the directory that sbus record fills."
     verbs = parser.add_subparsers(required=True, metavar="VERB", title="verbs")
-    _add(verbs, "info", _info, "what a journal holds, from when to when", "  sbus journal info /var/lib/sbus/journal")
-    _add(verbs, "list", _list, "the segments of a journal, a line each", "  sbus journal list journal")
+    info = _add(
+        verbs,
+        "info",
+        _info,
+        "what journals hold, from when to when, and their files, a line each",
+        "  sbus journal info /var/lib/sbus/journal",
+    )
+    info.add_argument("--json", action="store_true", help="a line of JSON for each; times are nanoseconds since 1970")
     cat = _add(
         verbs,
         "cat",
@@ -40,13 +48,15 @@ def add_arguments(parser: Parser) -> None:
     cat.add_argument("-n", "--count", type=count, metavar="N", help="exit after N messages")
     cat.add_argument("--skip-corrupt", action="store_true", help="go on after what is damaged, and tell it")
     add_forms(cat)
-    _add(
+    verify = _add(
         verbs,
         "verify",
         _verify,
-        "read every byte of a journal, and tell what is damaged or missing",
-        "  sbus journal verify journal                            ends with status 1 if anything is",
+        "read every byte of journals, tell what is damaged or missing, and whether every message is accounted for",
+        "  sbus journal verify journal                   ends with status 1 if anything is damaged or missing\n"
+        "  sbus journal verify -a /tmp/bus journal       also asks the hub and those below it what they lost",
     )
+    add_address(verify)
     query = _add(
         verbs,
         "query",
@@ -73,9 +83,8 @@ def _add(verbs: Any, name: str, run: Callable[[Namespace], int], help: str, exam
     verb: Parser = verbs.add_parser(
         name, help=help, description=f"{help[0].upper()}{help[1:]}.", epilog=f"examples:\n{examples}"
     )
-    verb.add_argument("directory", metavar="DIR", help="the journal's directory")
-    if name in ("info", "list"):
-        verb.add_argument("--json", action="store_true", help="as JSON; times are nanoseconds since 1970")
+    several: dict[str, Any] = {} if name == "query" else {"nargs": "*" if name == "verify" else "+"}
+    verb.add_argument("directory", metavar="DIR", help="directory or URI of a journal, or of a lake", **several)
     verb.set_defaults(run=partial(_run, run))
     return verb
 
@@ -90,6 +99,20 @@ def _run(verb: Callable[[Namespace], int], arguments: Namespace) -> int:
         return complain("sbus", explain(error) + advise(error, arguments))
 
 
+def _each(arguments: Namespace, verb: Callable[[str], bool]) -> int:
+    """Do something for each directory. One that fails is told, and the others go on. The exit status."""
+    from ..errors import SbusError
+
+    good = True
+    for directory in arguments.directory:
+        try:
+            good &= verb(directory)
+        except (SbusError, OSError) as error:
+            complain("sbus", explain(error) + advise(error, arguments))
+            good = False
+    return EXIT_SUCCESS if good else EXIT_FAILURE
+
+
 def _when(time_ns: int | None) -> str:
     if time_ns is None:
         return "?"
@@ -97,79 +120,71 @@ def _when(time_ns: int | None) -> str:
 
 
 def _info(arguments: Namespace) -> int:
+    return _each(arguments, partial(_show_info, as_json=arguments.json))
+
+
+def _show_info(directory: str, as_json: bool) -> bool:
     import msgspec
 
     from ..journal.inspection import summarize
 
-    found = summarize(arguments.directory)
-    if arguments.json:
-        print(msgspec.json.encode(found).decode())
-        return EXIT_SUCCESS
-    segments = found.segments
-    rows = sum(segment.rows for segment in segments)
-    times = [segment.latest for segment in segments if segment.latest is not None]
-    lines = {
-        "journal": found.journal or "?",
-        "hub": found.hub or "?",
-        "separator": found.separator or "?",
-        "segments": f"{len(segments):,}, {sum(segment.bytes for segment in segments):,} bytes",
-        "rows": f"{rows:,}, the first is row {segments[0].first_row:,}",
-        "begun": _when(segments[0].created),
-        "latest": _when(max(times, default=None)),
-        "recorder": "at work" if found.recorded else "none at work",
-    }
-    for name, value in lines.items():
-        print(f"{name:<10} {value}")
-    for segment in segments:
-        if segment.damage:
-            complain("sbus", f"{segment.name}: {segment.damage}")
-    return EXIT_SUCCESS
-
-
-def _list(arguments: Namespace) -> int:
-    import msgspec
-
-    from ..journal.inspection import summarize
-
-    for segment in summarize(arguments.directory).segments:
-        if arguments.json:
-            print(msgspec.json.encode(segment).decode())
+    for found in summarize(directory):
+        if as_json:
+            print(msgspec.json.encode(found).decode())
             continue
-        state = segment.damage or ("sealed" if segment.sealed else "open")
-        print(
-            f"{segment.name}  {segment.bytes:>12,} bytes  {segment.rows:>10,} rows  {_when(segment.created)}  {state}"
-        )
-    return EXIT_SUCCESS
+        files = found.files
+        times = [file.latest for file in files if file.latest is not None]
+        missing = f", {found.missing:,} rows between them are missing" if found.missing else ""
+        lines = {
+            "journal": found.journal or "?",
+            "hub": found.hub or "?",
+            "separator": found.separator or "?",
+            "files": f"{len(files):,}, {sum(file.bytes for file in files):,} bytes",
+            "rows": f"{sum(file.rows for file in files):,}, the first is row {files[0].first_row:,}{missing}",
+            "begun": _when(files[0].begun),
+            "latest": _when(max(times, default=None)),
+            "recorder": "at work" if found.recorded else "none at work",
+        }
+        for name, value in lines.items():
+            print(f"{name:<10} {value}")
+        for file in files:
+            when = f"{_when(file.begun)}  {file.state}"
+            print(f"{file.name}  {file.bytes:>12,} bytes  {file.rows:>10,} rows  {when}")
+    return True
+
+
+def selection(arguments: Namespace) -> Selection:
+    """Which rows the options of :func:`add_selection` mean."""
+    from ..lake.selection import Selection
+
+    patterns = tuple(map(os.fsencode, arguments.pattern)) if arguments.pattern else None
+    return Selection(arguments.start, arguments.end, patterns=patterns)
 
 
 def _cat(arguments: Namespace) -> int:
-    from ..journal.inspection import rows
-    from ..journal.replay import Selection
+    from ..lake.blocks import read_records
     from ..wire.packets import Message
     from .messages import shower
 
-    if is_sealed(arguments.directory):
-        tell("rows whose segments were sealed and deleted are not shown: sbus journal query shows them")
-    selection = Selection(map(os.fsencode, arguments.pattern or [""]), arguments.start, arguments.end)
-    show, left = shower(arguments), arguments.count
-    out = sys.stdout.buffer
-    for row in rows(
-        arguments.directory,
-        selection,
-        on_corrupt="skip" if arguments.skip_corrupt else "error",
-        on_skip=tell_skipped,
-    ):
-        if row.key is None or row.payload is None:
-            tell_gap(row)
-            continue
-        sender = row.sender if arguments.senders or arguments.format else None
-        out.write(show(Message(row.key, row.payload, sender), row.time_ns))
-        if left is not None:
-            left -= 1
-            if not left:
+    wanted, show, out = selection(arguments), shower(arguments), sys.stdout.buffer
+    left = arguments.count
+
+    def cat(directory: str) -> bool:
+        nonlocal left
+        on_corrupt: OnCorrupt = "skip" if arguments.skip_corrupt else "error"
+        for row in read_records(directory, wanted, on_corrupt=on_corrupt, on_skip=tell_skipped):
+            if left == 0:
                 break
-    out.flush()
-    return EXIT_SUCCESS
+            if row.key is None or row.payload is None:
+                tell_gap(row)
+                continue
+            sender = row.sender if arguments.senders or arguments.format else None
+            out.write(show(Message(row.key, row.payload, sender), row.time_ns))
+            left = None if left is None else left - 1
+        out.flush()
+        return True
+
+    return _each(arguments, cat)
 
 
 def tell_gap(row: Record) -> None:
@@ -214,32 +229,51 @@ def _plain(value: object) -> object:
     return value if isinstance(value, (int, float)) else "" if value is None else str(value)
 
 
-def is_sealed(directory: str) -> bool:
-    """Whether rows of a journal may be in sealed files only."""
-    return any(os.path.exists(os.path.join(directory, name)) for name in ("sealed", "sealed.to"))
-
-
-def tell_skipped(piece: Piece) -> None:
+def tell_skipped(path: str, skipped: Skipped) -> None:
     """Tell on standard error what is left out of a journal because it is damaged."""
-    skipped = piece.block
-    complain("sbus", f"{piece.segment.path}: {skipped.length:,} bytes at {skipped.position:,} skipped")
+    complain("sbus", f"{path}: {skipped.length:,} bytes at {skipped.position:,} skipped")
 
 
 def _verify(arguments: Namespace) -> int:
-    from ..journal.inspection import Check, verify
+    from ..errors import UsageError
+    from ..journal.account import Ledger
+
+    if not arguments.directory and arguments.address is None:
+        raise UsageError("a DIR or the address of a hub is needed")
+    ledger = Ledger()
+    status = _each(arguments, partial(_verify_one, ledger))
+    if arguments.address is not None:
+        from ..survey import survey
+
+        ledger.add_tree(survey(arguments.address))
+    for loss in ledger.losses:
+        print(f"{loss.kind} {loss.name}: {loss.lost:,} lost{_unknown(loss.unknown)}: {loss.cause}")
+    if ledger.accounts:
+        print(ledger.verdict())
+    return status
+
+
+def _verify_one(ledger: Ledger, directory: str) -> bool:
+    from ..journal.account import Check, verify
 
     def on_damage(path: str, skipped: Skipped) -> None:
         rows = "" if skipped.rows is None else f", {skipped.rows:,} rows"
         print(f"{path}: byte {skipped.position:,}: {skipped.reason} ({skipped.length:,} bytes{rows})")
 
     def so_far() -> str:
-        return f"{check.rows:,} rows in {check.segments:,} segments read"
+        return f"{check.messages:,} messages in {check.files:,} files read"
 
     check = Check()
     with progress(so_far):
-        verify(arguments.directory, on_damage, check)
-    print(
-        f"{check.rows:,} rows in {check.segments:,} segments: {check.messages:,} messages, and gaps of {check.lost:,}; "
-        + (f"{check.damages:,} places are damaged" if check.damages else "all of it is whole")
-    )
-    return EXIT_FAILURE if check.damages else EXIT_SUCCESS
+        verify(directory, on_damage, check)
+    ledger.add_journal(directory, check)
+    whole = "all of it is whole" if check.is_whole else f"{check.damages:,} places are damaged"
+    if not check.damages and not check.is_whole:
+        whole = "rows are missing"
+    read = f"{check.messages:,} messages from row {check.first_row:,} on, in {check.files:,} files"
+    print(f"{directory}: {read}: {whole}")
+    return check.is_whole
+
+
+def _unknown(times: int) -> str:
+    return f", and {times:,} times nobody knows how many" if times else ""

@@ -8,12 +8,12 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from . import jobs
-from .console import tell
+from .console import advise, complain, explain, tell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ..lake.sealing import Written
+    from ..lake.sealing import Failure, Written
 
 __all__ = ["add_arguments"]
 
@@ -63,6 +63,7 @@ def _ingest(arguments: Namespace) -> None:
 
 
 def _ingest_with(arguments: Namespace, spark: SparkSession | None) -> None:
+    from ..errors import StateError
     from ..lake.sealing import ingest
 
     options: dict[str, Any] = {}
@@ -77,6 +78,12 @@ def _ingest_with(arguments: Namespace, spark: SparkSession | None) -> None:
         rows, size, files = rows + written.rows, size + written.bytes, files + 1
         tell(f"{written.name}: {written.rows:,} rows, {written.bytes:,} bytes")
 
+    def fail(failure: Failure) -> None:
+        if told.get(failure.place) != str(failure.error):  # with --follow, once
+            told[failure.place] = str(failure.error)
+            complain("sbus", explain(failure.error) + advise(failure.error, arguments))
+
+    told, several = dict[str, str](), arguments.follow or len(arguments.journals) > 1
     ingest(
         arguments.journals,
         arguments.lake,
@@ -84,6 +91,9 @@ def _ingest_with(arguments: Namespace, spark: SparkSession | None) -> None:
         stop=jobs.stop_event() if arguments.follow else threading.Event(),
         on_corrupt="skip" if arguments.skip_corrupt else "error",
         progress=show,
+        failed=fail if several else None,
         **options,
     )
     print(f"{arguments.lake}: {rows:,} new rows in {files:,} files, {size:,} bytes")
+    if told and not arguments.follow:
+        raise StateError(f"{len(told):,} of {len(arguments.journals):,} journals could not be taken in")

@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from . import jobs
-from .arguments import add_address
 from .console import tell
 from .values import count, moment, separator
 
@@ -27,7 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "as tables. This needs pip install 'sbuslib[report]'."
     )
     kinds = parser.add_subparsers(required=True, metavar="KIND", title="kinds")
-    for add_kind in (_add_traffic, _add_subscriptions, _add_completeness):
+    for add_kind in (_add_traffic, _add_subscriptions):
         add_kind(kinds)
 
 
@@ -132,8 +131,7 @@ def _recorded(arguments: Namespace) -> Iterator[Recorded]:
     of = f" of hub {arguments.hub}" if arguments.hub else ""
     then = " in that time" if arguments.start is not None or arguments.end is not None else ""
     nothing = StateError(f"{arguments.lake}: nothing{of} was recorded{then}")
-    there = plan([absolute(arguments.lake)])
-    if not there.sealed and not there.tails:
+    if not any(plan([absolute(arguments.lake)]).values()):
         raise nothing
 
     choice = Choice(arguments.hub, arguments.start, arguments.end)
@@ -203,42 +201,3 @@ def _subscriptions(arguments: Namespace) -> None:
     with _recorded(arguments) as rows:
         _progress(f"matching {len(patterns):,} patterns")
         _deliver(subscriptions(rows, patterns, arguments.separator), arguments)
-
-
-def _add_completeness(kinds: Any) -> None:
-    command = _add(
-        kinds,
-        "completeness",
-        _completeness,
-        "what journals, hubs and links had and lost, and whether every message is accounted for",
-        "  sbus report completeness /var/lib/sbus/journal\n"
-        "  sbus report completeness -a /tmp/bus journal --output - --csv tables",
-        "",
-    )
-    command.description = (
-        "Tell what was published, routed, delivered, recorded, and lost by whom and why, and in one line whether every "
-        "message is accounted for. It reads journals, and asks the hub at -a and those below it."
-    )
-
-    command.add_argument("journal", metavar="JOURNAL", nargs="*", help="directory of a journal")
-    add_address(command)
-    _add_output_arguments(command, "completeness.html")
-
-
-def _completeness(arguments: Namespace) -> None:
-    from ..errors import UsageError
-    from ..reports.accounts import completeness
-    from ..spark.completeness import Ledger
-    from ..survey import survey
-
-    _check_output(arguments)
-    if not arguments.journal and arguments.address is None:
-        raise UsageError("a JOURNAL or the address of a hub is needed")
-    ledger = Ledger()
-    for journal in arguments.journal:
-        _progress(f"reading {journal}")
-        ledger.add_journal(journal)
-    if arguments.address is not None:
-        ledger.add_tree(survey(arguments.address))
-    _deliver(completeness(ledger), arguments)
-    print(ledger.verdict())

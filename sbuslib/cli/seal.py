@@ -35,16 +35,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--to", metavar="URI", help="directory or URI of the files; else DIR/sealed. It is noted in DIR for readers"
     )
     parser.add_argument(
-        "--keep-segments",
-        type=seconds,
-        metavar="SECONDS",
-        default=3_600.0,
-        help="how long segments are kept once they are sealed, for readers that are behind (1h)",
-    )
-    parser.add_argument(
         "--keep-bytes", type=size, metavar="BYTES", help="delete the oldest files while all together are larger"
     )
-    parser.add_argument("--keep-seconds", type=seconds, metavar="SECONDS", help="delete files that were made before")
+    parser.add_argument("--keep-seconds", type=seconds, metavar="SECONDS", help="delete files whose rows are older")
     parser.add_argument(
         "--skip-corrupt", action="store_true", help="where the journal is damaged, write a gap row, and go on"
     )
@@ -71,15 +64,14 @@ def _run(arguments: Namespace) -> int:
             arguments.directory,
             arguments.to,
             on_corrupt="skip" if arguments.skip_corrupt else "error",
-            keep_segments=arguments.keep_segments,
             keep_bytes=arguments.keep_bytes,
             keep_seconds=arguments.keep_seconds,
             progress=show,
         )
         stop = jobs.stop_event() if arguments.follow else None
-        sealing.run(hold=arguments.follow)
+        sealing.run()
         while stop is not None and not stop.wait(FOLLOW_SECONDS):
-            sealing.run(hold=True)
+            sealing.run()
     except (SbusError, OSError) as error:
         return complain("sbus", explain(error) + advise(error, arguments))
     print(f"{sealing.target}: {rows:,} rows sealed, in {files:,} files")

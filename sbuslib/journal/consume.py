@@ -15,22 +15,17 @@ import re
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
-from time import monotonic, sleep
+from time import monotonic, sleep, time_ns
 from typing import Final, Self
 
 from ..errors import CorruptJournalError, JournalError, JournalInUseError, StateError, UsageError
-from ..segments.directory import (
-    OnCorrupt,
-    Piece,
-    Position,
-    durable_sequence,
-    is_recorded,
-    list_segments,
-    read_journal,
-)
-from ..segments.layout import GAP, SEGMENT_HEADER_BYTES, Block, Record, Skipped
-from ..segments.recovery import NUMBERS_LEFT_OUT
-from .replay import Selection
+from ..lake.blocks import blocks
+from ..lake.pieces import Piece, contents, measure, plan
+from ..lake.places import absolute
+from ..lake.selection import Selection
+from ..segments.directory import durable_sequence, is_recorded
+from ..segments.layout import GAP, Block, Record, SegmentHeader
+from ..segments.reading import OnCorrupt
 
 __all__ = ["Consumer", "consume"]
 
@@ -82,16 +77,16 @@ class Consumer:
         self.directory = os.fspath(directory)
         self.journal: str | None = None
         """The identity of the journal whose rows are handed over; ``None`` before the first."""
-        self._selection = Selection(patterns)
+        self._selection = Selection(patterns=tuple(patterns))
         self._follow = follow
         self._on_corrupt: OnCorrupt = on_corrupt
         self._wait = wait
         self._next: int | None = None  # the number of the next row; None: of the first that there is
-        self._place: Position | None = None  # the place of the next block; None: it has to be looked for
+        self._known: dict[str, tuple[int, int]] = {}  # of the segment that was read last: where to read on
         self._deadline: float | None = None
         self._done = True  # whether all rows that were handed over are acknowledged
         self._pid = os.getpid()
-        list_segments(self.directory)  # raises where there is no directory
+        contents(absolute(self.directory))  # raises where there is no directory
         path = os.path.join(self.directory if positions is None else positions, f"consumer-{name}.sqlite")
         self._positions: _Positions | None = _Positions(path)
         if self._positions.saved is not None:
@@ -153,21 +148,11 @@ class Consumer:
             raise StateError(f"the consumer {self.name} is closed, or this is a fork of its process")
         return self._positions
 
-    def _read(self) -> Generator[Record | None, None, None]:
+    def _read(self) -> Generator[Record | None]:
         """The rows that are handed over; ``None`` when the time for one is over."""
-        failed_at: int | None = -1
         while True:
             seen = self._look()
-            try:
-                if (yield from self._new_rows()):
-                    continue
-            except CorruptJournalError:
-                raise
-            except (JournalError, FileNotFoundError):
-                if self._next == failed_at:
-                    raise
-                failed_at, self._place = self._next, None  # a segment was deleted, or sealed, just now
-                continue
+            yield from self._new_rows()
             if self._done and self._positions is not None:
                 self._positions.save(self.journal, self._next)  # the rows after it are for others
             if not self._follow:
@@ -183,57 +168,56 @@ class Consumer:
         """What changes when there is something new."""
         return durable_sequence(self.directory), os.stat(self.directory).st_mtime_ns
 
-    def _new_rows(self) -> Generator[Record, None, bool]:
-        """The rows that are there, from the next one on. Returns whether to look again at once."""
-        is_first, skipped, end = True, False, self._next
-        pieces = read_journal(
-            self.directory,
-            self._start(),
-            on_corrupt=self._on_corrupt,
-            growing=True,
-            durable_only=is_recorded(self.directory),  # what a recorder that is gone has left is all there is
-        )
-        for piece in pieces:
-            block = piece.block
-            if isinstance(block, Skipped):
-                skipped, self._next = True, self._next or piece.segment.first_sequence
-                continue
-            assert piece.header is not None
-            former, self.journal = self.journal, piece.header.journal
-            if former not in (None, self.journal):
-                self._next, self._place = 1, None
-                yield Record(int(block.times[0]), 0, GAP, None, None, None, None, None, None, None, "replaced")
-                return True
-            first, end = int(block.sequences[0]), block.next_sequence
-            if is_first and (self._next is None or first > self._next):
-                yield from self._sealed_rows(first, piece.header.separator)
-            self._next = self._next or first
-            if first > self._next and (is_first or skipped):
-                yield self._gap(int(block.times[0]), first, "damaged" if skipped else "deleted")
-            is_first = skipped = False
-            yield from self._wanted(piece, block)
-            self._next = max(self._next, end)
-            self._place = Position(piece.segment.name, block.end)
-        if self._next is not None and end is not None and end < self._next and not skipped:
+    def _new_rows(self) -> Iterator[Record]:
+        """The rows that are there, from the next one on."""
+        place = absolute(self.directory)
+        while True:
+            first = {self.journal: self._next} if self.journal is not None and self._next is not None else {}
+            durable_only = is_recorded(self.directory)  # what a recorder that is gone has left is all there is
+            found = plan([place], durable_only=durable_only, first=first, known=self._known)
+            if self.journal in found:
+                yield from self._rows_of(found[self.journal])
+
+            # Another journal may be in its place: that of the segments, or the only one.
+            current = contents(place).journal or next(iter(found), None)
+            if current in (None, self.journal):
+                return
+            former, self.journal, self._known = self.journal, current, {}
+            if former is not None:
+                self._next = 1
+                yield Record(time_ns(), 0, GAP, None, None, None, None, None, None, None, "replaced")
+
+    def _rows_of(self, pieces: list[Piece]) -> Iterator[Record]:
+        """The rows in some pieces that are handed over. The next recorder writes the row that tells of a kill."""
+        pieces = [piece._replace(is_killed=False) for piece in pieces]
+        self._check_end(pieces)
+        if pieces:
+            self._next = self._next or pieces[0].first
+        for header, path, block in blocks(pieces, on_corrupt=self._on_corrupt):
+            yield from self._wanted(header, path, block)
+            self._next = max(self._next or 0, block.next_sequence)
+            if block.position:  # it stands in a segment
+                self._known = {path: (block.next_sequence, block.end)}
+
+    def _check_end(self, pieces: list[Piece]) -> None:
+        """Raise :exc:`~sbuslib.errors.JournalError` if the journal ends before the last acknowledged row."""
+        if self._next is None or self.journal is None or (pieces and pieces[-1].known is not None):
+            return
+        for last in (pieces or plan([absolute(self.directory)]).get(self.journal, []))[-1:]:
+            self._check_last(last, self._next)
+
+    def _check_last(self, last: Piece, following: int) -> None:
+        end = last.before if last.before is not None else measure(last, on_corrupt=self._on_corrupt)[0]
+        if end < following:
             raise JournalError(
-                f"{self.directory}: ends at row {end - 1:,}, but {self.name} has acknowledged row {self._next - 1:,}: "
+                f"{self.directory}: ends at row {end - 1:,}, but {self.name} has acknowledged row {following - 1:,}: "
                 "an older copy of the journal is in its place"
             )
-        return False
 
-    def _start(self) -> Position | None:
-        """Where to read on; ``None``: at the oldest row."""
-        if self._place is None and self._next is not None:
-            segments = list_segments(self.directory)
-            earlier = [segment for segment in segments if segment.first_sequence <= self._next]
-            return Position(earlier[-1].name, SEGMENT_HEADER_BYTES) if earlier else None
-        return self._place
-
-    def _wanted(self, piece: Piece, block: Block) -> Iterator[Record]:
+    def _wanted(self, header: SegmentHeader, path: str, block: Block) -> Iterator[Record]:
         """The rows of a block that are handed over."""
-        assert piece.header is not None
-        separator, least = piece.header.separator, self._next or 0
-        keys = {name for name in block.name_list() if self._selection.wants(name, separator)}
+        least = self._next or 0
+        keys = {name for name in block.name_list() if self._selection.wants(name, header.separator)}
         if not keys and block.kind != GAP:
             return
         try:
@@ -242,37 +226,7 @@ class Consumer:
                     self._next = row.sequence + 1
                     yield row
         except CorruptJournalError as error:
-            raise CorruptJournalError(error.reason, error.position, piece.segment.path) from None
-
-    def _gap(self, time_ns: int, following: int, cause: str) -> Record:
-        """A gap row that stands in no journal: for all rows before ``following``."""
-        assert self._next is not None
-        lost, self._next = following - self._next, following
-        known = lost if lost < NUMBERS_LEFT_OUT else None
-        return Record(time_ns, following - 1, GAP, None, None, None, None, None, None, known, cause)
-
-    def _sealed_rows(self, before: int, separator: bytes) -> Iterator[Record]:
-        """Rows before ``before`` whose segments were deleted, as they are sealed."""
-        if not {"sealed", "sealed.to"} & {*os.listdir(self.directory)}:
-            return
-        try:
-            from ..lake.pieces import sealed_rows
-            from ..lake.places import absolute, list_sealed, target_of
-            from ..lake.rows import SCHEMA, Filter
-        except ImportError as error:
-            raise StateError(f"{error.name} is missing to read sealed rows: pip install 'sbuslib[seal]'") from None
-        for file in list_sealed(target_of(absolute(self.directory)), self.journal):
-            self._next = self._next or file.first
-            if file.last < self._next or file.first >= before:
-                continue
-            for batch in sealed_rows(file.path, SCHEMA, Filter(), self._next, before):
-                for fields in batch.to_pylist():
-                    row = Record(*map(fields.get, Record._fields))
-                    if file.first > self._next:
-                        yield self._gap(row.time_ns, file.first, "deleted")
-                    self._next = row.sequence + 1
-                    if row.key is None or self._selection.wants(row.key, separator):
-                        yield row
+            raise CorruptJournalError(error.reason, error.position, path) from None
 
 
 consume = Consumer

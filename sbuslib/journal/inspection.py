@@ -1,164 +1,119 @@
-"""What a journal holds, its rows one by one, and whether it is damaged. Without Spark."""
+"""What a journal holds, by its names and headers. Without Spark, and without Arrow where nothing is sealed."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import msgspec
 
-from ..errors import CorruptJournalError, JournalError
-from ..segments.directory import OnCorrupt, Piece, Segment, is_recorded, list_segments, read_header, read_journal
-from ..segments.layout import GAP, Block, Record, Skipped
-from ..segments.reading import decode_block, walk
-from .replay import Selection
+from ..errors import CorruptJournalError
+from ..lake.blocks import everything
+from ..lake.pieces import Piece
+from ..lake.places import Sealed, absolute, header_of, is_local, opened
+from ..segments.directory import Segment, is_recorded
+from ..segments.layout import Block
+from ..segments.reading import decode_block, end_mark, walk
 
-__all__ = ["Check", "SegmentSummary", "Summary", "rows", "summarize", "verify"]
+__all__ = ["FileSummary", "Summary", "summarize"]
 
 
-class SegmentSummary(msgspec.Struct, frozen=True):
-    """A segment by its headers alone. Times are nanoseconds since the epoch; ``None`` if unknown."""
+class FileSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a journal by its name and headers alone. Times are nanoseconds since the epoch; ``None`` if unknown."""
 
     name: str
     bytes: int
     first_row: int
     rows: int
-    created: int | None
-    latest: int | None
-    sealed: bool
-    """Whether the segment has its end mark, so that it will not grow."""
-    damage: str | None
-    """The damage of the segment's header. Only :func:`verify` finds damage in blocks."""
+    """Of a sealed file, those that its name tells."""
+    begun: int | None = None
+    latest: int | None = None
+    state: str
+    """``sealed``, ``ended`` (with its end mark), ``open``, or the damage of the header."""
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """A journal by the headers of its segments, oldest first. ``journal`` and ``hub`` are of the last whole header."""
+    """A journal by its files, oldest first. ``hub`` and ``separator`` are of the last segment."""
 
     journal: str | None
     hub: str | None
     separator: str | None
     recorded: bool
     """Whether a recorder is at work in the directory."""
-    segments: list[SegmentSummary]
+    missing: int
+    """Rows that are in no file, between others."""
+    files: list[FileSummary]
 
 
-class Check(msgspec.Struct):
-    """Counts of what :func:`verify` has read so far. ``lost`` counts messages that the recorder could not record."""
+def summarize(directory: str | os.PathLike[str]) -> list[Summary]:
+    """What a directory holds, a summary for each journal, which is fast for long journals, too.
 
-    segments: int = 0
-    rows: int = 0
-    messages: int = 0
-    lost: int = 0
-    bytes: int = 0
-    damages: int = 0
-
-
-def summarize(directory: str | os.PathLike[str]) -> Summary:
-    """What a journal holds, by its headers, which is fast for long journals, too.
-
-    Raises :exc:`~sbuslib.errors.JournalError` when there is no journal, and :exc:`OSError`.
+    Raises :exc:`~sbuslib.errors.JournalError` when there is no journal.
     """
-    segments, header = [], None
-    for segment in _segments(directory):
-        try:
-            header = read_header(segment.path)
-            segments.append(_summary(segment, header.salt, header.created_ns))
-        except CorruptJournalError as error:
-            name, size, first = segment.name, segment.size, segment.first_sequence
-            segments.append(SegmentSummary(name, size, first, 0, None, None, False, error.reason))
-    return Summary(
-        header and header.journal,
-        header and header.hub,
-        header and header.separator.decode(),
-        is_recorded(directory),
-        segments,
+    by_journal: dict[str | None, list[Piece]] = {}
+    for piece in everything(directory):
+        by_journal.setdefault(piece.journal, []).append(piece)
+    place = absolute(directory)
+    recorded = is_local(place) and is_recorded(place)
+    return [_summary(journal, pieces, recorded) for journal, pieces in by_journal.items()]
+
+
+def _summary(journal: str | None, pieces: list[Piece], recorded: bool) -> Summary:
+    header, missing, files = None, 0, list[FileSummary]()
+    for piece in pieces:
+        if piece.file is None:
+            missing += (piece.before or 0) - piece.first
+        elif isinstance(piece.file, Sealed):
+            files.append(_sealed(piece.file))
+        else:
+            with suppress(CorruptJournalError):
+                header = header_of(piece.file)
+            file, end = _segment(piece, piece.file)
+            missing += max(0, (piece.before or end) - max(end, piece.first))
+            files += [file] if file.rows or piece.first == file.first_row else []
+    separator = header.separator.decode() if header is not None else None
+    return Summary(journal, header and header.hub, separator, recorded and header is not None, missing, files)
+
+
+def _sealed(file: Sealed) -> FileSummary:
+    rows = file.last - file.first + 1
+    return FileSummary(
+        name=file.name,
+        bytes=file.size,
+        first_row=file.first,
+        rows=rows,
+        begun=file.start_ns,
+        latest=file.end_ns - 1_000_000_000,
+        state="sealed",
     )
 
 
-def _segments(directory: str | os.PathLike[str]) -> list[Segment]:
-    segments = list_segments(directory)
-    if not segments:
-        raise JournalError(f"{os.fspath(directory)}: there is no segment of a journal here")
-    return segments
-
-
-def _summary(segment: Segment, salt: int, created: int) -> SegmentSummary:
-    descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+def _segment(piece: Piece, segment: Segment) -> tuple[FileSummary, int]:
+    """A segment, of which the rows before those of the piece do not count; and the number that comes after its last."""
+    name, size, first = segment.name, segment.size, segment.first_sequence
     try:
-        extents = list(walk(lambda at, length: os.pread(descriptor, length, at), segment.size))
-        blocks = [extent for extent in extents if extent.rows is not None]
-        latest = None
-        if blocks:
-            last = blocks[-1]
-            try:
-                block = decode_block(os.pread(descriptor, last.length, last.position), 0, salt, last.position)
+        header = header_of(segment)
+    except CorruptJournalError as error:
+        file = FileSummary(name=name, bytes=size, first_row=first, rows=0, state=error.reason)
+        return file, piece.before or piece.first
+    latest, rows, last = None, 0, None
+    with opened(segment.path) as read_at:
+        mark, end = end_mark(read_at, size, header.salt), first
+        for extent in walk(read_at, size, first):
+            end = extent.first + (extent.rows or 0)
+            rows += max(0, end - max(extent.first, piece.first))
+            last = extent if extent.rows is not None else last
+        with suppress(CorruptJournalError):  # ``verify`` tells it
+            if last is not None:
+                block = decode_block(read_at(last.position, last.length), 0, header.salt, last.position)
                 latest = max(block.times) if isinstance(block, Block) else None
-            except CorruptJournalError:
-                pass  # :func:`verify` reports it
-    finally:
-        os.close(descriptor)
-    count = sum(extent.rows or 0 for extent in blocks)
-    sealed = len(blocks) < len(extents)
-    return SegmentSummary(segment.name, segment.size, segment.first_sequence, count, created, latest, sealed, None)
-
-
-def rows(
-    directory: str | os.PathLike[str],
-    selection: Selection,
-    *,
-    on_corrupt: OnCorrupt = "error",
-    on_skip: Callable[[Piece], object] = lambda piece: None,
-) -> Iterator[Record]:
-    """The selected messages, and the gaps of the selected time, one by one.
-
-    Raises as :func:`~sbuslib.journal.replay.from_journal`, and :exc:`~sbuslib.errors.JournalError` when there is no
-    journal.
-    """
-    _segments(directory)
-    for piece in read_journal(directory, on_corrupt=on_corrupt, growing=True):
-        if isinstance(piece.block, Skipped):
-            on_skip(piece)
-            continue
-        assert piece.header is not None
-        try:
-            for record in piece.block.records():
-                wanted = record.key is None or selection.wants(record.key, piece.header.separator)
-                if wanted and selection.has(record.time_ns):
-                    yield record
-        except CorruptJournalError as error:
-            raise CorruptJournalError(error.reason, error.position, piece.segment.path) from None
-
-
-def verify(
-    directory: str | os.PathLike[str], on_damage: Callable[[str, Skipped], object], check: Check | None = None
-) -> Check:
-    """Read all of a journal, and call ``on_damage`` with the file and each piece that is damaged or missing.
-
-    It counts in ``check``, which another thread may read meanwhile. Raises
-    :exc:`~sbuslib.errors.JournalError` when there is no journal, and :exc:`OSError`.
-    """
-    check = Check() if check is None else check
-    path = ""
-    _segments(directory)
-    for piece in read_journal(directory, on_corrupt="skip"):
-        block = piece.block
-        if piece.segment.path != path:
-            path = piece.segment.path
-            check.segments += 1
-            check.bytes += piece.segment.size
-        if isinstance(block, Skipped):
-            check.damages += 1
-            on_damage(path, block)
-            continue
-        try:
-            check.rows += block.rows
-            if block.kind == GAP:
-                check.lost += sum(max(0, lost) for lost in block.lost())
-            else:
-                check.messages += block.rows
-                for _ in block.records():
-                    pass  # raises where a number points at no name or payload
-        except CorruptJournalError as error:
-            check.damages += 1
-            on_damage(path, Skipped(block.position, block.length, block.rows, error.reason))
-    return check
+    file = FileSummary(
+        name=name,
+        bytes=size,
+        first_row=first,
+        rows=rows,
+        begun=header.created_ns,
+        latest=latest,
+        state="open" if mark is None else "ended",
+    )
+    return file, end if mark is None else mark.next_sequence

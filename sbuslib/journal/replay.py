@@ -1,8 +1,8 @@
 """Plays a recording back: at the speed at which it was recorded, at another speed, or as fast as possible.
 
 Messages come as :class:`Run`: some messages in order, as columns, with the time of each. :func:`from_journal` makes
-runs of a journal, ``sbus replay`` makes them of a lake. Blocks of a journal and batches for a hub both have columns, so
-a block that is played back whole needs no work for each message.
+runs of a journal, or of the journals of a lake together. Blocks of a journal and batches for a hub both have columns,
+so a block that is played back whole needs no work for each message.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heappop, heappush
 from itertools import accumulate, compress
 from math import inf
 from operator import and_
@@ -24,16 +25,20 @@ from ..errors import (
     PacketError,
     UsageError,
 )
+from ..lake.blocks import blocks, everything
+from ..lake.pieces import Piece
+from ..lake.segment_rows import DAMAGED, OnSkip, Rows
+from ..lake.selection import EVERYTHING, Selection
 from ..limits import ClientLimits
-from ..matcher import SEPARATOR, matches
+from ..matcher import SEPARATOR
 from ..secrets import Namespace
-from ..segments.directory import OnCorrupt, Piece, read_journal
-from ..segments.layout import GAP, Block, Skipped, packed
+from ..segments.layout import GAP, Block, packed
+from ..segments.reading import OnCorrupt
 from ..wire.columns import Columns, lengths
 from ..wire.packets import check_key
 from ..wire.text import printable
 
-__all__ = ["Renaming", "Replayed", "Run", "Selection", "from_journal", "replay"]
+__all__ = ["Renaming", "Replayed", "Run", "from_journal", "replay"]
 
 _KEYS_KEPT = 65_536
 _KEY_BYTES_KEPT = 16_777_216
@@ -62,39 +67,31 @@ class Replayed(msgspec.Struct, frozen=True):
     lost: int
 
 
-class Selection:
-    """Which messages are played back: those under keys that match one of ``patterns``, from ``start`` until ``end``.
+class _Choice:
+    """Decides which messages are played back: those that are wanted, and may be published. No secret one is."""
 
-    Both are nanoseconds since the epoch; ``end`` is not included. Secret keys are never played back.
-    """
-
-    def __init__(self, patterns: Iterable[bytes] = (b"",), start: int | None = None, end: int | None = None) -> None:
-        self.start = start
-        self.end = end
-        self._patterns = tuple(patterns)
+    def __init__(self, wanted: Selection) -> None:
+        self.wanted = wanted
         self._namespace = Namespace()
+        #: For keys that came before, whether messages under them are played back; and the bytes of these keys.
         self._known: dict[bytes, bool] = {}
         self._known_bytes = 0
 
     def choose(self, times: Sequence[int], columns: Columns, separator: bytes = SEPARATOR) -> Run:
         """The messages that are played back; ``separator`` divides the segments of their keys."""
-        wanted = self._wanted(columns.keys, separator)
+        wanted = self._of(columns.keys, separator)
         if 1 not in wanted:
             return Run((), columns.part(0, 0))
-        covers = self.covers(times)
+        covers = self.wanted.covers(min(times), max(times) + 1)
         if covers and 0 not in wanted:
             return Run(times, columns)
         numbers = columns.numbers if columns.numbers is not None else bytes(len(columns))
         mask = numbers.translate(wanted.ljust(256, b"\0"))
         if not covers:
-            mask = bytes(map(and_, mask, map(self.has, times)))
+            mask = bytes(map(and_, mask, map(self.wanted.has, times)))
         return Run([*compress(times, mask)], columns.select(mask))
 
-    def wants(self, key: bytes, separator: bytes = SEPARATOR) -> bool:
-        """Whether messages under this key are played back."""
-        return self._wanted([key], separator) == b"\1"
-
-    def _wanted(self, keys: Sequence[bytes], separator: bytes) -> bytes:
+    def _of(self, keys: Sequence[bytes], separator: bytes) -> bytes:
         """For each key, 1 where messages under it are played back, and else 0."""
         if separator != self._namespace.separator:
             self._namespace = Namespace(separator)
@@ -121,53 +118,77 @@ class Selection:
                 return False
         except (KeyFormatError, PacketError):
             return False
-        return any(matches(pattern, key, self._namespace.separator) for pattern in self._patterns)
-
-    def covers(self, times: Sequence[int]) -> bool:
-        """Whether all of these times are within ``start`` and ``end``."""
-        return (self.start is None or min(times) >= self.start) and (self.end is None or max(times) < self.end)
-
-    def has(self, time: int) -> bool:
-        """Whether a time is within ``start`` and ``end``."""
-        return (self.start is None or time >= self.start) and (self.end is None or time < self.end)
+        return self.wanted.wants(key, self._namespace.separator)
 
 
 def from_journal(
     directory: str | os.PathLike[str],
-    selection: Selection | None = None,
+    wanted: Selection = EVERYTHING,
     *,
     on_corrupt: OnCorrupt = "error",
-    growing: bool | None = True,
-    on_skip: Callable[[Piece], object] = lambda piece: None,
+    on_skip: OnSkip = lambda path, skipped: None,
 ) -> Iterator[Run]:
-    """The messages of a journal. ``on_skip`` is called with each damaged piece that was skipped.
+    """The wanted messages of a journal, in the order of their numbers; those of several journals by their times.
 
-    ``growing`` and errors are as for :func:`~sbuslib.segments.directory.read_journal`, except that a journal whose
-    recorder was killed is played back up to its last whole block.
+    ``on_skip`` is called for each place that is damaged and was skipped. Raises
+    :exc:`~sbuslib.errors.CorruptJournalError`, and :exc:`~sbuslib.errors.JournalError` if there is no journal.
     """
-    given = selection if selection is not None else Selection()
-    for piece in read_journal(directory, on_corrupt=on_corrupt, growing=growing):
-        block = piece.block
-        if isinstance(block, Skipped):
-            on_skip(piece)
-        elif block.kind == GAP:
-            yield Run((), _NOTHING, _lost_rows(block, piece.segment.path, given))
+    by_journal: dict[str | None, list[Piece]] = {}
+    for piece in everything(directory, wanted):
+        by_journal.setdefault(piece.journal, []).append(piece)
+    choice = _Choice(wanted)
+    each = [
+        _runs(blocks(pieces, wanted, on_corrupt=on_corrupt, on_skip=on_skip), choice) for pieces in by_journal.values()
+    ]
+    return each[0] if len(each) == 1 else _merged(each)
+
+
+def _runs(found: Iterator[Rows], choice: _Choice) -> Iterator[Run]:
+    for header, path, block in found:
+        if block.kind == GAP:
+            yield Run((), _NOTHING, _lost_rows(block, path, choice.wanted))
+            continue
+        start = 0
+        for columns in _columns(block, path):
+            stop = start + len(columns)
+            yield choice.choose(block.times[start:stop], columns, header.separator)
+            start = stop
+
+
+def _merged(each: list[Iterator[Run]]) -> Iterator[Run]:
+    """The messages of several journals by their times; a clock that was set back counts as stopped."""
+    heap: list[tuple[int, int, Run]] = []
+
+    def add_next(number: int, latest: int) -> Iterator[Run]:
+        """Add the next messages of a journal, and yield the losses before them."""
+        for run in each[number]:
+            if run.columns:
+                heappush(heap, (max(latest, run.times[0]), number, run))
+                return
+            yield run
+
+    for number in range(len(each)):
+        yield from add_next(number, 0)
+    while heap:
+        due, number, run = heappop(heap)
+        until = heap[0][0] if heap else inf
+        later = (at for at, time in enumerate(run.times) if time > until)
+        count = max(1, next(later, len(run.times)))
+        yield Run(run.times[:count], run.columns.part(0, count))
+        due = max(due, *run.times[:count])
+        if count == len(run.times):
+            yield from add_next(number, due)
         else:
-            assert piece.header is not None
-            start = 0
-            for columns in _columns(block, piece.segment.path):
-                stop = start + len(columns)
-                yield given.choose(block.times[start:stop], columns, piece.header.separator)
-                start = stop
+            rest = Run(run.times[count:], run.columns.part(count, len(run.times)))
+            heappush(heap, (max(due, rest.times[0]), number, rest))
 
 
-def _lost_rows(block: Block, path: str, given: Selection) -> int:
-    """How many messages were lost within the chosen times, by the gap rows of a block."""
+def _lost_rows(block: Block, path: str, wanted: Selection) -> int:
+    """How many messages were lost within the wanted times, by the gap rows of a block. Damage is told to others."""
     try:
-        lost = zip(block.times, block.lost(), strict=True)
+        return sum(row.lost or 0 for row in block.records() if wanted.has(row.time_ns) and row.cause != DAMAGED)
     except CorruptJournalError as error:
         raise CorruptJournalError(error.reason, error.position, path) from None
-    return sum(max(0, count) for time, count in lost if given.has(time))
 
 
 def _columns(block: Block, path: str) -> Iterator[Columns]:

@@ -17,14 +17,15 @@ import numpy
 import pyarrow
 
 from ..errors import CorruptJournalError
-from ..segments.layout import GAP, MESSAGE, NULL, Block, Column, Record, SegmentHeader, Skipped
+from ..segments.layout import GAP, MESSAGE, NULL, Block, Column, Record, SegmentHeader
 from .arrays import binary, numbers, same, texts
-from .rows import SCHEMA, Filter
+from .rows import SCHEMA
+from .selection import Selection
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["BATCH_ROWS", "CORRUPT", "Decoder"]
+__all__ = ["BATCH_ROWS", "Decoder"]
 
 BATCH_ROWS = 32_768
 """Rows that are decoded together and handed on at once. Wrapping them costs as much as wrapping one."""
@@ -34,9 +35,6 @@ BATCH_BYTES = 33_554_432
 
 _KNOWN_KEYS = 65_536
 """Distinct keys for which it is remembered whether they are wanted."""
-
-CORRUPT = "corrupt"
-"""The cause of a gap row that stands for rows that were skipped because they are damaged."""
 
 _Numbers: TypeAlias = "NDArray[numpy.int64]"
 _Mask: TypeAlias = "NDArray[numpy.bool_]"
@@ -66,7 +64,7 @@ class Decoder:
     """
 
     def __init__(
-        self, schema: Any, wanted: Filter, batch_rows: int = BATCH_ROWS, batch_bytes: int = BATCH_BYTES
+        self, schema: Any, wanted: Selection, batch_rows: int = BATCH_ROWS, batch_bytes: int = BATCH_BYTES
     ) -> None:
         self._schema = schema
         self._wanted = wanted
@@ -75,7 +73,9 @@ class Decoder:
         self._blocks: list[Block] = []
         self._rows = self._bytes = 0
         self._of: tuple[SegmentHeader, str] | None = None
+        #: Whether keys are wanted that came before, in journals of this separator.
         self._known: dict[bytes, bool] = {}
+        self._separator = b""
 
     def add(self, header: SegmentHeader, path: str, block: Block) -> Iterator[Any]:
         """Add a block of the segment at ``path``, and yield what is ready.
@@ -107,21 +107,6 @@ class Decoder:
             yield from self._batches(group)
         except ValueError as error:
             raise CorruptJournalError(f"{error}, in this block or one soon after", blocks[0].position, path) from None
-
-    def skipped(self, header: SegmentHeader | None, skipped: Skipped, time_ns: int | None) -> Iterator[Any]:
-        """Yield a gap row for what was skipped; ``time_ns`` is the time of the row before it."""
-        yield from self.finish()
-        row = {
-            "time": None if time_ns is None else time_ns // 1000,
-            "time_ns": time_ns,
-            "journal": header and header.journal,
-            "hub": header and (header.hub or None),
-            "kind": GAP,
-            "lost": skipped.rows,
-            "cause": CORRUPT,
-        }
-        columns = [pyarrow.array([row.get(field.name)], field.type) for field in self._schema]
-        yield pyarrow.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _batches(self, group: _Group) -> Iterator[Any]:
         chosen = self._chosen(group)
@@ -176,6 +161,9 @@ class Decoder:
         return None if mask is None else numpy.flatnonzero(mask)
 
     def _is_wanted(self, key: bytes, separator: bytes) -> bool:
+        if separator != self._separator:
+            self._separator = separator
+            self._known.clear()
         known = self._known.get(key)
         if known is None:
             known = self._wanted.wants(key, separator)

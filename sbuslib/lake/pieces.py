@@ -1,313 +1,244 @@
-"""What has to be read of a journal, a piece at a time: parts of segments, and sealed files; and the rows in them.
+"""The account of a journal's rows: in which file each stands, wherever that lies, and which are missing.
 
-**The seam.** A sealer makes a sealed file first and deletes its segments later. So segments are listed first. Where a
-sealed file has all rows of a segment, the segment is left out. A segment that has vanished when it is to be read has
-been sealed meanwhile (or deleted by retention), and its rows are read from the sealed file.
+Every reader asks :func:`plan`. It gives for each journal a list of pieces, in the order of their rows, without a hole:
+parts of segments, sealed files or parts of them, and ranges of rows that are in no file. It opens next to nothing.
+
+**The seam.** A sealer makes a sealed file first and deletes its segment later. So segments are listed first. Where a
+sealed file has all rows of a segment, the segment is left out. A file that has vanished when it is to be read was
+sealed meanwhile, or deleted: :func:`instead` says what there is in its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple
+from itertools import pairwise
+from math import inf
+from typing import NamedTuple
 
-import numpy
-import pyarrow
+from ..errors import CorruptJournalError, JournalError
+from ..segments.directory import Segment, durable_sequence, is_recorded
+from ..segments.layout import SEGMENT_HEADER_BYTES, Block
+from ..segments.reading import OnCorrupt, end_mark, is_empty, read_segment, walk
+from .places import Sealed, header_of, is_local, list_sealed, list_segments, opened, target_of
+from .selection import EVERYTHING, Selection
 
-from ..errors import CorruptJournalError, JournalError, StateError
-from ..matcher import SEPARATOR
-from ..segments.directory import OnCorrupt, Segment, decode_header
-from ..segments.layout import SEGMENT_HEADER_BYTES, Block, End, SegmentHeader, Skipped
-from ..segments.reading import decode_block, read_blocks, sound_blocks
-from .decode import Decoder
-from .places import Contents, Sealed, contents, filesystem_of, header_of, list_sealed, measure, opened, target_of
-from .rows import Filter
+__all__ = ["Contents", "Known", "Piece", "contents", "instead", "measure", "plan"]
 
-__all__ = ["READ_BYTES", "Piece", "Plan", "batches", "chosen", "pieces", "plan", "sealed_rows", "tail_pieces"]
-
-READ_BYTES = 1_048_576
-"""Bytes of a segment that are in memory at once, unless a block or damage is longer. They fit into the processor's
-cache."""
+Known = Mapping[str, tuple[int, int]]
+"""For segments, by their paths: a row, and the byte at which the block begins whose first row that is."""
 
 
 class Piece(NamedTuple):
-    """Part of a segment's file: the bytes from ``start``, where a block begins, to ``stop``. Or a sealed file.
+    """The rows of a journal from number ``first`` to before ``before``: in a segment, in a sealed file, or missing.
 
-    ``end`` says what must come before ``stop``: the end mark of the segment (``"mark"``), a whole block (``"blocks"``),
-    or anything, as a recorder may be at work (``"open"``); it is ``"sealed"`` of a sealed file. The next segment begins
-    with row ``following``. Rows of lower numbers than ``least`` are not wanted. ``journal`` is the identity, if known.
+    Of the journal's last segment ``before`` may be ``None``: all rows that it has when it is read.
     """
 
-    path: str
-    start: int
-    stop: int
-    end: Literal["mark", "blocks", "open", "sealed"]
-    following: int | None
-    least: int = 0
-    journal: str | None = None
+    journal: str | None
+    """The identity; ``None`` if no header tells it."""
+    place: str
+    """Where to look again if the file is gone."""
+    first: int
+    before: int | None
+    file: Segment | Sealed | None
+    """``None``: the rows are in no file."""
+    following: int | None = None
+    """Of a segment: the number with which the next one begins, if there is one."""
+    is_killed: bool = False
+    """Of a last segment: nobody records into it."""
+    known: tuple[int, int] | None = None
+    """Of a segment: a row that is not after ``first``, and the byte at which its block begins."""
+    time_ns: int | None = None
+    """Of missing rows: the time of what comes after them, if that is known."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.file.size if self.file is not None else 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this is all of a sealed file."""
+        return isinstance(self.file, Sealed) and (self.first, self.before) == (self.file.first, self.file.last + 1)
 
 
-class Plan(NamedTuple):
-    """What there is to read: sealed files, and for places with rows besides, the number of the first of these."""
+class Contents(NamedTuple):
+    """The files of a place: its segments, whether the last may be growing, their journal, and the sealed files."""
 
+    segments: list[Segment]
+    is_growing: bool
+    journal: str | None
     sealed: list[Sealed]
-    tails: dict[str, int]
 
 
-def _without_copies(sealed: Sequence[Sealed]) -> list[Sealed]:
-    """Sealed files without those whose rows are in others. Raises :exc:`~sbuslib.errors.StateError` for overlaps."""
-    found: list[Sealed] = []
-    for one in sorted(sealed, key=lambda one: (one.journal, one.first, -one.last)):
-        if found and found[-1].journal == one.journal and one.first <= found[-1].last:
-            if one.last <= found[-1].last:
-                continue
-            raise StateError(f"{found[-1].path} and {one.path} share rows, and each has others: read one place")
-        found.append(one)
-    return found
+def contents(place: str) -> Contents:
+    """The files of a place. Raises :exc:`~sbuslib.errors.JournalError` if there is no directory."""
+    growing = is_local(place) and is_recorded(place)
+    segments = list_segments(place)
+    growing = growing or (is_local(place) and is_recorded(place))
+    return Contents(segments, growing, _identity(segments), _sealed_of(place))
 
 
 def _identity(segments: Sequence[Segment]) -> str | None:
-    """The identity of the journal with these segments; ``None`` if no header tells it."""
     for segment in reversed(segments):
         with suppress(JournalError):
             return header_of(segment).journal
     return None
 
 
-def _tail(found: Contents, sealed: Sequence[Sealed], journal: str | None) -> list[Segment]:
-    """The segments with rows that are in no sealed file."""
-    covered = max((one.last for one in sealed if one.journal == journal), default=0)
-    if not covered:
-        return found.segments
-    for number, segment in enumerate(found.segments):
-        last = number == len(found.segments) - 1
-        if last and segment.size <= SEGMENT_HEADER_BYTES:
-            return []
-        following = measure(segment)[1] if last else found.segments[number + 1].first_sequence
-        if following - 1 > covered:
-            return found.segments[number:]
-    return []
+def _sealed_of(place: str) -> list[Sealed]:
+    """The sealed files of a place.
+
+    Of two files that a sealer makes meanwhile, one listing may have the second alone. So where something is missing
+    between two, this lists until two listings are the same.
+    """
+    places = dict.fromkeys([place, target_of(place)])
+    before: list[Sealed] | None = None
+    while True:
+        found = [one for each in places for one in list_sealed(each)]
+        holes = any(one.journal == other.journal and other.first > one.last + 1 for one, other in pairwise(found))
+        if not holes or found == before:
+            return found
+        before = found
 
 
-def plan(places: Sequence[str], durable_only: bool = False) -> Plan:
-    """What there is in places. Raises :exc:`~sbuslib.errors.JournalError` and :exc:`~sbuslib.errors.StateError`."""
-    there = {place: contents(place, durable_only) for place in dict.fromkeys(places)}
-    sealed = _without_copies([one for found in there.values() for one in found.sealed])
-    tails: dict[str, int] = {}
-    for place, found in there.items():
-        journal = _identity(found.segments)
-        tail = _tail(found, sealed, journal)
-        if any(segment.size > SEGMENT_HEADER_BYTES for segment in tail):
-            covered = max((one.last for one in sealed if one.journal == journal), default=0)
-            tails[place] = max(covered + 1, tail[0].first_sequence)
-    return Plan(sealed, tails)
+def plan(
+    places: Sequence[str],
+    wanted: Selection = EVERYTHING,
+    *,
+    durable_only: bool = False,
+    first: Mapping[str, int] | None = None,
+    known: Known | None = None,
+) -> dict[str, list[Piece]]:
+    """What there is to read of the journals in ``places``, by their identities, in the order of their rows.
+
+    :param wanted: sealed files with no row of the wanted times are left out.
+    :param durable_only: without rows that the recorder does not call durable yet.
+    :param first: for journals, the number of the first row that is wanted; if it is gone, that is told. Else what was
+        deleted before the first row that there is, is not told.
+
+    Raises :exc:`~sbuslib.errors.JournalError`.
+    """
+    spans: dict[str, list[Piece]] = {}
+    for place in dict.fromkeys(places):
+        durable = durable_sequence(place) if durable_only and is_local(place) else None
+        for piece in _spans(place, contents(place), durable):
+            spans.setdefault(piece.journal or place, []).append(piece)
+    return {
+        journal: [
+            _with_known(piece, known or {})
+            for piece in _ordered(pieces, (first or {}).get(journal))
+            if _may_be_wanted(piece, wanted)
+        ]
+        for journal, pieces in sorted(spans.items())
+    }
 
 
-def pieces(place: str, durable_only: bool = False, least: int = 0) -> list[Piece]:
-    """What to read for all rows of a journal from number ``least`` on. Raises :exc:`~sbuslib.errors.JournalError`."""
-    found = contents(place, durable_only)
-    sealed = _without_copies(found.sealed)
-    journal = _identity(found.segments)
-    if found.segments:
-        sealed = [one for one in sealed if one.journal == journal]
-    files = [Piece(one.path, 0, one.size, "sealed", None, least, one.journal) for one in sealed if one.last >= least]
-    covered = max((one.last for one in sealed), default=0) if found.segments else 0
-    return files + tail_pieces(_tail(found, sealed, journal), found.growing, max(least, covered + 1), journal)
+def _spans(place: str, found: Contents, durable: int | None) -> list[Piece]:
+    """A piece for each file of a place."""
+    pieces = [Piece(one.journal, place, one.first, one.last + 1, one) for one in found.sealed]
+    for segment, later in pairwise(found.segments):
+        following = later.first_sequence
+        pieces.append(Piece(found.journal, place, segment.first_sequence, following, segment, following))
+    if not found.segments or (found.is_growing and found.segments[-1].size <= SEGMENT_HEADER_BYTES):
+        return pieces
+
+    # The last segment: a mark tells where it ends.
+    last = found.segments[-1]
+    before = _marked_end(last)
+    is_killed = before is None and is_local(place) and not found.is_growing
+    if before is None and durable is not None:
+        before = max(durable + 1, last.first_sequence)
+    pieces.append(Piece(found.journal, place, last.first_sequence, before, last, None, is_killed))
+    return pieces
 
 
-def tail_pieces(segments: Sequence[Segment], growing: bool, least: int = 0, journal: str | None = None) -> list[Piece]:
-    """The pieces for some segments, the last of which is the last of its journal."""
-    found: list[Piece] = []
-    for number, segment in enumerate(segments, 1):
-        following = segments[number].first_sequence if number < len(segments) else None
-        if following is not None and following <= least:
-            continue
-        end: Literal["mark", "open"] = "open" if following is None and growing else "mark"
-        if end == "open" and segment.size <= SEGMENT_HEADER_BYTES:
-            continue  # a recorder is about to write its header, or the first block
-        found.append(Piece(segment.path, SEGMENT_HEADER_BYTES, segment.size, end, following, least, journal))
-    return found
-
-
-# -- rows -----------------------------------------------------------------------------------------------
-
-
-def batches(
-    some: Sequence[Piece], schema: Any, wanted: Filter, on_corrupt: OnCorrupt = "error", read_bytes: int = READ_BYTES
-) -> Iterator[Any]:
-    """The rows of some pieces, as record batches of ``schema``. Raises :exc:`~sbuslib.errors.JournalError`."""
-    decoder = Decoder(schema, wanted)
-    for piece in some:
-        if piece.end == "sealed":
-            yield from decoder.finish()
-            yield from sealed_rows(piece.path, schema, wanted, piece.least)
-            continue
-        last: Block | None = None
-        try:
-            for header, item in _read(piece, on_corrupt, read_bytes):
-                if isinstance(item, Skipped):
-                    began = header.created_ns if header is not None else None
-                    yield from decoder.skipped(header, item, began if last is None else int(last.times[-1]))
-                elif item.next_sequence > piece.least:
-                    assert header is not None
-                    yield from decoder.add(header, piece.path, item)
-                    last = item
-        except _VanishedError as error:
-            yield from decoder.finish()
-            sealed = _sealed_instead(piece)
-            if sealed is None:
-                raise JournalError(str(error)) from None
-            yield from sealed_rows(sealed.path, schema, wanted, max(piece.least, _first_of(piece)), piece.following)
-    yield from decoder.finish()
-
-
-class _VanishedError(JournalError):
-    """A segment was deleted before it was read."""
-
-
-def _first_of(piece: Piece) -> int:
-    return int(piece.path.rpartition("/")[2].partition(".")[0])
-
-
-def _sealed_instead(piece: Piece) -> Sealed | None:
-    """The sealed file with the rows of a segment that has vanished."""
-    place, first = piece.path.rpartition("/")[0], _first_of(piece)
-    for one in list_sealed(target_of(place), piece.journal):
-        if one.first <= first <= one.last and piece.journal is not None and piece.start == SEGMENT_HEADER_BYTES:
-            return one
+def _marked_end(segment: Segment) -> int | None:
+    with suppress(JournalError), opened(segment.path) as read_at:
+        mark = end_mark(read_at, segment.size, header_of(segment).salt)
+        return None if mark is None else mark.next_sequence
     return None
 
 
-def _read(
-    piece: Piece, on_corrupt: OnCorrupt, read_bytes: int
-) -> Iterator[tuple[SegmentHeader | None, Block | Skipped]]:
-    """The blocks of a piece and what was skipped, each with the header of the segment.
-
-    Raises :exc:`~sbuslib.errors.CorruptJournalError` and :exc:`_VanishedError`.
-    """
-    try:
-        context = opened(piece.path)
-        read_at = context.__enter__()
-    except JournalError as error:
-        raise _VanishedError(str(error)) from None
-    try:
-        try:
-            header = decode_header(read_at(0, SEGMENT_HEADER_BYTES), piece.path)
-        except CorruptJournalError as error:
-            if on_corrupt == "error":
-                raise
-            yield None, Skipped(piece.start, piece.stop - piece.start, None, error.reason)
-            return
-        expected = header.first_sequence if piece.start == SEGMENT_HEADER_BYTES else None
-        at = piece.start
-        # A little at a time, so that memory is used again: new memory would double the cost of reading.
-        while piece.stop - at > read_bytes:
-            begin = at
-            for block in sound_blocks(read_at(at, read_bytes), header.salt, expected, at):
-                yield header, block
-                at, expected = block.end, block.next_sequence
-            if at == begin:
-                break
-        base = at
-        data = read_at(base, piece.stop - base)
-    finally:
-        context.__exit__(None, None, None)
-    yield from _read_rest(piece, header, data, base, expected, on_corrupt)
-
-
-def _read_rest(
-    piece: Piece, header: SegmentHeader, data: bytes, base: int, expected: int | None, on_corrupt: OnCorrupt
-) -> Iterator[tuple[SegmentHeader, Block | Skipped]]:
-    at = base
-    try:
-        for item in read_blocks(
-            data,
-            header.salt,
-            expected,
-            piece.following,
-            base=base,
-            on_corrupt=on_corrupt,
-            growing=piece.end != "mark",
-        ):
-            at = item.position + item.length
-            if not isinstance(item, End):
-                yield header, item
-        if piece.end == "blocks" and at < piece.stop:
-            decode_block(data, at - base, header.salt, at)
-            raise AssertionError(f"a whole block at {at} of {piece.path} was not read")
-    except CorruptJournalError as error:
-        if on_corrupt == "error":
-            raise CorruptJournalError(error.reason, error.position, piece.path) from None
-        yield header, Skipped(at, piece.stop - at, None, error.reason)
-
-
-# -- sealed files ---------------------------------------------------------------------------------------
-
-
-def expression(wanted: Filter, least: int = 0, before: int | None = None) -> Any:
-    """What of ``wanted`` can be told from statistics, as a filter of Arrow; ``None`` for all rows."""
-    from pyarrow.compute import field
-
-    terms = []
-    if wanted.start_ns is not None:
-        terms.append(field("time_ns") >= wanted.start_ns)
-    if wanted.end_ns is not None:
-        terms.append(field("time_ns") < wanted.end_ns)
-    if least:
-        terms.append((field("sequence") >= least) | field("sequence").is_null())
-    if before is not None:
-        terms.append((field("sequence") < before) | field("sequence").is_null())
-    low, high = wanted.key_range()
-    if low:
-        of_key = field("key") >= pyarrow.scalar(low, pyarrow.binary())
-        if high is not None:
-            of_key &= field("key") < pyarrow.scalar(high, pyarrow.binary())
-        terms.append(of_key | field("key").is_null())
-    found = None
-    for term in terms:
-        found = term if found is None else found & term
+def _ordered(pieces: list[Piece], first: int | None) -> list[Piece]:
+    """The pieces that have each row from ``first`` on once, and those for rows that none has."""
+    pieces.sort(key=lambda piece: (piece.first, not isinstance(piece.file, Sealed), -(piece.before or inf)))
+    found: list[Piece] = []
+    for number, piece in enumerate(pieces, 1):
+        if piece.before is None and number < len(pieces):  # a copy of a journal that has grown since
+            piece = piece._replace(before=measure(piece)[0], is_killed=False)
+        first = piece.first if first is None else first
+        if piece.before is not None and piece.before <= max(first, piece.first):
+            continue
+        if piece.first > first:
+            found.append(Piece(piece.journal, piece.place, first, piece.first, None, time_ns=_time_of(piece)))
+        found.append(piece._replace(first=max(first, piece.first)))
+        if piece.before is None:
+            break
+        first = piece.before
     return found
 
 
-def sealed_rows(path: str, schema: Any, wanted: Filter, least: int = 0, before: int | None = None) -> Iterator[Any]:
-    """The rows of a sealed file with numbers from ``least`` to ``before``, as record batches of ``schema``.
+def _time_of(piece: Piece) -> int | None:
+    if isinstance(piece.file, Sealed):
+        return piece.file.start_ns
+    with suppress(JournalError):
+        assert piece.file is not None
+        return header_of(piece.file).created_ns
+    return None
 
-    Raises :exc:`~sbuslib.errors.JournalError`, which names the file.
+
+def _may_be_wanted(piece: Piece, wanted: Selection) -> bool:
+    if isinstance(piece.file, Sealed):
+        return wanted.overlaps(piece.file.start_ns, piece.file.end_ns)
+    return piece.file is not None or piece.time_ns is None or wanted.has(piece.time_ns)
+
+
+def _with_known(piece: Piece, known: Known) -> Piece:
+    place = known.get(piece.file.path) if piece.file is not None else None
+    return piece if place is None or place[0] > piece.first else piece._replace(known=place)
+
+
+def measure(piece: Piece, most: float = inf, before: float = inf, on_corrupt: OnCorrupt = "error") -> tuple[int, int]:
+    """The row after the last whole block of a segment's piece, and the byte at which it stands.
+
+    Whole blocks count, from the one of the piece's first row on: up to ``most`` rows, but at least one block, and no
+    row from ``before`` on. Raises :exc:`~sbuslib.errors.JournalError`, also for damage that whole blocks come after.
     """
-    import pyarrow.dataset
+    assert isinstance(piece.file, Segment)
+    size, path = piece.file.size, piece.file.path
+    row, at = piece.known or (piece.file.first_sequence, SEGMENT_HEADER_BYTES)
+    with opened(path) as read_at:
+        for extent in walk(read_at, size, row, at):
+            if extent.rows is None:  # the mark tells the next number, as some may be left out
+                mark = end_mark(read_at, size, header_of(piece.file).salt)
+                return (row if mark is None else mark.next_sequence), at
+            after = extent.first + extent.rows
+            if after > before or (extent.first > piece.first and after - piece.first > most):
+                return row, at
+            row, at = after, extent.end
+        if at >= size or is_empty(read_at, size):
+            return row, at
 
-    filesystem, inside = filesystem_of(path)
-    names = [*dict.fromkeys([*schema.names, *(["key", "kind"] if wanted.by_key else [])])]
-    try:
-        source = pyarrow.dataset.dataset(inside, filesystem=filesystem, format=parquet_format())
-        for batch in source.to_batches(columns=names, filter=expression(wanted, least, before), batch_size=32_768):
-            rows = chosen(batch, wanted)
-            if rows.num_rows:
-                yield rows.select(schema.names).cast(schema)
-    except FileNotFoundError:
-        raise JournalError(f"{path}: this sealed file was deleted before it was read") from None
-    except (OSError, pyarrow.ArrowException) as error:
-        raise CorruptJournalError(" ".join(str(error).split()), 0, path) from None
+        # Bytes of a block that is being written, or damage.
+        salt = header_of(piece.file).salt
+        try:
+            for item in read_segment(read_at, size, salt, row, at=at, on_corrupt=on_corrupt):
+                if isinstance(item, Block):
+                    row, at = item.next_sequence, item.end
+        except CorruptJournalError as error:
+            raise CorruptJournalError(error.reason, error.position, path) from None
+    return row, at
 
 
-def parquet_format() -> Any:
-    """How sealed files are read by Arrow: each page has a checksum."""
-    import pyarrow.dataset  # here, as it loads pandas, which the workers of Spark can do without
-
-    options = pyarrow.dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
-    return pyarrow.dataset.ParquetFileFormat(default_fragment_scan_options=options)
-
-
-def chosen(rows: Any, wanted: Filter, separator: bytes = SEPARATOR) -> Any:
-    """The rows of a table or a record batch whose keys are wanted, and all gaps."""
-    if not wanted.by_key or not rows.num_rows:
-        return rows
-    columns = [rows.column("key")]
-    chunks = columns[0].chunks if isinstance(columns[0], pyarrow.ChunkedArray) else columns
-    masks = []
-    for chunk in chunks:
-        keys = chunk.dictionary_encode()
-        known = [key is not None and wanted.wants(key, separator) for key in keys.dictionary.to_pylist()]
-        by_key = numpy.array([*known, True], numpy.bool_)  # the last one stands for no key
-        masks.append(by_key[keys.indices.fill_null(len(known)).to_numpy(zero_copy_only=False)])
-    return rows.filter(pyarrow.array(numpy.concatenate(masks)))
+def instead(piece: Piece) -> list[Piece]:
+    """What there is in place of a piece whose file has vanished. Raises :exc:`~sbuslib.errors.JournalError`."""
+    journal = piece.journal or piece.place
+    found: list[Piece] = []
+    for other in plan([piece.place], first={journal: piece.first}).get(journal, []):
+        if piece.before is not None and other.first >= piece.before:
+            break
+        before = other.before if piece.before is None else min(other.before or piece.before, piece.before)
+        found.append(other._replace(before=before))
+    return found

@@ -1,78 +1,103 @@
-"""Lists and reads the files of journals in any file system that :mod:`pyarrow.fs` knows: segments, and sealed files.
+"""Lists and opens the files of journals: segments, and sealed files. Local ones without any library, others with Arrow.
 
 A *place* is the directory of a journal, or one with the sealed files of any number of journals: a URI or an absolute
-path, so that it means the same to every process. The name of a sealed file tells its journal, and its first and last
-row.
+path, so that it means the same to every process. The name of a sealed file says all that is needed to choose it: its
+journal, its first and last row, from which second to which its rows are, and the CRC of its bytes.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-import pyarrow
-import pyarrow.fs
-
-from ..errors import CorruptJournalError, JournalError
-from ..segments.directory import Segment, decode_header, durable_sequence, end_of, is_recorded
-from ..segments.layout import SEGMENT_HEADER_BYTES, End, SegmentHeader, first_sequence_of
-from ..segments.reading import decode_block, walk
+from ..errors import JournalError, StateError
+from ..segments.directory import Segment, decode_header
+from ..segments.layout import SEGMENT_HEADER_BYTES, SegmentHeader, first_sequence_of
+from ..segments.reading import ReadAt
 
 __all__ = [
-    "Contents",
     "Sealed",
+    "VanishedError",
     "absolute",
-    "contents",
     "filesystem_of",
     "header_of",
+    "is_local",
     "list_sealed",
     "list_segments",
-    "measure",
     "opened",
     "sealed_name",
-    "snapshot",
     "target_of",
 ]
 
-_NAME = re.compile(r"([0-9A-Za-z]{16})-(\d{20})-(\d{20})\.parquet")
+_NAME = re.compile(r"([0-9A-Za-z]{16})-(\d{20})-(\d{20})-(\d{8}T\d{6})-(\d{8}T\d{6})-([0-9a-f]{8})\.parquet")
+_TIME = "%Y%m%dT%H%M%S"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND = timedelta(seconds=1)
 _FOLDER = "sealed"
 _NOTE = "sealed.to"
 """A file in a journal's directory: where its sealed files are, unless they are in the folder."""
 
 
+class VanishedError(JournalError):
+    """A file was deleted, or sealed, before it was read."""
+
+
 class Sealed(NamedTuple):
-    """A sealed file: the rows of a journal from ``first`` to ``last``. ``modified_ns`` is when it was made."""
+    """A sealed file: the rows of a journal from ``first`` to ``last``.
+
+    Their times are ``start_ns`` or later, and earlier than ``end_ns``, which are whole seconds. ``crc`` is that of the
+    bytes of the file.
+    """
 
     path: str
     journal: str
     first: int
     last: int
+    start_ns: int
+    end_ns: int
+    crc: int
     size: int
-    modified_ns: int
 
     @property
     def name(self) -> str:
         """The name of the file alone."""
-        return sealed_name(self.journal, self.first, self.last)
+        return self.path.rpartition("/")[2]
 
 
-class Contents(NamedTuple):
-    """The files of a place: segments, whether the last may be growing, and the sealed files of its journal or all."""
-
-    segments: list[Segment]
-    growing: bool
-    sealed: list[Sealed]
+class _File(NamedTuple):
+    path: str
+    name: str
+    size: int
 
 
-def sealed_name(journal: str, first: int, last: int) -> str:
-    """The name of the sealed file with these rows. Raises :exc:`~sbuslib.errors.JournalError` for an odd identity."""
-    name = f"{journal}-{first:020d}-{last:020d}.parquet"
+def sealed_name(journal: str, first: int, last: int, times: tuple[int, int], crc: int) -> str:
+    """The name of the sealed file with these rows; ``times`` are of the earliest and the latest, in nanoseconds.
+
+    Raises :exc:`~sbuslib.errors.JournalError` for an odd identity.
+    """
+    start, end = (datetime.strftime(_EPOCH + time // 1_000_000_000 * _SECOND, _TIME) for time in times)
+    name = f"{journal}-{first:020d}-{last:020d}-{start}-{end}-{crc:08x}.parquet"
     if not _NAME.fullmatch(name):
         raise JournalError(f"no recorder gives a journal the identity {journal!r}")
     return name
+
+
+def _sealed(file: _File) -> Sealed | None:
+    """What the name of a file says; ``None`` unless it is that of a sealed file."""
+    found = _NAME.fullmatch(file.name)
+    if found is None:
+        return None
+    journal, first, last, start, end, crc = found.groups()
+    try:
+        start_s, end_s = ((datetime.strptime(f"{time}Z", f"{_TIME}%z") - _EPOCH) // _SECOND for time in (start, end))
+    except ValueError:
+        return None
+    times = start_s * 1_000_000_000, (end_s + 1) * 1_000_000_000
+    return Sealed(file.path, journal, int(first), int(last), *times, int(crc, 16), file.size)
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
@@ -81,9 +106,18 @@ def absolute(path: str | os.PathLike[str]) -> str:
     return text.rstrip("/") if "://" in text else os.path.abspath(text.removeprefix("file:"))
 
 
+def is_local(location: str) -> bool:
+    """Whether a place or a file is one of this machine."""
+    return "://" not in location
+
+
 def filesystem_of(location: str) -> tuple[Any, str]:
-    """The file system of a path or URI, and its path in there. Raises :exc:`~sbuslib.errors.JournalError`."""
-    if "://" not in location:
+    """The file system of Arrow for a path or URI, and its path in there. Raises :exc:`~sbuslib.errors.JournalError`."""
+    try:
+        import pyarrow.fs
+    except ImportError:
+        raise StateError(f"pyarrow is missing to read {location}: pip install 'sbuslib[seal]'") from None
+    if is_local(location):
         return pyarrow.fs.LocalFileSystem(), location
     try:
         filesystem, path = pyarrow.fs.FileSystem.from_uri(location)
@@ -92,122 +126,88 @@ def filesystem_of(location: str) -> tuple[Any, str]:
     return filesystem, path
 
 
-def _files(place: str, allow_missing: bool = False) -> list[Any]:
-    filesystem, path = filesystem_of(place)
+def _files(place: str) -> list[_File]:
+    """The files of a place. Raises :exc:`FileNotFoundError` and :exc:`~sbuslib.errors.JournalError`."""
     try:
-        found = filesystem.get_file_info(pyarrow.fs.FileSelector(path, allow_not_found=allow_missing))
+        return _local_files(place) if is_local(place) else _other_files(place)
     except FileNotFoundError:
-        raise JournalError(f"{place}: no such directory") from None
+        raise
     except OSError as error:
-        raise JournalError(f"{place}: {error}") from None
-    return [file for file in found if file.type == pyarrow.fs.FileType.File]
+        raise JournalError(f"{place}: {error.strerror or error}") from None
+
+
+def _local_files(place: str) -> list[_File]:
+    found: list[_File] = []
+    with os.scandir(place) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):  # deleted by the recorder just now
+                found.append(_File(entry.path, entry.name, entry.stat().st_size))
+    return found
+
+
+def _other_files(place: str) -> list[_File]:
+    from pyarrow.fs import FileSelector, FileType
+
+    filesystem, path = filesystem_of(place)
+    found = filesystem.get_file_info(FileSelector(path))
+    return [
+        _File(f"{place}/{file.base_name}", file.base_name, file.size) for file in found if file.type == FileType.File
+    ]
 
 
 def list_segments(place: str) -> list[Segment]:
     """The segments of a journal, oldest first. Raises :exc:`~sbuslib.errors.JournalError` if there is no directory."""
-    found = [
-        Segment(f"{place}/{file.base_name}", first, file.size)
-        for file in _files(place)
-        if (first := first_sequence_of(file.base_name)) is not None
-    ]
+    try:
+        files = _files(place)
+    except FileNotFoundError:
+        raise JournalError(f"{place}: no such directory") from None
+    found = [Segment(file.path, first, file.size) for file in files if (first := first_sequence_of(file.name))]
     return sorted(found, key=lambda segment: segment.first_sequence)
 
 
-def list_sealed(place: str, journal: str | None = None) -> list[Sealed]:
+def list_sealed(place: str) -> list[Sealed]:
     """The sealed files in a directory, by journal and row; none where there is no directory.
 
-    A sealer may be at work: of two files that it makes meanwhile, one listing may have the second alone. So this lists
-    until two listings are the same. Raises :exc:`~sbuslib.errors.JournalError`.
+    Raises :exc:`~sbuslib.errors.JournalError`.
     """
-    before = None
-    while True:
-        found = sorted(
-            Sealed(f"{place}/{file.base_name}", name[1], int(name[2]), int(name[3]), file.size, file.mtime_ns or 0)
-            for file in _files(place, allow_missing=True)
-            if (name := _NAME.fullmatch(file.base_name)) and journal in (None, name[1])
-        )
-        if found == before or not found:
-            return sorted(found, key=lambda one: (one.journal, one.first))
-        before = found
+    try:
+        found = filter(None, map(_sealed, _files(place)))
+    except FileNotFoundError:
+        return []
+    return sorted(found, key=lambda one: (one.journal, one.first, one.last))
 
 
 def target_of(place: str) -> str:
     """Where the sealed files of the journal at ``place`` are."""
-    filesystem, path = filesystem_of(place)
     try:
-        with filesystem.open_input_file(f"{path}/{_NOTE}") as file:
-            return str(file.read().decode().strip())
-    except FileNotFoundError:
+        with opened(f"{place}/{_NOTE}") as read_at:
+            return bytes(read_at(0, 65_536)).decode().strip()
+    except VanishedError:
         return f"{place}/{_FOLDER}"
 
 
-def snapshot(place: str, durable_only: bool = False) -> tuple[list[Segment], bool]:
-    """The segments of a journal, and whether the last may be growing: a recorder of this machine is at work.
-
-    With ``durable_only`` the size of the last segment is where its durable rows end. Raises as :func:`list_segments`.
-    """
-    filesystem, path = filesystem_of(place)
-    if not isinstance(filesystem, pyarrow.fs.LocalFileSystem):
-        return list_segments(place), False
-    durable = durable_sequence(path)
-    growing = is_recorded(path)
-    segments = list_segments(place)
-    growing = growing or is_recorded(path)
-    if durable_only and segments:
-        last = segments[-1]._replace(path=f"{path}/{segments[-1].name}")
-        end, ended = end_of(last, durable=durable)
-        if not ended:
-            segments[-1] = segments[-1]._replace(size=end)
-            growing = True
-    return segments, growing
-
-
-def contents(place: str, durable_only: bool = False) -> Contents:
-    """The files of a place.
-
-    Segments are listed before sealed files, and a sealer deletes a segment after it has made the sealed file. So each
-    row that is there is in one of the two lists at least. Raises as :func:`list_segments`.
-    """
-    segments, growing = snapshot(place, durable_only)
-    return Contents(segments, growing, list_sealed(place) + list_sealed(target_of(place)))
-
-
 @contextmanager
-def opened(segment: str) -> Iterator[Callable[[int, int], bytes]]:
-    """Open a segment for reading: a function ``read_at(position, length)``, which returns fewer bytes at the end.
-
-    Raises :exc:`~sbuslib.errors.JournalError`, which names the file, when it is not there any more.
-    """
-    filesystem, path = filesystem_of(segment)
+def opened(path: str) -> Iterator[ReadAt]:
+    """Open a file for reading. Raises :exc:`VanishedError`, which names the file, when it is not there any more."""
     try:
-        with filesystem.open_input_file(path) as file:
-            yield lambda position, length: file.read_at(length, position)
+        if is_local(path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        else:
+            filesystem, inside = filesystem_of(path)
+            file = filesystem.open_input_file(inside)
     except FileNotFoundError:
-        raise JournalError(f"{segment}: this segment was deleted before it was read") from None
+        raise VanishedError(f"{path}: this file was deleted before it was read") from None
+    if is_local(path):
+        try:
+            yield lambda position, length: os.pread(descriptor, length, position)
+        finally:
+            os.close(descriptor)
+    else:
+        with file:
+            yield lambda position, length: file.read_at(length, position)
 
 
 def header_of(segment: Segment) -> SegmentHeader:
     """The header of a segment. Raises :exc:`~sbuslib.errors.JournalError`."""
     with opened(segment.path) as read_at:
-        return decode_header(read_at(0, SEGMENT_HEADER_BYTES), segment.path)
-
-
-def measure(segment: Segment) -> tuple[int, int, bool]:
-    """Where the whole blocks of a segment end, the number of the row after them, and whether the end mark is there.
-
-    Raises :exc:`~sbuslib.errors.JournalError`.
-    """
-    row, end = segment.first_sequence, SEGMENT_HEADER_BYTES
-    with opened(segment.path) as read_at:
-        header = decode_header(read_at(0, SEGMENT_HEADER_BYTES), segment.path)
-        for extent in walk(read_at, segment.size):
-            end = extent.end
-            if extent.rows is None:
-                try:
-                    mark = decode_block(read_at(extent.position, extent.length), 0, header.salt, extent.position)
-                except CorruptJournalError as error:
-                    raise CorruptJournalError(error.reason, error.position, segment.path) from None
-                assert isinstance(mark, End)
-                return end, mark.next_sequence, True
-            row += extent.rows
-    return end, row, False
+        return decode_header(bytes(read_at(0, SEGMENT_HEADER_BYTES)), segment.path)

@@ -1,46 +1,48 @@
-"""Seals journals: rewrites ended segments as Parquet files that never change.
+"""Seals journals: rewrites ended segments as Parquet files that never change. Lakes are directories of such files.
 
 **The name is the transaction.** A file is named by its journal, its first and its last row. It is written aside, synced
 and renamed. So a row is in a sealed file when there is one whose name says so, and there is no other record of that. A
 sealer that was killed leaves at most the file that it wrote aside, which the next one overwrites.
 
-**No file is ever rewritten.** Small segments become one file together. Which segments these are follows from the
-segments alone: see :func:`units`. So the files are the same, however often a sealer was killed.
+**No file is ever rewritten.** Small segments that are there together become one file: see :func:`units`.
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, NamedTuple, TypeAlias
+from zlib import crc32
 
 import pyarrow
-import pyarrow.fs
 import pyarrow.parquet
 
-from ..errors import JournalError, JournalInUseError, UsageError
-from ..segments.directory import DirectoryLock, OnCorrupt, Segment, sync_directory
-from ..segments.layout import SEGMENT_HEADER_BYTES
-from .pieces import Piece, _identity, batches
+from ..errors import CorruptJournalError, JournalError, JournalInUseError, SbusError, UsageError
+from ..segments.directory import DirectoryLock, Segment, sync_directory
+from ..segments.layout import SegmentHeader
+from ..segments.reading import OnCorrupt
+from .batches import batches
+from .pieces import Piece, contents, measure, plan
 from .places import (
-    Contents,
     Sealed,
     absolute,
-    contents,
     filesystem_of,
     header_of,
+    is_local,
     list_sealed,
     list_segments,
-    measure,
+    opened,
     sealed_name,
     target_of,
 )
-from .rows import SCHEMA, Filter
+from .retention import retain, retire
+from .rows import SCHEMA
+from .selection import EVERYTHING
 
-__all__ = ["FOLLOW_SECONDS", "SCHEMA_VERSION", "Sealing", "Unit", "Written", "ingest", "seal", "units", "write"]
+__all__ = ["FOLLOW_SECONDS", "SCHEMA_VERSION", "Failure", "Sealing", "Unit", "Written", "attempt", "ingest", "seal"]
 
 SCHEMA_VERSION = 1
 
@@ -55,27 +57,25 @@ FOLLOW_SECONDS = 10.0
 """Seconds between two looks for segments that have ended. Each takes a few milliseconds."""
 
 _DAY_NS = 86_400_000_000_000
+_AT_ONCE = 8_388_608
 
 _DICTIONARIES = ["journal", "hub", "kind", "key", "size", "sender", "gid", "uid", "pid", "cause"]
 _DELTAS = dict.fromkeys(["time", "time_ns", "sequence"], "DELTA_BINARY_PACKED")
 
-_ATOMIC = {"s3", "gcs", "abfs"}
-"""File systems in which a file is not there until all of it is written."""
+Ranges: TypeAlias = "dict[str, list[tuple[int, int]]]"
+"""For journals, rows from the first number to before the second."""
 
 
 class Unit(NamedTuple):
-    """What becomes one sealed file: segments, parts of them, or a sealed file that is copied."""
+    """What becomes one sealed file in ``target``: parts of segments of one journal, or a sealed file, or a part of one.
 
+    ``place`` is where it comes from.
+    """
+
+    place: str
     journal: str
-    first: int
-    last: int
     pieces: tuple[Piece, ...]
     target: str
-
-    @property
-    def name(self) -> str:
-        """The name of the file."""
-        return sealed_name(self.journal, self.first, self.last)
 
 
 class Written(NamedTuple):
@@ -86,133 +86,145 @@ class Written(NamedTuple):
     bytes: int
 
 
-class _Part(NamedTuple):
-    """A segment that may be sealed."""
+class Failure(NamedTuple):
+    """Rows of the journal at ``place`` could not be sealed."""
 
-    piece: Piece
-    last: int
-    separator: bytes
-    day: int
+    place: str
+    error: SbusError | OSError
 
 
-def _parts(found: Contents, covered: int, journal: str, open_too: bool) -> Iterator[_Part]:
-    """The segments with rows after ``covered`` that have ended; with ``open_too`` the whole blocks of the open one."""
-    for number, segment in enumerate(found.segments, 1):
-        following = found.segments[number].first_sequence if number < len(found.segments) else None
-        stop, end = segment.size, following
-        ended = True
-        if following is None:
-            if segment.size <= SEGMENT_HEADER_BYTES:
-                return
-            stop, end, ended = measure(segment)
-        assert end is not None
-        if end - 1 <= covered or end == segment.first_sequence or not (ended or open_too):
-            continue
-        header = header_of(segment)
-        how = "mark" if ended or not found.growing else "blocks"
-        piece = Piece(
-            segment.path,
-            SEGMENT_HEADER_BYTES,
-            segment.size if how == "mark" else stop,
-            "mark" if how == "mark" else "blocks",
-            following,
-            covered + 1,
-            journal,
-        )
-        yield _Part(piece, end - 1, header.separator, header.created_ns // _DAY_NS)
+def _ranges(files: Iterable[Sealed]) -> Ranges:
+    found: Ranges = {}
+    for file in files:
+        found.setdefault(file.journal, []).append((file.first, file.last + 1))
+    return found
 
 
-def units(place: str, target: str, *, open_too: bool = False, hold: bool = False) -> list[Unit]:
-    """What of the journal at ``place`` is to be sealed into ``target``.
+def _without(piece: Piece, ranges: Iterable[tuple[int, int]]) -> Iterator[Piece]:
+    """The parts of a piece whose rows are in none of some ranges."""
+    assert piece.before is not None
+    for first, before in sorted(ranges):
+        if before > piece.first and first < piece.before:
+            if first > piece.first:
+                yield piece._replace(first=piece.first, before=first)
+            piece = piece._replace(first=before)
+    if piece.first < (piece.before or 0):
+        yield piece
 
-    A unit has segments that were begun on one day (in UTC), until they are :data:`UNIT_BYTES` or more.
+
+def units(place: str, target: str, there: Ranges, *, open_too: bool = False) -> list[Unit]:
+    """What of the journals at ``place`` is to be sealed into ``target``, which has the rows in ``there``.
+
+    Segments one after the other become one unit until they are :data:`UNIT_BYTES` or more, if they are of one hub and
+    were begun on one day (in UTC).
 
     :param open_too: also the whole blocks of the segment that a recorder is writing.
-    :param hold: without the last unit, while further segments may belong to it.
 
     Raises :exc:`~sbuslib.errors.JournalError`.
     """
-    found = contents(place)
-    journal = _identity(found.segments)
     made: list[Unit] = []
-    if journal is None:
-        return [_copy(one, target) for one in found.sealed if not _is_there(one, target)]
-    covered = max((one.last for one in list_sealed(target, journal)), default=0)
-    for one in found.sealed:
-        if one.journal == journal and one.last > covered:
-            made.append(_copy(one, target, covered + 1))
-            covered = one.last
-    some: list[_Part] = []
-    for part in _parts(found, covered, journal, open_too):
-        if some and (part.day, part.separator) != (some[-1].day, some[-1].separator):
-            made.append(_unit(journal, some, target, covered))
-            some = []
-        some.append(part)
-        if sum(one.piece.stop for one in some) >= UNIT_BYTES:
-            made.append(_unit(journal, some, target, covered))
-            some = []
-    if some and not (hold and some[-1].day == time.time_ns() // _DAY_NS):
-        made.append(_unit(journal, some, target, covered))
+    for journal, pieces in plan([place]).items():
+        former: object = None
+        for piece in pieces:
+            if piece.file is None or piece.journal is None or (piece.before is None and not open_too):
+                continue
+            before = piece.before if piece.before is not None else measure(piece)[0]
+            for part in _without(piece._replace(before=before, is_killed=False), there.get(journal, ())):
+                kind = _kind(part)
+                if kind == former and sum(one.size for one in made[-1].pieces) < UNIT_BYTES:
+                    made[-1] = made[-1]._replace(pieces=(*made[-1].pieces, part))
+                else:
+                    made.append(Unit(place, journal, (part,), target))
+                former = kind
     return made
 
 
-def _is_there(one: Sealed, target: str) -> bool:
-    return any(other.first <= one.first <= other.last for other in list_sealed(target, one.journal))
+def _kind(piece: Piece) -> object:
+    """What is equal for segments that may become one file."""
+    if isinstance(piece.file, Segment):
+        with suppress(CorruptJournalError):
+            header = header_of(piece.file)
+            return header.hub, header.separator, header.created_ns // _DAY_NS
+    return object()
 
 
-def _copy(one: Sealed, target: str, least: int = 0) -> Unit:
-    """A sealed file as it is, or its rows from ``least`` on."""
-    least = least if least > one.first else 0
-    return Unit(
-        one.journal, max(one.first, least), one.last, (Piece(one.path, 0, one.size, "sealed", None, least),), target
-    )
-
-
-def _unit(journal: str, some: list[_Part], target: str, covered: int) -> Unit:
-    first = int(os.path.basename(some[0].piece.path).partition(".")[0])
-    return Unit(journal, max(first, covered + 1), some[-1].last, tuple(part.piece for part in some), target)
+# -- one file -------------------------------------------------------------------------------------------
 
 
 def write(unit: Unit, on_corrupt: OnCorrupt = "error") -> Written:
-    """Make a sealed file. Raises :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`."""
+    """Make a sealed file. Raises :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`, and leaves nothing then."""
     filesystem, folder = filesystem_of(unit.target)
     filesystem.create_dir(folder, recursive=True)
-    path = f"{folder}/{unit.name}"
-    aside = path if filesystem.type_name in _ATOMIC else f"{folder}/_{unit.journal}-{unit.first:020d}.new"
-    with filesystem.open_output_stream(aside) as file:
-        whole = unit.pieces[0].end == "sealed" and not unit.pieces[0].least
-        rows = _copy_file(unit.pieces[0], file) if whole else _write(unit, file, on_corrupt)
-        size = file.tell()
-    local = isinstance(filesystem, pyarrow.fs.LocalFileSystem)
-    if local:
-        descriptor = os.open(aside, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    if aside != path:
-        filesystem.move(aside, path)
-    if local:
-        sync_directory(folder)
-    return Written(unit.name, rows, size)
+    with ExitStack() as undo:
+        beside = folder if is_local(unit.target) else undo.enter_context(tempfile.TemporaryDirectory())
+        aside = f"{beside}/_{unit.journal}-{unit.pieces[0].first:020d}.new"
+        undo.callback(_remove, aside)
+
+        # 1. The file, aside.
+        one = unit.pieces[0]
+        if one.is_whole and isinstance(one.file, Sealed):
+            rows, name = _copy(one.file, aside), one.file.name
+        else:
+            rows, times = _write(unit, aside, on_corrupt)
+            last = (unit.pieces[-1].before or 0) - 1
+            name = sealed_name(unit.journal, one.first, last, times, _crc(aside))
+        size = os.stat(aside).st_size
+
+        # 2. Under its name, once it is whole.
+        if is_local(unit.target):
+            _sync(aside)
+            os.rename(aside, f"{folder}/{name}")
+            sync_directory(folder)
+        else:
+            with open(aside, "rb") as source, filesystem.open_output_stream(f"{folder}/{name}") as sink:
+                while some := source.read(_AT_ONCE):
+                    sink.write(some)
+    return Written(name, rows, size)
 
 
-def _copy_file(piece: Piece, file: Any) -> int:
-    filesystem, path = filesystem_of(piece.path)
-    with filesystem.open_input_file(path) as source:
-        rows = int(pyarrow.parquet.read_metadata(source).num_rows)
-        source.seek(0)
-        while some := source.read(8_388_608):
-            file.write(some)
-    return rows
+def _remove(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)
 
 
-def _write(unit: Unit, file: Any, on_corrupt: OnCorrupt) -> int:
-    """Write the rows of segments as Parquet. Returns how many there are."""
-    told = {"sbus.schema": str(SCHEMA_VERSION), "sbus.journal": unit.journal}
-    told |= {"sbus.first": str(unit.first), "sbus.last": str(unit.last)}
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _crc(path: str) -> int:
+    crc = 0
+    with open(path, "rb") as file:
+        while some := file.read(_AT_ONCE):
+            crc = crc32(some, crc)
+    return crc
+
+
+def _copy(source: Sealed, aside: str) -> int:
+    """Copy a sealed file. Returns how many rows it has. Raises as :func:`write`, also where the CRC is wrong."""
+    at = 0
+    with opened(source.path) as read_at, open(aside, "wb") as file:
+        while some := read_at(at, _AT_ONCE):
+            at += file.write(some)
+    if _crc(aside) != source.crc:
+        raise CorruptJournalError("the CRC of this sealed file is not the one in its name", 0, source.path)
+    return int(pyarrow.parquet.read_metadata(aside).num_rows)
+
+
+def _write(unit: Unit, aside: str, on_corrupt: OnCorrupt) -> tuple[int, tuple[int, int]]:
+    """Write the rows of a unit as Parquet. Returns how many there are, and their earliest and latest time."""
+    from pyarrow.compute import min_max
+
+    first, last = unit.pieces[0].first, (unit.pieces[-1].before or 0) - 1
+    header = _header(unit.pieces[0])
+    told: dict[str | bytes, str | bytes] = {"sbus.schema": str(SCHEMA_VERSION), "sbus.journal": unit.journal}
+    told |= {"sbus.first": str(first), "sbus.last": str(last), "sbus.hub": header.hub}
+    told |= {"sbus.separator": header.separator}
     with pyarrow.parquet.ParquetWriter(
-        file,
+        aside,
         SCHEMA.with_metadata(told),
         compression="zstd",
         compression_level=1,
@@ -222,9 +234,11 @@ def _write(unit: Unit, file: Any, on_corrupt: OnCorrupt) -> int:
         write_page_checksum=True,
     ) as writer:
         total = rows = size = 0
+        times: list[int] = []
         some: list[Any] = []
-        for batch in batches(unit.pieces, SCHEMA, Filter(), on_corrupt):
+        for batch in batches(unit.pieces, SCHEMA, EVERYTHING, on_corrupt):
             some.append(batch)
+            times += min_max(batch.column("time_ns")).as_py().values()
             rows, size = rows + batch.num_rows, size + batch.nbytes
             if rows >= _GROUP_ROWS or size >= _GROUP_BYTES:
                 writer.write_table(pyarrow.Table.from_batches(some))
@@ -232,11 +246,30 @@ def _write(unit: Unit, file: Any, on_corrupt: OnCorrupt) -> int:
                 some.clear()
         if some:
             writer.write_table(pyarrow.Table.from_batches(some))
-    return total + rows
+    return total + rows, (min(times, default=0), max(times, default=0))
 
 
-def _write_all(some: list[Unit], on_corrupt: OnCorrupt) -> Iterator[Written]:
-    return (write(unit, on_corrupt) for unit in some)
+def _header(piece: Piece) -> SegmentHeader:
+    """Hub and separator of a piece; where its header is damaged, the usual ones."""
+    if isinstance(piece.file, Sealed):
+        from .parquet import header_of as header_of_sealed
+
+        return header_of_sealed(piece.file)
+    assert isinstance(piece.file, Segment)
+    with suppress(CorruptJournalError):
+        return header_of(piece.file)
+    return SegmentHeader(piece.journal or "", "", b"/", 0, piece.first, 0)
+
+
+def attempt(unit: Unit, on_corrupt: OnCorrupt) -> Written | Failure:
+    """Make a sealed file, or tell why that failed."""
+    try:
+        return write(unit, on_corrupt)
+    except (SbusError, OSError) as error:
+        return Failure(unit.place, error)
+
+
+# -- a journal ------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -255,9 +288,8 @@ class Sealing:
 
     :param to: where the sealed files go, a directory or a URI; ``sealed`` in the journal's directory unless given. It
         is noted in the directory, so that readers of the journal find them.
-    :param keep_segments: seconds for which segments are kept once they are sealed, for readers that are behind.
-    :param keep_bytes: delete the oldest sealed files of this journal while all together are larger.
-    :param keep_seconds: delete sealed files that were made longer ago.
+    :param keep_bytes: delete the oldest files of this journal while all together are larger.
+    :param keep_seconds: delete files whose rows are older.
 
     Raises :exc:`~sbuslib.errors.UsageError` if it is sealed into another place already, and
     :exc:`~sbuslib.errors.JournalError`.
@@ -269,22 +301,19 @@ class Sealing:
         to: str | None = None,
         *,
         on_corrupt: OnCorrupt = "error",
-        keep_segments: float = 3_600.0,
         keep_bytes: int | None = None,
         keep_seconds: float | None = None,
         progress: Callable[[Written], object] = lambda written: None,
     ) -> None:
         self.place = absolute(directory)
-        if "://" in self.place:
+        if not is_local(self.place):
             raise UsageError(f"{self.place}: a journal is sealed where it is recorded, in a local directory")
         contents(self.place)
         self.target = target_of(self.place)
         self._on_corrupt: OnCorrupt = on_corrupt
-        self._keep_segments = keep_segments
-        self._keep_bytes = keep_bytes
-        self._keep_seconds = keep_seconds
+        self._keep = keep_bytes, keep_seconds
         self._progress = progress
-        if to is not None and absolute(to) != self.target:
+        if to is not None and absolute(to) != absolute(self.target):
             self._note(absolute(to))
 
     def _note(self, to: str) -> None:
@@ -299,56 +328,30 @@ class Sealing:
         sync_directory(self.place)
         self.target = to
 
-    def run(self, *, hold: bool = False) -> int:
-        """Seal what has ended, delete what is kept no longer; how many segments were sealed or deleted.
+    def run(self) -> int:
+        """Seal what has ended, and delete its segments and what is kept no longer. Returns how many files were made.
 
-        With ``hold``, small segments wait for others until their day is over. Raises
-        :exc:`~sbuslib.errors.JournalInUseError`, :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`.
+        Raises :exc:`~sbuslib.errors.JournalInUseError`, :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`.
         """
         with _locked(self.place):
-            done = 0
-            for unit in units(self.place, self.target, hold=hold):
+            some = units(self.place, self.target, _ranges(list_sealed(self.target)))
+            for unit in some:
                 self._progress(write(unit, self._on_corrupt))
-                done += 1
-            self._retire()
-            return done
-
-    def _retire(self) -> None:
-        found = contents(self.place)
-        journal = _identity(found.segments)
-        sealed = [one for one in found.sealed if one.journal == journal]
-        covered = max((one.last for one in sealed), default=0)
-        kept: list[Segment] = list(found.segments)
-        for segment, following in zip(found.segments, found.segments[1:], strict=False):  # the last one is always kept
-            if following.first_sequence - 1 > covered:
-                break
-            try:
-                if os.stat(segment.path).st_mtime > time.time() - self._keep_segments:
-                    break
-                os.unlink(segment.path)
-            except FileNotFoundError:
-                pass  # the recorder has deleted it
-            kept.remove(segment)
-        self._retain(sealed, kept[0].first_sequence if kept else 0)
-
-    def _retain(self, sealed: list[Sealed], first: int) -> None:
-        """Delete the oldest sealed files; not those of rows from ``first`` on, whose segments are still there."""
-        total = sum(one.size for one in sealed)
-        for one in sealed:
-            too_much = self._keep_bytes is not None and total > self._keep_bytes
-            too_old = (
-                self._keep_seconds is not None and one.modified_ns < time.time_ns() - self._keep_seconds * 1_000_000_000
-            )
-            if one.last >= first or not (too_much or too_old):
-                return
-            filesystem, path = filesystem_of(one.path)
-            filesystem.delete_file(path)
-            total -= one.size
+            retire(self.place)
+            retain(self.place, *self._keep)
+            return len(some)
 
 
 def seal(directory: str | os.PathLike[str], to: str | None = None, **options: Any) -> int:
     """Seal all ended segments of a journal, once: :class:`Sealing`. Returns how many files were made."""
     return Sealing(directory, to, **options).run()
+
+
+# -- a lake ---------------------------------------------------------------------------------------------
+
+
+def _attempt_all(some: list[Unit], on_corrupt: OnCorrupt) -> Iterator[Written | Failure]:
+    return (attempt(unit, on_corrupt) for unit in some)
 
 
 def ingest(
@@ -359,48 +362,88 @@ def ingest(
     stop: threading.Event | None = None,
     on_corrupt: OnCorrupt = "error",
     progress: Callable[[Written], object] = lambda written: None,
-    run: Callable[[list[Unit], OnCorrupt], Iterable[Written]] = _write_all,
+    failed: Callable[[Failure], object] | None = None,
+    run: Callable[[list[Unit], OnCorrupt], Iterable[Written | Failure]] = _attempt_all,
 ) -> None:
     """Take the rows of journals that a lake does not hold yet into the lake, each once: a directory of sealed files.
 
-    What was sealed before is copied. What was not is written as larger files at once, so nothing has to be compacted.
+    What was sealed before is checked and copied. What was not is written as larger files at once.
 
     :param journals: directories or URIs of journals, and of sealed files.
     :param lake: a directory or URI, made if it is not there. On a cluster, every worker sees it under this name.
-    :param follow: go on with segments that end later, until ``stop`` is set; small ones wait for others until their day
-        is over. Else the rows of open segments are taken, too.
+    :param follow: go on with segments that end later, until ``stop`` is set. Else the rows of open segments are taken,
+        too.
+    :param failed: called for each journal that could not be read, or of which another process takes rows just now. The
+        others are taken in meanwhile. Unless it is given, the first failure is raised then.
     :param run: does the work, in another place for example: see :func:`sbuslib.spark.lake.on_spark`.
 
-    Raises :exc:`~sbuslib.errors.JournalInUseError` when another process does the same, and as :func:`write`.
+    Raises :exc:`~sbuslib.errors.JournalInUseError`, and as :func:`write`.
     """
     target = absolute(lake)
     filesystem, path = filesystem_of(target)
-    if list(_segments_in(target)):
-        raise JournalError(f"{target} is a journal, and no lake")
     filesystem.create_dir(path, recursive=True)
+    if list_segments(target):
+        raise JournalError(f"{target} is a journal, and no lake")
+    places = [*dict.fromkeys(map(absolute, journals))]
     while True:
-        with ExitStack() as locks:
-            found: dict[str, Unit] = {}
-            left = False
-            for place in dict.fromkeys(map(absolute, journals)):
-                some = units(place, target, open_too=not follow, hold=follow)
-                if isinstance(filesystem, pyarrow.fs.LocalFileSystem):
-                    for journal in {unit.journal for unit in some} - {unit.journal for unit in found.values()}:
-                        locks.enter_context(_locked(path, f"_{journal}.lock"))
-                    some = units(place, target, open_too=not follow, hold=follow)  # as it is now that it is locked
-                taken = {unit.journal for unit in found.values()}  # another place may have a shorter copy of it
-                left |= any(unit.journal in taken and unit.name not in found for unit in some)
-                found |= {unit.name: unit for unit in some if unit.journal not in taken}
-            for written in run([*found.values()], on_corrupt):
-                progress(written)
-        if left:
-            continue
+        failures = _Round(places, target, not follow, on_corrupt, run).work(progress)
+        for failure in failures:
+            if failed is None:
+                raise failure.error
+            failed(failure)
         if not follow or stop is None or stop.wait(FOLLOW_SECONDS):
             return
 
 
-def _segments_in(place: str) -> list[Segment]:
-    try:
-        return list_segments(place)
-    except JournalError:
-        return []
+class _Round:
+    """One look at all journals: the lake is listed once, and once more if there is something new."""
+
+    def __init__(self, places: list[str], target: str, open_too: bool, on_corrupt: OnCorrupt, run: Any) -> None:
+        self._places = places
+        self._target = target
+        self._open_too = open_too
+        self._on_corrupt: OnCorrupt = on_corrupt
+        self._run = run
+        #: At most one for each place.
+        self._failures: dict[str, Failure] = {}
+
+    def work(self, progress: Callable[[Written], object]) -> list[Failure]:
+        """Take in what is new. Returns what failed."""
+        with ExitStack() as locks:
+            found = self._look(self._places)
+            if found:
+                found = self._look(self._lock(found, locks))  # as it is now that it is locked
+            for done in self._run(found, self._on_corrupt):
+                if isinstance(done, Written):
+                    progress(done)
+                else:
+                    self._failures.setdefault(done.place, done)
+        return [*self._failures.values()]
+
+    def _look(self, places: list[str]) -> list[Unit]:
+        """What the lake does not have of these places, each row from one of them."""
+        there, found = _ranges(list_sealed(self._target)), list[Unit]()
+        for place in places:
+            try:
+                some = units(place, self._target, there, open_too=self._open_too)
+            except (SbusError, OSError) as error:
+                self._failures[place] = Failure(place, error)
+                continue
+            found += some
+            for unit in some:  # another place may have a copy of it
+                rows = [(piece.first, piece.before or 0) for piece in unit.pieces]
+                there.setdefault(unit.journal, []).extend(rows)
+        return found
+
+    def _lock(self, found: list[Unit], locks: ExitStack) -> list[str]:
+        """Lock the journals of some units in a local lake. Returns the places of those that are ours."""
+        places, locked = dict.fromkeys(unit.place for unit in found), set[str]()
+        for unit in found if is_local(self._target) else ():
+            if unit.journal not in locked:
+                try:
+                    locks.enter_context(_locked(self._target, f"_{unit.journal}.lock"))
+                    locked.add(unit.journal)
+                except JournalInUseError as error:
+                    self._failures[unit.place] = Failure(unit.place, error)
+                    places.pop(unit.place, None)
+        return [*places]

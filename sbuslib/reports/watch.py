@@ -19,11 +19,13 @@ from typing import Literal, NamedTuple, Protocol
 
 from ..blocking import Client
 from ..clients.endpoint import Endpoint
-from ..errors import JournalError, ReservedKeyError, UsageError
+from ..errors import ReservedKeyError, UsageError
+from ..lake.blocks import blocks
+from ..lake.pieces import contents, plan
+from ..lake.places import absolute
+from ..lake.selection import Selection
 from ..matcher import SEPARATOR, Subscriptions, check_separator
 from ..secrets import Namespace
-from ..segments.directory import Position, list_segments, read_header, read_journal
-from ..segments.layout import SEGMENT_HEADER_BYTES, Block
 from ..wire import control
 from ..wire.text import printable
 
@@ -167,34 +169,31 @@ class Source(Protocol):
 
 
 class InJournal:
-    """The rows of a journal from a time on, each once. Raises :exc:`OSError`."""
+    """The rows of a journal from a time on, each once, wherever they lie.
+
+    Raises :exc:`~sbuslib.errors.JournalError`.
+    """
 
     def __init__(self, directory: str, start_ns: int) -> None:
-        self._directory = directory
-        self._last = 0
-        """The number of the last row that was given."""
-        self._position: Position | None = None
-        """Where the next row lies; ``None`` for the start of the oldest segment."""
-        for segment in reversed(list_segments(directory)):
-            if segment.size >= SEGMENT_HEADER_BYTES and read_header(segment.path).created_ns < start_ns:
-                self._position = Position(segment.name, SEGMENT_HEADER_BYTES)
-                break
+        self._place = absolute(directory)
+        contents(self._place)  # raises where there is no directory
+        self._wanted = Selection(start_ns=start_ns)
+        self._next: dict[str, int] = {}
+        """For journals, the number of the next row."""
+        self._known: dict[str, tuple[int, int]] = {}
+        """Of the segment that was read last: a row, and the byte at which its block begins."""
 
     def new(self, stop: threading.Event) -> list[Row]:
         """See :class:`Source`. Raises :exc:`~sbuslib.errors.JournalError`."""
         found: list[Row] = []
-        try:
-            for piece in read_journal(self._directory, self._position, growing=True):
-                assert isinstance(piece.block, Block)
-                for row in piece.block.records():
-                    if row.sequence > self._last:
-                        self._last = row.sequence
-                        found.append(Row(row.time_ns, row.key, len(row.payload or b""), row.lost))
-                self._position = Position(piece.segment.name, piece.block.end)
-        except (JournalError, FileNotFoundError):
-            if self._position is None:
-                raise
-            self._position = None  # the segment was deleted, so go on with the oldest that there is
+        planned = plan([self._place], self._wanted, first=self._next, known=self._known)
+        for journal, pieces in planned.items():
+            # The next recorder writes the row that tells of a kill.
+            for _, path, block in blocks([piece._replace(is_killed=False) for piece in pieces], self._wanted):
+                found += (Row(row.time_ns, row.key, len(row.payload or b""), row.lost) for row in block.records())
+                self._next[journal] = block.next_sequence
+                if block.position:  # it stands in a segment
+                    self._known = {path: (block.next_sequence, block.end)}
         if not found:
             stop.wait(_PAUSE)
         return found

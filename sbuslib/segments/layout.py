@@ -18,6 +18,7 @@ import re
 import struct
 import sys
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from io import BytesIO  # memory, not a file
 from operator import sub
@@ -185,6 +186,9 @@ class Record(NamedTuple):
     cause: str | None = None
 
 
+_ROW_COLUMNS = ("times", "sequences", "gids", "uids", "pids", "keys", "senders")
+
+
 class Block(NamedTuple):
     """The rows of a block, as columns. Of ``rows`` numbers each, but for the two columns of offsets.
 
@@ -219,6 +223,27 @@ class Block(NamedTuple):
     def next_sequence(self) -> int:
         """The number of the row after this block's last."""
         return int(self.sequences[-1]) + 1
+
+    def between(self, first: int, before: int) -> Block | None:
+        """The rows from number ``first`` to before ``before``; ``None`` if there is none.
+
+        Without its last rows it has no place in the segment: ``position`` and ``length`` are 0.
+        """
+        start, stop = bisect_left(self.sequences, first), bisect_left(self.sequences, before)
+        if (start, stop) == (0, self.rows):
+            return self
+        if start >= stop:
+            return None
+        begin, offsets = self.payload_offsets[start], self.payload_offsets[start : stop + 1]
+        place = (self.position, self.length) if stop == self.rows else (0, 0)
+        return self._replace(
+            position=place[0],
+            length=place[1],
+            rows=stop - start,
+            payload_offsets=array("i", [offset - begin for offset in offsets]),
+            payloads=self.payloads[begin : offsets[-1]],
+            **{name: getattr(self, name)[start:stop] for name in _ROW_COLUMNS},
+        )
 
     def name_list(self) -> list[bytes]:
         """The names, in order."""
@@ -287,11 +312,15 @@ class Skipped(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """Where a block stands, how long it is in bytes, and how many rows it says it has; ``None`` of an end mark."""
+    """Where a block stands, how long it is in bytes, and how many rows it says it has; ``None`` of an end mark.
+
+    ``first`` is the number of its first row, of an end mark that of the row after the last.
+    """
 
     position: int
     length: int
     rows: int | None
+    first: int
 
     @property
     def end(self) -> int:

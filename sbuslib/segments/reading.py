@@ -7,7 +7,8 @@ bounds before it is used.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple
+from contextlib import suppress
+from typing import Final, Literal, NamedTuple, TypeAlias
 from zlib import crc32
 
 from ..errors import CorruptJournalError
@@ -33,7 +34,15 @@ from .layout import (
     padded,
 )
 
-__all__ = ["decode_block", "read_blocks", "sound_blocks", "walk"]
+__all__ = ["OnCorrupt", "ReadAt", "decode_block", "end_mark", "is_empty", "read_blocks", "read_segment", "walk"]
+
+OnCorrupt: TypeAlias = Literal["error", "skip"]
+
+ReadAt: TypeAlias = Callable[[int, int], Buffer]
+"""``read_at(position, length)`` of a file, which returns fewer bytes at the end."""
+
+WINDOW_BYTES: Final = 1_048_576
+"""Bytes of a segment that are read at once: they are still in the processor's cache when their CRC is taken."""
 
 
 class _Header(NamedTuple):
@@ -112,12 +121,11 @@ def _block_of(header: _Header, view: memoryview, at: int, position: int) -> Bloc
     return Block._make((position, header.length, KINDS[header.magic], rows, *wide, *narrow, names, payloads))
 
 
-def walk(read_at: Callable[[int, int], Buffer], size: int, at: int = SEGMENT_HEADER_BYTES) -> Iterator[Extent]:
-    """The extents of the blocks between ``at`` and ``size`` in a segment, up to the first that is cut.
+def walk(read_at: ReadAt, size: int, first: int, at: int = SEGMENT_HEADER_BYTES) -> Iterator[Extent]:
+    """The extents of the blocks of a segment from ``at`` on, where row ``first`` stands, up to the first that is cut.
 
-    It reads only the headers, with ``read_at(position, length)``, so the file need not be local. A recorder appends
-    blocks in order, so a block that it has not finished is always the last. Damage inside a block is found when the
-    block is read, by :func:`decode_block`.
+    It reads only the headers. A recorder appends blocks in order, so a block that it has not finished is always the
+    last. Damage inside a block is found when the block is read, by :func:`decode_block`.
     """
     length = BLOCK_HEADER_BYTES + NAME_COUNT.size
     while at + length <= size:
@@ -125,9 +133,28 @@ def walk(read_at: Callable[[int, int], Buffer], size: int, at: int = SEGMENT_HEA
             header = _peek(read_at(at, length), 0, size - at, at)
         except CorruptJournalError:
             return
-        extent = Extent(at, header.length, None if header.magic == ENDS_MAGIC else header.rows)
+        extent = Extent(at, header.length, None if header.magic == ENDS_MAGIC else header.rows, first)
         yield extent
-        at = extent.end
+        at, first = extent.end, first + header.rows
+
+
+def is_empty(read_at: ReadAt, size: int) -> bool:
+    """Whether a segment has no header: a crash cut it, or left zeros in its place."""
+    head = bytes(read_at(0, SEGMENT_HEADER_BYTES))
+    return len(head) < SEGMENT_HEADER_BYTES or not (any(head) or any(bytes(read_at(0, size))))
+
+
+def end_mark(read_at: ReadAt, size: int, salt: int) -> End | None:
+    """The mark at the end of a segment of ``size`` bytes; ``None`` where there is none."""
+    for count in (1, 2):
+        length = BLOCK_HEADER_BYTES + count * SEQUENCE.size
+        at = size - length
+        if at >= SEGMENT_HEADER_BYTES:
+            with suppress(CorruptJournalError):
+                mark = decode_block(read_at(at, length), 0, salt, at)
+                if isinstance(mark, End) and mark.length == length:
+                    return mark
+    return None
 
 
 def _find(data: bytes, at: int, salt: int, least: int) -> int | None:
@@ -153,18 +180,41 @@ def _first(block: Block | End) -> int:
     return block.sequence if isinstance(block, End) else int(block.sequences[0])
 
 
-def sound_blocks(data: Buffer, salt: int, expected: int | None, base: int) -> Iterator[Block]:
-    """The blocks at the start of ``data``, up to a cut, damage or the end mark.
+def read_segment(
+    read_at: ReadAt,
+    size: int,
+    salt: int,
+    expected: int,
+    following: int | None = None,
+    *,
+    at: int = SEGMENT_HEADER_BYTES,
+    on_corrupt: OnCorrupt = "error",
+) -> Iterator[Block | End | Skipped]:
+    """The blocks of the first ``size`` bytes of a segment, from ``at`` on, where row ``expected`` stands.
 
-    The arguments are those of :func:`read_blocks`, which also tells what comes after them.
+    Only :data:`WINDOW_BYTES` are in memory at once, unless a block is longer; after damage, all the rest. The other
+    arguments are those of :func:`read_blocks`.
     """
+    while size - at > WINDOW_BYTES:
+        begin = at
+        for block in _sound_blocks(read_at(at, WINDOW_BYTES), salt, expected, at):
+            yield block
+            at, expected = block.end, block.next_sequence
+        if at == begin:
+            break
+    data = read_at(at, size - at)
+    yield from read_blocks(data, salt, expected, following, base=at, on_corrupt=on_corrupt)
+
+
+def _sound_blocks(data: Buffer, salt: int, expected: int, base: int) -> Iterator[Block]:
+    """The blocks at the start of ``data``, up to a cut, damage, a wrong number or the end mark."""
     at = 0
     while True:
         try:
             block = decode_block(data, at, salt, base + at)
         except CorruptJournalError:
             return
-        if isinstance(block, End) or (expected is not None and block.sequences[0] != expected):
+        if isinstance(block, End) or block.sequences[0] != expected:
             return
         yield block
         at += block.length
@@ -174,22 +224,21 @@ def sound_blocks(data: Buffer, salt: int, expected: int | None, base: int) -> It
 def read_blocks(
     data: Buffer,
     salt: int,
-    expected: int | None,
+    expected: int,
     following: int | None = None,
     *,
     base: int = 0,
-    on_corrupt: Literal["error", "skip"] = "error",
-    growing: bool = False,
+    on_corrupt: OnCorrupt = "error",
 ) -> Iterator[Block | End | Skipped]:
     """The blocks from a place in a segment to its end, in order.
 
-    ``data`` begins with a block. That stands at ``base`` in its segment, and its first row should be numbered
-    ``expected``; the next segment begins with the row numbered ``following``. Both may be ``None``: not known. With
-    ``growing``, a recorder may be writing at the end of ``data``: the end mark may be missing, and bytes after the last
-    whole block are ignored.
+    ``data`` begins with a block. That stands at ``base`` in its segment, and its first row is numbered ``expected``.
+    The next segment begins with the row numbered ``following``; ``None``: there is none. Then a recorder may be at
+    work, or was killed: the end mark may be missing, and bytes after the last whole block are ignored.
 
-    Raises :exc:`~sbuslib.errors.CorruptJournalError` for damage, and for rows that are missing. With
-    ``on_corrupt="skip"`` it yields a :class:`Skipped` instead, and goes on at the next whole block.
+    Raises :exc:`~sbuslib.errors.CorruptJournalError` for damage, and for rows that come twice or are missing. With
+    ``on_corrupt="skip"`` it yields a :class:`Skipped` instead, and goes on at the next whole block. Rows that are
+    missing between the end mark and ``following`` are no damage: the caller sees them.
     """
     at, size, skip, ended = 0, len(data), on_corrupt == "skip", False
     while at < size and not ended:
@@ -197,64 +246,51 @@ def read_blocks(
         try:
             block = _expected_block(data, at, salt, position, expected)
         except CorruptJournalError as error:
-            found = _find(bytes(data), at, salt, expected if expected is not None else 0)
-            if found is None and growing:
+            found = _find(bytes(data), at, salt, expected)
+
+            # At the end of a journal, a recorder has not finished the block or was killed.
+            if found is None and following is None:
                 return
             if not skip:
                 raise
+
+            # On with the next whole block.
             if found is None:
-                rows = _rows_at(bytes(data), at) if expected is None or following is None else following - expected
-                yield Skipped(position, size - at, rows, error.reason)
+                yield Skipped(position, size - at, _between(expected, following), error.reason)
                 return
             first = _first(decode_block(data, found, salt))
-            yield Skipped(position, found - at, None if expected is None else first - expected, error.reason)
+            yield Skipped(position, found - at, first - expected, error.reason)
             at, expected = found, first
             continue
         yield block
         at += block.length
-        expected = block.next_sequence
-        ended = isinstance(block, End)
+        expected, ended = block.next_sequence, isinstance(block, End)
+
     reason = _wrong_at_end(at < size, ended, expected, following)
-    if not reason or (growing and not ended):
-        return
-    if not skip:
+    if reason and not skip:
         raise CorruptJournalError(reason, base + at)
-    rows = (0 if ended else None) if expected is None or following is None else following - expected
-    yield Skipped(base + at, size - at, rows, reason)
+    if reason:
+        yield Skipped(base + at, size - at, 0 if ended else _between(expected, following), reason)
 
 
-def _expected_block(data: Buffer, at: int, salt: int, position: int, expected: int | None) -> Block | End:
+def _wrong_at_end(has_more: bool, ended: bool, expected: int, following: int | None) -> str:
+    """What is wrong after the last block of a segment, in words; empty if nothing is."""
+    if not ended:
+        return "" if following is None else "the segment has no end mark, and another segment comes after it"
+    if following is not None and following < expected:
+        return f"the next segment begins with row {following}, not {expected}"
+    return "bytes after the end mark" if has_more else ""
+
+
+def _between(expected: int, following: int | None) -> int | None:
+    return None if following is None else max(0, following - expected)
+
+
+def _expected_block(data: Buffer, at: int, salt: int, position: int, expected: int) -> Block | End:
     """The block at ``data[at]``. Raises :exc:`~sbuslib.errors.CorruptJournalError`, also for a wrong first row."""
     block = decode_block(data, at, salt, position)
     first = _first(block)
-    if expected is not None and first != expected:
+    if first != expected:
         reason = f"rows {expected} to {first - 1} are missing" if first > expected else "rows come twice"
         raise CorruptJournalError(reason, position)
     return block
-
-
-def _wrong_at_end(has_more: bool, ended: bool, expected: int | None, following: int | None) -> str:
-    """What is wrong after the last block of a segment, in words; empty if nothing is.
-
-    No block is skipped for it: the :class:`Skipped` has a length of 0, or of all bytes that are left.
-    """
-    if has_more:
-        return "bytes after the end mark"
-    if not ended:
-        return "the segment has no end mark: its recorder is at work, or was killed and did not start again"
-    if expected is not None and following is not None and following != expected:
-        return f"rows {expected} to {following - 1} are missing between this segment and the next"
-    return ""
-
-
-def _rows_at(data: bytes, at: int) -> int | None:
-    """How many rows the headers in the damaged rest of a segment tell; ``None`` where a header is damaged, too."""
-    rows = 0
-    while at < len(data):
-        try:
-            header = _peek(data, at, len(data) - at, at)
-        except CorruptJournalError:
-            return None
-        rows += header.rows
-        at += header.length
-    return rows

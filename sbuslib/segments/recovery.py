@@ -15,13 +15,14 @@ import logging
 import os
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
-from ..errors import CorruptJournalError
 from .directory import Segment, boot_id, list_segments, read_header, sync_directory
 from .encoding import encode_end, encode_gaps
-from .layout import BLOCK_HEADER_BYTES, SEGMENT_HEADER_BYTES, SEQUENCE, End, SegmentHeader, Skipped, segment_name
-from .reading import decode_block, read_blocks
+from .layout import SEGMENT_HEADER_BYTES, End, SegmentHeader, Skipped, segment_name
+from .reading import ReadAt, end_mark, is_empty, read_blocks
 
 __all__ = ["CUT", "NUMBERS_LEFT_OUT", "OUTAGE", "Recovered", "recover"]
 
@@ -66,7 +67,8 @@ def recover(directory: str) -> Recovered:
     last = segments[-1]
     since = os.stat(last.path).st_mtime_ns
     header = read_header(last.path)
-    mark = _end_mark(last, header)
+    with _opened(last) as read_at:
+        mark = end_mark(read_at, last.size, header.salt)
     if mark is None:
         next_sequence = _mend(last.path, header)
     elif empty:
@@ -76,25 +78,15 @@ def recover(directory: str) -> Recovered:
     return Recovered(header.journal, next_sequence, since)
 
 
+@contextmanager
+def _opened(segment: Segment) -> Iterator[ReadAt]:
+    with open(segment.path, "rb", buffering=0) as file:
+        yield lambda at, length: os.pread(file.fileno(), length, at)
+
+
 def _is_empty(segment: Segment) -> bool:
-    """Whether a segment has no header: it is cut, or a power cut left zeros in its place."""
-    with open(segment.path, "rb") as file:
-        head = file.read(SEGMENT_HEADER_BYTES)
-        return len(head) < SEGMENT_HEADER_BYTES or not (any(head) or any(file.read()))
-
-
-def _end_mark(segment: Segment, header: SegmentHeader) -> End | None:
-    """The mark at the end of a segment; ``None`` where there is none."""
-    with open(segment.path, "rb") as file:
-        for numbers in (1, 2):
-            file.seek(max(SEGMENT_HEADER_BYTES, segment.size - BLOCK_HEADER_BYTES - numbers * SEQUENCE.size))
-            try:
-                mark = decode_block(file.read(), 0, header.salt)
-            except CorruptJournalError:
-                continue
-            if isinstance(mark, End) and mark.length == BLOCK_HEADER_BYTES + numbers * SEQUENCE.size:
-                return mark
-    return None
+    with _opened(segment) as read_at:
+        return is_empty(read_at, segment.size)
 
 
 def _ending(header: SegmentHeader, sequence: int, since: int) -> tuple[bytes, int]:
@@ -115,7 +107,7 @@ def _mend(path: str, header: SegmentHeader) -> int:
         data = file.read()
     since, end, sequence, ended = header.created_ns, SEGMENT_HEADER_BYTES, header.first_sequence, False
     blocks = memoryview(data)[end:]
-    for block in read_blocks(blocks, header.salt, sequence, base=end, on_corrupt="skip", growing=True):
+    for block in read_blocks(blocks, header.salt, sequence, base=end, on_corrupt="skip"):
         if isinstance(block, Skipped):
             if not ended:
                 logger.warning("%s: %d damaged bytes at %d", path, block.length, block.position)

@@ -5,76 +5,74 @@ A lake is a directory of sealed files, of any number of journals: see :mod:`sbus
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-import pyarrow
-from pyspark.sql import functions
+from pyspark.sql import DataFrame, functions
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from ..lake.pieces import plan
-from ..lake.places import absolute
-from ..lake.rows import SCHEMA, Filter
-from ..lake.sealing import Unit, Written, write
+from ..lake.engines import Wish
+from ..lake.parquet import header_of
+from ..lake.pieces import Piece
+from ..lake.places import Sealed, absolute
+from ..lake.rows import SCHEMA
+from ..lake.sealing import Failure, Unit, Written, attempt
+from ..lake.selection import EVERYTHING, Selection
 from ..matcher import SEPARATOR, cut
-from ..segments.directory import OnCorrupt
+from ..segments.reading import OnCorrupt
+from .reader import encode_plan
 from .sessions import session as any_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 __all__ = ["on_spark", "read", "read_frame", "regex"]
 
 
 def read(spark: SparkSession, *places: str | os.PathLike[str]) -> DataFrame:
     """All rows of lakes and journals, as :func:`sbuslib.read` with this session."""
-    return read_frame([absolute(place) for place in places], Filter(), session=spark)
+    return read_frame(Wish([absolute(place) for place in places], EVERYTHING), spark)
 
 
-def read_frame(
-    places: Sequence[str],
-    wanted: Filter,
-    *,
-    columns: Sequence[str] | None = None,
-    durable_only: bool = False,
-    on_corrupt: OnCorrupt = "error",
-    session: SparkSession | None = None,
-) -> DataFrame:
-    """The wanted rows: sealed files by Spark's own reader, and the rows that are not sealed by the data source.
+def read_frame(wish: Wish, session: SparkSession | None = None) -> DataFrame:
+    """The wanted rows: whole sealed files by Spark's own reader, and all others by the data source.
 
-    The data source is told with which row it begins, and looks for that row when the frame is used. So no row is missed
-    or read twice if it has been sealed by then.
+    The data source is told the pieces. A file that is gone when the frame is used has been sealed or deleted meanwhile,
+    so no row is missed or read twice. Raises :exc:`~sbuslib.errors.JournalError`.
     """
     spark = session if session is not None else any_session()
-    found = plan(places, durable_only)
-    schema = from_arrow_schema(SCHEMA if columns is None else pyarrow.schema([SCHEMA.field(name) for name in columns]))
+    schema = from_arrow_schema(wish.schema)
+    by_separator: dict[bytes, list[str]] = {}
+    others: list[Piece] = []
+    for piece in wish.pieces():
+        if isinstance(piece.file, Sealed) and piece.is_whole:
+            separator = header_of(piece.file).separator if wish.selection.by_key else SEPARATOR
+            by_separator.setdefault(separator, []).append(piece.file.path)
+        else:
+            others.append(piece)
     frames = []
-    if found.sealed:
+    for separator, paths in by_separator.items():
         source = spark.read.schema(from_arrow_schema(SCHEMA)).option("parquet.page.verify-checksum.enabled", "true")
-        frame = source.parquet(*(one.path for one in found.sealed))
-        frames.append(_chosen(frame, wanted).select(*schema.names))
-    if found.tails or not frames:
-        options = {"onCorrupt": on_corrupt, "durableOnly": str(durable_only), "fromRow": json.dumps(found.tails)}
-        for name, value in (("startTime", wanted.start_ns), ("endTime", wanted.end_ns)):
-            options |= {} if value is None else {name: str(value)}
-        options |= {} if wanted.pattern is None else {"pattern": os.fsdecode(wanted.pattern)}
-        tails = [*found.tails] or [*places]
-        frames.append(spark.read.format("sbus").schema(schema).options(**options).load(tails))
-    return frames[0].unionByName(frames[1]) if frames[1:] else frames[0]
+        frames.append(_chosen(source.parquet(*paths), wish.selection, separator).select(*schema.names))
+    if others or not frames:
+        options = {"onCorrupt": wish.on_corrupt, "plan": encode_plan(others, wish.selection)}
+        frames.append(spark.read.format("sbus").schema(schema).options(**options).load(wish.places))
+    return reduce(DataFrame.unionByName, frames)
 
 
-def _chosen(frame: DataFrame, wanted: Filter) -> DataFrame:
+def _chosen(frame: DataFrame, wanted: Selection, separator: bytes) -> DataFrame:
     if wanted.start_ns is not None:
         frame = frame.where(functions.col("time_ns") >= wanted.start_ns)
     if wanted.end_ns is not None:
         frame = frame.where(functions.col("time_ns") < wanted.end_ns)
-    if wanted.pattern is not None:
+    if wanted.by_key:
         key = functions.col("key")
         low, high = wanted.key_range()
-        of_key = functions.decode(key, "ISO-8859-1").rlike(rf"(?s)\A(?:{regex(wanted.pattern)})\z")
+        either = "|".join(regex(pattern, separator) for pattern in wanted.patterns or (b"",))
+        of_key = functions.decode(key, "ISO-8859-1").rlike(rf"(?s)\A(?:{either})\z")
         if low:
             of_key &= key >= functions.lit(bytearray(low))
         if high is not None:
@@ -108,14 +106,14 @@ def _escaped(data: bytes) -> str:
     return "".join(f"\\x{byte:02x}" for byte in data)
 
 
-def on_spark(spark: SparkSession) -> Callable[[list[Unit], OnCorrupt], Iterable[Written]]:
+def on_spark(spark: SparkSession) -> Callable[[list[Unit], OnCorrupt], Iterable[Written | Failure]]:
     """What lets :func:`sbuslib.lake.sealing.ingest` work on Spark: each file is a task."""
 
-    def run(units: list[Unit], on_corrupt: OnCorrupt) -> Iterable[Written]:
+    def run(units: list[Unit], on_corrupt: OnCorrupt) -> Iterable[Written | Failure]:
         if not units:
             return []
-        work: Any = spark.sparkContext.parallelize(units, len(units)).map(lambda unit: write(unit, on_corrupt))
-        made: list[Written] = work.collect()
+        work: Any = spark.sparkContext.parallelize(units, len(units)).map(lambda unit: attempt(unit, on_corrupt))
+        made: list[Written | Failure] = work.collect()
         return made
 
     return run

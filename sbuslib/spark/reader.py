@@ -10,8 +10,10 @@ wrong answers when a frame is used twice.
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Iterator, MutableMapping
+import pickle
+from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
@@ -20,15 +22,30 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ..errors import UsageError
-from ..lake.pieces import READ_BYTES, Piece, batches, pieces
+from ..lake.batches import batches
+from ..lake.pieces import Piece, plan
 from ..lake.places import absolute
-from ..lake.rows import SCHEMA, Filter, nanoseconds
+from ..lake.rows import SCHEMA
+from ..lake.selection import Selection, nanoseconds
 from .workers import settle_once
 
-__all__ = ["JournalPartition", "JournalReader", "Options", "arrow_schema", "group", "read_partition"]
+__all__ = [
+    "JournalPartition",
+    "JournalReader",
+    "Options",
+    "arrow_schema",
+    "encode_plan",
+    "group",
+    "read_partition",
+]
 
 PARTITION_BYTES = 134_217_728
 """Bytes of a journal that one task reads: Spark's default for other files. A task costs some 0.1 s."""
+
+
+def encode_plan(pieces: list[Piece], wanted: Selection) -> str:
+    """What is to be read, as the value of an option: options are text."""
+    return base64.b85encode(pickle.dumps((pieces, wanted))).decode()
 
 
 @dataclass(frozen=True)
@@ -36,11 +53,12 @@ class Options:
     """The arguments of ``option(...)`` and ``load(...)`` when reading."""
 
     places: tuple[str, ...]
-    wanted: Filter
+    wanted: Selection
     on_corrupt: Literal["error", "skip"]
     max_records: int | None
     durable_only: bool
-    least: dict[str, int]
+    pieces: list[Piece] | None
+    """What is to be read, if that was decided before."""
 
     NAMES: ClassVar = (
         "path",
@@ -52,7 +70,7 @@ class Options:
         "onCorrupt",
         "maxRecordsPerBatch",
         "durableOnly",
-        "fromRow",
+        "plan",
     )
 
     @classmethod
@@ -79,16 +97,18 @@ class Options:
         durable_only = given.get("durableOnly", "false").lower()
         if durable_only not in ("true", "false"):
             raise UsageError(f"durableOnly is 'true' or 'false', not {durable_only!r}")
-        wanted = Filter(
+        wanted = Selection(
             start_ns=nanoseconds("startTime", given["startTime"]) if "startTime" in given else None,
             end_ns=nanoseconds("endTime", given["endTime"]) if "endTime" in given else None,
             key_prefix=given["keyPrefix"].encode() if "keyPrefix" in given else None,
-            pattern=given["pattern"].encode() if "pattern" in given else None,
+            patterns=(given["pattern"].encode(),) if "pattern" in given else None,
         )
         places = tuple(dict.fromkeys(map(absolute, paths)))
         policy = cast(Literal["error", "skip"], on_corrupt)
-        least = json.loads(given.get("fromRow", "{}"))  # of each place, from :func:`.lake.read_frame`
-        return cls(places, wanted, policy, int(most) if most else None, durable_only == "true", least)
+        pieces = None
+        if "plan" in given:  # of :func:`.lake.read_frame`
+            pieces, wanted = pickle.loads(base64.b85decode(given["plan"]))
+        return cls(places, wanted, policy, int(most) if most else None, durable_only == "true", pieces)
 
 
 class JournalPartition(InputPartition):
@@ -98,25 +118,23 @@ class JournalPartition(InputPartition):
         super().__init__(pieces)
 
 
-def group(pieces: list[Piece], most: int = PARTITION_BYTES) -> list[JournalPartition]:
+def group(pieces: Iterable[Piece], most: int = PARTITION_BYTES) -> list[InputPartition]:
     """Divide pieces among tasks, in order. A task reads at most so many bytes, or one piece."""
-    partitions: list[JournalPartition] = []
+    partitions: list[InputPartition] = []
     some: list[Piece] = []
     size = 0
     for piece in pieces:
-        if some and size + piece.stop - piece.start > most:
+        if some and size + piece.size > most:
             partitions.append(JournalPartition(some))
             some, size = [], 0
         some.append(piece)
-        size += piece.stop - piece.start
+        size += piece.size
     if some:
         partitions.append(JournalPartition(some))
     return partitions
 
 
-def read_partition(
-    partition: InputPartition, schema: Any, options: Options, read_bytes: int = READ_BYTES
-) -> Iterator[Any]:
+def read_partition(partition: InputPartition, schema: Any, options: Options) -> Iterator[Any]:
     """The record batches of one task, with the columns of the Arrow ``schema``.
 
     Raises :exc:`~sbuslib.errors.JournalError`.
@@ -124,7 +142,7 @@ def read_partition(
     if not isinstance(partition, JournalPartition):
         return  # Spark makes a partition of its own when there are none
     settle_once()
-    yield from batches(partition.value, schema, options.wanted, options.on_corrupt, read_bytes)
+    yield from batches(partition.value, schema, options.wanted, options.on_corrupt)
 
 
 def arrow_schema(schema: StructType) -> Any:
@@ -148,16 +166,11 @@ class JournalReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The files of all journals, divided among tasks. Raises :exc:`~sbuslib.errors.JournalError`."""
-        least = self._options.least
-        return [
-            *group(
-                [
-                    piece
-                    for place in self._options.places
-                    for piece in pieces(place, self._options.durable_only, least.get(place, 0))
-                ]
-            )
-        ]
+        options = self._options
+        if options.pieces is not None:
+            return group(options.pieces)
+        found = plan(options.places, options.wanted, durable_only=options.durable_only)
+        return group(piece for pieces in found.values() for piece in pieces)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The record batches of one task."""

@@ -113,7 +113,7 @@ def test_damage_is_skipped_if_asked(run: Run, journal: str) -> None:
     [
         (("a",), 2, "DIR"),
         (("a/b", "/tmp"), 2, "the name of a consumer is letters"),
-        (("a", "/nowhere"), 1, "/nowhere: No such file or directory"),
+        (("a", "/nowhere"), 1, "/nowhere: no such directory"),
         (("a", "/tmp", "--format", "{oh}"), 2, "--format fills in"),
     ],
 )

@@ -15,7 +15,7 @@ import pytest
 from support import PATIENCE
 
 from sbuslib.cli import demo, demo_report
-from sbuslib.segments.directory import read_records
+from sbuslib.lake.blocks import read_records
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -27,23 +27,16 @@ def damage(journal: str) -> str:
 def test_info_tells_what_a_journal_holds(run: Run, journal: str) -> None:
     done = run("sbuslib", "journal", "info", journal)
     assert (done.returncode, done.stderr) == (0, "")
-    told = dict(line.split(None, 1) for line in done.stdout.splitlines())
-    assert told["segments"].startswith("2, ")
+    lines = done.stdout.splitlines()
+    told = dict(line.split(None, 1) for line in lines[:8])
+    assert told["files"].startswith("2, ")
     assert told["rows"] == "9, the first is row 1"
     assert told["recorder"] == "none at work"
+    assert [line.split()[0] for line in lines[8:]] == sorted(os.listdir(journal))
+    assert all(line.endswith("ended") for line in lines[8:])
     found = json.loads(run("sbuslib", "journal", "info", "--json", journal).stdout)
-    assert [segment["rows"] for segment in found["segments"]] == [3, 6]
+    assert [file["rows"] for file in found["files"]] == [3, 6]
     assert found["journal"] == told["journal"]
-
-
-def test_list_has_a_line_for_each_segment(run: Run, journal: str) -> None:
-    lines = run("sbuslib", "journal", "list", journal).stdout.splitlines()
-    assert [line.split()[0] for line in lines] == sorted(os.listdir(journal))
-    assert all(line.endswith("sealed") for line in lines)
-    rows = [
-        json.loads(line)["rows"] for line in run("sbuslib", "journal", "list", "--json", journal).stdout.splitlines()
-    ]
-    assert rows == [3, 6]
 
 
 def test_cat_shows_messages_and_tells_gaps(run: Run, journal: str) -> None:
@@ -93,29 +86,53 @@ def test_damage_ends_cat_unless_it_is_skipped(run: Run, journal: str) -> None:
 def test_verify_finds_damage(run: Run, journal: str) -> None:
     done = run("sbuslib", "journal", "verify", journal)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "9 rows in 2 segments: 6 messages, and gaps of 8; all of it is whole\n"
+    assert done.stdout.splitlines() == [
+        f"{journal}: 6 messages from row 1 on, in 2 files: all of it is whole",
+        f"journal {journal}: 0 lost, and 1 times nobody knows how many: outage",
+        f"journal {journal}: 8 lost: overflow",
+        "not every message is accounted for: 6 recorded, 8 lost by known causes, and nobody knows how many by outage",
+    ]
     path = damage(journal)
     done = run("sbuslib", "journal", "verify", journal)
     assert (done.returncode, done.stderr) == (1, "")
-    first, last = done.stdout.splitlines()
+    first, second, third, *_ = done.stdout.splitlines()
     assert first.startswith(f"{path}: byte 112: a block is damaged (")
-    assert last == "6 rows in 2 segments: 3 messages, and gaps of 8; 1 places are damaged"
+    assert second == f"{journal}: 3 messages from row 1 on, in 2 files: 1 places are damaged"
+    assert third == f"journal {journal}: 3 lost: damaged"
 
 
-@pytest.mark.parametrize("verb", ["info", "list", "cat", "verify"])
-def test_what_is_no_journal_is_told(run: Run, folder: str, verb: str) -> None:
-    done = run("sbuslib", "journal", verb, folder)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"sbus: {folder}: there is no segment of a journal here\n"
-    done = run("sbuslib", "journal", verb, f"{folder}/none")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"sbus: {folder}/none: No such file or directory\n"
+def test_verify_asks_a_hub(run: Run, journal: str, bus: HubThread, path: str) -> None:
+    done = run("sbuslib", "journal", "verify", "-a", path, journal)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1].startswith("not every message is accounted for: 6 recorded")
+    assert run("sbuslib", "journal", "verify", "-a", path).stdout.startswith("every message is accounted for")
+
+
+@pytest.mark.parametrize("verb", ["info", "cat", "verify"])
+def test_what_is_no_journal_is_told_and_the_others_are_read(run: Run, journal: str, folder: str, verb: str) -> None:
+    good = run("sbuslib", "journal", verb, journal)
+    assert good.returncode == 0
+    done = run("sbuslib", "journal", verb, folder, f"{folder}/none", journal)
+    assert (done.returncode, done.stdout) == (1, good.stdout)
+    assert done.stderr.splitlines()[:2] == [
+        f"sbus: {folder}: there is no journal and no lake here",
+        f"sbus: {folder}/none: no such directory",
+    ]
+
+
+def test_sealed_rows_are_shown_and_counted(run: Run, journal: str) -> None:
+    before = {verb: run("sbuslib", "journal", verb, journal).stdout for verb in ("cat", "verify")}
+    assert run("sbuslib", "seal", journal).returncode == 0
+    assert run("sbuslib", "journal", "cat", journal).stdout == before["cat"]
+    told = run("sbuslib", "journal", "verify", journal).stdout
+    assert told.splitlines()[1:] == before["verify"].splitlines()[1:]
+    assert " 9 rows " in run("sbuslib", "journal", "info", journal).stdout.splitlines()[-1]
 
 
 def test_it_loads_neither_spark_nor_gevent(run: Run, journal: str) -> None:
     done = run("sbuslib", "journal", "verify", journal, env={"PYTHONPROFILEIMPORTTIME": "1"})
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "sbuslib.journal.inspection" in loaded
+    assert "sbuslib.journal.account" in loaded
     assert not loaded & {"gevent", "pyspark", "pyarrow", "asyncio"}
 
 
@@ -136,10 +153,3 @@ def test_query_answers_sql(run: Run, journal: str) -> None:
     assert wrong.returncode == 1
     assert wrong.stderr.startswith("sbus: Binder Error")
     assert len(wrong.stderr.splitlines()) == 1
-
-
-def test_cat_says_that_it_shows_no_sealed_rows(run: Run, journal: str) -> None:
-    os.mkdir(f"{journal}/sealed")
-    done = run("sbuslib", "journal", "cat", journal)
-    assert "sbus journal query shows them" in done.stderr
-    assert len(done.stdout.splitlines()) == 6

@@ -45,3 +45,13 @@ def test_a_journal_becomes_a_lake_and_a_page(start: Start, tmp_path: Path) -> No
     said, told = report.communicate()
     assert (report.returncode, said) == (0, b"traffic.html\n"), told
     assert "<b>6</b><span>messages</span>" in (tmp_path / "traffic.html").read_text("utf-8")
+
+
+def test_a_journal_that_fails_is_named_and_the_others_are_taken_in(run: Run, tmp_path: Path) -> None:
+    write(str(tmp_path / "journal"), *EXAMPLE)
+    done = run("sbuslib", "lake", "ingest", "-q", "/nowhere", "journal", "lake", cwd=tmp_path)
+    assert (done.returncode, done.stdout.split()[1]) == (1, "9")
+    assert done.stderr.splitlines() == [
+        "sbus: /nowhere: no such directory",
+        "sbus: 1 of 2 journals could not be taken in",
+    ]

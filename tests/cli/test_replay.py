@@ -114,7 +114,7 @@ def test_wrong_arguments_are_refused(
 
 
 def test_a_sealed_journal_is_replayed_whole(run: Run, journal: str, bus: HubThread, path: str) -> None:
-    seal(journal, keep_segments=0)
+    seal(journal)
     assert len(list_segments(journal)) == 1
     with Client(path) as client:
         client.subscribe(b"")

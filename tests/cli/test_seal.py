@@ -22,7 +22,7 @@ def test_a_journal_is_sealed_once(run: Run, tmp_path: Path) -> None:
     write(str(tmp_path / "journal"), *EXAMPLE)
     done = run("sbuslib", "seal", "journal", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, f"{tmp_path}/journal/sealed: 9 rows sealed, in 1 files\n")
-    assert done.stderr.startswith("sbus: 0123456789abcdef-00000000000000000001-00000000000000000009.parquet: 9 rows, ")
+    assert done.stderr.startswith("sbus: 0123456789abcdef-00000000000000000001-00000000000000000009-2025")
     again = run("sbuslib", "seal", "journal", cwd=tmp_path)
     assert (again.returncode, again.stdout) == (0, f"{tmp_path}/journal/sealed: 0 rows sealed, in 0 files\n")
     assert read(tmp_path / "journal").num_rows == 9

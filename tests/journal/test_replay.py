@@ -18,10 +18,10 @@ from support import HubThread
 
 from sbuslib.blocking import Client
 from sbuslib.errors import CorruptJournalError, UsageError
-from sbuslib.journal.replay import Replayed, Run, Selection, from_journal, replay
+from sbuslib.journal.replay import Replayed, Run, from_journal, replay
+from sbuslib.lake.selection import Selection
 from sbuslib.matcher import matches
-from sbuslib.segments.directory import Piece
-from sbuslib.segments.layout import Block, Record, segment_name
+from sbuslib.segments.layout import Block, Record, Skipped, segment_name
 from sbuslib.segments.reading import decode_block
 from sbuslib.wire.columns import Columns
 from sbuslib.wire.packets import Message
@@ -97,7 +97,7 @@ def test_messages_are_chosen_by_pattern_and_time(journal: str) -> None:
     write(journal, [rows[:3], [gap(6, "overflow", 4)._replace(sequence=4)], [rows[3]._replace(sequence=5)]])
 
     def chosen(*patterns: bytes, start: int | None = None, end: int | None = None) -> list[bytes]:
-        selection = Selection(patterns, start, end) if patterns else Selection(start=start, end=end)
+        selection = Selection(start, end, patterns=patterns or None)
         return [packet for run in from_journal(journal, selection) for packet in run.columns.packets()]
 
     first, second, third, fourth = (b"MSG a/1\0001", b"MSG b\0002", b"MSG a/2\0003", b"MSG c\0004")
@@ -123,10 +123,11 @@ def test_damage_is_an_error_or_skipped(journal: str) -> None:
     Path(path).write_bytes(data)
     with pytest.raises(CorruptJournalError, match=path):
         list(from_journal(journal))
-    skipped: list[Piece] = []
-    done = replay(from_journal(journal, on_corrupt="skip", on_skip=skipped.append), Stage(), speed=None)
+    skipped: list[Skipped] = []
+    runs = from_journal(journal, on_corrupt="skip", on_skip=lambda path, one: skipped.append(one))
+    done = replay(runs, Stage(), speed=None)
     assert done == Replayed(messages=5, lost=8)
-    assert [piece.block.rows for piece in skipped] == [1]
+    assert [one.rows for one in skipped] == [1]
 
 
 def test_a_journal_whose_recorder_was_killed_is_played_back(journal: str) -> None:
@@ -171,7 +172,7 @@ def test_played_back_messages_equal_the_recorded_ones(
         write(journal, blocks)
         for speed in (None, 1.0):
             stage = Stage()
-            runs = from_journal(journal, Selection(patterns, start, end))
+            runs = from_journal(journal, Selection(start, end, patterns=patterns))
             done = replay(runs, stage, speed=speed, clock=stage.clock, wait=stage.wait)
             assert [packet for _, packet in stage.published] == chosen
             assert done == Replayed(len(chosen), lost)
@@ -286,7 +287,6 @@ def test_a_journal_is_played_back_to_a_hub(address: str, journal: str) -> None:
 
 
 def test_a_lake_is_played_back_in_order(tmp_path: Path) -> None:
-    from sbuslib.cli.replay import from_lake
     from sbuslib.lake.sealing import ingest
 
     day = 86_400
@@ -299,12 +299,14 @@ def test_a_lake_is_played_back_in_order(tmp_path: Path) -> None:
     Path(f"{tmp_path}/other", segment_name(1)).write_bytes(other)
     ingest([f"{tmp_path}/one", f"{tmp_path}/other"], f"{tmp_path}/lake")
     stage = Stage()
-    done = replay(from_lake(f"{tmp_path}/lake", Selection()), stage, clock=stage.clock, wait=stage.wait)
+    done = replay(from_journal(f"{tmp_path}/lake"), stage, clock=stage.clock, wait=stage.wait)
     assert done == Replayed(messages=4, lost=5)
     assert stage.published == [
         (time, b"MSG k\0" + payload)
         for time, payload in zip((0.0, 1.0, 1.0, float(day - 1)), (b"a", b"b", b"c", b"d"), strict=True)
     ]
-    assert replay(from_lake(f"{tmp_path}/lake", Selection([b"x"])), Stage(), speed=None) == Replayed(messages=0, lost=5)
-    bounded = Selection(start=(day + 2) * SECOND, end=2 * day * SECOND)
-    assert replay(from_lake(f"{tmp_path}/lake", bounded), Stage(), speed=None) == Replayed(messages=2, lost=0)
+    assert replay(from_journal(f"{tmp_path}/lake", Selection(patterns=(b"x",))), Stage(), speed=None) == Replayed(
+        messages=0, lost=5
+    )
+    bounded = Selection((day + 2) * SECOND, 2 * day * SECOND)
+    assert replay(from_journal(f"{tmp_path}/lake", bounded), Stage(), speed=None) == Replayed(messages=2, lost=0)

@@ -44,7 +44,7 @@ def seal(folder: str) -> None:
     sealing.UNIT_BYTES = 50_000
     while True:
         try:
-            sealing.seal(f"{folder}/journal", keep_segments=0, keep_bytes=KEEP_BYTES)
+            sealing.seal(f"{folder}/journal", keep_bytes=KEEP_BYTES)
         except (SbusError, OSError) as error:
             if "no end mark" not in str(error) and "cut" not in str(error):  # the recorder was killed just now
                 os.write(2, f"{error}\n".encode())

@@ -12,17 +12,19 @@ from lake.journals import SALT, SENDER, START_NS, Row, rows
 from sbuslib.errors import CorruptJournalError
 from sbuslib.lake import decode
 from sbuslib.lake.decode import Decoder
-from sbuslib.lake.rows import SCHEMA, Filter
+from sbuslib.lake.rows import SCHEMA
+from sbuslib.lake.selection import EVERYTHING, Selection
 from sbuslib.matcher import matches
 from sbuslib.segments.encoding import encode_block
 from sbuslib.segments.layout import NULL, Block, SegmentHeader, pack
 from sbuslib.segments.reading import decode_block
 
 HEADER = SegmentHeader("0123456789abcdef", "hub-1", b"/", START_NS, 1, SALT)
-EVERYTHING = Filter()
 
 
-def decoded(*blocks: bytes | bytearray, schema: Any = SCHEMA, wanted: Filter = EVERYTHING, **limits: int) -> list[Any]:
+def decoded(
+    *blocks: bytes | bytearray, schema: Any = SCHEMA, wanted: Selection = EVERYTHING, **limits: int
+) -> list[Any]:
     """The record batches of some blocks of one segment."""
     decoder = Decoder(schema, wanted, **limits)
     batches: list[Any] = []
@@ -101,22 +103,24 @@ def test_an_unknown_sender_is_null() -> None:
 @pytest.mark.parametrize("pattern", [b"", b"room/1/temp", b"room/", b"room/*/temp", b"*/", b"hall", b"room/*"])
 def test_a_filter_by_pattern_keeps_matching_keys(pattern: bytes) -> None:
     messages = [*rows(20), Row(b"hall", b"", START_NS), Row(b"", b"", START_NS), Row(b"room/", b"", START_NS)]
-    batches = decoded(encoded(1, messages[:9]), encoded(10, messages[9:]), wanted=Filter(pattern=pattern))
+    batches = decoded(encoded(1, messages[:9]), encoded(10, messages[9:]), wanted=Selection(patterns=(pattern,)))
     got = [key for batch in batches for key in batch.column("key").to_pylist()]
     assert got == [row.key for row in messages if matches(pattern, row.key)]
 
 
 def test_filters_are_combined() -> None:
-    wanted = Filter(START_NS + 3_000_000_000, START_NS + 11_000_000_000, key_prefix=b"room/3", pattern=b"room/*/temp")
+    wanted = Selection(
+        START_NS + 3_000_000_000, START_NS + 11_000_000_000, key_prefix=b"room/3", patterns=(b"room/*/temp",)
+    )
     batches = decoded(encoded(1, rows(30)), wanted=wanted)
     assert [payload for batch in batches for payload in batch.column("payload").to_pylist()] == [b"3", b"10"]
-    assert decoded(encoded(1, rows(30)), wanted=Filter(key_prefix=b"x")) == []
+    assert decoded(encoded(1, rows(30)), wanted=Selection(key_prefix=b"x")) == []
 
 
 def test_a_filter_works_for_more_keys_than_it_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode, "_KNOWN_KEYS", 3)
     messages = [Row(b"k%d" % n, b"", START_NS) for n in range(100)]
-    batches = decoded(encoded(1, messages), wanted=Filter(key_prefix=b"k1"))
+    batches = decoded(encoded(1, messages), wanted=Selection(key_prefix=b"k1"))
     assert sum(batch.num_rows for batch in batches) == 11
 
 

@@ -8,7 +8,8 @@ import pytest
 from lake.journals import rows, segment
 
 from sbuslib.errors import JournalError
-from sbuslib.lake.places import absolute, contents, list_sealed, list_segments, measure, opened, sealed_name, target_of
+from sbuslib.lake.pieces import contents
+from sbuslib.lake.places import absolute, list_sealed, list_segments, opened, sealed_name, target_of
 
 JOURNAL = "0123456789abcdef"
 
@@ -32,10 +33,9 @@ def test_segments_are_listed_and_read_by_path_and_by_uri(journal: Path) -> None:
         ]
         with opened(found[0].path) as read_at:
             assert read_at(8, 4_096) == first.read_bytes()[8:4_104]
-        assert measure(found[0]) == (first.stat().st_size, 4, True)
     first.unlink()
     with (
-        pytest.raises(JournalError, match=rf"{first.name}: this segment was deleted before it was read"),
+        pytest.raises(JournalError, match=rf"{first.name}: this file was deleted before it was read"),
         opened(str(first)),
     ):
         pass
@@ -52,18 +52,21 @@ def test_sealed_files_are_found_by_their_names(journal: Path, tmp_path: Path) ->
     segment(journal, 1, rows(3))
     folder = journal / "sealed"
     folder.mkdir()
-    names = [sealed_name(JOURNAL, first, first + 9) for first in (11, 1)]
-    for name in (*names, "notes.parquet", f"_{JOURNAL}-{21:020d}.new"):
+    second = 1_000_000_000
+    names = [sealed_name(JOURNAL, n, n + 9, (n * second + 5, n * second + 7), n) for n in (11, 1)]
+    assert names[1] == f"{JOURNAL}-{1:020d}-{10:020d}-19700101T000001-19700101T000001-00000001.parquet"
+    names.append(names[0].replace("T0000", "T9900"))
+    for name in (*names, f"{JOURNAL}-{31:020d}-{40:020d}.parquet", "notes.parquet", f"_{JOURNAL}-{21:020d}.new"):
         (folder / name).write_bytes(b"x")
     found = contents(str(journal))
-    assert [(one.journal, one.first, one.last, one.size) for one in found.sealed] == [
-        (JOURNAL, 1, 10, 1),
-        (JOURNAL, 11, 20, 1),
+    assert [one[1:] for one in found.sealed] == [
+        (JOURNAL, 1, 10, second, 2 * second, 1, 1),
+        (JOURNAL, 11, 20, 11 * second, 12 * second, 11, 1),
     ]
-    assert [one.name for one in found.sealed] == names[::-1]
-    assert (len(found.segments), found.growing) == (1, False)
+    assert [one.name for one in found.sealed] == names[1::-1]
+    assert (len(found.segments), found.is_growing, found.journal) == (1, False, JOURNAL)
     with pytest.raises(JournalError, match="the identity"):
-        sealed_name("../../etc/passwd", 1, 2)
+        sealed_name("../../etc/passwd", 1, 2, (0, 0), 0)
     (journal / "sealed.to").write_text(f"{tmp_path}/elsewhere\n")
     assert target_of(str(journal)) == f"{tmp_path}/elsewhere"
     assert contents(str(journal)).sealed == []

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import time
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pyarrow.parquet
 import pytest
@@ -14,9 +17,11 @@ from lake.journals import START_NS, rows, segment
 from sbuslib import read
 from sbuslib.errors import CorruptJournalError, JournalError, JournalInUseError, UsageError
 from sbuslib.lake import sealing
+from sbuslib.lake.blocks import read_records
 from sbuslib.lake.places import list_sealed
+from sbuslib.lake.retention import retain
 from sbuslib.lake.sealing import Sealing, Written, ingest, seal, units, write
-from sbuslib.segments.directory import DirectoryLock, list_segments, read_records
+from sbuslib.segments.directory import DirectoryLock, list_segments
 
 JOURNAL = "0123456789abcdef"
 
@@ -39,14 +44,16 @@ def test_ended_segments_become_one_file_with_every_column(journal: Path) -> None
     made: list[Written] = []
     assert seal(journal, progress=made.append) == 1
     (path,) = (journal / "sealed").glob("*.parquet")
-    assert path.name == f"{JOURNAL}-{1:020d}-{6:020d}.parquet"
+    crc = f"{crc32(path.read_bytes()):08x}"
+    assert path.name == f"{JOURNAL}-{1:020d}-{6:020d}-20250615T150640-20250615T150645-{crc}.parquet"
     assert made == [Written(path.name, 6, path.stat().st_size)]
     table = pyarrow.parquet.read_table(path)
-    expected = [row for row in read_records(journal, growing=True) if row.sequence < 7]
+    expected = [row for row in read_records(journal) if row.sequence < 7]
     for name in ("time_ns", "sequence", "kind", "key", "payload", "sender", "gid", "uid", "pid", "lost", "cause"):
         assert table.column(name).to_pylist() == [getattr(row, name) for row in expected], name
     metadata = pyarrow.parquet.read_metadata(path)
     assert metadata.metadata[b"sbus.schema"] == b"1"
+    assert (metadata.metadata[b"sbus.separator"], metadata.metadata[b"sbus.hub"]) == (b"/", b"hub-1")
     statistics = {
         metadata.row_group(0).column(n).path_in_schema: metadata.row_group(0).column(n).statistics
         for n in range(metadata.num_columns)
@@ -69,7 +76,8 @@ def test_small_segments_are_merged_and_the_files_do_not_depend_on_kills(
     seal(once)
     # Killed after each file, and while one was written aside.
     for _ in range(20):
-        for unit in units(str(killed), str(killed / "sealed"))[:1]:
+        there = sealing._ranges(list_sealed(str(killed / "sealed")))
+        for unit in units(str(killed), str(killed / "sealed"), there)[:1]:
             write(unit)
         (killed / "sealed" / f"_{JOURNAL}-{51:020d}.new").write_bytes(b"half a file")
     assert 1 < len(names(once / "sealed")) < 12
@@ -80,25 +88,10 @@ def test_small_segments_are_merged_and_the_files_do_not_depend_on_kills(
     assert pyarrow.parquet.read_table(once / "sealed").num_rows == 120, "any glob is right"
 
 
-def test_a_follower_holds_small_segments_until_their_day_is_over(
-    journal: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(time, "time_ns", lambda: START_NS)
-    segment(journal, 1, rows(5))
-    segment(journal, 6, rows(5, 6))
-    assert Sealing(journal).run(hold=True) == 0
-    assert sequences(journal) == [*range(1, 11)]
-    monkeypatch.setattr(time, "time_ns", lambda: START_NS + 86_400_000_000_000)
-    assert Sealing(journal).run(hold=True) == 1
-    assert names(journal / "sealed") == [(1, 10)]
-
-
 def test_segments_are_deleted_once_they_are_sealed_but_for_the_last(journal: Path) -> None:
     for number in range(4):
         segment(journal, 1 + 3 * number, rows(3, 1 + 3 * number))
     seal(journal)
-    assert len(list_segments(journal)) == 4, "readers that are behind have an hour"
-    seal(journal, keep_segments=0)
     assert [one.first_sequence for one in list_segments(journal)] == [10], "numbers go on from it"
     assert sequences(journal) == [*range(1, 13)]
     segment(journal, 13, rows(3, 13))
@@ -106,26 +99,50 @@ def test_segments_are_deleted_once_they_are_sealed_but_for_the_last(journal: Pat
     assert sequences(journal) == [*range(1, 16)]
 
 
-def test_old_sealed_files_are_deleted_by_size_and_by_age(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_files_are_deleted_by_size_and_by_age(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sealing, "UNIT_BYTES", 1)
     for number in range(5):
         segment(journal, 1 + 3 * number, rows(3, 1 + 3 * number))
     seal(journal)
-    sizes = [one.size for one in list_sealed(str(journal / "sealed"))]
-    seal(journal, keep_bytes=1)
-    assert len(names(journal / "sealed")) == 5, "their segments are still there: they would be sealed again"
-    seal(journal, keep_segments=0, keep_bytes=sum(sizes[2:]))
+    sizes = [one.size for one in list_sealed(str(journal / "sealed"))] + [one.size for one in list_segments(journal)]
+    seal(journal, keep_bytes=sum(sizes[2:]))
     assert names(journal / "sealed") == [(7, 9), (10, 12), (13, 15)]
-    seal(journal, keep_segments=0, keep_seconds=1e-9)
-    assert names(journal / "sealed") == [(13, 15)]
+    seal(journal, keep_seconds=time.time() - START_NS / 1e9 - 11)
+    assert names(journal / "sealed") == [(10, 12), (13, 15)], "the rows of the first were older"
+    seal(journal, keep_seconds=1)
+    assert names(journal / "sealed") == [(13, 15)], "its segment is still there: it would be sealed again"
     assert seal(journal) == 0
+
+
+def test_segments_that_are_not_sealed_are_deleted_as_well(journal: Path) -> None:
+    paths = [segment(journal, 1 + 3 * number, rows(3, 1 + 3 * number)) for number in range(3)]
+    (journal / f"{10:020d}.sbj").touch()  # a recorder is about to begin one, or was killed then
+    retain(str(journal), 1, None)
+    assert [one.path for one in list_segments(journal)] == [str(paths[2]), f"{journal}/{10:020d}.sbj"]
+    segment(journal, 10, rows(3, 10))
+    retain(str(journal), None, 0.0)
+    assert [one.first_sequence for one in list_segments(journal)] == [10]
+
+
+def test_a_full_disk_keeps_nothing_of_what_was_begun(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segment(journal, 1, rows(5))
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            seal(journal)
+    assert [path.name for path in (journal / "sealed").iterdir()] == []
+    assert seal(journal) == 1
 
 
 def test_sealed_files_in_another_place_are_found_from_the_journal(journal: Path, tmp_path: Path) -> None:
     segment(journal, 1, rows(3))
     segment(journal, 4, rows(3, 4))
     place = tmp_path / "elsewhere"
-    seal(journal, place.as_uri(), keep_segments=0)
+    seal(journal, place.as_uri())
     assert not (journal / "sealed").exists()
     assert names(place) == [(1, 6)]
     assert sequences(journal) == sequences(place) == sequences(journal, place) == [*range(1, 7)]
@@ -157,7 +174,7 @@ def test_damage_ends_the_sealing_or_becomes_a_gap(journal: Path) -> None:
     assert names(journal / "sealed") == []
     assert seal(journal, on_corrupt="skip") == 1
     table = read(journal)
-    assert table.column("cause").to_pylist() == ["corrupt", *[None] * 10]
+    assert table.column("cause").to_pylist() == ["damaged", *[None] * 10]
     assert table.column("lost").to_pylist()[0] == 10
 
 
@@ -169,7 +186,7 @@ def test_journals_of_many_hosts_become_one_lake_each_row_once(tmp_path: Path) ->
         identity = f"{number}123456789abcdef"
         segment(journal, 1, rows(5), journal=identity)
         segment(journal, 6, rows(5, 6), journal=identity, sealed=journal.name != "open")
-    seal(journals[0], keep_segments=0)
+    seal(journals[0])
     lock = DirectoryLock(journals[2])
     made: list[Written] = []
     for _ in range(2):
@@ -202,7 +219,7 @@ def test_what_was_sealed_after_it_was_taken_in_half_is_taken_in_once(tmp_path: P
     segment(journal, 1, rows(5), rows(5, 6))
     segment(journal, 11, rows(1, 11))
     lock.release()
-    seal(journal, keep_segments=0)
+    seal(journal)
     ingest([journal], lake)
     assert names(lake) == [(1, 5), (6, 11)]
     assert sequences(lake) == [*range(1, 12)]

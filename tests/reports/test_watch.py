@@ -15,7 +15,7 @@ from lake.journals import Row as Recorded
 from support import HubThread
 
 from sbuslib.blocking import Client
-from sbuslib.errors import UsageError
+from sbuslib.errors import JournalError, UsageError
 from sbuslib.limits import Limits
 from sbuslib.reports.watch import (
     Alert,
@@ -224,7 +224,7 @@ def test_windows_are_bounded_and_journals_exist(tmp_path: Path) -> None:
             check_windows(seconds, delay)
     with pytest.raises(UsageError, match="windows"):
         follow(Given(), [], seconds=0.1, stop=threading.Event())
-    with pytest.raises(OSError, match="nowhere"):
+    with pytest.raises(JournalError, match="nowhere"):
         InJournal(f"{tmp_path}/nowhere", 0)
 
 

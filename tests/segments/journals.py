@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from sbuslib.segments.directory import read_journal
+from sbuslib.lake.blocks import read_records
 from sbuslib.segments.encoding import encode_block, encode_end, encode_gaps
-from sbuslib.segments.layout import NULL, Record, SegmentHeader, Skipped, pack, segment_name
+from sbuslib.segments.layout import NULL, Record, SegmentHeader, pack, segment_name
 
 SALT = 0x1BADB002
 SENDER = b"!/cred/100/1000/4711"
@@ -86,10 +86,6 @@ EXAMPLE = [
 """Two segments, of one block and of three."""
 
 
-def records_of(directory: str, growing: bool | None = None) -> list[Record]:
+def records_of(directory: str) -> list[Record]:
     """All rows of a journal, in order; an error where anything is wrong with it."""
-    found: list[Record] = []
-    for piece in read_journal(directory, growing=growing):
-        assert not isinstance(piece.block, Skipped)
-        found += piece.block.records()
-    return found
+    return list(read_records(directory))

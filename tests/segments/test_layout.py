@@ -103,3 +103,18 @@ def test_gaps_are_read_back(given: list[tuple[str, int | None]]) -> None:
     read = decode_block(block(records), 0, SALT)
     assert isinstance(read, Block)
     assert list(read.records()) == records
+
+
+@given(rows, st.integers(0, 22), st.integers(0, 22))
+def test_a_part_of_a_block_has_its_rows(
+    given: list[tuple[bytes, bytes, tuple[int | None, int | None, int | None]]], first: int, before: int
+) -> None:
+    records = [
+        Record(number, number, "message", key, payload, SENDER, gid, uid, pid)
+        for number, (key, payload, (gid, uid, pid)) in enumerate(given, 1)
+    ]
+    read = decode_block(block(records), 0, SALT)
+    assert isinstance(read, Block)
+    part = read.between(first, before)
+    found = list(part.records()) if part is not None else []
+    assert found == [one for one in records if first <= one.sequence < before]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from segments.journals import EXAMPLE, SALT, block, gap, message, records_of, segment, write
 
 from sbuslib.errors import CorruptJournalError
-from sbuslib.segments import directory
-from sbuslib.segments.directory import read_journal
+from sbuslib.lake.blocks import read_records
+from sbuslib.segments import reading
 from sbuslib.segments.encoding import encode_block, encode_end
 from sbuslib.segments.layout import (
     SEGMENT_HEADER_BYTES,
@@ -80,47 +80,45 @@ def test_forged_columns_that_do_not_agree_are_an_error_or_rows(
 
 def test_walk_finds_the_end_of_each_block() -> None:
     data = segment(EXAMPLE[1])
-    extents = list(walk(lambda at, length: data[at : at + length], len(data)))
-    assert [extent.rows for extent in extents] == [1, 3, 2, None]
+    extents = list(walk(lambda at, length: data[at : at + length], len(data), 4))
+    assert [(extent.rows, extent.first) for extent in extents] == [(1, 4), (3, 5), (2, 8), (None, 10)]
     assert extents[-1].end == len(data)
     for size in range(len(data)):
         whole = [extent for extent in extents if extent.end <= size]
-        assert list(walk(lambda at, length: data[at : at + length], size)) == whole
+        assert list(walk(lambda at, length: data[at : at + length], size, 4)) == whole
 
 
 # -- damage -------------------------------------------------------------------------------------------
 
 
-def check_damaged(journal: str, path: str, position: int | None = None) -> tuple[int, int | None]:
+def skipped_in(journal: str) -> tuple[list[Record], list[Skipped]]:
+    """The rows that are read, without those that stand in no file, and what was skipped."""
+    skipped: list[Skipped] = []
+    found = read_records(journal, on_corrupt="skip", on_skip=lambda path, one: skipped.append(one))
+    return [row for row in found if row.cause not in ("damaged", "cut", "deleted")], skipped
+
+
+def check_damaged(journal: str, path: str, position: int) -> tuple[int, int | None]:
     """Reading raises an error with the position, or counts skipped bytes and, if known, rows. It gives no wrong row."""
     with pytest.raises(CorruptJournalError) as caught:
         records_of(journal)
     assert caught.value.path == path
     assert f"{path}: byte {caught.value.position}: " in str(caught.value)
-    if position is not None:
-        # The block in which it is: no later than the byte itself.
-        assert caught.value.position <= position
+    assert caught.value.position <= position, "the block in which it is: no later than the byte itself"
     again = pickle.loads(pickle.dumps(caught.value))
     assert (again.path, again.position, again.reason) == (path, caught.value.position, caught.value.reason)
-    found: list[Record] = []
-    skipped, unknown, length = 0, False, 0
-    for piece in read_journal(journal, on_corrupt="skip"):
-        if isinstance(piece.block, Skipped):
-            assert piece.segment.path == path
-            length += piece.block.length
-            unknown |= piece.block.rows is None
-            skipped += piece.block.rows or 0
-        else:
-            found += piece.block.records()
+    found, skipped = skipped_in(journal)
     assert [record for record in ROWS if record in found] == found
-    assert unknown or skipped + len(found) == len(ROWS)
-    return length, None if unknown else skipped
+    unknown = any(one.rows is None for one in skipped)
+    rows = sum(one.rows or 0 for one in skipped)
+    assert unknown or rows + len(found) == len(ROWS)
+    return sum(one.length for one in skipped), None if unknown else rows
 
 
 @pytest.fixture(params=[1 << 20, 400], ids=["at once", "in pieces"])
 def window(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How much of a segment is read at once: all of it, or little more than a block."""
-    monkeypatch.setattr(directory, "_WINDOW", request.param)
+    monkeypatch.setattr(reading, "WINDOW_BYTES", request.param)
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -132,23 +130,34 @@ def test_any_changed_byte_is_found(journal: str, number: int, window: None) -> N
         changed = bytearray(data)
         changed[at] ^= 1 << at % 8
         Path(path).write_bytes(changed)
+        if last and at >= len(data) - 32:  # as if its recorder had been killed while it wrote the mark
+            assert [row.cause for row in records_of(journal)[-1:]] == ["cut"]
+            assert records_of(journal)[:-1] == ROWS
+            continue
         length, rows = check_damaged(journal, path, at)
         assert length > 0
         if not last:
             assert rows in (0, 3)  # the next segment tells how many there were
-        elif SEGMENT_HEADER_BYTES <= at < len(data) - 32:
+        elif at >= SEGMENT_HEADER_BYTES:
             assert rows in (1, 2, 3)
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_cut_at_any_byte_is_found(journal: str, number: int, window: None) -> None:
+    """In the last segment it is what a kill leaves; before, it is damage."""
     path = write(journal, *EXAMPLE)[number]
     data = Path(path).read_bytes()
     for at in range(len(data)):
         Path(path).write_bytes(data[:at])
-        _, rows = check_damaged(journal, path, at)
         if number == 0:
+            _, rows = check_damaged(journal, path, at)
             assert rows in (0, 3)
+            continue
+        *whole, gap = records_of(journal)
+        assert whole == ROWS[: len(whole)]
+        assert (gap.sequence, gap.cause, gap.lost) == (len(whole) + 1, "cut", None)
+        ends = [0, *(sum(map(len, map(block, EXAMPLE[1][:n]))) + SEGMENT_HEADER_BYTES for n in (1, 2, 3))]
+        assert len(whole) == [3, 4, 7, 9][sum(at >= end for end in ends) - 1]
 
 
 def test_a_missing_or_repeated_block_in_a_segment_is_found(journal: str, window: None) -> None:
@@ -165,20 +174,9 @@ def test_a_missing_or_repeated_block_in_a_segment_is_found(journal: str, window:
         with pytest.raises(CorruptJournalError, match=reason) as caught:
             records_of(journal)
         assert caught.value.path == path
-        pieces = [piece.block for piece in read_journal(journal, on_corrupt="skip")]
-        assert [one.sequences[0] for one in pieces if isinstance(one, Block)] == found
-        assert [one.reason for one in pieces if isinstance(one, Skipped)] == [reason]
-
-
-def test_a_missing_segment_is_found(journal: str) -> None:
-    first, second = write(journal, *EXAMPLE)
-    write(journal, [[message(10, b"k", b"v")]])
-    os.unlink(second)
-    with pytest.raises(CorruptJournalError, match="rows 4 to 9 are missing") as caught:
-        records_of(journal)
-    assert (caught.value.path, caught.value.position) == (first, os.path.getsize(first))
-    skipped = [piece.block for piece in read_journal(journal, on_corrupt="skip") if isinstance(piece.block, Skipped)]
-    assert [(one.length, one.rows) for one in skipped] == [(0, 6)]
+        read, skipped = skipped_in(journal)
+        assert [one.sequence for one in read] == found
+        assert [one.reason for one in skipped] == [reason]
 
 
 def test_a_segment_under_another_name_is_refused(journal: str) -> None:

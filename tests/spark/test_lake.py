@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lake.journals import START_NS, rows, segment
+from lake.journals import SALT, START_NS, Row, rows, segment
 
 import sbuslib
 from sbuslib.lake.sealing import Written, ingest, seal
 from sbuslib.matcher import matches
 from sbuslib.segments.directory import DirectoryLock
+from sbuslib.segments.layout import SegmentHeader
 from sbuslib.spark.lake import on_spark, read, regex
 
 if TYPE_CHECKING:
@@ -29,15 +30,15 @@ def sequences(spark: SparkSession, *places: Path, **options: Any) -> list[int]:
 def test_sealed_files_and_the_live_tail_are_read_once(spark: SparkSession, journal: Path) -> None:
     segment(journal, 1, rows(10))
     segment(journal, 11, rows(10, 11))
-    seal(journal, keep_segments=0)
+    seal(journal)
     segment(journal, 21, rows(10, 21))
     assert sequences(spark, journal) == [*range(1, 31)]
     planned = read(spark, journal)
     chosen = {"start": START_NS + 5_000_000_000, "end": START_NS + 26_000_000_000, "pattern": "room/3/*"}
     assert sequences(spark, journal, **chosen) == [n for n in range(5, 26) if n % 7 == 3]
     segment(journal, 31, rows(1, 31))
-    seal(journal, keep_segments=0)
-    assert sorted(row.sequence for row in planned.collect()) == [*range(1, 32)], "sealed after the frame was made"
+    seal(journal)
+    assert sorted(row.sequence for row in planned.collect()) == [*range(1, 31)], "sealed after the frame was made"
     assert "BatchScan" not in sbuslib.read(journal, "spark", session=spark)._jdf.queryExecution().toString()
     lock = DirectoryLock(journal)
     segment(journal, 32, rows(3, 32), rows(3, 35), sealed=False)
@@ -45,6 +46,26 @@ def test_sealed_files_and_the_live_tail_are_read_once(spark: SparkSession, journ
     assert sequences(spark, journal, durable_only=True) == [*range(1, 35)]
     assert sequences(spark, journal) == [*range(1, 38)]
     lock.release()
+    assert sequences(spark, journal) == [*range(1, 39)], "and the gap that tells of a kill"
+
+
+def test_a_pattern_that_is_no_utf8_and_other_separators_are_right(spark: SparkSession, tmp_path: Path) -> None:
+    for identity, separator in (("0" * 16, b"."), ("1" * 16, b"/")):
+        keys = (b"\xff.1.x", b"\xff/1/x", b"a.1.b")
+        path = segment(tmp_path / identity, 1, [Row(key, b"", START_NS) for key in keys])
+        header = SegmentHeader(identity, "hub-1", separator, START_NS, 1, SALT).encode()
+        path.write_bytes(header + path.read_bytes()[len(header) :])
+
+    def found(pattern: bytes) -> list[bytes]:
+        frame = sbuslib.read([*tmp_path.iterdir()], "spark", session=spark, columns=["key"], pattern=pattern)
+        return sorted(bytes(row.key) for row in frame.collect())
+
+    for _ in range(2):
+        assert found(b"\xff.*.x") == [b"\xff.1.x"]
+        assert found(b"\xff/*/x") == [b"\xff/1/x"]
+        assert found(b"a.*.b") == [b"a.1.b"], "a literal, where the separator is another"
+        for place in tmp_path.iterdir():
+            seal(place)
 
 
 def test_a_cluster_takes_journals_into_a_lake(spark: SparkSession, tmp_path: Path) -> None:

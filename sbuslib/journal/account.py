@@ -1,29 +1,95 @@
-"""A ledger: what journals, hubs and links say of how many messages they had, and of those that they lost.
+"""What journals, hubs and links had and lost: every byte of a journal is read, and hubs are asked for their counts.
 
 A journal knows what it recorded and what its recorder missed, by cause. A hub counts what was published and routed, and
-what became of it; a link likewise. This reads the journals and asks the hubs; it needs no Spark.
+what became of it; a link likewise.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
-from ..segments.directory import read_journal
-from ..segments.layout import GAP, Skipped
-from ..statistics import LinkStatistics
-from ..survey import SeenHub
+import msgspec
+
+from ..errors import CorruptJournalError
+from ..lake.blocks import blocks, everything
+from ..lake.segment_rows import DAMAGED, DELETED
+from ..segments.layout import GAP, Block, Skipped
 from ..wire.text import escape
 
-__all__ = ["Account", "Ledger", "Loss"]
+if TYPE_CHECKING:
+    from ..statistics import LinkStatistics
+    from ..survey import SeenHub
 
-DAMAGED = "damaged"
-"""The cause of rows that were in a journal and cannot be read."""
+__all__ = ["Account", "Check", "Ledger", "Loss", "verify"]
 
 NOT_ASKED = "not asked: "
 """The start of the cause of what a hub may have lost that could not be asked."""
+
+
+class Check(msgspec.Struct):
+    """Counts of what :func:`verify` has read so far."""
+
+    files: int = 0
+    messages: int = 0
+    gaps: int = 0
+    """Gap rows."""
+    first_row: int = 0
+    """The number of the first row that there is."""
+    lost: Counter[str] = msgspec.field(default_factory=Counter)
+    """Messages that the journal lacks, by cause, as far as their number is known."""
+    unknown: Counter[str] = msgspec.field(default_factory=Counter)
+    """How many times messages are missing whose number nobody knows, by cause."""
+    damages: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no byte is damaged and no file is missing."""
+        return not (self.damages or self.lost[DELETED] or self.unknown[DELETED])
+
+
+def verify(
+    directory: str | os.PathLike[str],
+    on_damage: Callable[[str, Skipped], object] = lambda path, skipped: None,
+    check: Check | None = None,
+) -> Check:
+    """Read all of a journal, and call ``on_damage`` with each file and what is damaged in it.
+
+    It counts in ``check``, which another thread may read meanwhile. Raises
+    :exc:`~sbuslib.errors.JournalError` when there is no journal, and :exc:`OSError`.
+    """
+    check = Check() if check is None else check
+
+    def skip(path: str, skipped: Skipped) -> None:
+        check.damages += 1
+        on_damage(path, skipped)
+
+    pieces = everything(directory)
+    check.first_row = check.first_row or pieces[0].first
+    former = ""
+    for rows in blocks(pieces, on_corrupt="skip", on_skip=skip):
+        check.files += rows.path != former and rows.path != pieces[0].place
+        former = rows.path
+        try:
+            _count(rows.block, check)
+        except CorruptJournalError as error:
+            skip(rows.path, Skipped(rows.block.position, rows.block.length, rows.block.rows, error.reason))
+            check.lost[DAMAGED] += rows.block.rows
+    return check
+
+
+def _count(block: Block, check: Check) -> None:
+    """Count the rows of a block. Raises :exc:`~sbuslib.errors.CorruptJournalError` where its columns do not agree."""
+    records = list(block.records())
+    if block.kind == GAP:
+        for row in records:
+            check.lost[row.cause or ""] += row.lost or 0
+            check.unknown[row.cause or ""] += row.lost is None
+        check.gaps += block.rows
+    else:
+        check.messages += block.rows
 
 
 class Account(NamedTuple):
@@ -61,21 +127,14 @@ class Ledger:
         self.accounts: list[Account] = []
         self.losses: list[Loss] = []
 
-    def add_journal(self, directory: str | os.PathLike[str]) -> None:
-        """Read a journal. Raises :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`."""
-        recorded, lost, unknown = 0, Counter[str](), Counter[str]()
-        for piece in read_journal(directory, on_corrupt="skip"):
-            if isinstance(piece.block, Skipped):
-                rows = piece.block.rows
-                lost[DAMAGED] += rows or 0
-                unknown[DAMAGED] += rows is None
-            elif piece.block.kind == GAP:
-                for row in piece.block.records():
-                    lost[row.cause or ""] += row.lost or 0
-                    unknown[row.cause or ""] += row.lost is None
-            else:
-                recorded += piece.block.rows
-        self._add(Account("journal", os.fspath(directory), recorded=recorded), lost, unknown)
+    def add_journal(self, directory: str | os.PathLike[str], check: Check | None = None) -> None:
+        """Take over what :func:`verify` has found in a journal, or read it.
+
+        Raises :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`.
+        """
+        check = verify(directory) if check is None else check
+        account = Account("journal", os.fspath(directory), recorded=check.messages)
+        self._add(account, check.lost, check.unknown)
 
     def add_tree(self, hub: SeenHub) -> None:
         """Take over what a hub and those below it told."""

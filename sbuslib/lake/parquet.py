@@ -1,0 +1,221 @@
+"""Reads sealed files through Arrow: checked, as record batches or as blocks of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any
+from zlib import crc32
+
+import numpy
+import pyarrow
+
+from ..errors import CorruptJournalError
+from ..segments.encoding import encode_gaps
+from ..segments.layout import GAP, NULL, Block, SegmentHeader, Skipped
+from ..segments.reading import OnCorrupt, decode_block
+from .pieces import Piece
+from .places import Sealed, VanishedError, filesystem_of, is_local, opened
+from .rows import SCHEMA
+from .segment_rows import DAMAGED, OnSkip, Rows
+from .selection import Selection
+
+__all__ = ["check", "checked", "chosen", "dataset", "expression", "sealed_batches", "sealed_rows"]
+
+_AT_ONCE = 8_388_608
+_BATCH_ROWS = 131_072
+
+
+def check(file: Sealed) -> None:
+    """Read every byte of a sealed file. Raises :exc:`~sbuslib.errors.CorruptJournalError` unless its CRC is right."""
+    crc = at = 0
+    with opened(file.path) as read_at:
+        while some := read_at(at, _AT_ONCE):
+            crc, at = crc32(some, crc), at + len(some)
+    if crc != file.crc:
+        raise CorruptJournalError("the CRC of this sealed file is not the one in its name", 0, file.path)
+
+
+@lru_cache(65_536)
+def checked(file: Sealed) -> None:
+    """The same, once in a process for each file: sealed files never change."""
+    check(file)
+
+
+def dataset(files: list[str], filesystem: Any) -> Any:
+    """Sealed files as a dataset of Arrow, which checks the pages that it reads."""
+    import pyarrow.dataset  # here, as it loads pandas, which the workers of Spark can do without
+
+    options = pyarrow.dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
+    form = pyarrow.dataset.ParquetFileFormat(default_fragment_scan_options=options)
+    return pyarrow.dataset.dataset(files, SCHEMA, form, filesystem)
+
+
+def expression(wanted: Selection, first: int = 0, before: int | None = None) -> Any:
+    """What of ``wanted`` Arrow can tell by itself, and the numbers of rows, as a filter; ``None`` for all rows."""
+    from pyarrow.compute import field
+
+    terms = []
+    if wanted.start_ns is not None:
+        terms.append(field("time_ns") >= wanted.start_ns)
+    if wanted.end_ns is not None:
+        terms.append(field("time_ns") < wanted.end_ns)
+    if first:
+        terms.append(field("sequence") >= first)
+    if before is not None:
+        terms.append(field("sequence") < before)
+    low, high = wanted.key_range()
+    if low:
+        of_key = field("key") >= pyarrow.scalar(low, pyarrow.binary())
+        if high is not None:
+            of_key &= field("key") < pyarrow.scalar(high, pyarrow.binary())
+        terms.append(of_key | field("key").is_null())
+    found = None
+    for term in terms:
+        found = term if found is None else found & term
+    return found
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Errors of Arrow become ours, with the path."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise VanishedError(f"{path}: this file was deleted before it was read") from None
+    except (OSError, pyarrow.ArrowException) as error:
+        raise CorruptJournalError(" ".join(str(error).split()), 0, path) from None
+
+
+def header_of(file: Sealed) -> SegmentHeader:
+    """What the metadata of a sealed file say: journal, hub and separator. Raises as :func:`sealed_batches`."""
+    import pyarrow.parquet
+
+    with _named(file.path):
+        filesystem, inside = filesystem_of(file.path)
+        told = pyarrow.parquet.read_metadata(inside, filesystem=filesystem).metadata or {}
+    separator = told.get(b"sbus.separator", b"/")
+    hub = told.get(b"sbus.hub", b"").decode(errors="replace")
+    return SegmentHeader(file.journal, hub, separator, file.start_ns, file.first, 0)
+
+
+def sealed_batches(piece: Piece, schema: Any, wanted: Selection) -> Iterator[Any]:
+    """The wanted rows of a sealed file's piece, as record batches of ``schema``.
+
+    Raises :exc:`~sbuslib.errors.CorruptJournalError`, and :exc:`.places.VanishedError` before the first row.
+    """
+    file = piece.file
+    assert isinstance(file, Sealed)
+    if is_local(file.path):
+        checked(file)
+    header = header_of(file)
+    filesystem, inside = filesystem_of(file.path)
+    names = [*dict.fromkeys([*schema.names, *(["key"] if wanted.by_key else [])])]
+    bounds = (0, None) if piece.is_whole else (piece.first, piece.before)
+    with _named(file.path):
+        source = dataset([inside], filesystem)
+        found = source.to_batches(columns=names, filter=expression(wanted, *bounds), batch_size=_BATCH_ROWS)
+        for batch in found:
+            rows = chosen(batch, wanted, header.separator)
+            if rows.num_rows:
+                yield rows.select(schema.names).cast(schema)
+
+
+def chosen(rows: Any, wanted: Selection, separator: bytes) -> Any:
+    """The rows of a record batch whose keys are wanted, and all gaps."""
+    if not wanted.by_key or not rows.num_rows:
+        return rows
+    keys = rows.column("key").dictionary_encode()
+    known = [key is not None and wanted.wants(key, separator) for key in keys.dictionary.to_pylist()]
+    by_key = numpy.array([*known, True], numpy.bool_)  # the last one stands for no key
+    mask = by_key[keys.indices.fill_null(len(known)).to_numpy(zero_copy_only=False)]
+    return rows.filter(pyarrow.array(mask))
+
+
+# -- as blocks ------------------------------------------------------------------------------------------
+
+
+def sealed_rows(piece: Piece, wanted: Selection, on_corrupt: OnCorrupt, on_skip: OnSkip) -> Iterator[Rows]:
+    """The rows of a sealed file's piece as blocks. Raises as :func:`sealed_batches`, unless damage is to be skipped."""
+    assert isinstance(piece.file, Sealed)
+    assert piece.before is not None
+    try:
+        header = header_of(piece.file)
+        for batch in sealed_batches(piece, SCHEMA, wanted):
+            for block in _blocks_of(batch):
+                yield Rows(header, piece.file.path, block)
+    except CorruptJournalError as error:
+        if on_corrupt == "error":
+            raise
+        lost = piece.before - piece.first
+        on_skip(piece.file.path, Skipped(0, piece.file.size, lost, error.reason))
+        gap = decode_block(encode_gaps(0, piece.before - 1, [(piece.file.start_ns, DAMAGED, lost)]), 0, 0)
+        assert isinstance(gap, Block)
+        yield Rows(SegmentHeader(piece.file.journal, "", b"/", 0, piece.first, 0), piece.file.path, gap)
+
+
+def _blocks_of(batch: Any) -> Iterator[Block]:
+    """The rows of a record batch, in order: a block for each run of messages, or of gaps."""
+    is_gap = batch.column("key").is_null().to_numpy(zero_copy_only=False)
+    ends = [*(numpy.flatnonzero(is_gap[1:] != is_gap[:-1]) + 1).tolist(), batch.num_rows]
+    start = 0
+    for end in ends:
+        part = batch.slice(start, end - start)
+        yield _gaps(part) if is_gap[start] else _messages(part)
+        start = end
+
+
+def _wide(batch: Any, name: str) -> memoryview:
+    values = batch.column(name).fill_null(NULL).to_numpy(zero_copy_only=False)
+    return numpy.ascontiguousarray(values, numpy.int64).data
+
+
+def _narrow(values: Any) -> memoryview:
+    return numpy.ascontiguousarray(values, numpy.int32).data
+
+
+def _made(batch: Any, kind: Any, keys: Any, senders: Any, names: list[bytes], payloads: list[bytes]) -> Block:
+    times, sequences, gids, uids, pids = (_wide(batch, name) for name in ("time_ns", "sequence", "gid", "uid", "pid"))
+    return Block(
+        0,
+        0,
+        kind,
+        batch.num_rows,
+        times,
+        sequences,
+        gids,
+        uids,
+        pids,
+        _narrow(keys),
+        _narrow(senders),
+        _narrow([*accumulate(map(len, payloads), initial=0)]),
+        _narrow([*accumulate(map(len, names), initial=0)]),
+        memoryview(b"".join(names)),
+        memoryview(b"".join(payloads)),
+    )
+
+
+def _messages(batch: Any) -> Block:
+    keys, senders = (batch.column(name).dictionary_encode() for name in ("key", "sender"))
+    names = keys.dictionary.to_pylist()
+    of_senders = senders.indices.fill_null(NULL - len(names)).to_numpy(zero_copy_only=False) + len(names)
+    payloads = batch.column("payload").to_pylist()
+    return _made(
+        batch,
+        "message",
+        keys.indices.to_numpy(),
+        of_senders,
+        names + senders.dictionary.to_pylist(),
+        payloads,
+    )
+
+
+def _gaps(batch: Any) -> Block:
+    causes = batch.column("cause").dictionary_encode()
+    lost = [NULL if count is None else count for count in batch.column("lost").to_pylist()]
+    none = numpy.full(batch.num_rows, NULL)
+    payloads = [count.to_bytes(8, "little", signed=True) for count in lost]
+    names = [(cause or "").encode() for cause in causes.dictionary.to_pylist()]
+    return _made(batch, GAP, causes.indices.to_numpy(), none, names, payloads)

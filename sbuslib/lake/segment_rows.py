@@ -1,0 +1,131 @@
+"""The rows of a segment as blocks of columns, and the gap rows for what is missing or damaged there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from ..errors import CorruptJournalError
+from ..segments.directory import Segment, decode_header
+from ..segments.encoding import encode_gaps
+from ..segments.layout import SEGMENT_HEADER_BYTES, Block, End, SegmentHeader, Skipped
+from ..segments.reading import OnCorrupt, decode_block, is_empty, read_segment, walk
+from ..segments.recovery import CUT, NUMBERS_LEFT_OUT
+from .pieces import Piece
+from .places import opened
+
+__all__ = ["DAMAGED", "DELETED", "OnSkip", "Rows", "segment_rows"]
+
+DELETED = "deleted"
+"""The cause of a gap row for rows that are in no file: retention, or somebody, has deleted them."""
+
+DAMAGED = "damaged"
+"""The cause of a gap row for rows that were skipped because they are damaged."""
+
+OnSkip = Callable[[str, Skipped], object]
+"""Called with the file and the place of what is damaged in it."""
+
+
+class Rows(NamedTuple):
+    """Some rows in order. ``header`` says of which journal, hub and separator, ``path`` in which file they stand."""
+
+    header: SegmentHeader
+    path: str
+    block: Block
+
+
+def segment_rows(
+    piece: Piece, on_corrupt: OnCorrupt = "error", on_skip: OnSkip = lambda path, skipped: None
+) -> Iterator[Rows]:
+    """The rows of a segment's piece, or the gap row for missing rows. Raises as :func:`.blocks.blocks`.
+
+    Raises :exc:`.places.VanishedError` before the first row if the file is gone.
+    """
+    if piece.file is None:
+        assert piece.before is not None
+        yield _gap(piece, None, piece.before - 1, piece.time_ns or 0, DELETED, piece.before - piece.first)
+        return
+    assert isinstance(piece.file, Segment)
+    with opened(piece.file.path) as read_at:
+        if piece.following is None and is_empty(read_at, piece.file.size):
+            if piece.is_killed:
+                yield _gap(piece, None, piece.first, os.stat(piece.file.path).st_mtime_ns, CUT, None)
+            return
+        try:
+            header = decode_header(bytes(read_at(0, SEGMENT_HEADER_BYTES)), piece.file.path)
+        except CorruptJournalError as error:
+            if on_corrupt == "error":
+                raise
+            lost = None if piece.before is None else piece.before - piece.first
+            on_skip(piece.file.path, Skipped(0, piece.file.size, lost, error.reason))
+            yield _gap(piece, None, (piece.before or piece.first + 1) - 1, 0, DAMAGED, lost)
+            return
+        try:
+            yield from _Walk(piece, header).rows(read_at, on_corrupt, on_skip)
+        except CorruptJournalError as error:
+            raise CorruptJournalError(error.reason, error.position, piece.file.path) from None
+
+
+def _gap(piece: Piece, header: SegmentHeader | None, sequence: int, time_ns: int, cause: str, lost: int | None) -> Rows:
+    """A gap row that stands in no file."""
+    known = lost if lost is not None and lost < NUMBERS_LEFT_OUT else None
+    if header is None:
+        header = SegmentHeader(piece.journal or "", "", b"/", time_ns, sequence, 0)
+    block = decode_block(encode_gaps(0, sequence, [(time_ns, cause, known)]), 0, 0)
+    assert isinstance(block, Block)
+    return Rows(header, piece.file.path if piece.file is not None else piece.place, block)
+
+
+class _Walk:
+    """The way through one segment: the next row, and the time of the last one."""
+
+    def __init__(self, piece: Piece, header: SegmentHeader) -> None:
+        self._piece = piece
+        self._header = header
+        assert isinstance(piece.file, Segment)
+        self._size = piece.file.size
+        self._path = piece.file.path
+        #: The number of the next row, and the byte at which its block begins.
+        self._row, self._at = piece.known or (header.first_sequence, SEGMENT_HEADER_BYTES)
+        #: The time of the row before, in nanoseconds.
+        self._time_ns = header.created_ns
+
+    def rows(self, read_at: Any, on_corrupt: OnCorrupt, on_skip: OnSkip) -> Iterator[Rows]:
+        """The rows, and the gaps. Raises :exc:`~sbuslib.errors.CorruptJournalError`."""
+        piece, ended = self._piece, False
+
+        # 1. The headers lead to the block with the first row.
+        for extent in walk(read_at, self._size, self._row, self._at):
+            if extent.rows is None or extent.first + extent.rows > piece.first:
+                break
+            self._row, self._at = extent.first + extent.rows, extent.end
+
+        # 2. The blocks.
+        for item in read_segment(
+            read_at, self._size, self._header.salt, self._row, piece.following, at=self._at, on_corrupt=on_corrupt
+        ):
+            if isinstance(item, Skipped):
+                on_skip(self._path, item)
+                self._row += item.rows or 0
+                if item.rows != 0:
+                    yield self._gap(self._row - 1, DAMAGED, item.rows)
+                continue
+            if isinstance(item, Block):
+                if piece.before is not None and item.sequences[0] >= piece.before:
+                    return
+                part = item.between(piece.first, piece.before or item.next_sequence)
+                if part is not None:
+                    yield Rows(self._header, self._path, part)
+                self._time_ns = int(item.times[-1])
+            self._row, ended = item.next_sequence, isinstance(item, End)
+
+        # 3. What should come after the last one.
+        if piece.before is not None and self._row < piece.before:
+            lost = piece.before - max(self._row, piece.first)
+            yield self._gap(piece.before - 1, DELETED, lost)
+        elif piece.is_killed and not ended:
+            yield self._gap(self._row, CUT, None)
+
+    def _gap(self, sequence: int, cause: str, lost: int | None) -> Rows:
+        return _gap(self._piece, self._header, max(1, sequence), self._time_ns, cause, lost)
