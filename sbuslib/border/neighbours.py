@@ -223,7 +223,7 @@ class Counts(msgspec.Struct, frozen=True):
     exported: _Count = 0
     imported: _Count = 0
     kept: _Count = 0
-    lost: dict[Literal["outage", "uncertain", "bus", "engine", "unread", "too_long"], _Count] = {}
+    lost: dict[Literal["outage", "uncertain", "bus", "unread", "too_long"], _Count] = {}
 
 
 class Here(msgspec.Struct, frozen=True, tag="here"):

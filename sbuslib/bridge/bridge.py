@@ -84,8 +84,8 @@ class BridgeStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Other bridges of the bus that are set up alike."""
     lost: dict[str, int]
     """``outage``: the queue was full, or the bridge was closed. ``uncertain``: not confirmed, and not sent again.
-    ``bus``: the hub dropped them for this client. ``engine``: missing in what came. ``unread``: dropped by the client
-    of the engine. ``too_long``: the engine or the bus cannot hold the key or the payload; ``refused`` says which."""
+    ``bus``: the hub dropped them for this client. ``unread``: dropped by the client of the engine. ``too_long``: the
+    engine or the bus cannot hold the key or the payload; ``refused`` says which."""
     refused: dict[str, int]
     """Messages that may not cross, or cannot, by reason."""
 
@@ -129,13 +129,12 @@ class AioBridge:
         self._id = f"{time_ns():016x}{secrets.token_hex(4)}"  # an older bridge sorts first: newcomers are the spares
         self._host = _UNFIT.sub("-", socket.gethostname())[:64]
         self._claim = lru_cache(_SENDERS)(self._claim_of)
-        self._roles = True, False  # whether this bridge takes messages out, and whether it has spares
         self._taking = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = False
-        self._lost, self._told, self._refused = Counter[str](), Counter[str](), Counter[str]()
+        self._told, self._refused = Counter[str](), Counter[str]()
         self._told_at = time()
-        self._imported = self._echoes = self._returned = self._repeats = self._unread = 0
+        self._imported = self._echoes = self._returned = self._repeats = 0
 
     # -- its life -----------------------------------------------------------------------------------
 
@@ -168,9 +167,7 @@ class AioBridge:
         self._arrivals = Arrivals(engine.keeps)
         setup = repr((self._url_told(), sorted(self._export), sorted(self._import), options.prefix, options.stream))
         group = blake2b(setup.encode(), digest_size=8).hexdigest()
-        self._neighbours = Neighbours(
-            client, self._id, group, separator, self._describe, self._settled, self._refused, self._warn
-        )
+        self._neighbours = Neighbours(client, self._id, group, separator, self._describe, self._refused, self._warn)
         await client.subscribe(CONTROL)
         await self._neighbours.say_here()
         await asyncio.sleep(_SETTLE_SECONDS)
@@ -297,23 +294,10 @@ class AioBridge:
             if not any(matches(pattern, claim) for pattern in self._trust):
                 self._refused["untrusted"] += 1
                 return False
-        if origin is not None:
-            missing = self._arrivals.note(key, origin)
-            if missing is None:
-                self._repeats += 1
-                return False
-            if missing and not (self._engine.shares and self._neighbours.spares):  # else a spare has it
-                dropped = min(max(missing, 0), self._engine.lost - self._unread)  # by the client of the engine
-                self._unread += dropped
-                self._lost["engine"] += missing - dropped
+        if origin is not None and not self._arrivals.is_new(key, origin):
+            self._repeats += 1
+            return False
         return self._neighbours.leads or self._engine.shares
-
-    def _settled(self) -> None:
-        """What a spare has had until now is missing here: it is no gap."""
-        roles = self._neighbours.leads, bool(self._neighbours.spares)
-        if roles != self._roles:
-            self._roles = roles
-            self._arrivals.forget()
 
     # -- what is told of it -------------------------------------------------------------------------
 
@@ -346,7 +330,7 @@ class AioBridge:
     def _losses(self) -> Counter[str]:
         on_bus = sum(self._client.lost.values())
         too_long = sum(self._refused[reason] for reason in _TOO_LONG)
-        return self._lost + self._sending.lost + Counter(unread=self._engine.lost, bus=on_bus, too_long=too_long)
+        return self._sending.lost + Counter(unread=self._engine.lost, bus=on_bus, too_long=too_long)
 
     def _describe(self) -> tuple[str, Counts]:
         """What the bus is told of this bridge: in one line, and in numbers."""

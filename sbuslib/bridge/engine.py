@@ -2,8 +2,8 @@
 
 **The origin.** Where an engine can carry headers, a message has one called :data:`ORIGIN`, with four words: the bridge
 that sent it, its number among the messages of that bridge with this key, the bus that it came from, and who published
-it there. By the bus, a bridge knows what came back. By the number it knows repeats, which it drops, and gaps, which it
-counts. The publisher is told as ``HOST/UID/PID``: a claim of the host that it names, and of whoever may publish there.
+it there. By the bus, a bridge knows what came back, and by the number repeats, which it drops. The publisher is told as
+``HOST/UID/PID``: a claim of the host that it names, and of whoever may publish there.
 """
 
 from __future__ import annotations

@@ -43,7 +43,6 @@ class Neighbours:
     :param me: the id of this bridge.
     :param group: the same for bridges that are set up alike: they are each other's spares.
     :param tell: what is told of this bridge, in one line and in numbers.
-    :param settled: called when it may have changed who takes messages out.
     :param refused: counts what is not heard.
     :param warn: logs what goes wrong.
     """
@@ -55,7 +54,6 @@ class Neighbours:
         group: str,
         separator: bytes,
         tell: Callable[[], tuple[str, Counts]],
-        settled: Callable[[], None],
         refused: Counter[str],
         warn: Callable[[str], object],
     ) -> None:
@@ -67,7 +65,6 @@ class Neighbours:
         self._group = group
         self._separator = separator
         self._tell = tell
-        self._settled = settled
         self._refused = refused
         self._expected = Expected(_EXPECTED, _EXPECTED_SECONDS)
         self._doubled = Doubled()
@@ -130,7 +127,6 @@ class Neighbours:
 
     def _settle(self) -> None:
         self.leads = self._members.is_ours(_PLACE)
-        self._settled()
 
     async def beat(self) -> None:
         """Wait for the next heartbeat. Then tell them, if there are any, and forget those that say nothing."""

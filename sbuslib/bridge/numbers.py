@@ -1,7 +1,7 @@
-"""The numbers that bridges give to messages, by which they know repeats, which they drop, and gaps, which they count.
+"""The numbers that bridges give to messages, by which they know repeats, which they drop. Pure.
 
-A message has the number that it has among those of its bridge with its key: whatever keys another bridge takes, it
-sees which of them are missing. Pure.
+A message has the number that it has among those of its bridge with its key. What is missing between two numbers is not
+counted: a server may have given it to another bridge of the bus, or may still send it.
 """
 
 from __future__ import annotations
@@ -44,41 +44,31 @@ class Numbers:
 
 
 class Arrivals:
-    """Which numbers one bridge has seen.
+    """Which messages have come already.
 
     :param keeps: whether the engine keeps messages: it sends those again of which it has not heard in time, so that
-        they come twice, or late.
+        they come twice, or late. Then the newest are remembered one by one; else none comes late.
     """
 
     def __init__(self, keeps: bool) -> None:
         self._keeps = keeps
-        # By key and bridge: the first number, the last, and how many are missing between.
-        self._seen: dict[tuple[bytes, str], tuple[int, int, int]] = {}
+        self._last: dict[tuple[bytes, str], int] = {}  # by key and bridge
         self._newest: dict[tuple[bytes, str, int], None] = {}
 
-    def note(self, key: bytes, origin: Origin) -> int | None:
-        """Note a message. Returns how many are missing before it, -1 if it was missing; ``None`` for a repeat."""
+    def is_new(self, key: bytes, origin: Origin) -> bool:
+        """Note a message; whether it has not come before."""
         one = _short(key), origin.bridge
-        count = origin.count
         if self._keeps:
-            if (*one, count) in self._newest:
-                return None
+            numbered = *one, origin.count
+            if numbered in self._newest:
+                return False
             if len(self._newest) >= _KEYS:
                 del self._newest[next(iter(self._newest))]
-            self._newest[*one, count] = None
-        if one not in self._seen and len(self._seen) >= _KEYS:
-            self._seen.clear()
-        first, last, missing = self._seen.get(one, (count, count - 1, 0))
-        if count > last:
-            self._seen[one] = first, count, missing + count - last - 1
-            return count - last - 1
-        if not self._keeps or (count >= first and not missing):
-            return None
-        if count < first:
-            return 0
-        self._seen[one] = first, last, missing - 1
-        return -1
-
-    def forget(self) -> None:
-        """Begin anew: what comes next has no gap before it."""
-        self._seen.clear()
+            self._newest[numbered] = None
+            return True
+        if origin.count <= self._last.get(one, 0):
+            return False
+        if one not in self._last and len(self._last) >= _KEYS:
+            self._last.clear()
+        self._last[one] = origin.count
+        return True

@@ -19,9 +19,8 @@ from support import PATIENCE, HubThread
 
 from sbuslib.aio import Client
 from sbuslib.border.keys import CONTROL
-from sbuslib.border.neighbours import ASK, COUNT_MOST, HERE, decode_here
+from sbuslib.border.neighbours import decode_here
 from sbuslib.bridge import AioBridge, EngineOptions, nats, redis
-from sbuslib.bridge.engine import ORIGIN
 from sbuslib.errors import DisconnectedError, UsageError
 from sbuslib.wire.packets import Message
 
@@ -365,71 +364,14 @@ def test_what_comes_stays_in_order_when_bridges_end_under_load(cluster: Cluster,
     asyncio.run(run())
 
 
-def test_metrics_that_are_read_hide_no_gap(buses: Buses, folder: str) -> None:
-    """They ask the bridge to say that it is here, and it looks anew who else is."""
-    engine = Cluster("nats", folder)
-    engine.server.start()
-
-    async def run() -> None:
-        async with bridge(buses[1], engine, (), [b"k"]) as two, Client(buses[1]) as scraping:
-            await ready(two)
-            client = await pytest.importorskip("nats").connect(engine.url)
-            await scraping.subscribe(CONTROL, b"k")
-            for number in (1, 2, 5):
-                await scraping.publish(CONTROL, ASK)
-                while not (await scraping.receive(timeout=PATIENCE)).payload.startswith(HERE):
-                    pass
-                await client.publish("sbus.k", headers={ORIGIN: f"ab.0 {number} other host/1/2"})
-                while (await scraping.receive(timeout=PATIENCE)).key != b"k":
-                    pass
-            await client.close()
-            assert two.statistics().lost == {"engine": 2}
-
-    try:
-        asyncio.run(run())
-    finally:
-        engine.server.kill()
-
-
-def test_forged_numbers_do_not_make_a_bridge_unknown_on_its_bus(buses: Buses, folder: str) -> None:
-    engine = Cluster("nats", folder)
-    engine.server.start()
-
-    async def run() -> None:
-        async with bridge(buses[1], engine, (), [b"k"]) as two, Client(buses[1]) as asking:
-            await ready(two)
-            client = await pytest.importorskip("nats").connect(engine.url)
-            await asking.subscribe(b"k")
-            for forged in range(10):
-                for number in (1, 999_999_999_999_999):
-                    await client.publish("sbus.k", headers={ORIGIN: f"{forged}.0 {number} other host/1/2"})
-            await receive(asking, 20)
-            await client.close()
-            await asking.subscribe(CONTROL)
-            await asking.publish(CONTROL, ASK)
-            told = await receive(asking, 1)
-            while told[-1].payload == ASK:
-                told += await receive(asking, 1)
-            here = decode_here(told[-1].payload)
-            assert here is not None
-            assert here.counts is not None
-            assert here.counts.lost["engine"] == COUNT_MOST
-
-    try:
-        asyncio.run(run())
-    finally:
-        engine.server.kill()
-
-
-def test_an_engine_that_is_killed_under_load_loses_nothing_uncounted(
+def test_from_an_engine_that_is_killed_under_load_nothing_comes_twice_or_out_of_order(
     cluster: Cluster, buses: Buses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was delivered, and what was counted as lost at either end, is what was published."""
     for engine in (nats, redis):
         monkeypatch.setattr(engine, "_AGAIN_SECONDS", 1.0)
     monkeypatch.setattr(nats, "_CONFIRM_SECONDS", 2.0)  # a stream that is just starting may never answer
     if not cluster.has_origins:
-        pytest.skip("without origins a gap is not seen")
+        pytest.skip("without origins a repeat is not seen")
 
     async def run() -> None:
         async with (
@@ -458,15 +400,14 @@ def test_an_engine_that_is_killed_under_load_loses_nothing_uncounted(
             before = two.statistics().imported
             await until(lambda: two.statistics().imported > before + 500)
             stop = True
-            await loading  # the last of each key shows what is missing before it
-
-            def counted() -> int:
-                at_one, at_two = one.statistics(), two.statistics()
-                return at_two.imported + at_one.kept + sum(at_one.lost.values()) + sum(at_two.lost.values())
-
+            await loading
             await until(lambda: one.statistics().kept == 0)
-            await until(lambda: counted() == published)
-            got = await receive(there, two.statistics().imported)
+            await here.publish(b"a/end")
+            got: list[Message] = []
+            while not got or got[-1].key != b"a/end":
+                got += await receive(there, 1)
+            got.pop()
+            assert len(got) + 1 <= two.statistics().imported
             numbers: dict[bytes, list[int]] = defaultdict(list)
             for message in got:
                 numbers[message.key].append(int(message.payload))

@@ -1,4 +1,4 @@
-"""The numbers of messages against a model: which are repeats, and how many are missing."""
+"""The numbers of messages against a model: which are repeats."""
 
 from __future__ import annotations
 
@@ -33,57 +33,26 @@ def test_with_too_many_keys_counting_starts_anew_as_another_bridge(monkeypatch: 
 
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b"]), st.sampled_from(["x", "y"]), st.integers(1, 12))))
 def test_without_repeats_by_the_engine_what_is_not_newer_is_a_repeat(came: list[tuple[bytes, str, int]]) -> None:
-    """What is taken and what is missing is what was sent, from the first that came to the last."""
     arrivals = Arrivals(keeps=False)
-    taken: dict[tuple[bytes, str], list[int]] = {}
-    missing = dict.fromkeys([(key, bridge) for key, bridge, _ in came], 0)
+    last: dict[tuple[bytes, str], int] = {}
     for key, bridge, count in came:
-        found = arrivals.note(key, origin(count, bridge))
-        if found is not None:
-            taken.setdefault((key, bridge), []).append(count)
-            missing[key, bridge] += found
-    for of, counts in taken.items():
-        assert counts == sorted(set(counts))
-        assert len(counts) + missing[of] == counts[-1] - counts[0] + 1
+        assert arrivals.is_new(key, origin(count, bridge)) is (count > last.get((key, bridge), 0))
+        last[key, bridge] = max(count, last.get((key, bridge), 0))
 
 
 @given(st.lists(st.integers(1, 12)))
 def test_with_repeats_by_the_engine_each_number_is_taken_once_however_late_it_comes(came: list[int]) -> None:
     arrivals = Arrivals(keeps=True)
-    taken: list[int] = []
-    missing = 0
+    taken: set[int] = set()
     for count in came:
-        found = arrivals.note(b"k", origin(count))
-        assert (found is None) is (count in taken)
-        if found is not None:
-            taken.append(count)
-            missing += found
-    if taken:
-        first = taken[0]
-        assert missing == len(set(range(first, max(taken) + 1)) - set(taken))
+        assert arrivals.is_new(b"k", origin(count)) is (count not in taken)
+        taken.add(count)
 
 
-def test_a_repeat_is_known_by_its_number_when_too_much_came_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_bounded_number_of_keys_is_remembered(monkeypatch: pytest.MonkeyPatch, keeps: bool) -> None:
     monkeypatch.setattr(numbers, "_KEYS", 4)
-    arrivals = Arrivals(keeps=True)
-    assert [arrivals.note(b"k", origin(count)) for count in range(1, 20)] == [0] * 19
-    assert [arrivals.note(b"k", origin(count)) for count in range(1, 20)] == [None] * 19
-    assert [arrivals.note(b"k", origin(count)) for count in (22, 20, 21, 23, 24, 25, 26, 20)] == [
-        2, -1, -1, 0, 0, 0, 0, None,
-    ]  # fmt: skip
-
-
-def test_what_was_missing_before_a_change_is_no_gap_after_it() -> None:
-    arrivals = Arrivals(keeps=False)
-    assert arrivals.note(b"k", origin(1)) == 0
-    arrivals.forget()
-    assert arrivals.note(b"k", origin(9)) == 0
-    assert arrivals.note(b"k", origin(11)) == 1
-
-
-def test_a_bounded_number_of_keys_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbers, "_KEYS", 4)
-    arrivals = Arrivals(keeps=True)
+    arrivals = Arrivals(keeps)
     for number in range(100):
-        assert arrivals.note(b"%d" % number, origin(1)) == 0
-    assert max(len(arrivals._seen), len(arrivals._newest)) <= 4
+        assert arrivals.is_new(b"%d" % number, origin(1))
+    assert max(len(arrivals._last), len(arrivals._newest)) <= 4
